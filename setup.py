@@ -1,4 +1,4 @@
-"""The plugin folders at the top of the repository are installed as sub-packages of `saliency_bench`."""
+"""Install the plugin folders at the top of the repository as sub-packages of `saliency_bench`."""
 
 import re
 import tomllib
@@ -11,14 +11,14 @@ PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts
 
 
 class EditableWheel(editable_wheel):
-    """Install the checkout as a line of a `.pth` file, which type checkers and editors follow.
+    """Editable installation by a line in a `.pth` file, which type checkers and editors can follow.
 
-    With the folders below mapped to sub-packages, setuptools would write an import hook, which they cannot. The package
-    finds its plugin folders itself in a checkout.
+    If the plugin folders were mapped to sub-packages, setuptools would write an import hook, which these tools cannot
+    follow. In a checkout, the package finds its plugin folders itself.
     """
 
     def finalize_options(self) -> None:
-        """Leave the plugin folders out: every package is then where its name says."""
+        """Leave out the plugin folders, so that the path of every package matches its name."""
         self.distribution.packages, self.distribution.package_dir = core, {"": "."}
         super().finalize_options()
 
@@ -32,9 +32,9 @@ for folder in filter(lambda folder: Path(folder).is_dir(), PLUGINS):
 
 
 def package_page() -> str:
-    """Return the README for the page of the package, where links within the repository lead nowhere."""
+    """Return the README for the package's page on PyPI, with absolute URLs for links within the repository."""
     urls = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
-    address = {"": f"{urls['Repository']}/blob/main/", "!": f"{urls['Repository']}/raw/main/"}  # "!": of pictures
+    address = {"": f"{urls['Repository']}/blob/main/", "!": f"{urls['Repository']}/raw/main/"}  # "!" marks images
     readme = Path("README.md").read_text(encoding="utf-8")
     return re.sub(r"(!?)(\[[^]]*\]\()(?!https?:|#)", lambda link: f"{link[1]}{link[2]}{address[link[1]]}", readme)
 

@@ -1,8 +1,8 @@
-"""Masks that people drew: one PNG per image in `masks/`, or in one folder per annotator; or the store of a study.
+"""Hand-drawn masks from `masks/` (one PNG per image, or one folder per annotator) or from the store of a study.
 
-Files are named after image ids, with "/" replaced by "_"; nonzero pixels are marked. With several annotators, a pixel
-counts if at least half of the people who marked the image marked it. Masks of a study (`saliency-bench annotate`) store
-the checksum of their image and are left out if the image has changed.
+Files are named after image ids, with "/" replaced by "_". Nonzero pixels are marked. With several annotators, the mask
+contains the pixels that at least half of the annotators of the image marked. Masks of a study (`saliency-bench
+annotate`) store the checksum of their image and are left out if the image has changed.
 """
 
 from hashlib import sha256
@@ -22,9 +22,9 @@ class MaskFiles(NamedTuple):
     """The mask files of an image.
 
     Attributes:
-        paths: paths of the masks, one per annotator.
-        checksum: checksum of the image that they were drawn on; "" if unknown.
-        empty: whether everyone who saw the image answered that no region shows the class; then there is no file.
+        paths: Paths of the masks, one per annotator.
+        image_sha256: Checksum of the image that the masks were drawn on, or "" if unknown.
+        empty: Whether all annotators of the image answered that no region shows the class. There is no file then.
     """
 
     paths: tuple[Path, ...] = ()
@@ -36,10 +36,10 @@ NOTHING = MaskFiles()
 
 
 def drawn_masks(root: Path, annotations: str = "") -> dict[str, MaskFiles]:
-    """Return {image id with "/" replaced by "_": its masks} from `masks/` or from the store of a study.
+    """Return {image id with "/" replaced by "_": mask files} from `masks/` or from the store of a study.
 
     Raises:
-        UserError: The store cannot be read, or does not hold exactly one annotation study.
+        UserError: The store cannot be read, or does not contain exactly one annotation study.
     """
     if annotations:
         return _of_store(annotations)
@@ -52,7 +52,10 @@ def drawn_masks(root: Path, annotations: str = "") -> dict[str, MaskFiles]:
 
 
 def _of_store(place: str) -> dict[str, MaskFiles]:
-    """Write the masks of a store into the cache, named by content, so that a resumed build detects changes."""
+    """Write the masks of a store into the cache and return their paths.
+
+    File names are hashes of the content, so that a resumed build detects changes.
+    """
     from saliency_bench.studies.annotating import KIND, counted_answers, pixels_of
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.utils.pictures import png
@@ -81,13 +84,13 @@ def _kept(content: bytes) -> Path:
 
 
 def consensus(drawn: MaskFiles, picture: Picture) -> np.ndarray:
-    """Return the consensus of masks, bool (H, W).
+    """Return the pixels that at least half of the annotators marked, bool (H, W).
 
     Raises:
-        UnreadableError: A mask cannot be read.
+        UnreadableError: A mask cannot be read, or was drawn on another image.
     """
     if drawn.image_sha256 and drawn.image_sha256 != checksum({"bytes": picture.data}):
-        raise UnreadableError("drawn on another image")
+        raise UnreadableError("the mask was drawn on another image")
     if drawn.empty:
         return np.zeros((picture.height, picture.width), bool)
     paths = drawn.paths

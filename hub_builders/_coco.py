@@ -1,4 +1,4 @@
-"""MS COCO as downloaded: captions, instances, and masks from polygons and run lengths."""
+"""Read MS COCO as downloaded: captions, instances, and masks from polygons and run lengths."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ CITATION = """@inproceedings{lin2014microsoft,
   booktitle = {European Conference on Computer Vision},
   year = {2014}
 }"""
-SPLITS = ("train2017", "val2017", "train2014", "val2014")  # if an image is in several, the first counts
+SPLITS = ("train2017", "val2017", "train2014", "val2014")  # an image in several splits belongs to the first
 
 
 @dataclass
@@ -34,7 +34,7 @@ class CocoEntry:
 
     file_name: str
     split: str
-    frame: tuple[int, int]  # (height, width) of the picture that was annotated
+    frame: tuple[int, int]  # (height, width) of the image that was annotated
     program: str = ""  # program that wrote the annotations, if known
     objects: list[dict[str, Any]] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)
@@ -50,17 +50,17 @@ class CocoEntry:
 
 
 def root_of(source: Path | None, name: str) -> Path:
-    """Return the folder of the annotations and images of a source."""
+    """Return the folder that contains the annotations and images of COCO."""
     root = base_of(needed(source, name, HOME), "annotations")
     part(root, "annotations/", HOME)
     return root
 
 
 def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
-    """Return the splits with all images and annotation files.
+    """Return the splits whose folder of images exists, after checking their annotation files.
 
     Raises:
-        UserError: No split is complete; the message names the missing files.
+        UserError: No split has images, or an annotation file is missing. The message names the missing files.
     """
     wanted = [split for split in SPLITS if split.startswith(only)]
     there = [split for split in wanted if (root / split).is_dir()]
@@ -73,34 +73,34 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
 
 
 def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[dict[int, CocoEntry], dict[int, str]]:
-    """Return ({image id: entry}, {category id: name}) of one split; malformed entries are logged."""
+    """Return ({image id: entry}, {category id: name}) of one split and log malformed entries."""
     images, names = entries_in(root / "annotations" / f"instances_{split}.json", split, log)
     if captions:
         file = f"captions_{split}.json"
         for caption in _dicts(json_of(root / "annotations" / file, dict), "annotations", log, file, FIX):
             if type(caption.get("image_id")) is not int or not isinstance(caption.get("caption"), str):
-                log.remark(str(caption.get("id")), f"{file}: a caption without text or image is skipped")
+                log.remark(str(caption.get("id")), f"{file}: a caption without text or image id is skipped")
             elif caption["image_id"] in images:
                 images[caption["image_id"]].captions.append(caption["caption"])
     return images, names
 
 
 def whole(value: Any) -> int | None:
-    """Return a COCO id, which is an integer, or None for anything else."""
+    """Return the value if it is an integer, as ids in COCO are, else None."""
     return value if type(value) is int else None
 
 
 def entries_in(
     path: Path, split: str, log: BuildLog, fix: str = FIX, id_of: Callable[[Any], Any] = whole
 ) -> tuple[dict[Any, CocoEntry], dict[Any, str]]:
-    """Return ({image id: entry}, {category id: name}) of an instances file; malformed entries are logged.
+    """Return ({image id: entry}, {category id: name}) of an instances file and log malformed entries.
 
     Args:
-        path: the file.
-        split: split of its images.
-        log: receives the remarks.
-        fix: end of messages.
-        id_of: returns the id for a value, or None if the value is not an id.
+        path: Instances file.
+        split: Split of the images in the file.
+        log: Build log for the remarks.
+        fix: Last part of error messages, which states the fix.
+        id_of: Function that converts a value to an id, or returns None if the value is not an id.
 
     Raises:
         UserError: The file is not an instances file.
@@ -117,18 +117,18 @@ def entries_in(
         if key is None or not isinstance(file_name, str):
             log.remark(str(image.get("id")), f"{path.name}: an image without id or file_name is skipped")
         elif key in images:
-            log.remark(file_name, f"{path.name}: image id {key} comes twice; the first counts")
+            log.remark(file_name, f"{path.name}: image id {key} occurs twice; the first entry is used")
         else:
             frame = (int(_number(image.get("height"))), int(_number(image.get("width"))))
             images[key] = CocoEntry(file_name, split, frame, program)
     for entry in listed(content, "annotations"):
         kind, key = id_of(entry.get("category_id")), id_of(entry.get("image_id"))
         if kind is None or key is None:
-            log.remark(str(entry.get("id")), f"{path.name}: an object without category or image")
+            log.remark(str(entry.get("id")), f"{path.name}: an object without category or image is skipped")
         elif key in images:
             keep = ("segmentation", "area", "iscrowd", "bbox", "id", "keypoints", "ignore")
             images[key].objects.append({name: entry[name] for name in keep if name in entry} | {"category_id": kind})
-        elif id_of is not whole:  # COCO's own files may be read for a subset of their images
+        elif id_of is not whole:  # for COCO's own files, a source may contain only a subset of the images
             log.remark(
                 str(entry.get("id")), f"{path.name}: an object in image {key}, which is not in the list of images"
             )
@@ -136,17 +136,17 @@ def entries_in(
 
 
 def _dicts(content: dict, key: str, log: BuildLog, file: str, fix: str) -> list[dict]:
-    """Return the JSON objects of a list in a file; other items are logged."""
+    """Return the JSON objects of a list in a file and log how many other items the list contains."""
     listed = content.get(key)
     if not isinstance(listed, list):
         raise UserError(f'the COCO annotation file {file} has no list "{key}"; {fix}')
     if odd := sum(not isinstance(entry, dict) for entry in listed):
-        log.remark(file, f"{odd} of its {key} are not JSON objects and are skipped")
+        log.remark(file, f"{odd} entries of the list {key} are not JSON objects and are skipped")
     return [entry for entry in listed if isinstance(entry, dict)]
 
 
 def category(names: dict[int, str], name: str) -> int:
-    """Return the id of a category."""
+    """Return the id of the category with this name, or raise UserError if there is none."""
     for key, known in names.items():
         if known == name:
             return key
@@ -154,12 +154,12 @@ def category(names: dict[int, str], name: str) -> int:
 
 
 def area_of(entry: dict[str, Any]) -> float:
-    """Return the area of an object in pixels."""
+    """Return the area of an object in pixels, or 0 if the annotations do not state a valid area."""
     return _number(entry.get("area"))
 
 
 def _number(value: Any) -> float:
-    """Return a number, also from text; 0 for anything else."""
+    """Convert a value to a finite float, or return 0 if this is impossible."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -168,22 +168,24 @@ def _number(value: Any) -> float:
 
 
 def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
-    """Return the union of outlines on a picture of the size `frame`, turned with the picture, bool (H, W).
+    """Return the union of segmentations on the upright image, bool (H, W).
 
-    COCO annotates the file as stored.
+    COCO annotates the file as stored, so the mask is drawn in the size `frame` and then turned with the image.
 
     Raises:
-        UnreadableError: The picture has another size, so it is not the annotated file; outlines are not scaled.
+        UnreadableError: The size of the image is not `frame`, so it is not the annotated file. Outlines are not scaled.
     """
     turn = turn_of(picture, frame, "annotations")
     return turned(np.any([mask_of(segmentation, *frame) for segmentation in segmentations], axis=0), turn)
 
 
 def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """Return bool (H, W) of polygons in parts, or of run lengths, plain or compressed.
+    """Return the mask of a segmentation, bool (H, W).
+
+    A segmentation is a list of polygons, or plain or compressed run lengths.
 
     Raises:
-        UnreadableError: The segmentation, or one of its parts, cannot be read.
+        UnreadableError: The segmentation, or a polygon in it, cannot be read.
     """
     mask = library("pycocotools.mask")
     if isinstance(segmentation, list):
@@ -192,18 +194,18 @@ def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
             raise UnreadableError("empty mask")
         return mask.decode(mask.merge(mask.frPyObjects(polygons, height, width))).astype(bool)
     if not isinstance(segmentation, dict) or segmentation.get("size") != [height, width]:
-        raise UnreadableError("mask of another size than its image" if isinstance(segmentation, dict) else "no mask")
+        raise UnreadableError("the mask and its image differ in size" if isinstance(segmentation, dict) else "no mask")
     counts = segmentation.get("counts")
     runs: Any = decompressed(counts) if isinstance(counts, str) else counts
     plain = isinstance(runs, list) and all(type(run) is int and run >= 0 for run in runs)
-    if not plain or sum(runs) != height * width:  # the library would write beyond its memory
-        raise UnreadableError("run lengths that do not fill the image")
+    if not plain or sum(runs) != height * width:  # otherwise the library would write out of bounds
+        raise UnreadableError("the run lengths do not add up to the number of pixels")
     encoded = {"size": [height, width], "counts": counts.encode() if isinstance(counts, str) else counts}
     return mask.decode(encoded if isinstance(counts, str) else mask.frPyObjects(encoded, height, width)).astype(bool)
 
 
 def _polygon(points: Any, height: int, width: int) -> list[float]:
-    """Return the coordinates of a polygon.
+    """Return the coordinates of a polygon after checking them.
 
     Raises:
         UnreadableError: The value is not a polygon.
@@ -216,9 +218,10 @@ def _polygon(points: Any, height: int, width: int) -> list[float]:
 
 
 def decompressed(text: str) -> list[int] | None:
-    """Return the run lengths in COCO's text format, or None for other text.
+    """Decode run lengths from COCO's text format, or return None for any other text.
 
-    Each character has 5 bits, lowest first; from the third number on, the difference to the last but one is stored.
+    Each character encodes 5 bits, lowest first. From the third number on, the text stores the difference between a
+    number and the number two positions earlier.
     """
     runs: list[int] = []
     value = shift = 0
@@ -236,7 +239,7 @@ def decompressed(text: str) -> list[int] | None:
 
 
 def example(folder: Path, count: int, side: int, split: str = "train2017", first: int = 1) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     images: list[dict] = []
     objects: list[dict] = []
     captions: list[dict] = []

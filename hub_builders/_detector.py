@@ -1,7 +1,8 @@
-"""torchvision's pretrained Faster R-CNN as detector of objects in pictures; every answer is kept in a file.
+"""Detect objects in images with torchvision's pretrained Faster R-CNN, and store all detections in a file.
 
-The file has one JSON object per line: what, found (COCO category ids over the confidence). Pictures in the file are not
-classified again, so a stopped pass resumes, and a rebuild needs no detector.
+The file has one JSON object per line with the keys `what` (image) and `found` (ids of the COCO categories detected with
+a confidence above the threshold). Images in the file are not processed again, so an interrupted pass resumes, and a
+rebuild needs no detector.
 """
 
 import json
@@ -21,12 +22,15 @@ Look = Callable[[np.ndarray], list[int]]
 def seen(
     file: Path, pictures: Iterable[tuple[str, Callable[[], np.ndarray | None]]], total: int
 ) -> dict[str, list[int]]:
-    """Return {name: ids of COCO's categories found with more than `CONFIDENCE`}; unreadable pictures have no entry.
+    """Return {image name: ids of the COCO categories detected with a confidence above `CONFIDENCE`}.
+
+    Unreadable images have no entry.
 
     Args:
-        file: file of the answers; its pictures are not classified again.
-        pictures: (name, a function that returns uint8 (H, W, 3)); it is called only for names that the file lacks.
-        total: the number of pictures.
+        file: File of detections. Images in the file are not processed again.
+        pictures: Pairs (name, function that returns the image as uint8 (H, W, 3)). The function is called only for
+            names that are not in the file.
+        total: Number of images.
     """
     known = _read(file)
     look: Look | None = None
@@ -35,7 +39,7 @@ def seen(
     except OSError as error:
         raise UserError(f"cannot write the detections to {file}: {error.strerror}; make it writable") from error
     with answers as lines:
-        for name, make in bar(pictures, desc="asking the detector", unit=" pictures", total=total, leave=False):
+        for name, make in bar(pictures, desc="detecting objects", unit=" images", total=total, leave=False):
             if name in known or (picture := make()) is None:
                 continue
             look = look or faster_rcnn()
@@ -51,7 +55,7 @@ def _read(file: Path) -> dict[str, list[int]]:
             entry = json.loads(line)
             known[str(entry["what"])] = [int(category) for category in entry["found"]]
         except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # an incomplete line, from a pass that was stopped: the picture is classified again
+            continue  # an incomplete line of an interrupted pass: the image is processed again
     return known
 
 
@@ -69,7 +73,7 @@ def faster_rcnn() -> Look:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # no network, no disk, a wrong hash
         raise UserError(
-            f"--detector needs {REQUIREMENT}: {one_line(error)}; leave it out with --no-detector"
+            f"--detector needs {REQUIREMENT}: {one_line(error)}; use --no-detector to build without it"
         ) from error
     model = detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91)
     model.load_state_dict(state)

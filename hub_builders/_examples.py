@@ -1,8 +1,8 @@
-"""Small sources in the raw layout of each dataset, drawn by the package: what a folder must look like.
+"""Small example sources in the raw layout of each dataset, for the tests and for the page of samples.
 
-A builder writes its example with `example(folder, count, side)`, and examples of further layouts with `example_LAYOUT`;
-its `EXAMPLE` (`EXAMPLE_LAYOUT`) holds the matching build options. Examples serve the tests and the page of samples.
-Their pictures are drawn by shapes-xai or are phantoms, so they are nobody's data.
+A builder writes its example with `example(folder, count, side)`, and examples of further layouts with `example_LAYOUT`.
+Its constant `EXAMPLE` (`EXAMPLE_LAYOUT`) contains the matching build options. The images are drawn by shapes-xai or are
+phantoms, so they contain no real data.
 """
 
 import json
@@ -22,7 +22,7 @@ SERIES = "1.3.6.1.4.1.14519.5.2.1.6279.6001.{}"
 
 
 def names() -> list[str]:
-    """Return the names of all examples: "gender-xai", "gender-xai release" ..."""
+    """Return the names of all examples, such as "gender-xai" and "gender-xai release"."""
     written = []
     for name in registry.names("hub_builders"):
         layouts = [
@@ -33,7 +33,7 @@ def names() -> list[str]:
 
 
 def write(name: str, folder: Path, count: int = 6, side: int = SIDE) -> Path:
-    """Write a source of `name` with `count` samples or a few more."""
+    """Write the example source `name` with at least `count` samples and return its folder."""
     dataset, _, layout = name.partition(" ")
     getattr(registry.load("hub_builders", dataset), f"example_{layout}".rstrip("_"))(folder, count, side)
     return folder
@@ -74,7 +74,10 @@ def boxed(box: Sequence[object]) -> str:
 def dicom(
     path: Path, units: np.ndarray, position: tuple[float, float, float], uid: str, series: str, patient: str, **tags
 ):
-    """Write one CT slice like a scanner: unsigned pixels, intercept -1024; `tags` replace tags, None removes a tag."""
+    """Write one CT slice as a scanner does, with unsigned pixels and intercept -1024.
+
+    `tags` replace DICOM tags. A tag with the value None is removed.
+    """
     pydicom = library("pydicom")
     meta = pydicom.dataset.FileMetaDataset()
     meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.2"
@@ -111,7 +114,7 @@ def dicom(
 
 
 def chest(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Return the Hounsfield units of a phantom: air, a body of soft tissue, two lungs with vessels."""
+    """Return the Hounsfield units of a chest phantom with air, soft tissue, and two lungs with vessels."""
     rows, columns = np.mgrid[:height, :width]
     y, x = (rows + 0.5) / height - 0.5, (columns + 0.5) / width - 0.5
     units = np.full((height, width), -1000.0)
@@ -127,7 +130,7 @@ def chest(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def outline(rows: Sequence[int], columns: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the contour (column, row) just outside a rectangle of pixels [first, last], the way readers draw it."""
+    """Return the contour [(column, row)] just outside a rectangle of pixels [first, last], as radiologists draw it."""
     top, bottom, left, right = rows[0] - 1, rows[1] + 1, columns[0] - 1, columns[1] + 1
     upper = [(c, top) for c in range(left, right)] + [(right, r) for r in range(top, bottom)]
     return upper + [(c, bottom) for c in range(right, left, -1)] + [(left, r) for r in range(bottom, top, -1)]
@@ -136,9 +139,9 @@ def outline(rows: Sequence[int], columns: Sequence[int]) -> list[tuple[int, int]
 def lidc_xml(
     series: str, sessions: Sequence[Sequence[tuple]], root: str = "LidcReadMessage", space: str = "http://www.nih.gov"
 ) -> str:
-    """Return the XML of readings.
+    """Return the XML of a series that several radiologists have read.
 
-    Each session is a list of (kind, name, [(z, uid, inclusion, points)]); kind is the tag of the element.
+    Each session is a list of (kind, name, [(z, uid, inclusion, points)]), where `kind` is the tag of the XML element.
     """
 
     def roi(edge, z, uid, inclusion, points):
@@ -162,15 +165,15 @@ def lidc_xml(
 
 
 def nifti(path: Path, world: np.ndarray, axes: str = "RAS", spacing: float = 1.0, tilt: float = 0.0, **header) -> None:
-    """Write a volume, given as world[right, front, head], as NIfTI.
+    """Write a volume as NIfTI.
 
     Args:
-        path: path of the file.
-        world: the voxels.
-        axes: axis order of the file, such as "LPS" or "SRA", which is written into the affine.
-        spacing: spacing of voxels in millimetres.
-        tilt: turns the affine about the first axis (radians).
-        **header: slope, inter.
+        path: Path of the file.
+        world: Voxels, indexed as world[right, front, head].
+        axes: Axis order of the file, such as "LPS" or "SRA", which is written into the affine.
+        spacing: Spacing of the voxels in millimetres.
+        tilt: Angle in radians by which the affine is rotated about the first axis.
+        **header: Header fields `slope` and `inter`.
     """
     nibabel = library("nibabel")
     plain = nibabel.orientations.axcodes2ornt("RAS")
@@ -187,6 +190,6 @@ def nifti(path: Path, world: np.ndarray, axes: str = "RAS", spacing: float = 1.0
 
 
 def nifti_plain(path: Path, data: np.ndarray) -> None:
-    """Write an array as NIfTI without any scale or axes."""
+    """Write an array as NIfTI without scaling or axes."""
     nibabel = library("nibabel")
     nibabel.save(nibabel.Nifti1Image(data, np.eye(4)), path)

@@ -1,8 +1,9 @@
-"""Decide whether outlines refer to a picture's file as stored, or to the picture turned upright by EXIF.
+"""Decide whether outlines refer to the image file as stored, or to the image turned upright by EXIF.
 
-Annotation programs state a size, but not which of the two they refer to. For a photograph in portrait, CVAT states the
-upright size, and its outlines refer to the upright picture. Others (labelme2coco, supervision, boxes in Label Studio)
-state the size of the file, but outlines refer to the upright picture. Tools without EXIF support use the file for both.
+Annotation programs state a size, but not which of the two versions they refer to. For a photograph in portrait format,
+CVAT states the upright size, and its outlines refer to the upright image. Other programs (labelme2coco, supervision,
+boxes in Label Studio) state the size of the file, although their outlines refer to the upright image. In programs
+without EXIF support, both the size and the outlines refer to the file as stored.
 """
 
 from dataclasses import dataclass, replace
@@ -14,15 +15,15 @@ from saliency_bench.hub_builders import _coco, _own
 from saliency_bench.utils.outlines import parts_of
 from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
-LABEL_STUDIO = "Label Studio"  # `contributor` in its exports; their objects also have `ignore`
-SLACK = 0.01  # share of a side, plus one pixel, by which points may lie outside their picture
-UNCLEAR = ("EXIF turns the picture, and its outlines fit both the file as stored and the upright picture; give "
+LABEL_STUDIO = "Label Studio"  # `contributor` in the exports of Label Studio, whose objects also have a key `ignore`
+SLACK = 0.01  # points may exceed the image by this fraction of its side, plus one pixel
+UNCLEAR = ("EXIF turns the image, and its outlines fit both the file as stored and the upright image; use "
            "--upright or --stored")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Shape:
-    """An object in a file: the parts of its outline, its box, and whether it has keypoints."""
+    """An annotated object: the parts of its outline, its box, and whether it has keypoints."""
 
     parts: list[Any]
     box: Any = None
@@ -30,18 +31,18 @@ class Shape:
 
     @classmethod
     def of_object(cls, outline: Any, box: Any, keypoints: bool) -> "Shape":
-        """Return the shape for an object's `segmentation` and `bbox`."""
+        """Return the shape of an object from its `segmentation` and `bbox`."""
         return cls(parts_of(outline), box, keypoints)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The version of a picture that outlines refer to.
+    """The version of an image that outlines refer to: the file as stored, or the upright image.
 
     Attributes:
-        size: its (height, width).
-        turn: the EXIF orientation by which masks drawn on it are turned upright.
-        scale: factors (x, y) for the points of outlines.
+        size: Height and width of this version.
+        turn: EXIF orientation that turns masks drawn on this version upright.
+        scale: Factors (x, y) for the points of outlines.
     """
 
     size: tuple[int, int]
@@ -50,28 +51,28 @@ class Frame:
 
 
 def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], choice: str, studio: bool) -> Frame:
-    """Return the frame of all outlines on a picture.
+    """Return the frame that all outlines on an image refer to.
 
-    Points outside one frame that fit the other decide it, and so does the size of run lengths. If neither does, the
-    user has to choose. Label Studio uses the upright picture.
+    A point that lies inside only one of the two frames decides, and so does the size of run lengths. If these decide
+    nothing, the user has to choose. Outlines from Label Studio refer to the upright image.
 
     Args:
-        picture: the picture.
-        stated: (height, width) in the file of annotations; (0, 0) if it does not state a size.
-        shapes: all shapes on the picture.
-        choice: the user's choice: "upright", "stored" or "".
-        studio: whether Label Studio wrote the file. If it states the size of the file as stored, it stretches outlines,
-            but not boxes, from the upright picture to that size.
+        picture: Annotated image.
+        stated: Height and width in the annotation file, or (0, 0) if the file does not state a size.
+        shapes: All shapes on the image.
+        choice: The user's choice: "upright", "stored" or "".
+        studio: Whether Label Studio wrote the file. If Label Studio states the size of the file as stored, it stretches
+            outlines, but not boxes, from the upright image to that size.
 
     Raises:
         UnreadableError: The size fits neither frame, or both frames fit and the user has not chosen.
     """
     stored, upright = Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1)
     if all(stated) and stated not in (stored.size, upright.size):
-        raise UnreadableError("annotations of another size than its image")
+        raise UnreadableError("annotations and image differ in size")
     parts = [part for shape in shapes for part in shape.parts]
     runs = {tuple(part["size"]) for part in parts if isinstance(part, dict) and isinstance(part.get("size"), list)}
-    most = 2 * max(picture.stored)  # an outline with points beyond this cannot be drawn, so it decides nothing
+    most = 2 * max(picture.stored)  # an outline with points beyond this limit cannot be drawn, so it does not decide
     outlines = [part for part in parts if _is_flat(part) and all(abs(value) <= most for value in part)]
     boxes = [_corners(shape.box) for shape in shapes if not shape.parts and _is_flat(shape.box)]
     if picture.orientation == 1 or not (runs or outlines or boxes):
@@ -91,7 +92,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], cho
 
 
 def _is_flat(part: Any) -> bool:
-    """Return whether a part is a non-empty list of numbers."""
+    """Return whether a part of an outline is a non-empty list of numbers."""
     return isinstance(part, list) and bool(part) and all(type(value) in (int, float) for value in part)
 
 
@@ -100,7 +101,7 @@ def _corners(box: list[float]) -> list[float]:
 
 
 def _fits(outlines: list[list[float]], frame: Frame) -> bool:
-    """Return whether no point lies to the right of or below a frame."""
+    """Return whether no point exceeds the right or lower edge of a frame."""
     height, width = frame.size
     right = max((value for part in outlines for value in part[::2]), default=0)
     low = max((value for part in outlines for value in part[1::2]), default=0)
@@ -108,10 +109,10 @@ def _fits(outlines: list[list[float]], frame: Frame) -> bool:
 
 
 def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> tuple[np.ndarray, list[str]]:
-    """Return the union of objects on the upright picture, bool (H, W), and the reasons why parts are missing.
+    """Return the union of objects on the upright image, bool (H, W), and the reason for each missing part.
 
     Raises:
-        UnreadableError: Nothing can be drawn, or an object has no outline.
+        UnreadableError: No part can be drawn, or an object has no outline.
     """
     mask = np.zeros((picture.height, picture.width), bool)
     drawn, problems = 0, []
@@ -136,15 +137,18 @@ def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> t
 
 
 def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
-    """Return bool (H, W): the box of an object without an outline."""
+    """Return the box of an object without an outline as a mask, bool (H, W)."""
     if not boxes:
         lacks = "with keypoints and without an outline" if shape.keypoints else "without an outline"
-        raise UnreadableError(f"an object {lacks}; --boxes uses its box" if shape.box else "an empty outline")
+        raise UnreadableError(f"an object {lacks}; use --boxes to use its box" if shape.box else "an empty outline")
     return turned(_own.boxed(shape.box, *frame.size), frame.turn)
 
 
 def _draw(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
-    """Return bool (H, W): parts of an outline on the upright picture. The size of run lengths selects the frame."""
+    """Return the parts of an outline as a mask on the upright image, bool (H, W).
+
+    For run lengths, their size selects the frame.
+    """
     if len(parts) == 1 and isinstance(parts[0], dict):
         size = parts[0].get("size")
         frames = (frame, Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1))

@@ -1,4 +1,4 @@
-"""Images that a classifier classifies confidently, and grids of them."""
+"""Select images that a classifier classifies confidently, and combine them into grids."""
 
 from collections import defaultdict
 
@@ -22,7 +22,7 @@ def confident(
 ) -> dict[int, list[int]]:
     """Return {class: positions of images classified correctly with at least this probability}.
 
-    From a group, such as the rows of one photograph, only the first such image is taken.
+    Each group, such as the rows of one photograph, contributes only its first image that meets the condition.
     """
     positions: dict[int, list[int]] = defaultdict(list)
     groups = rows["group"] if "group" in rows.column_names else [None] * len(rows)
@@ -49,7 +49,10 @@ def confident(
 
 
 def grids_of(chosen: dict[int, list[int]], size: int, count: int, seed: int) -> list[list[int]]:
-    """Return the positions of each grid's images, of different classes; classes with most images left come first."""
+    """Return the positions of the images of each grid.
+
+    The images of a grid have different classes. Classes with the most unused images are chosen first.
+    """
     left = {label: sorted(images, key=lambda index: seed_of(seed, "image", index)) for label, images in chosen.items()}
     grids: list[list[int]] = []
     while len(grids) < count:
@@ -62,7 +65,15 @@ def grids_of(chosen: dict[int, list[int]], size: int, count: int, seed: int) -> 
 
 
 def joined(images: Images, target: int) -> tuple[np.ndarray, np.ndarray]:
-    """Join images (n^2, 3, h, w) in [0, 1] into one, uint8 (n h, n w, 3), with the target's cell, bool (n h, n w)."""
+    """Join n^2 images into a grid.
+
+    Args:
+        images: Images of shape (n^2, 3, h, w) in [0, 1].
+        target: Index of the target's cell.
+
+    Returns:
+        The grid, uint8 (n h, n w, 3), and the mask of the target's cell, bool (n h, n w).
+    """
     pixels = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     side, (height, width) = round(len(pixels) ** 0.5), pixels.shape[1:3]
     grid = pixels.reshape(side, side, height, width, 3).swapaxes(1, 2).reshape(side * height, side * width, 3)

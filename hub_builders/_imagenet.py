@@ -1,4 +1,4 @@
-"""Shared code for ImageNet's validation images: layouts of the source, its classes and their groups."""
+"""Shared code for ImageNet's validation images: layouts of the raw data, classes, and groups of classes."""
 
 import re
 import shutil
@@ -29,7 +29,7 @@ from saliency_bench.utils.pictures import UnreadableError
 
 HOME = "ILSVRC 2012, image-net.org or kaggle.com/c/imagenet-object-localization-challenge (non-commercial research)"
 WNID = re.compile(r"n\d{8}")
-NAMED = re.compile(r"(?:^|_)(n\d{8})(?:_|$)")  # WordNet id in the name of a file or folder
+NAMED = re.compile(r"(?:^|_)(n\d{8})(?:_|$)")  # matches the WordNet id in the name of a file or folder
 LISTS = ("LOC_synset_mapping.txt", "synset_words.txt")
 MARKS = (
     "ILSVRC/Data/CLS-LOC/val",
@@ -50,12 +50,12 @@ Found = dict[str, tuple[Path, str, Boxes | Path | None]]  # {image id: (file, Wo
 
 
 def root_of(source: Path | None, name: str) -> Path:
-    """Return the source folder of a dataset; raise UserError if there is none."""
+    """Return the folder with ImageNet's raw data, or raise UserError if there is none."""
     return base_with(needed(source, name, HOME), *MARKS)
 
 
 def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
-    """Return the evaluation images of these classes, in any layout of the source.
+    """Return the evaluation images of these classes from any supported layout.
 
     Raises:
         UserError: There are no images.
@@ -86,15 +86,18 @@ def groups() -> dict[str, tuple[str, list[str]]]:
 
 
 def group_of(wnid: str) -> tuple[str | None, list[str]]:
-    """Return (name of a class's group, WordNet ids of its classes), or (None, []) if ILSVRC 2012 lacks the class."""
+    """Return the name of a class's group and the WordNet ids of the group's classes.
+
+    A class that is not in ILSVRC 2012 gives (None, []).
+    """
     return groups().get(wnid, (None, []))
 
 
 def classes_of(root: Path) -> dict[str, str]:
-    """Return {WordNet id: name} in the order of the ids.
+    """Return {WordNet id: class name}, sorted by id.
 
     Raises:
-        UserError: The source does not list the classes.
+        UserError: The raw data does not list the classes.
     """
     index = root / "imagenet_class_index.json"
     devkit = first_folder(root, *DEVKIT)
@@ -124,19 +127,19 @@ def classes_of(root: Path) -> dict[str, str]:
 
 
 def synsets(path: Path) -> list[tuple[int, str, str]]:
-    """Return (number, WordNet id, name) of the classes in the devkit's meta.mat, which also lists groups."""
+    """Return (number, WordNet id, name) of each class in the devkit's meta.mat, skipping the groups that it lists."""
     loadmat = library("scipy.io").loadmat
     try:
         rows = loadmat(path, squeeze_me=True, struct_as_record=True)["synsets"]
         columns = (rows["ILSVRC2012_ID"], rows["WNID"], rows["words"], rows["num_children"])
         classes = [(int(n), str(wnid), str(name)) for n, wnid, name, below in zip(*columns, strict=True) if not below]
-    except Exception as error:  # the reader raises all kinds of errors on damaged files
+    except Exception as error:  # the reader raises errors of many types on damaged files
         raise UserError(f"{path} is not the devkit's meta.mat: {one_line(error)}; download it again: {HOME}") from error
     return sorted(classes)
 
 
 def truth(root: Path) -> dict[str, str]:
-    """Return {image name: WordNet id} from the devkit, where line n is the class of image n; {} without a devkit."""
+    """Return {image name: WordNet id} from the devkit, whose line n is the class of image n, or {} without a devkit."""
     devkit = first_folder(root, *DEVKIT)
     path = devkit and devkit / "ILSVRC2012_validation_ground_truth.txt"
     if not devkit or not path or not path.is_file():
@@ -154,21 +157,23 @@ def _list(root: Path, folder: Path, log: BuildLog) -> Found:
     """Return the images in Kaggle's layout."""
     path = root / "LOC_val_solution.csv"
     if not path.is_file():
-        raise UserError(f"{root} has no LOC_val_solution.csv; give the folder as downloaded and unpacked: {HOME}")
+        raise UserError(f"{root} has no LOC_val_solution.csv; pass the folder as downloaded and unpacked: {HOME}")
     images: Found = {}
     for number, row in table(path, ["ImageId", "PredictionString"]):
         name, words = row["ImageId"].strip(), row["PredictionString"].split()
         try:
             boxes = [[float(word) for word in words[place + 1 : place + 5]] for place in range(0, len(words), 5)]
-            file = inside(folder, f"{name}.JPEG")  # the source always spells it like this
-        except (ValueError, UnreadableError) as error:  # an UnreadableError is a ValueError too
+            file = inside(folder, f"{name}.JPEG")  # ImageNet always uses this spelling
+        except (ValueError, UnreadableError) as error:  # UnreadableError is a subclass of ValueError
             reason = str(error) if isinstance(error, UnreadableError) else "boxes that are not numbers"
             log.leave_out(name or f"line {number}", "image", reason)
             continue
         if not words or not all(len(box) == 4 for box in boxes):
-            log.leave_out(name, "image", f"line {number} of {path.name} is not a class and four numbers each")
+            log.leave_out(
+                name, "image", f"line {number} of {path.name} is not a list of classes, each with four numbers"
+            )
         elif name in images:
-            log.remark(name, f"{path.name} line {number}: listed twice; the first counts")
+            log.remark(name, f"{path.name} line {number}: listed twice; the first entry is used")
         else:
             images[name] = (
                 file,
@@ -190,16 +195,16 @@ def _in_folders(root: Path, log: BuildLog) -> Found:
         if kind is None:
             log.leave_out(file.stem, "image", "no class in its name, its folder or the devkit")
         elif file.stem in images:
-            log.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first is kept")
+            log.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first one is used")
         else:
             images[file.stem] = (file, kind, boxes.get(file.stem.removesuffix(f"_{kind}")))
     for name in sorted(set(truths) - {name[:23] for name in images}):
-        log.leave_out(name, "image", "listed in the devkit, but there is no such image")
+        log.leave_out(name, "image", "the devkit lists this image, but the file is missing")
     return images
 
 
 def _pictures(base: Path) -> list[tuple[str, Path]]:
-    """Return (name of the subfolder, or "", file) of the images in a folder and its subfolders."""
+    """Return (name of the subfolder or "", file) for each image in a folder and its subfolders."""
     files = [
         (path.name if path.is_dir() else "", file)
         for path in entries(base)
@@ -209,7 +214,7 @@ def _pictures(base: Path) -> list[tuple[str, Path]]:
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     wnids = ("n01440764", "n01443537", "n02012849", "n03126707")
     rows = ["ImageId,PredictionString"]
     for index in range(count):
@@ -225,10 +230,10 @@ def example(folder: Path, count: int, side: int) -> None:
 
 
 def example_devkit(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the layout of image-net.org."""
+    """Write an example source in the layout of image-net.org."""
     example(folder, count, side)
     names = [line.split(" ", 1) for line in text_of(folder / "LOC_synset_mapping.txt").splitlines()]
-    numbers = (3, 1, 2, 4)  # the devkit's own numbers
+    numbers = (3, 1, 2, 4)  # class numbers of the devkit
     kinds = [(name, "O") for name in ("ILSVRC2012_ID", "WNID", "words", "num_children")]
     rows = [(number, *name, 0) for number, name in zip(numbers, names, strict=True)]
     devkit = folder / "ILSVRC2012_devkit_t12/data"

@@ -1,7 +1,7 @@
-"""Ask a language model yes-or-no questions through `huggingface_hub.InferenceClient`; every answer is kept in a file.
+"""Send yes-or-no questions to a language model through `huggingface_hub.InferenceClient` and store all replies.
 
-The file has one JSON object a line: model, prompt (a hash of its wording), question, answer, reply. A pair that is in
-it is not asked again, so a rebuild needs neither a token nor the network.
+The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. A pair
+in the file is not sent again, so a rebuild needs neither a token nor a network connection.
 """
 
 import json
@@ -17,14 +17,14 @@ from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.utils.progress import bar
 
-# The paper's own prompt, word for word: the classes of the dataset depend on it.
+# The literal prompt of the paper. The classes of the dataset depend on its wording.
 PROMPT = (
     "Can the following question-answer pair be restructured into a classification problem? Question: ‘{question}’ "
     "Answer: ‘{answer}’. If yes, respond with ‘yes’. If no, respond with ‘no’."
 )
 WORDING = blake2b(PROMPT.encode(), digest_size=8).hexdigest()
-SECONDS = 60.0  # timeout of an answer
-WAITS = (2.0, 8.0, 30.0)  # seconds before another try, where the service is busy
+SECONDS = 60.0  # timeout of a request
+WAITS = (2.0, 8.0, 30.0)  # seconds before each retry if the service is busy
 BUSY = (429, 500, 502, 503, 504)
 OPENAI = "https://api.openai.com/v1"
 Pair = tuple[str, str]  # question, answer
@@ -32,12 +32,13 @@ Pair = tuple[str, str]  # question, answer
 
 @dataclass(frozen=True)
 class Service:
-    """The service that answers.
+    """The service that runs the language model.
 
-    model     model of OpenAI, such as gpt-4o-mini, or a Hub id
-    provider  inference provider for a model on the Hub
-    server    address of a chat-completion server to ask instead
-    token     name of the environment variable that holds the token; "" for the usual one
+    Attributes:
+        model: Model of OpenAI, such as gpt-4o-mini, or a Hub id.
+        provider: Inference provider for a model on the Hub.
+        server: Address of a chat-completion server to use instead, or "".
+        token: Name of the environment variable that contains the token, or "" for the default variable.
     """
 
     model: str
@@ -52,32 +53,35 @@ class Service:
 
     @property
     def address(self) -> str:
-        """The server; "" for the inference providers of the Hub."""
+        """Address of the server, or "" for the inference providers of the Hub."""
         return self.server or (OPENAI if self.of_openai else "")
 
 
 def check_token(name: str) -> None:
-    """Raise UserError if the text is not the name of an environment variable; the message never repeats a token."""
+    """Raise UserError if the text is not the name of an environment variable, without repeating it.
+
+    The text may be a token, which must not appear in a message.
+    """
     if name and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
         raise UserError(
-            "the option token takes the name of the environment variable that holds the token, such as OPENAI_API_KEY, "
-            "not the token itself"
+            "the value of the option token is not the name of an environment variable; pass the name of the variable "
+            "that contains the token, such as OPENAI_API_KEY, not the token itself"
         )
 
 
 def accepted(pairs: list[Pair], file: Path, service: Service, log: BuildLog) -> dict[Pair, bool]:
-    """Return the pairs that the model accepts; pairs without a stored answer are sent to it one after the other.
+    """Return {pair: whether the model accepts the pair}, sending pairs without a stored reply to the model.
 
-    The answers are published with the dataset as answers.jsonl.
+    The replies are published with the dataset as answers.jsonl.
 
     Raises:
-        UserError: There are neither answers nor a token, or the service fails; answers received so far are kept.
+        UserError: Replies are missing and there is no token, or the service fails. Replies received so far are kept.
     """
     known = read(file, service.model, log)
     missing = sorted(set(pairs) - set(known))
     if missing:
         client = _client(file, service, len(missing))
-        for pair in bar(missing, desc="asking the language model", unit=" pairs", leave=False):
+        for pair in bar(missing, desc="querying the language model", unit=" pairs", leave=False):
             known[pair] = _ask(client, service.model, pair)
             _append(file, _entry(service.model, pair, known[pair]))
     wanted = sorted(set(pairs))
@@ -91,7 +95,7 @@ def _entry(model: str, pair: Pair, reply: str) -> str:
 
 
 def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
-    """Return {pair: reply} of this model to this prompt; lines that are not answers are logged."""
+    """Return {pair: stored reply} of this model to this prompt and log lines that are not replies."""
     replies: dict[Pair, str] = {}
     if not file.is_file():
         return replies
@@ -104,7 +108,7 @@ def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
             if (entry.get("model"), entry.get("prompt")) == (model, WORDING):
                 replies[pair] = reply
         except (ValueError, KeyError, TypeError, RecursionError):
-            log.remark(file.name, f"line {number} is not an answer and is skipped")
+            log.remark(file.name, f"line {number} is not a reply of a language model and is skipped")
     return replies
 
 
@@ -134,10 +138,10 @@ def _client(file: Path, service: Service, count: int):
 
 
 def _token(service: Service) -> str | None:
-    """Return the token to send, or None for servers that get none.
+    """Return the token to send, or None for servers that receive no token.
 
-    Use the token in the named variable; else OpenAI's token for its models, and Hugging Face's token for its providers
-    and Inference Endpoints.
+    The token comes from the named variable. Without a name, models of OpenAI use OpenAI's token, and Hugging Face's
+    inference providers and Inference Endpoints use Hugging Face's token.
     """
     import huggingface_hub
 
@@ -151,16 +155,16 @@ def _token(service: Service) -> str | None:
 
 
 def _check_address(address: str, token: str | None) -> None:
-    """Raise UserError for an invalid address, or for an address that would receive a token unencrypted."""
+    """Raise UserError if an address is invalid or would receive a token unencrypted."""
     try:
         parts = urlparse(address)
         scheme, host = parts.scheme, parts.hostname
     except ValueError:
         scheme, host = "", None
     if scheme not in ("http", "https") or not host:
-        raise UserError(f"server={address} is not an address; give one such as http://localhost:8000/v1")
+        raise UserError(f"server={address} is not an address; pass an address such as http://localhost:8000/v1")
     if token and scheme == "http" and host not in ("localhost", "127.0.0.1", "::1"):
-        raise UserError(f"server={address} would get the token unencrypted; give an address with https")
+        raise UserError(f"server={address} would receive the token unencrypted; use an address that begins with https")
 
 
 def _ask(client, model: str, pair: Pair) -> str:
@@ -171,14 +175,14 @@ def _ask(client, model: str, pair: Pair) -> str:
             response = client.chat_completion(messages, model=model, max_tokens=8, temperature=0.0, seed=0)
             if reply := str(response.choices[0].message.content or "").strip():
                 return reply.replace(token, "[token]")
-            raise ValueError("its reply is empty; a model that thinks before it answers cannot be used")
-        except Exception as error:  # the classes of errors belong to the provider and the HTTP library
+            raise ValueError("its reply is empty; reasoning models are not supported, use another model")
+        except Exception as error:  # the provider and the HTTP library define their own error classes
             wait = next(waits, None)
             if wait is None or not _busy(error):
                 text = " ".join(str(error).split()) or type(error).__name__
                 hidden = text.replace(token, "[token]")
                 raise UserError(
-                    f"the language model did not answer: {hidden[:300]}; start again: the answers so far are kept"
+                    f"the language model did not answer: {hidden[:300]}; start again, the replies so far are kept"
                 ) from (error if hidden == text else None)
             time.sleep(wait)
 
@@ -194,17 +198,17 @@ def _append(file: Path, line: str) -> None:
     try:
         with file.open("a+b") as lines:
             lines.seek(max(lines.seek(0, os.SEEK_END) - 1, 0))
-            cut_off = lines.read(1) not in (b"", b"\n")  # incomplete line after a kill
+            cut_off = lines.read(1) not in (b"", b"\n")  # the process was killed while it wrote a line
             lines.write((b"\n" if cut_off else b"") + line.encode())
     except OSError as error:
         raise UserError(
-            f"cannot write the answers to {file}: {error.strerror}; name another file: --answers"
+            f"cannot write the replies to {file}: {error.strerror}; choose another file with --answers"
         ) from error
 
 
 def _yes(pair: Pair, reply: str, log: BuildLog) -> bool:
-    """Return whether a reply is yes; a reply that is neither yes nor no is logged."""
+    """Return whether a reply is yes, and log a reply that is neither yes nor no."""
     word = "".join(c for c in reply.casefold().partition("\n")[0] if c.isalpha() or c == " ").split()
     if word[:1] not in (["yes"], ["no"]):
-        log.remark(pair[1], f"the language model said {reply[:60]!r}, which counts as no")
+        log.remark(pair[1], f"the language model replied {reply[:60]!r}, which is treated as no")
     return word[:1] == ["yes"]

@@ -1,8 +1,9 @@
-"""The marks of LIDC-IDRI: XML of up to four readers, contours, and matching of marks of the same nodule.
+"""Read the marks of LIDC-IDRI: the XML of up to four readers, contours, and matching of marks of the same nodule.
 
-A contour is a list of pixels (column, row from 0) just outside the nodule: by the standard of the database the edge
-does not belong to the enclosed region. `inclusion` FALSE encloses a hole. A nodule under 3 mm is a single point, and a
-mark that is not a nodule (`nonNodule`) a locus. `noduleID` is private to each reader.
+A contour is a list of pixels (column, row from 0) just outside the nodule. By the standard of the database, the contour
+does not belong to the region that it encloses. A contour with `inclusion` FALSE encloses a hole. A nodule under 3 mm is
+a single point, and a mark that is not a nodule (`nonNodule`) is a locus. Each reader numbers nodules independently
+(`noduleID`).
 """
 
 import math
@@ -16,13 +17,13 @@ from PIL import Image, ImageDraw
 from saliency_bench.hub_builders._source import events_of, xml_of
 from saliency_bench.utils.pictures import UnreadableError
 
-WIDE = 4096  # larger than the columns or rows of a slice; voxels are numbered slice * WIDE^2 + row * WIDE + column
+WIDE = 4096  # more than the columns or rows of any slice; a voxel has the number slice * WIDE^2 + row * WIDE + column
 CT, XRAY = "LidcReadMessage", "IdriReadMessage"
 
 
 @dataclass(frozen=True)
 class Contour:
-    """A contour of a mark in a slice."""
+    """A contour of a mark in one slice."""
 
     uid: str  # of the slice
     z: float
@@ -59,7 +60,7 @@ class Reading:
 
 
 def series_of(path: Path) -> str | None:
-    """Return the series of an XML file without reading further, or None for a chest X-ray.
+    """Return the series UID of an XML file, or None for a chest X-ray. Only the start of the file is read.
 
     Raises:
         UnreadableError: The file is not a reading.
@@ -71,10 +72,10 @@ def series_of(path: Path) -> str | None:
         if kind == XRAY:
             return None
         if kind != CT:
-            raise UnreadableError(f"{path.name} is not a LIDC-IDRI reading but {kind}")
+            raise UnreadableError(f"{path.name} is not a LIDC-IDRI reading; its root element is {kind}")
         if event == "end" and tag == "SeriesInstanceUid" and _text(element):
             return _text(element)
-    raise UnreadableError(f"{path.name} names no series")
+    raise UnreadableError(f"{path.name} has no SeriesInstanceUid")
 
 
 def reading_of(path: Path) -> Reading:
@@ -114,7 +115,7 @@ def _contours(element: Any) -> list[Contour]:
         except ValueError:
             z = math.nan
         if not points or not math.isfinite(z):
-            raise UnreadableError("a contour without points or position")
+            raise UnreadableError("a contour has no points or no position")
         inclusion = parts.get("inclusion", "TRUE").upper() != "FALSE"
         contours.append(Contour(parts.get("imageSOP_UID", ""), z, inclusion, points))
     if not contours:
@@ -128,14 +129,14 @@ def _point(edge: Any) -> tuple[int, int]:
     try:
         column, row = int(parts["xCoord"]), int(parts["yCoord"])
     except (KeyError, ValueError):
-        raise UnreadableError("a point that is not two whole numbers") from None
+        raise UnreadableError("a point is not two integers") from None
     if not (0 <= column < WIDE and 0 <= row < WIDE):
-        raise UnreadableError("a point outside the slice")
+        raise UnreadableError("a point is outside the slice")
     return column, row
 
 
 def enclosed(points: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """Return int64 (n, 2): rows and columns of the pixels strictly inside a contour."""
+    """Return the rows and columns of the n pixels strictly inside a contour, int64 (n, 2)."""
     columns, rows = np.array(points).T
     left, top = columns.min(), rows.min()
     moved = [(int(column - left), int(row - top)) for column, row in points]
@@ -148,7 +149,7 @@ def enclosed(points: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 
 def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
-    """Return sorted voxel numbers of a nodule; `number_of` counts the slices by their UID."""
+    """Return the sorted voxel numbers of a nodule. `number_of` maps the UID of a slice to its number."""
     kept: list[np.ndarray] = []
     holes: list[np.ndarray] = []
     for contour in mark.contours:
@@ -161,10 +162,10 @@ def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
 
 
 def nodules_of(volumes: list[tuple[int, np.ndarray]]) -> list[dict[int, np.ndarray]]:
-    """Return nodules as {reader: voxels}, given (reader, voxels) of each mark.
+    """Return each nodule as {reader: voxels}, given (reader, voxels) of each mark.
 
-    Marks of different readers that share a voxel, also through a chain of marks, mean the same nodule. If a reader
-    marked it in parts, the parts are joined.
+    Marks of different readers belong to the same nodule if they share a voxel, directly or through a chain of marks. If
+    a reader marked the nodule in several parts, the parts are joined.
     """
     group = list(range(len(volumes)))
     for i, (reader, voxels) in enumerate(volumes):
@@ -190,7 +191,7 @@ def _meet(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def agreed(readers: list[np.ndarray]) -> np.ndarray:
-    """Return voxels in at least half of the readers' volumes, for readers who marked the nodule."""
+    """Return the voxels in at least half of the volumes, one volume per reader who marked the nodule."""
     voxels, counts = np.unique(np.concatenate(readers), return_counts=True)
     return voxels[2 * counts >= len(readers)]
 

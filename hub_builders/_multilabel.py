@@ -1,6 +1,6 @@
-"""Images that show objects of several classes: one sample per class, or one per image.
+"""Make samples from images that show objects of several classes: one sample per class, or one per image.
 
-Each sample lists all classes of its image in `labels` and has its image as `group`.
+Each sample lists all classes of its image in `labels`. The samples of an image have the same `group`.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,9 +13,9 @@ from saliency_bench.hub_builders._source import mask_or_none
 from saliency_bench.utils.pictures import Picture
 
 GROUP = "the image, which may have several samples"
-RULE = """An image with objects of several classes gives one sample per class, `IMAGE:CLASS`, with the pixels of that
-class as mask. With `classes=image` it gives one sample, `IMAGE`, of the class with the largest mask. `labels` are all
-classes of the image. `drop` leaves out all images that show one of these classes."""
+RULE = """An image with objects of several classes becomes one sample per class, `IMAGE:CLASS`, with the pixels of that
+class as mask. With `classes=image`, an image becomes one sample, `IMAGE`, whose label is the class with the largest
+mask. `labels` lists all classes of the image. Images that show a class listed in `drop` are left out."""
 
 
 def features(names: list[str]) -> dict:
@@ -29,10 +29,12 @@ def dropped(owner: str, classes: str, drop: Iterable[str], known: list[str]) -> 
     """Return the classes whose images are left out, in the spelling of the dataset.
 
     Raises:
-        UserError: There is no such class.
+        UserError: `classes` is unknown, or the dataset lacks a class in `drop`.
     """
     if classes not in ("all", "image"):
-        raise UserError(f"{owner}: classes={classes} is unknown; use all, or image for one sample per image")
+        raise UserError(
+            f"{owner}: classes={classes} is unknown; use all (one sample per class) or image (one sample per image)"
+        )
     spelled = {_plain(name): name for name in known}
     for name in drop:
         if _plain(name) not in spelled:
@@ -51,17 +53,19 @@ def samples_of(
     """Return the samples of one image.
 
     Args:
-        log: receives what is left out.
-        name: name of the image.
-        picture: the image.
-        masks: {class: function that makes its mask}.
-        classes: "all" gives a sample per class, "image" a single sample.
+        log: Build log, which records what is left out.
+        name: Name of the image.
+        picture: Image.
+        masks: {class: function that returns its mask}.
+        classes: "all" for one sample per class, or "image" for a single sample.
     """
     made = {label: mask_or_none(log, f"{name}:{label}", make) for label, make in masks.items()}
     labels = list(masks)
     if classes == "image":
         sizes = {label: 0 if mask is None else int(mask.sum()) for label, mask in made.items()}
-        made = {label: made[label] for label in [max(labels, key=sizes.__getitem__)]}  # the first of several
+        made = {
+            label: made[label] for label in [max(labels, key=sizes.__getitem__)]
+        }  # of equally large masks, the first
     return [
         {
             "image_id": name if classes == "image" else f"{name}:{label}",

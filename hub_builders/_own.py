@@ -1,4 +1,4 @@
-"""Your own pictures and masks: which mask belongs to which picture, and which of its pixels are the object."""
+"""Read the user's own images and masks: match masks to images, and select the object's pixels in a mask."""
 
 import unicodedata
 import warnings
@@ -22,18 +22,19 @@ from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError
 
 LICENSE = "unknown"
 CITATION = "% your own data"
-HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # besides names that begin with a dot Other files
-# among pictures, and what to do with them.
-HEIC = "a HEIC picture, which Pillow reads only with the plugin pillow-heif; convert it to JPEG or PNG"
+HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # in addition to names that begin with a dot
+
+# Reasons why other files are left out, with the fix.
+HEIC = "a HEIC image, which Pillow reads only with the plugin pillow-heif; convert it to JPEG or PNG"
 RAW = "a camera's raw file, which rawpy can read but Pillow cannot; convert it to JPEG or TIFF"
-VIDEO = "a video; extract its frames as pictures"
+VIDEO = "a video; extract its frames as images"
 ARCHIVE = "an archive; unpack it"
 DRAWING = "a vector drawing; convert it to PNG"
 OTHERS = {
     **dict.fromkeys((".heic", ".heif", ".hif"), HEIC),
-    **dict.fromkeys((".avif", ".avifs"), "an AVIF picture, which this version of Pillow reads only with the plugin "
+    **dict.fromkeys((".avif", ".avifs"), "an AVIF image, which this version of Pillow reads only with the plugin "
                     "pillow-avif-plugin; convert it to JPEG or PNG, or update Pillow"),
-    ".jxl": "a JPEG XL picture, which Pillow reads only with the plugin pillow-jxl-plugin; convert it to JPEG or PNG",
+    ".jxl": "a JPEG XL image, which Pillow reads only with the plugin pillow-jxl-plugin; convert it to JPEG or PNG",
     ".dcm": "a DICOM file, which pydicom can read but Pillow cannot; convert it to PNG",
     **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw", ".raw"), RAW),
     **dict.fromkeys((".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".3gp"), VIDEO),
@@ -57,13 +58,13 @@ def given_path(path: str, option: str, folder: bool = False) -> Path:
 
 
 def check_split(owner: str, split: str) -> None:
-    """Raise UserError if the text is not a split."""
+    """Raise UserError if the value of the option `split` is unknown."""
     if split not in ("", "hash", *SPLITS.values()):
         raise UserError(f"{owner}: split={split} is unknown; use hash, train, validation or test")
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a folder in a path is named after, including Train or val2017, or None."""
+    """Return the split that a folder in a path is named after (such as Train or val2017), or None."""
     folders = (part.lower().rstrip("0123456789") for part in name.split("/")[:-1])
     return next((SPLITS[folder] for folder in folders if folder in SPLITS), None)
 
@@ -71,14 +72,16 @@ def split_of(name: str) -> str | None:
 def pictures_in(
     folder: Path, log: BuildLog, without: Path | None = None, kind: str = "image", used: Container[Path] = ()
 ) -> list[str]:
-    """Return the pictures at any depth by their relative paths; log every other file as left out, with a reason.
+    """Return the relative paths of the images in a folder and its subfolders, sorted.
+
+    Every other file is logged as left out, with a reason.
 
     Args:
-        folder: folder to search.
-        log: receives what is left out.
-        without: a folder to skip.
-        kind: expected kind of the files ("image" or "mask").
-        used: files to skip, because they are read elsewhere.
+        folder: Folder to search.
+        log: Build log, which records what is left out.
+        without: Folder to skip.
+        kind: Expected type of the files ("image" or "mask").
+        used: Files to skip, because they are read elsewhere.
     """
     pictures, hidden = [], []
     for here, folders, names in walked(folder):
@@ -99,15 +102,18 @@ def pictures_in(
 
 
 def unread(log: BuildLog) -> PictureNames:
-    """Return the names of files left out, so that a file that is also in a list is not counted twice."""
+    """Return the names of the images left out so far.
+
+    If a table of labels names one of them, that row is not reported a second time.
+    """
     return PictureNames(entry["id"] for entry in log.left_out if entry["what"] == "image")
 
 
 def no_pictures(folder: Path, log: BuildLog) -> UserError:
-    """Return the error for a folder without pictures, with the most frequent reason."""
+    """Return the error for a folder without readable images, with the most frequent reason."""
     reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
     holds = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
-    return UserError(f"{folder} has no readable pictures{holds}; give the folder that holds them")
+    return UserError(f"{folder} has no readable images{holds}; pass the folder that contains them")
 
 
 def _is_hidden(name: str) -> bool:
@@ -116,7 +122,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _no_picture(path: Path) -> str:
-    """Return why a file is not a readable picture, judged by its extension or first bytes, or ""."""
+    """Return why a file is not a readable image, or "" if its extension or its first bytes are those of an image."""
     ending = path.suffix.lower()
     if ending in PICTURES:
         return ""
@@ -125,12 +131,12 @@ def _no_picture(path: Path) -> str:
     if ending not in TEXTS and _opens(path):
         return ""
     if ending in Image.registered_extensions():
-        return f"an unsupported picture format ({ending}); convert it to PNG"
-    return f"not a picture ({ending or 'no file extension'})"
+        return f"an unsupported image format ({ending}); convert it to PNG"
+    return f"not an image ({ending or 'no file extension'})"
 
 
 def _opens(path: Path) -> bool:
-    """Return whether a file starts with the bytes of a picture."""
+    """Return whether a file begins with the bytes of a supported image format."""
     if not path.is_file():
         return False
     try:
@@ -138,12 +144,12 @@ def _opens(path: Path) -> bool:
             warnings.simplefilter("ignore")
             Image.open(path, formats=FORMATS).close()
         return True
-    except Exception:  # decoders raise many kinds of errors
+    except Exception:  # decoders raise errors of many types
         return False
 
 
 def leave_out_beside(source: Path, images: Path, read: Container[Path | None], log: BuildLog) -> None:
-    """Log all files of a source outside the folder of pictures that are not read; log a folder only by its name."""
+    """Log the unread files of a source outside the folder of images. For a folder, only its name is logged."""
     logged = {entry["id"] for entry in log.left_out}
     for place in (images, *images.parents):
         if source not in place.parents:
@@ -153,7 +159,7 @@ def leave_out_beside(source: Path, images: Path, read: Container[Path | None], l
             if path == place or path in read or is_built or _is_hidden(path.name) or not _writable(path.name, log):
                 continue
             if (name := _path(path, source) + "/" * path.is_dir()) not in logged:
-                log.leave_out(name, "image", "it lies outside the pictures' folder")
+                log.leave_out(name, "image", "it is outside the folder of images")
 
 
 def _path(path: Path, folder: Path) -> str:
@@ -161,15 +167,15 @@ def _path(path: Path, folder: Path) -> str:
 
 
 def _writable(name: str, log: BuildLog) -> bool:
-    """Return whether a name can be written; log it as left out otherwise."""
+    """Return whether a file name is free of control characters, and log the file as left out if it is not."""
     if any(unicodedata.category(sign) in UNWRITABLE for sign in name):
-        log.leave_out(ascii(name)[1:-1], "image", "its name holds a control character; rename it")
+        log.leave_out(ascii(name)[1:-1], "image", "its name contains a control character; rename it")
         return False
     return True
 
 
 def ids_of(names: Iterable[str]) -> dict[str, str]:
-    """Return {path: image id}. The id is the path without its ending, if this is unique."""
+    """Return {path: image id}. The id is the path without its extension if this is unique, else the full path."""
     names = list(names)
     times = Counter(map(stem, names))
     return {name: stem(name) if times[stem(name)] == 1 else name for name in names}
@@ -178,12 +184,15 @@ def ids_of(names: Iterable[str]) -> dict[str, str]:
 def masks_for(
     pictures: list[str], masks: list[str], noun: str = "mask"
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Match masks to pictures by name. Return ({picture: its mask}, {picture: why it has none}, unmatched masks).
+    """Match masks to images by name.
 
-    A mask belongs to the picture with the same end of its path: `masks/cat/1.png` belongs to `images/cat/1.jpg`, and so
-    does `masks/1.png` if no other picture is called 1. If there is no other match, `masks/ab12cd34-1.png`, the name
-    that Label Studio gives an upload, belongs to it too. A mask in the folder of other pictures, such as
-    `masks/dog/1.png`, does not.
+    A mask belongs to the image whose path ends in the same names: `masks/cat/1.png` belongs to `images/cat/1.jpg`.
+    `masks/1.png` belongs to this image too if no other image is named 1. If there is no other match, so does
+    `masks/ab12cd34-1.png`, the name that Label Studio gives an uploaded file. A mask in the folder of other images,
+    such as `masks/dog/1.png`, does not belong to this image.
+
+    Returns:
+        ({image: mask}, {image: why it has no mask}, masks without an image).
     """
     sides = Sides(masks, pictures)
     named: dict[str, list[str]] = {}
@@ -210,17 +219,17 @@ def masks_for(
             chosen[picture] = several[0]
         else:
             lacking[picture] = (
-                f"no {noun} file with its name"
+                f"no {noun} file has its name"
                 if not several
-                else f"several {noun} files with its name"
+                else f"several {noun} files have its name"
                 if len(several) > 1
-                else f"its {noun} file has the name of several pictures"
+                else f"its {noun} file matches several images"
             )
     return chosen, lacking, [mask for mask in masks if mask not in users]
 
 
 def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
-    """Return the object in a mask file, turned with its picture, bool (H, W).
+    """Return the object's pixels in a mask file, turned with the image, bool (H, W).
 
     Raises:
         UnreadableError: The mask cannot be read, or does not define the object.
@@ -229,14 +238,14 @@ def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
 
 
 def boxed(box: Any, height: int, width: int) -> np.ndarray:
-    """Return the pixels with centres inside a box [x, y, width, height], bool (H, W).
+    """Return the pixels whose centres are inside a box [x, y, width, height], bool (H, W).
 
     Raises:
         UnreadableError: The box cannot be read.
     """
     numbers = isinstance(box, list) and len(box) == 4 and all(type(value) in (int, float) for value in box)
     if not numbers or not np.isfinite(box).all():
-        raise UnreadableError("a box that is not four numbers")
+        raise UnreadableError("a box is not four numbers")
     left, top, across, down = box
     columns, rows = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
     return (columns > left) & (columns < left + across) & (rows > top) & (rows < top + down)

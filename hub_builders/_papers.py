@@ -1,4 +1,4 @@
-"""Papers that describe datasets, for `PAPER` of a builder: authors, title, year, address."""
+"""Papers that describe datasets, with authors, title, year and URL, for the constant `PAPER` of a builder."""
 
 SALIENCY_BENCH = (
     "Zhang et al., Saliency-Bench: A Comprehensive Benchmark for Evaluating Visual Explanations, 2023, "

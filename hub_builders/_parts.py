@@ -1,6 +1,7 @@
-"""Train, validation and test parts of the datasets that the papers use for training and evaluation.
+"""Splits of datasets that the papers use for both training and evaluation.
 
-All evaluated images are `test`; a hash assigns 15 % of the training images to `validation` and the rest to `train`.
+All evaluated images are in `test`. A hash assigns 15 % of the training images to `validation` and the others to
+`train`.
 """
 
 from saliency_bench.errors import UserError
@@ -21,5 +22,5 @@ def with_training(owner: str, parts: str) -> bool:
 
 
 def training_split(seed: int, group: str) -> str:
-    """Return the split of a training image."""
+    """Return "train" or "validation" for a training image, by a hash of the seed and the image's group."""
     return "validation" if seed_of(seed, "validation", group) % 100 < VALIDATION else "train"

@@ -1,4 +1,4 @@
-"""Places365 in the three layouts in which it is distributed."""
+"""Read Places365 in any of the three layouts in which it is distributed."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ Found = dict[str, tuple[Path, str, str]]  # {image id: (file, category, split)}
 
 
 def images(root: Path, categories: list[str], log: BuildLog) -> Found:
-    """Return the images of these categories (exact names such as "field/wild"), whatever the layout.
+    """Return the images of these categories (exact names such as "field/wild") from any supported layout.
 
     Raises:
         UserError: The source has none of the layouts, or a category has no folder in any of them.
@@ -42,7 +42,7 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
     if len(empty) == len(categories):
         raise UserError(
             f"{root} has neither places365_standard/train/, nor {'/, '.join(TRAIN[:2])}/, nor "
-            f"{VALIDATION[0]}/ with its lists; give the folder as downloaded and unpacked: {HOME}"
+            f"{VALIDATION[0]}/ with its lists; pass the folder as downloaded and unpacked: {HOME}"
         )
     if empty:
         raise UserError(f"{root} has no images of {', '.join(sorted(empty))}; unpack all of {HOME}")
@@ -50,7 +50,7 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
 
 
 def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
-    """Return (folder, category, split) of the layouts with one folder per category."""
+    """Return (folder, category, split) for each existing folder of the layouts with one folder per category."""
     there = []
     easy = next(
         (root / name for name in EASY if (root / name / "train").is_dir() or (root / name / "val").is_dir()), None
@@ -65,15 +65,15 @@ def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
 
 
 def _add(images_found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
-    """Add an image, unless it is already there in another size."""
+    """Add an image, unless the image was already found in another size."""
     if not is_picture(path):
         log.leave_out(name if path.suffix else f"{name} (folder)", "image", "not named like an image file")
-    elif name not in images_found:  # the small and the large distribution hold the same images
+    elif name not in images_found:  # the small and the large distribution contain the same images
         images_found[name] = (path, category, split)
 
 
 def _validation(root: Path) -> list[tuple[int, str, str]]:
-    """Return (line number, file name, category) of the list of the validation images."""
+    """Return (line number, file name, category) for each validation image in the list."""
     categories = {}
     for number, words in lines(part(root, "categories_places365.txt", HOME)):
         if len(words) != 2 or not words[1].isascii() or not words[1].isdigit() or len(words[0]) < 4:
@@ -92,5 +92,5 @@ def _validation(root: Path) -> list[tuple[int, str, str]]:
 def _list(images_found: Found, flat: Path, number: int, name: str, category: str, log: BuildLog) -> None:
     if path := listed_file(log, name, flat, name):
         if path.stem in images_found:
-            log.remark(path.stem, f"places365_val.txt line {number}: listed twice; the first counts")
+            log.remark(path.stem, f"places365_val.txt line {number}: listed twice; the first entry is used")
         images_found.setdefault(path.stem, (path, category, "val"))

@@ -1,8 +1,8 @@
-"""The published Saliency-Bench release of gender-xai and environment-xai.
+"""Read the published Saliency-Bench release of gender-xai and environment-xai.
 
-It has `image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and `attention` (a JSON
-array of 224 x 224 numbers in [0, 1], or 0 to 255). A cell of 0.5 or more is marked. The array is scaled to the size of
-the stored image by nearest neighbour, and turned with the image if EXIF turns it.
+The release contains `image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and
+`attention` (a JSON array of 224 x 224 numbers in [0, 1], or 0 to 255). A cell of 0.5 or more is marked. The array is
+scaled to the size of the stored image by nearest neighbour, and turned with the image if EXIF turns the image.
 """
 
 import csv
@@ -23,22 +23,22 @@ from saliency_bench.utils.pictures import Picture, UnreadableError
 SIDE = 224
 HOME = "the Saliency-Bench release (Google Drive), with image/CLASS/*.jpg and attention_label/*.csv"
 PARTS = ("image", "attention_label")
-Location = tuple[Path, int, int]  # file, first byte, how many
+Location = tuple[Path, int, int]  # file, first byte, number of bytes
 
 
 def root_in(source: Path) -> Path | None:
-    """Return the folder of the release in a source, if there is one."""
+    """Return the folder of the release in a source, or None if the source does not contain the release."""
     root = base_of(source, *PARTS)
     return root if all((root / name).is_dir() for name in PARTS) else None
 
 
 def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
-    """Yield the images by class folder and name.
+    """Yield one job per image, ordered by class folder and name.
 
     Args:
-        root: root of the release.
-        log: receives what is left out.
-        aliases: {class folder in lower case: label}.
+        root: Root folder of the release.
+        log: Build log, which records what is left out.
+        aliases: {name of the class folder in lower case: label}.
     """
     attention = attention_of(root / "attention_label", log)
     seen: set[str] = set()
@@ -52,19 +52,21 @@ def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
             if path.suffix.lower() not in (".jpg", ".jpeg", ".png") or path.name.startswith("."):
                 log.leave_out(path.name, "image", "not named like an image file")
             elif path.stem in seen:
-                log.leave_out(f"{folder.name}/{path.name}", "image", "another image has this name; the first stays")
+                log.leave_out(
+                    f"{folder.name}/{path.name}", "image", "another image has this name; the first one is used"
+                )
             else:
                 seen.add(path.stem)
                 listed.append((path, aliases[folder.name.lower()]))
     for stem in sorted(set(attention) - seen):
-        log.leave_out(stem, "mask", "an attention label without image")
+        log.leave_out(stem, "mask", "the attention label has no image")
     log.expected = len(listed)
     for path, label in listed:
         yield Job(sample_of, path, label, attention.get(path.stem))
 
 
 def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
-    """Return {image name without ending: location of its row}; rows are large, so they are read when needed."""
+    """Return {image name without extension: location of its row}. Rows are large, so they are read when needed."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     locations: dict[str, Location] = {}
     for path in entries(folder):
@@ -74,7 +76,7 @@ def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
             for name, location in _rows(path):
                 stem = Path(name.replace("\\", "/")).stem
                 if stem in locations:
-                    log.remark(stem, f"{path.name}: a second attention label; the first counts")
+                    log.remark(stem, f"{path.name}: a second attention label; the first one is used")
                 locations.setdefault(stem, location)
         except (OSError, ValueError, csv.Error) as error:
             raise UserError(f"{path} cannot be read as a table of img_idx and attention: {error}; {HOME}") from error
@@ -94,7 +96,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Location]]:
         reader = csv.reader(texts())
         columns = next(reader, [])
         if not {"img_idx", "attention"} <= set(columns):
-            raise ValueError("it has no columns img_idx and attention")
+            raise ValueError("the columns img_idx and attention are missing")
         start = ends[-1]
         for row in reader:
             if len(row) == len(columns):
@@ -105,7 +107,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Location]]:
 
 
 def sample_of(log: BuildLog, path: Path, label: str, location: Location | None) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, path.stem, path)
     if picture is None:
         return None
@@ -134,7 +136,7 @@ def marked(location: Location | None, picture: Picture) -> np.ndarray:
 
 
 def example(folder: Path, count: int, side: int, classes: tuple[str, str]) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     rows: dict[str, list[tuple[str, str]]] = {name: [] for name in classes}
     for index in range(count):
         name = classes[index % 2]

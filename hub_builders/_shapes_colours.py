@@ -8,7 +8,7 @@ Colour = tuple[int, int, int]
 
 
 class Dice:
-    """A stream of random integers."""
+    """A reproducible stream of random integers."""
 
     def __init__(self, seed: int):
         self.seed, self.bits, self.used = seed, random_bits(seed, 256), 0
@@ -25,7 +25,10 @@ class Dice:
 
 
 def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
-    """Return two muted colours for the scene and two vivid colours for the object that differ in hue and brightness."""
+    """Return two muted colours for the scene and two vivid colours for the object.
+
+    The colours of the object differ from the colours of the scene in hue and brightness.
+    """
     hue, dark = dice(0, 1536), dice(0, 2)
     value = dice(56, 92) if dark else dice(196, 232)
     ground = (
@@ -34,7 +37,7 @@ def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
     )
     bright = [luma(colour) for colour in ground]
     vivid = [hsv(hue + dice(480, 1057), dice(200, 250), 245) for _ in range(2)]
-    main = (max if dark else min)(vivid, key=luma)  # else yellow would be darkened to mud, and blue washed out
+    main = (max if dark else min)(vivid, key=luma)  # otherwise yellow would turn brown, and blue would look pale
     tint = mixed(main, (255, 255, 250) if dark else (20, 16, 40), dice(150, 190))
     if dark:
         return ground, (lightened(main, max(bright) + 50), lightened(tint, max(bright) + 100))
@@ -42,7 +45,7 @@ def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
 
 
 def hsv(hue: int, saturation: int, value: int) -> Colour:
-    """Convert integer HSV to RGB; the hue has 1536 steps, saturation and value range from 0 to 255."""
+    """Convert integer HSV to RGB. The hue has 1536 steps; saturation and value range from 0 to 255."""
     sector, step = divmod(hue % 1536, 256)
     low = value * (255 - saturation) // 255
     up, down = low + (value - low) * step // 255, value - (value - low) * step // 255
@@ -63,18 +66,18 @@ def luma(colour: Colour) -> int:
 
 
 def mixed(a: Colour, b: Colour, share: int) -> Colour:
-    """Return a mixture of colours: `share` of 256 parts of b, the rest of a."""
+    """Mix two colours from `share` parts of b and 256 - `share` parts of a."""
     red, green, blue = ((x * (256 - share) + y * share) // 256 for x, y in zip(a, b, strict=True))
     return red, green, blue
 
 
 def lightened(colour: Colour, goal: int) -> Colour:
-    """Return a colour mixed with white until it is as bright as the goal."""
+    """Mix a colour with white until its brightness reaches `goal`."""
     shares = range(0, 257, 16)
     return next((c for c in (mixed(colour, (255, 255, 255), s) for s in shares) if luma(c) >= goal), (255, 255, 255))
 
 
 def darkened(colour: Colour, goal: int) -> Colour:
-    """Return a colour mixed with black until it is as dark as the goal."""
+    """Mix a colour with black until its brightness falls to `goal`."""
     shares = range(0, 257, 16)
     return next((c for c in (mixed(colour, (0, 0, 0), s) for s in shares) if luma(c) <= goal), (0, 0, 0))

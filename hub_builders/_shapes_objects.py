@@ -1,6 +1,6 @@
 """The objects of shapes-xai: silhouettes and textures in object coordinates with centre (0, 0) and radius UNIT.
 
-All arithmetic is in integers, so an object looks the same on every machine.
+All arithmetic uses integers, so an object has the same pixels on every machine.
 """
 
 from functools import cache
@@ -12,7 +12,7 @@ from saliency_bench.hub_builders._shapes_colours import Colour, Dice
 
 UNIT = 1024
 SUB = 4  # each pixel is sampled SUB x SUB times, for smooth edges
-FULL = 8  # steps of opacity
+FULL = 8  # number of opacity steps
 TURNS = (
     (1024, 0),
     (1020, 89),
@@ -25,13 +25,15 @@ TURNS = (
 
 
 def painted_object(name: str, size: int, ink: tuple[Colour, Colour], dice: Dice) -> tuple[np.ndarray, np.ndarray]:
-    """Return opacity (h, w) in 0..FULL and colours (h, w, 3), cropped to the visible box."""
+    """Return the opacity (h, w) in 0..FULL and the colours (h, w, 3) of an object, cropped to its bounding box."""
     silhouette, texture = OBJECTS[name]
     share = dice(50, 140)  # per mille of the image
     radius = isqrt(share * size * size * SUB * SUB * UNIT * UNIT // (1000 * area_of(name)))
     cosine, sine = TURNS[dice(0, len(TURNS))]
-    half = radius * 5 // (4 * SUB) + 2  # corners of a turned square reach beyond the radius
-    axis = 2 * np.arange(-half * SUB, half * SUB) + 1  # in half sub-pixels, so that the centre falls between two
+    half = radius * 5 // (4 * SUB) + 2  # the corners of a rotated square exceed the radius
+    axis = (
+        2 * np.arange(-half * SUB, half * SUB) + 1
+    )  # in half sub-pixels, so that the centre is between two sub-pixels
     x, y = axis[None, :], axis[:, None]
     u, v = (cosine * x + sine * y) // (2 * radius), (cosine * y - sine * x) // (2 * radius)
     inside = silhouette(u, v)
@@ -45,58 +47,61 @@ def painted_object(name: str, size: int, ink: tuple[Colour, Colour], dice: Dice)
 
 
 def blocks(flags: np.ndarray) -> np.ndarray:
-    """Return how many of the SUB x SUB samples of each pixel are set."""
+    """Return the number of SUB x SUB samples that are set in each pixel."""
     height, width = flags.shape
     return flags.reshape(height // SUB, SUB, width // SUB, SUB).sum(axis=(1, 3), dtype=np.int64)
 
 
 @cache
 def area_of(name: str) -> int:
-    """Return the silhouette's area in square UNITs x UNIT x UNIT, so that all classes have the same sizes."""
+    """Return the area of a silhouette in square object coordinates.
+
+    Objects are scaled by this area, so that all classes have the same distribution of sizes.
+    """
     axis = np.arange(-1536, 1536, 8) + 4
     return int(OBJECTS[name][0](axis[None, :], axis[:, None]).sum()) * 64
 
 
 def disc(u, v, radius=UNIT):
-    """Return which points lie in a disc."""
+    """Return which points are inside a disc."""
     return u * u + v * v <= radius * radius
 
 
 def square(u, v):
-    """Return which points lie in a square."""
+    """Return which points are inside a square."""
     return np.maximum(abs(u), abs(v)) <= 900
 
 
 def triangle(u, v):
-    """Return which points lie in a triangle."""
+    """Return which points are inside a triangle."""
     return (v <= 768) & (16 * abs(u) <= 9 * (v + 1024))
 
 
 def cross(u, v):
-    """Return which points lie in a cross."""
+    """Return which points are inside a cross."""
     return (np.minimum(abs(u), abs(v)) <= 340) & (np.maximum(abs(u), abs(v)) <= UNIT)
 
 
 def ring(u, v):
-    """Return which points lie in a ring."""
+    """Return which points are inside a ring."""
     return disc(u, v) & ~disc(u, v, 500)
 
 
 def star(u, v):
-    """Return which points lie inside at least four of the five lines of a widened pentagram."""
+    """Return which points are on the inner side of at least four of the five lines of a widened pentagram."""
     lines = ((0, 1024), (974, 316), (602, -828), (-602, -828), (-974, 316))  # outward directions
     return sum((a * u + b * v <= 410 * UNIT).astype(np.int64) for a, b in lines) >= 4
 
 
 def heart(u, v):
-    """Return which points lie in a heart."""
+    """Return which points are inside a heart."""
     side = abs(u)
     lobes = (side - 480) * (side - 480) + (v + 350) * (v + 350) <= 530 * 530
     return lobes | ((v >= -350) & (100 * side + 86 * v <= 82000))
 
 
 def crescent(u, v):
-    """Return which points lie in a crescent."""
+    """Return which points are inside a crescent."""
     return disc(u, v) & ~disc(u - 400, v + 120, 760)
 
 
@@ -107,12 +112,12 @@ def bands(u, v):
 
 
 def checks(u, v):
-    """Return a chessboard."""
+    """Return a chessboard pattern."""
     return (u // 450 + v // 450) % 2 == 1
 
 
 def stripes(u, v):
-    """Return upright stripes."""
+    """Return vertical stripes."""
     return (v + UNIT) // 300 % 2 == 1
 
 
@@ -127,7 +132,7 @@ def sectors(u, v):
 
 
 def facets(u, v):
-    """Return a texture that makes each tip of the star half light and half dark, from the sides of its five axes."""
+    """Return a texture that makes each tip of the star half light and half dark, split along the star's five axes."""
     axes = ((0, -1024), (974, -316), (602, 828), (-602, 828), (-974, -316))
     return sum((a * v - b * u > 0).astype(np.int64) for a, b in axes) % 2 == 1
 
@@ -140,7 +145,7 @@ def dots(u, v):
 
 
 def rim(u, v):
-    """Return a broad light edge on the outside."""
+    """Return a texture with a broad, light outer edge."""
     return ~disc(u + 60, v - 20, 800)
 
 

@@ -1,6 +1,6 @@
-"""The scenes of shapes-xai: tones of 0 to 256 over coordinates of 0 to 1023, drawn at twice the size and averaged.
+"""The scenes of shapes-xai: tones from 0 to 256 at coordinates from 0 to 1023, drawn at twice the size and averaged.
 
-All arithmetic is in integers, so a scene looks the same on every machine.
+All arithmetic uses integers, so a scene has the same pixels on every machine.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ Grid = np.ndarray
 
 
 def painted_scene(name: str, size: int, ground: tuple[Colour, Colour], dice: Dice) -> Grid:
-    """Return uint8 (size, size, 3): the scene's tones between its two colours, with soft light from one corner."""
+    """Return a scene, uint8 (size, size, 3): its tones between two colours, softly lit from one corner."""
     axis = (2 * np.arange(2 * size) + 1) * 256 // size
     x, y = axis[None, :] + 0 * axis[:, None], axis[:, None] + 0 * axis[None, :]
     tone = SCENES[name](x, y, dice).clip(0, 256)
@@ -47,7 +47,7 @@ def waves(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def hills(x: Grid, y: Grid, dice: Dice) -> Grid:
-    """Return the tones of hills behind each other."""
+    """Return the tones of several rows of hills."""
     tone = np.zeros_like(x)
     for layer in range(1, 5):
         ridge = smooth(dice.many(0, 257, 2, 8), x + dice(0, 250), 0 * y, 250, 1024)
@@ -56,7 +56,7 @@ def hills(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def snow(x: Grid, y: Grid, dice: Dice) -> Grid:
-    """Return the tones of snow: one flake per cell of a shifted grid, over an even gradient of light."""
+    """Return the tones of snow: one flake per cell of a shifted grid, on a linear brightness gradient."""
     cell = dice(120, 170)
     x, y = x + dice(0, cell), y + dice(0, cell)
     column, row = x // cell, y // cell
@@ -76,7 +76,10 @@ def planks(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def pebbles(x: Grid, y: Grid, dice: Dice) -> Grid:
-    """Return the tones of cells around the points of a jittered grid; joints are where two points are equally near."""
+    """Return the tones of pebbles: cells around the points of a jittered grid.
+
+    The gaps between pebbles are the positions that are equally near to two points.
+    """
     cell = dice(180, 250)
     shift_x, shift_y = dice.many(0, cell, 10, 10), dice.many(0, cell, 10, 10)
     tones = dice.many(100, 257, 10, 10)
@@ -102,7 +105,7 @@ def plaid(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def smooth(values: Grid, x: Grid, y: Grid, step_x: int, step_y: int) -> Grid:
-    """Return values at grid points `step` apart, smoothly interpolated in between."""
+    """Interpolate smoothly between values at grid points that are `step_x` and `step_y` apart."""
     column, row = x // step_x, y // step_y
     across, down = ease(x % step_x * 256 // step_x), ease(y % step_y * 256 // step_y)
     upper = values[row, column] * (256 - across) + values[row, column + 1] * across
@@ -111,7 +114,7 @@ def smooth(values: Grid, x: Grid, y: Grid, step_x: int, step_y: int) -> Grid:
 
 
 def ease(part: Grid) -> Grid:
-    """Return 3t^2 - 2t^3 for t in parts of 256."""
+    """Return 3t^2 - 2t^3, where t and the result are in units of 1/256."""
     return part * part * (768 - 2 * part) // 65536
 
 

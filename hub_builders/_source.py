@@ -1,7 +1,7 @@
-"""Shared by builders: the parts of a source folder, and untrusted lists, tables, JSON and XML.
+"""Read source folders for the builders: required files, and untrusted lists, tables, JSON and XML.
 
-A missing part that every sample needs raises a UserError that names it; a problem with one sample raises an
-UnreadableError whose text goes into the build log.
+A missing file or folder that every sample needs raises a UserError that names it. A problem with one sample raises an
+UnreadableError, whose text is written to the build log.
 """
 
 import csv
@@ -26,17 +26,17 @@ from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.xml_text import ERRORS, parse_xml, xml_events
 
 MANY = 1000  # entries
-PICTURES = (".jpg", ".jpeg")  # in any case
-FIELD = 2**26  # bytes of one field of a table: a map of 224 x 224 numbers has about a million
-LIST, JSON, XML = 2**28, 2**31, 2**24  # bytes of a list, of JSON (all of COCO has half a billion) and of XML
+PICTURES = (".jpg", ".jpeg")  # in upper or lower case
+FIELD = 2**26  # maximum bytes of one field of a table (a map of 224 x 224 numbers has about a million)
+LIST, JSON, XML = 2**28, 2**31, 2**24  # maximum bytes of a list, of JSON (all of COCO has 5 * 10^8) and of XML
 BOX = ("xmin", "ymin", "xmax", "ymax")
 
 
 def library(name: str) -> ModuleType:
-    """Return an optional library.
+    """Import an optional library.
 
     Raises:
-        UserError: The library is not installed; the message has the command that installs it.
+        UserError: The library is not installed. The message contains the command that installs it.
     """
     try:
         return import_module(name)
@@ -48,30 +48,30 @@ def library(name: str) -> ModuleType:
 def needed(source: Path | None, name: str, home: str) -> Path:
     """Return the source folder; raise UserError if none was given."""
     if source is None:
-        raise UserError(f"{name} is built from a source folder: give --source DIR (source=DIR) with {home}")
+        raise UserError(f"{name} is built from a source folder; pass --source DIR (source=DIR) with {home}")
     return source
 
 
 def part(root: Path, relative: str, home: str) -> Path:
-    """Return a required file, or a folder if the name ends with "/".
+    """Return the path of a required file, or of a required folder if the name ends with "/".
 
     Raises:
-        UserError: The file or folder is missing; the message says where to get it.
+        UserError: The file or folder is missing. The message states where to get it.
     """
     path = root / relative
     if not (path.is_dir() if relative.endswith("/") else path.is_file()):
-        raise UserError(f"{root} has no {relative}; give the folder as downloaded and unpacked: {home}")
+        raise UserError(f"{root} has no {relative}; pass the folder as downloaded and unpacked: {home}")
     return path
 
 
 def base_of(source: Path, *wanted: str) -> Path:
-    """Return the folder that holds all `wanted` files and folders.
+    """Return the folder that contains all `wanted` files and folders.
 
-    This is `source`, a folder up to two levels below it, or a folder above it if `source` lies in a wanted folder;
-    `source` itself if no folder holds all of them.
+    The search covers `source`, folders up to two levels below `source`, and folders above `source` if `source` is
+    inside a wanted folder. If no folder contains all wanted names, `source` is returned.
 
     Raises:
-        UserError: Several folders hold all of them.
+        UserError: Several folders contain all wanted names.
     """
 
     def holds(folder: Path) -> bool:
@@ -80,7 +80,7 @@ def base_of(source: Path, *wanted: str) -> Path:
     level = [source]
     for _ in range(3):
         if len(holding := [folder for folder in level if holds(folder)]) > 1:
-            raise UserError(f"{source} holds several copies: {', '.join(map(str, holding))}; give one of them")
+            raise UserError(f"{source} contains several copies: {', '.join(map(str, holding))}; pass one of them")
         if holding:
             return holding[0]
         level = [path for folder in level for path in _folders(folder)]
@@ -90,13 +90,13 @@ def base_of(source: Path, *wanted: str) -> Path:
 
 
 def base_with(source: Path, *marks: str) -> Path:
-    """Return the first folder that holds one of `marks`, searched like in `base_of`."""
+    """Return the first folder that contains one of `marks`. The search covers the same folders as `base_of`."""
     bases = ((base_of(source, mark), mark) for mark in marks)
     return next((base for base, mark in bases if (base / mark).exists()), source)
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, or none if it has so many entries that it holds data."""
+    """Return the subfolders of a folder, or none if the folder has so many entries that it is a folder of data."""
     try:
         with os.scandir(folder) as scan:
             first_entries = list(islice(scan, MANY))
@@ -106,23 +106,23 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def first_folder(root: Path, *names: str) -> Path | None:
-    """Return the first of these folders that exists."""
+    """Return the first existing folder among `names`, or None."""
     return next((root / name for name in names if (root / name).is_dir()), None)
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the content of a folder, sorted by name."""
+    """Return the files and folders in a folder, sorted by name."""
     return sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
 
 
 def walked(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Yield (folder, its folders, its files) at any depth, sorted; links are followed, and no folder is entered twice.
+    """Yield (folder, its subfolders, its files) at any depth, sorted. Links are followed; no folder is entered twice.
 
-    Folders that are removed from the list are not entered, like with `os.walk`.
+    As with `os.walk`, folders that the caller removes from the list of subfolders are not entered.
     """
     entered: set[str] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(place)) in entered:  # a link to a folder above it or beside it
+        if (real := os.path.realpath(place)) in entered:  # a link to a folder that was already entered
             folders.clear()
             continue
         entered.add(real)
@@ -131,20 +131,20 @@ def walked(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 
 def files_below(folder: Path, suffix: str) -> list[Path]:
-    """Return the files with this ending in any case, at any depth, sorted by path."""
+    """Return the files with this extension (in any case) at any depth, sorted by path."""
     files = (place / name for place, _, names in walked(folder) for name in names if name.lower().endswith(suffix))
     return sorted(path for path in files if not path.name.startswith("."))
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the file that a list of the source names.
+    """Return the path of a file that a list in the source names.
 
     Raises:
-        UnreadableError: The name leads out of the folder.
+        UnreadableError: The name points outside the folder.
     """
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\0" in name or "\\" in name or not pure.name:
-        raise UnreadableError("its name leads out of the source folder")
+        raise UnreadableError("its name points outside the source folder")
     return folder / pure
 
 
@@ -152,8 +152,8 @@ def text_of(path: Path, errors: str = "strict") -> str:
     """Return the text of a file.
 
     Args:
-        path: path of the file.
-        errors: handling of invalid bytes, see `bytes.decode`.
+        path: Path of the file.
+        errors: Handling of invalid bytes, as in `bytes.decode`.
 
     Raises:
         UserError: The file is not text.
@@ -165,13 +165,13 @@ def text_of(path: Path, errors: str = "strict") -> str:
 
 
 def lines(path: Path) -> list[tuple[int, list[str]]]:
-    """Return (line number, words) of each line of a list; empty lines and comments (#) are skipped."""
+    """Return (line number, words) for each line of a list, skipping empty lines and comments (#)."""
     split = ((number, line.split()) for number, line in enumerate(text_of(path).splitlines(), 1))
     return [(number, words) for number, words in split if words and not words[0].startswith("#")]
 
 
 def table(path: Path, columns: Iterable[str], fix: str = "download it again") -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line number, row) of a CSV file.
+    """Yield (line number, row) for each row of a CSV file.
 
     Raises:
         UserError: A column is missing, or the file is not a table.
@@ -194,11 +194,11 @@ def _bounded(file: TextIO) -> Iterator[str]:
     """Yield the lines of a text file.
 
     Raises:
-        ValueError: One is longer than `FIELD`.
+        ValueError: A line is longer than `FIELD`.
     """
     while line := file.readline(FIELD + 1):
         if len(line) > FIELD:
-            raise ValueError(f"it has a line of more than {FIELD:,} characters")
+            raise ValueError(f"a line has more than {FIELD:,} characters")
         yield line
 
 
@@ -206,14 +206,14 @@ def json_of(path: Path, kind: type, fix: str = "download it again") -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        UserError: The file is not JSON of this kind (dict, list).
+        UserError: The file is not JSON, or its top level is not of the type `kind` (dict or list).
     """
     try:
         content = parse_json(read_bytes(path, JSON))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {one_line(error)}; {fix}") from error
     if not isinstance(content, kind):
-        raise UserError(f"{path} holds no JSON {'object' if kind is dict else 'list'}; {fix}")
+        raise UserError(f"{path} is not a JSON {'object' if kind is dict else 'list'}; {fix}")
     return content
 
 
@@ -221,14 +221,18 @@ def xml_of(path: Path) -> Any:
     """Return the root element of an XML file.
 
     Raises:
-        UnreadableError: The file cannot be read, or has entities, which can unpack to gigabytes.
+        UnreadableError: The file cannot be read, or declares entities, which can expand to gigabytes.
     """
     with _xml_errors(path):
         return parse_xml(read_bytes(path, XML))
 
 
 def events_of(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield ("start" or "end", element) while reading, if only the start of a file is needed; raise like `xml_of`."""
+    """Yield ("start" or "end", element) while reading an XML file, so that the caller can stop early.
+
+    Raises:
+        UnreadableError: The file cannot be read, or declares entities, which can expand to gigabytes.
+    """
     with _xml_errors(path):
         check_readable(path, XML)
         with path.open("rb") as file:
@@ -246,11 +250,11 @@ def _xml_errors(path: Path) -> Iterator[None]:
 
 
 def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
-    """Return (class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML; objects without corners are skipped.
+    """Return (class, [xmin, ymin, xmax, ymax]) for each `object` of VOC-style XML, skipping objects without corners.
 
     Args:
-        root: root of the XML.
-        first: number of the first pixel in the XML, 0 or 1; the returned boxes count from 1.
+        root: Root element of the XML.
+        first: Number of the first pixel in the XML, 0 or 1. The returned boxes count pixels from 1.
 
     Raises:
         UnreadableError: A box is not four numbers.
@@ -269,7 +273,7 @@ def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
 
 
 def declared_size(root: Any) -> tuple[int, int] | None:
-    """Return (height, width) of the picture that VOC-style XML describes, or None if it states none."""
+    """Return (height, width) of the image that VOC-style XML describes, or None if the XML does not state a size."""
     try:
         height, width = (round(float(root.findtext(f"size/{side}") or "")) for side in ("height", "width"))
     except (ValueError, OverflowError):
@@ -278,73 +282,80 @@ def declared_size(root: Any) -> tuple[int, int] | None:
 
 
 def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, list[float]]]:
-    """Return `boxes_of`, turned with the picture if EXIF turns it.
+    """Return the boxes of VOC-style XML as `boxes_of` does, turned with the image if EXIF turns the image.
 
     Raises:
-        UnreadableError: The file cannot be read.
+        UnreadableError: A box is not four numbers, or the image has another size than the XML states.
     """
     turn = turn_of(picture, declared_size(root) or picture.stored, "boxes")
     return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root, first)]
 
 
 def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
-    """Return the EXIF orientation that turns annotations drawn at `size` (height, width) to fit the picture.
+    """Return the EXIF orientation that turns annotations drawn at `size` (height, width) to fit the upright image.
 
-    This is the file's orientation if the size matches the file as stored, even if the upright picture has the same size
-    (squares); 1 if only the upright picture has this size.
+    If the size matches the file as stored, return the orientation of the file, even if the upright image has the same
+    size (squares). If only the upright image has this size, return 1.
 
     Raises:
-        UnreadableError: The picture has another size.
+        UnreadableError: The size matches neither the file as stored nor the upright image.
     """
     if size == picture.stored:
         return picture.orientation
     if size == (picture.height, picture.width):
         return 1
-    raise UnreadableError(f"{noun} of another size than its image")
+    raise UnreadableError(f"{noun} and image differ in size")
 
 
 def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
-    """Return a mask (H, W) for the upright picture, drawn on it or on the file as stored.
+    """Return a mask (H, W) turned to fit the upright image.
+
+    The mask may have been drawn on the upright image or on the file as stored.
 
     Raises:
-        UnreadableError: The mask cannot be read.
+        UnreadableError: The mask and the image differ in size.
     """
     height, width = mask.shape
     return turned(mask, turn_of(picture, (height, width), noun))
 
 
 def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
-    """Scale a coarse bool mask of the file as stored to the size of the picture by nearest neighbour."""
+    """Scale a coarse bool mask of the file as stored to the size of the image, and turn the mask upright.
+
+    The mask is scaled by nearest neighbour.
+    """
     return turned(nearest(mask, *picture.stored), picture.orientation)
 
 
 def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
-    """Return the pixels of a box with inclusive corners that count from 1, bool (H, W).
+    """Return the pixels of a box as a mask, bool (H, W).
+
+    The corners of the box belong to the box, and pixels are counted from 1.
 
     Raises:
-        UnreadableError: The box cannot be read.
+        UnreadableError: The box is not four numbers, or contains no pixel of the image.
     """
     if not np.isfinite(box).all():
-        raise UnreadableError("a box that is not four numbers")
+        raise UnreadableError("a box is not four numbers")
     left, top, right, bottom = (round(value) for value in box)
     mask = np.zeros((height, width), bool)
     if left <= right and top <= bottom:
         mask[max(top - 1, 0) : max(bottom, 0), max(left - 1, 0) : max(right, 0)] = True
     if not mask.any():
-        raise UnreadableError("a box without a pixel in the image")
+        raise UnreadableError("a box contains no pixel of the image")
     return mask
 
 
 def is_picture(path: Path) -> bool:
-    """Return whether a file has the extension of a JPEG file, in any spelling."""
+    """Return whether a file name has a JPEG extension, in upper or lower case."""
     return path.suffix.lower() in PICTURES and not path.name.startswith(".")
 
 
 def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
-    """Return the file that a list of the source names, also with another spelling of its ending (.JPG, .jpeg).
+    """Return the path of a file that a list in the source names, or log the reason and return None.
 
-    If there is none, return None and log the reason. A job with the file, rather than with folder and name, is
-    recomputed when the file changes.
+    The extension may be spelled differently (.JPG, .jpeg). Pass the returned path to a job, rather than folder and
+    name, so that the job is recomputed when the file changes.
     """
     try:
         return as_spelled(inside(folder, name))
@@ -354,7 +365,7 @@ def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path |
 
 
 def as_spelled(path: Path) -> Path:
-    """Return the picture file, or else a file with another ending."""
+    """Return the path, or if it does not exist, an existing path with another spelling of the extension."""
     if path.is_file() or path.suffix.lower() not in PICTURES:
         return path
     spelled = (path.with_suffix(ending) for suffix in PICTURES for ending in (suffix, suffix.upper()))
@@ -364,14 +375,14 @@ def as_spelled(path: Path) -> Path:
 def picture_of(
     log: BuildLog, image_id: str, path: Path, drawn: str = ", with what was drawn on the file", *, deep: bool = False
 ) -> Picture | None:
-    """Return the picture, or log the reason and return None.
+    """Read an image, or log the reason and return None if it cannot be read.
 
     Args:
-        log: receives the reason.
-        image_id: id of the image.
-        path: path of the file.
-        drawn: text about the annotations of a turned picture, for the log.
-        deep: also accept pictures of more than 8 bits, converted like on the pages of a study.
+        log: Build log, which records the reason.
+        image_id: Id of the image.
+        path: Path of the file.
+        drawn: Text for the log about the annotations of an image that EXIF turns.
+        deep: Whether to accept images of more than 8 bits. They are converted as on the pages of a study.
     """
     try:
         if not path.is_file():
@@ -382,14 +393,16 @@ def picture_of(
         return None
     if picture.is_windowed:
         low, high = WINDOW
-        log.remark(image_id, f"more than 8 bits: shown in a window from percentile {low} to {high} of its values")
+        log.remark(
+            image_id, f"the image has more than 8 bits; its values from percentile {low} to {high} are scaled to 8 bits"
+        )
     if picture.orientation != 1:
         log.remark(image_id, f"turned upright (EXIF orientation {picture.orientation}){drawn}")
     return picture
 
 
 def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -> np.ndarray | None:
-    """Return the mask (H, W) that `make` returns; if it is empty or unreadable, log the reason and return None."""
+    """Return the mask (H, W) that `make` returns, or log the reason and return None if it is empty or unreadable."""
     try:
         mask = make()
         if not mask.any():
@@ -401,10 +414,10 @@ def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -
 
 
 def indices(path: Path, picture: Picture, noun: str = "mask") -> np.ndarray:
-    """Return the values of a mask file, uint8, in the size and orientation of the picture.
+    """Return the values of a mask file, uint8, in the size and orientation of the upright image.
 
     Raises:
-        UnreadableError: The file cannot be read.
+        UnreadableError: The file cannot be read, or its size differs from the image's size.
     """
     if not path.is_file():
         raise UnreadableError(f"no {noun}")
@@ -421,6 +434,9 @@ def nearest(mask: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def drawn(seed: int, names: Iterable[str], count: int) -> set[str]:
-    """Draw `count` of the names (0: all) by a hash of (seed, name), so that a new name changes at most one of them."""
+    """Draw `count` names (0 for all) by a hash of (seed, name).
+
+    If a name is added, at most one drawn name changes.
+    """
     ordered = sorted(names, key=lambda name: (seed_of(seed, "drawn", name), name))
     return set(ordered[:count] if count else ordered)

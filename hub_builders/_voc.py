@@ -1,4 +1,4 @@
-"""PASCAL VOC as unpacked: classes, lists, and masks of both kinds."""
+"""Read PASCAL VOC as unpacked: classes, lists, and masks from PNG or MATLAB files."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ from saliency_bench.hub_builders._source import (
 )
 from saliency_bench.utils.pictures import Picture, UnreadableError
 
-CLASSES = [  # index 1 to 20 of the palette
+CLASSES = [  # palette indices 1 to 20
     "aeroplane",
     "bicycle",
     "bird",
@@ -45,7 +45,7 @@ CLASSES = [  # index 1 to 20 of the palette
     "tvmonitor",
 ]
 VOID = 255
-LISTS = {  # the folders that each kind of list needs
+LISTS = {  # {type of list: folders that it requires}
     "segmentation": ("SegmentationClass/", "ImageSets/Segmentation/"),
     "detection": ("Annotations/", "ImageSets/Main/"),
 }
@@ -60,7 +60,7 @@ CITATION = """@article{everingham2010pascal,
 
 
 def root_of(source: Path | None, name: str, lists: str = "segmentation", year: int = 2012) -> Path:
-    """Return the folder VOC2012 (or of another year): the source itself, a folder in it or above it.
+    """Return the folder VOC2012 (or VOC of another year), which may be the source or a folder inside or above it.
 
     Raises:
         UserError: There is no such folder.
@@ -68,7 +68,7 @@ def root_of(source: Path | None, name: str, lists: str = "segmentation", year: i
     source, called = needed(source, name, HOME), f"VOC{year}"
     root = first_folder(base_of(source, called), called) or base_of(source, "JPEGImages", "ImageSets")
     if re.fullmatch(r"VOC\d{4}", root.name) and root.name != called:
-        raise UserError(f"{root} is not {called}; give the folder of VOC {year}, or another year: {HOME}")
+        raise UserError(f"{root} is not {called}; pass the folder of VOC {year}, or another year: {HOME}")
     for wanted in ("JPEGImages/", *LISTS[lists]):
         part(root, wanted, HOME)
     return root
@@ -77,17 +77,19 @@ def root_of(source: Path | None, name: str, lists: str = "segmentation", year: i
 def listed(
     root: Path, log: BuildLog, lists: str = "segmentation", names: tuple[str, ...] = ("train", "val")
 ) -> dict[str, str]:
-    """Return {image name: the list that names it, such as "train"}; the first list counts."""
+    """Return {image name: name of the first list that contains the image, such as "train"}."""
     splits: dict[str, str] = {}
     folder = root / LISTS[lists][1]
     for split in names:
         path = folder / f"{split}.txt"
         for number, words in lines(path) if path.is_file() else []:
             if words[0] in splits:
-                log.remark(words[0], f"{path.name} line {number}: listed twice; the first counts")
+                log.remark(words[0], f"{path.name} line {number}: listed twice; the first entry is used")
             splits.setdefault(words[0], split)
     if not splits:
-        raise UserError(f"{folder} names no image in {' and '.join(f'{name}.txt' for name in names)}; {HOME}")
+        raise UserError(
+            f"the lists {' and '.join(f'{name}.txt' for name in names)} in {folder} contain no image; {HOME}"
+        )
     return splits
 
 
@@ -95,21 +97,24 @@ def augmented(source: Path, root: Path) -> dict[str, Path]:
     """Return {image name: mask file} of the augmented labels.
 
     Raises:
-        UserError: There are none.
+        UserError: The source has no augmented labels.
     """
     packed = first_folder(root, "SegmentationClassAug", "../../SegmentationClassAug")
     raw = first_folder(source, "benchmark_RELEASE/dataset/cls", "dataset/cls", "../benchmark_RELEASE/dataset/cls")
     folder, suffix = (packed, ".png") if packed else (raw, ".mat")
     if folder is None:
         raise UserError(
-            f"{root} has no SegmentationClassAug/ and {source} no benchmark_RELEASE/dataset/cls/; the augmented labels "
-            "are the Semantic Boundaries Dataset (benchmark.tgz of Hariharan et al. 2011) or a re-pack of it as PNG"
+            f"{root} has no SegmentationClassAug/ and {source} has no benchmark_RELEASE/dataset/cls/; download the "
+            "Semantic Boundaries Dataset (benchmark.tgz of Hariharan et al. 2011) or a copy of its labels as PNG files"
         )
     return {path.stem: path for path in entries(folder) if path.suffix == suffix and not path.name.startswith(".")}
 
 
 def labels(path: Path, picture: Picture) -> np.ndarray:
-    """Return class indices, uint8 (H, W), from a palette PNG or a MATLAB file of the Semantic Boundaries Dataset."""
+    """Return the class index of each pixel, uint8 (H, W).
+
+    The file is a palette PNG, or a MATLAB file of the Semantic Boundaries Dataset.
+    """
     return _matlab(path, picture) if path.suffix == ".mat" else indices(path, picture)
 
 
@@ -118,25 +123,25 @@ def _matlab(path: Path, picture: Picture) -> np.ndarray:
     try:
         stored = np.asarray(loadmat(path)["GTcls"]["Segmentation"][0, 0])
         stored = stored.astype(np.uint8)
-    except Exception as error:  # the reader raises all kinds of errors on damaged files
-        raise UnreadableError(f"mask: no usable MATLAB file ({type(error).__name__})") from None
+    except Exception as error:  # the reader raises errors of many types on damaged files
+        raise UnreadableError(f"the mask is not a valid MATLAB file ({type(error).__name__})") from None
     return shown(stored, picture)
 
 
 def classes_in(labels_of_pixels: np.ndarray) -> list[int]:
-    """Return the class indices that occur, 1 to 20.
+    """Return the class indices (1 to 20) that occur in a mask.
 
     Raises:
-        UnreadableError: There is an index that is not a class.
+        UnreadableError: The mask contains an index that is not a class.
     """
     there = sorted(set(np.unique(labels_of_pixels).tolist()) - {0, VOID})
     if wrong := [index for index in there if index > len(CLASSES)]:
-        raise UnreadableError(f"mask: index {wrong[0]} is not one of the {len(CLASSES)} classes")
+        raise UnreadableError(f"index {wrong[0]} in the mask is not one of the {len(CLASSES)} classes")
     return there
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     base = folder / "VOCdevkit/VOC2012"
     names = [f"2007_{index:06d}" for index in range(count)]
     for index, name in enumerate(names):
@@ -150,7 +155,7 @@ def example(folder: Path, count: int, side: int) -> None:
 
 
 def example_detection(folder: Path, count: int, side: int) -> None:
-    """Write a small source in another layout of the raw data."""
+    """Write an example source with bounding boxes instead of segmentations."""
     base = folder / "VOCdevkit/VOC2007"
     names = [f"{index:06d}" for index in range(count)]
     for index, name in enumerate(names):

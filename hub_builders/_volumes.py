@@ -1,7 +1,7 @@
-"""Slices of CT volumes: DICOM series and NIfTI files, in Hounsfield units and radiological orientation.
+"""Read slices of CT volumes (DICOM series and NIfTI files) in Hounsfield units and radiological orientation.
 
-Row 0 is in front (anterior), column 0 at the patient's right, slice 0 at the feet. The axes of a file and their
-directions are read from its affine or its direction cosines, never from the order of the array.
+Row 0 is at the front (anterior), column 0 at the patient's right, and slice 0 at the feet. The axes of a file and their
+directions come from its affine or its direction cosines, never from the order of the array.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,20 @@ from saliency_bench.hub_builders._source import library, nearest, walked
 from saliency_bench.utils.files import check_readable
 from saliency_bench.utils.pictures import LARGEST, MAX_PIXELS, UnreadableError
 
-AIR = -1000.0  # Hounsfield units of air, used outside the scanned region
+AIR = -1000.0  # Hounsfield units of air, the fill value outside the scanned region
 SIDE = 224
 TAGS = ["SOPInstanceUID", "SeriesInstanceUID", "PatientID", "ImagePositionPatient", "ImageOrientationPatient"]
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A file of a DICOM series; `place` is its position in millimetres along the plane's normal, towards the head."""
+    """A slice of a DICOM series.
+
+    Attributes:
+        path: File of the slice.
+        uid: DICOM UID of the slice.
+        place: Position in millimetres along the plane's normal, towards the head.
+    """
 
     path: Path
     uid: str
@@ -32,19 +38,19 @@ class Slice:
 
 
 def windowed(units: np.ndarray, centre: float, width: float) -> np.ndarray:
-    """Map Hounsfield units to uint8: 0 at the window's lower end and below, 255 at its upper end and above."""
+    """Map Hounsfield units to uint8: 0 at or below the window's lower end, 255 at or above its upper end."""
     low = centre - width / 2
     return np.clip(np.rint((units - low) * (255 / width)), 0, 255).astype(np.uint8)
 
 
 def squared(grey: np.ndarray, side: int = SIDE) -> np.ndarray:
-    """Resize a grey picture to uint8 (side, side, 3), bilinearly, with averaging when it shrinks."""
+    """Resize a grey image bilinearly to uint8 (side, side, 3), with averaging when it shrinks."""
     small = Image.fromarray(grey).resize((side, side), Image.Resampling.BILINEAR)
     return np.repeat(np.asarray(small)[..., None], 3, axis=2)
 
 
 def squared_mask(mask: np.ndarray, side: int = SIDE) -> np.ndarray:
-    """Return a mask scaled to (side, side)."""
+    """Resize a mask to (side, side)."""
     return nearest(mask, side, side)
 
 
@@ -61,15 +67,15 @@ def header(path: Path) -> Any:
     try:
         check_readable(path, LARGEST)
         stored = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
-        return stored if stored.get("SeriesInstanceUID") else _no("DICOM without series")
+        return stored if stored.get("SeriesInstanceUID") else _no("the DICOM file has no SeriesInstanceUID")
     except UnreadableError:
         raise
-    except Exception as error:  # the reader raises all kinds of errors on damaged files
-        raise UnreadableError(f"no usable DICOM file ({one_line(error)})") from None
+    except Exception as error:  # the reader raises errors of many types on damaged files
+        raise UnreadableError(f"not a readable DICOM file ({one_line(error)})") from None
 
 
 def series_in(root: Path) -> Iterator[tuple[Path, Any]]:
-    """Return (folder, a header) of each folder below with a DICOM series, in the order of paths.
+    """Yield (folder, DICOM header) for each folder below `root` that contains a DICOM series, sorted by path.
 
     The header is None if no file of the folder can be read.
     """
@@ -80,7 +86,7 @@ def series_in(root: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _header_or_none(path: Path) -> Any:
-    """Return the header of the first file of a folder that can be read."""
+    """Return the header of the first readable file in a folder, or None."""
     try:
         return header(path)
     except UnreadableError:
@@ -88,7 +94,7 @@ def _header_or_none(path: Path) -> Any:
 
 
 def slices_of(folder: Path, series: str) -> tuple[list[Slice], list[str]]:
-    """Return (slices of a series from the feet to the head, problems of the files of the folder)."""
+    """Return the slices of a series from the feet to the head, and the problems with files in the folder."""
     by_place: dict[float, Slice] = {}
     faults = []
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
@@ -100,7 +106,7 @@ def slices_of(folder: Path, series: str) -> tuple[list[Slice], list[str]]:
                 continue
             slice_ = Slice(path, str(head.get("SOPInstanceUID")), _place(head))
             if slice_.place in by_place:
-                raise UnreadableError(f"at the same place as {by_place[slice_.place].path.name}")
+                raise UnreadableError(f"at the same position as {by_place[slice_.place].path.name}")
             by_place[slice_.place] = slice_
         except UnreadableError as error:
             faults.append(f"{path.name}: {error}")
@@ -108,7 +114,7 @@ def slices_of(folder: Path, series: str) -> tuple[list[Slice], list[str]]:
 
 
 def gaps(slices: list[Slice]) -> int:
-    """Return the number of slices missing between the existing ones, from the usual distance."""
+    """Return the number of missing slices, estimated from the usual distance between slices."""
     steps = np.diff([slice_.place for slice_ in slices])
     return 0 if len(steps) == 0 else int(np.maximum(np.rint(steps / np.median(steps)) - 1, 0).sum())
 
@@ -119,7 +125,7 @@ def _cosines(head: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         across, down = np.array(head.ImageOrientationPatient, np.float64).reshape(2, 3)
         place = np.array(head.ImagePositionPatient, np.float64).reshape(3)
     except Exception:
-        raise UnreadableError("DICOM without position and orientation") from None
+        raise UnreadableError("the DICOM file has no position and orientation") from None
     normal = np.cross(across, down)
     if not np.isfinite([*across, *down, *place]).all() or abs(normal[2]) < 0.5 or abs(across[0]) < 0.5:
         raise UnreadableError("not an axial slice")
@@ -127,15 +133,18 @@ def _cosines(head: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _place(head: Any) -> float:
-    """Return the position of a slice towards the head in millimetres."""
+    """Return the position of a slice in millimetres, increasing towards the head."""
     normal = _cosines(head)[2]
     return float(np.array(head.ImagePositionPatient, np.float64) @ (normal * np.sign(normal[2])))
 
 
 def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, bool]]:
-    """Return Hounsfield units (H, W) in the order of the file, the distances of rows and columns, and the flips.
+    """Read the Hounsfield units of a slice.
 
-    Distances are in millimetres; flips tell whether row 0 is at the back and column 0 at the left.
+    Returns:
+        Hounsfield units (H, W) in the order of the file.
+        Distances between rows and between columns in millimetres.
+        Flips: whether row 0 is at the patient's back, and whether column 0 is at the patient's left.
 
     Raises:
         UnreadableError: The file cannot be read.
@@ -150,7 +159,7 @@ def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, b
         ):
             raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels")
         if "PixelData" not in data:
-            raise UnreadableError("DICOM without pixel data")
+            raise UnreadableError("the DICOM file has no pixel data")
         values = np.asarray(data.pixel_array, np.float64)
         spacing = [float(value) for value in data.PixelSpacing]
         slope, intercept = float(data.get("RescaleSlope", 1)), float(data.get("RescaleIntercept", 0))
@@ -160,9 +169,9 @@ def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, b
     except UnreadableError:
         raise
     except Exception as error:
-        raise UnreadableError(f"no usable DICOM file ({one_line(error)})") from None
+        raise UnreadableError(f"not a readable DICOM file ({one_line(error)})") from None
     if values.ndim != 2 or len(spacing) != 2 or not min(spacing) > 0 or not np.isfinite([slope, intercept]).all():
-        raise UnreadableError("DICOM without one plane of pixels and their spacing")
+        raise UnreadableError("the DICOM file has no single plane of pixels with a valid spacing")
     units = values * slope + intercept
     if padding is not None:
         units[(values >= min(float(padding), float(limit))) & (values <= max(float(padding), float(limit)))] = AIR
@@ -170,7 +179,7 @@ def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, b
 
 
 def upright(plane: np.ndarray, flips: tuple[bool, bool]) -> np.ndarray:
-    """Return a plane turned upright."""
+    """Flip a plane to radiological orientation."""
     return plane[:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
 
 
@@ -178,10 +187,10 @@ def upright(plane: np.ndarray, flips: tuple[bool, bool]) -> np.ndarray:
 
 
 class Nifti:
-    """A volume whose slices are read on demand.
+    """A NIfTI volume whose slices are read on demand.
 
     Raises:
-        UnreadableError: The file is not a usable NIfTI volume.
+        UnreadableError: The file is not a valid NIfTI volume with three axes.
     """
 
     def __init__(self, path: Path):
@@ -193,14 +202,16 @@ class Nifti:
                 shape = shape[:-1]
             axes = nibabel.io_orientation(self.file.affine)
         except Exception as error:
-            raise UnreadableError(f"no usable NIfTI file ({one_line(error)})") from None
+            raise UnreadableError(f"not a readable NIfTI file ({one_line(error)})") from None
         if len(shape) != 3 or min(shape) < 1:
-            raise UnreadableError(f"has {len(shape)} axes, not 3")
+            raise UnreadableError(f"the volume has {len(shape)} axes; it must have 3")
         if not np.isfinite(axes).all() or sorted(axes[:, 0]) != [0, 1, 2]:
-            raise UnreadableError("has no usable affine")
+            raise UnreadableError("the volume has no valid affine")
         if np.prod(np.delete(shape, int(np.argmax(axes[:, 0] == 2)))) > MAX_PIXELS:
             raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels in a slice")
-        self.axis = [int(np.flatnonzero(axes[:, 0] == world)[0]) for world in range(3)]  # of right, front, head
+        self.axis = [
+            int(np.flatnonzero(axes[:, 0] == world)[0]) for world in range(3)
+        ]  # file axis that points right, front, head
         self.grows = [axes[axis, 1] > 0 for axis in self.axis]
         self.shape, self.affine = shape, np.asarray(self.file.affine, np.float64)
 
@@ -208,18 +219,23 @@ class Nifti:
         return self.shape[self.axis[2]]
 
     def slice(self, number: int) -> np.ndarray:
-        """Return slice `number` from the feet, upright, float64 in the file's scale, with NaN replaced by air."""
+        """Return slice `number`, counted from the feet, in radiological orientation.
+
+        Values are float64 in the file's scale, with NaN replaced by air.
+        """
         place: list[Any] = [slice(None)] * len(self.file.shape)
         place[self.axis[2]] = number if self.grows[2] else len(self) - 1 - number
         place[3:] = [0] * (len(place) - 3)
         try:
             plane = np.asarray(self.file.dataobj[tuple(place)], np.float64)
         except Exception as error:
-            raise UnreadableError(f"no usable NIfTI file ({one_line(error)})") from None
-        plane = plane if self.axis[1] < self.axis[0] else plane.T  # rows from front to back, columns from right to left
+            raise UnreadableError(f"not a readable NIfTI file ({one_line(error)})") from None
+        plane = (
+            plane if self.axis[1] < self.axis[0] else plane.T
+        )  # rows run from front to back, columns from right to left
         return np.where(np.isfinite(plane), plane, AIR)[:: -1 if self.grows[1] else 1, :: -1 if self.grows[0] else 1]
 
 
 def _no(text: str) -> None:
-    """Raise UnreadableError."""
+    """Raise UnreadableError, for use in an expression."""
     raise UnreadableError(text)

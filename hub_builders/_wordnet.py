@@ -1,10 +1,10 @@
-"""Derive `targets/groups_imagenet.json`, groups of ImageNet's classes, from WordNet (P3, appendix B).
+"""Derive `targets/groups_imagenet.json`, groups of ImageNet's classes, from WordNet (Elisha et al. 2025, appendix B).
 
 Example:
   python -m saliency_bench.hub_builders._wordnet dict/data.noun
 
-`data.noun` is the file of nouns of WordNet 3.0 (wordnet.princeton.edu, folder `dict/`). The table includes WordNet's
-licence, as the licence requires.
+`data.noun` is the file of nouns of WordNet 3.0 (wordnet.princeton.edu, folder `dict/`). The output file includes
+WordNet's licence, as the licence requires.
 """
 
 import json
@@ -19,7 +19,7 @@ import saliency_bench.compute.targets
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
-ENOUGH, MOST = 5, 50  # classes in a group; without the upper limit some groups would have 522
+ENOUGH, MOST = 5, 50  # classes in a group; without the upper limit, some groups would have 522 classes
 TABLE = Path(saliency_bench.compute.targets.__file__).parent / "groups_imagenet.json"
 NOTICE = """Derived from WordNet 3.0 under this licence: This software and database is being provided to you, the
 LICENSEE, by Princeton University under the following license. By obtaining, using and/or copying this software and
@@ -41,9 +41,9 @@ class WordNetGroup(NamedTuple):
     """A group of classes.
 
     Attributes:
-        categories: WordNet id of the category that is the group, or of all that were merged.
+        categories: WordNet id of the category that forms the group, or ids of all merged categories.
         members: Classes of the group.
-        made_for: Classes that a merged group was made for; () for a single category.
+        made_for: Classes that a merged group was created for, or () for a single category.
     """
 
     categories: tuple[str, ...]
@@ -53,11 +53,11 @@ class WordNetGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """The part of WordNet's relation "is a" above some classes.
+    """The part of WordNet's "is a" hierarchy above a set of classes.
 
     Attributes:
-        above: {class or category: itself and all its hypernyms}.
-        below: {category: its classes}; a class counts as a category of itself.
+        above: {class or category: the class or category and all its hypernyms}.
+        below: {category: its classes}. Each class is also a category that contains only itself.
     """
 
     above: Mapping[str, frozenset[str]]
@@ -68,17 +68,17 @@ class Hierarchy:
         return len(self.below[category])
 
     def distance(self, first: str, second: str) -> int:
-        """Return the number of categories above (or equal to) exactly one of the two.
+        """Return the number of categories that are above (or equal to) exactly one of two categories.
 
-        In a tree this is the number of steps between the two. If a category has several hypernyms, all count.
+        In a tree, this is the number of steps between the two. If a category has several hypernyms, all are counted.
         """
         return len(self.above[first] ^ self.above[second])
 
     def part_of(self, leaf: str, frame: str | None) -> str:
         """Return the category that a class contributes to a merged group.
 
-        It is the smallest category of 5 to 50 classes inside `frame`, else the largest with fewer. Ties go to the most
-        general category, then to the lowest id.
+        This is the smallest category inside `frame` with 5 to 50 classes. If there is none, it is the largest category
+        with fewer than 5 classes. Ties go to the most general category, then to the lowest id.
         """
         inside = [name for name in self.above[leaf] if frame is None or frame in self.above[name] - {name}]
         sized = [(self.size(name), len(self.above[name]), name) for name in inside]
@@ -88,14 +88,14 @@ class Hierarchy:
 
 
 def hierarchy(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> Hierarchy:
-    """Return the hierarchy above some classes, from edges (hypernym, hyponym)."""
+    """Build the hierarchy above a set of classes from edges (hypernym, hyponym)."""
     parents: dict[str, set[str]] = defaultdict(set)
     for hypernym, hyponym in edges:
         parents[hyponym].add(hypernym)
     above: dict[str, frozenset[str]] = {}
 
     def climb(name: str) -> frozenset[str]:
-        """Return a category and all its hypernyms (cached)."""
+        """Return a category and all its hypernyms, and cache the result."""
         if name not in above:
             above[name] = frozenset({name}).union(*(climb(parent) for parent in parents[name]))
         return above[name]
@@ -108,11 +108,11 @@ def hierarchy(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> Hierar
 
 
 def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[WordNetGroup]:
-    """Return the group of each class, in the order of their WordNet ids.
+    """Return the groups of all classes, sorted by WordNet id.
 
-    The group of a class is its smallest category of 5 to 50 classes; ties go to the lowest id. A class without such a
-    category is merged with its neighbours (see `merge`). Groups may nest or overlap. A group of several classes is
-    returned once.
+    The group of a class is the smallest category with 5 to 50 classes that contains the class. Ties go to the lowest
+    id. If there is no such category, the class is merged with its neighbours (see `merge`). Groups may nest or overlap.
+    A group that several classes share is returned once.
     """
     ordered = sorted(leaves)
     tree = hierarchy(edges, ordered)
@@ -133,13 +133,13 @@ def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[Word
 
 
 def merge(leaf: str, tree: Hierarchy) -> tuple[str, ...]:
-    """Return the categories whose union is the group of a class that is in no category of 5 to 50 classes.
+    """Return the categories whose union is the group of a class that is in no category with 5 to 50 classes.
 
-    All lie in the class's smallest category of more than 50 classes (ties go to the lowest id). Each class in it
-    contributes a category (`part_of`). The class's own category comes first, then the nearest categories, until the
-    group has five classes. Among equally near categories, the smallest comes first, then the category with the nearest
-    WordNet id, because related animals have adjacent ids. A category that would make the group exceed 50 classes is
-    skipped.
+    All these categories are inside the frame: the smallest category with more than 50 classes that contains the class
+    (ties go to the lowest id). Each class in the frame contributes a category (`part_of`). The category of the given
+    class is added first, then the nearest categories, until the group has five classes. Among equally near categories,
+    the smallest is added first, then the category with the nearest WordNet id, because related animals have adjacent
+    ids. A category that would make the group exceed 50 classes is skipped.
     """
     above_cap = [(tree.size(name), name) for name in tree.above[leaf] if tree.size(name) > MOST]
     frame = min(above_cap)[1] if above_cap else None
@@ -147,7 +147,7 @@ def merge(leaf: str, tree: Hierarchy) -> tuple[str, ...]:
     leaves = tree.below[frame] if frame else {name for name, classes in tree.below.items() if name in classes}
 
     def nearness(name: str) -> tuple[int, int, int, str]:
-        """Return a sort key: how near a category is."""
+        """Return a sort key that puts near categories first."""
         return tree.distance(start, name), tree.size(name), abs(number_of(start) - number_of(name)), name
 
     names, members = [start], tree.below[start]
@@ -167,10 +167,10 @@ def number_of(wnid: str) -> int:
 
 
 def read_nouns(path: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return ({WordNet id: name}, edges (hypernym, hyponym)) of WordNet's `data.noun`.
+    """Read WordNet's `data.noun` and return ({WordNet id: name}, edges (hypernym, hyponym)).
 
-    A line is "offset file type count word id word id ... pointers symbol offset type source/target ... | gloss", with
-    the count of words in hexadecimal. "@" is the pointer to a hypernym.
+    The format of a line is "offset file type count word id word id ... pointers symbol offset type source/target ... |
+    gloss", with the count of words in hexadecimal. The symbol "@" marks a pointer to a hypernym.
 
     Raises:
         UserError: The file is not `data.noun`.
@@ -191,10 +191,13 @@ def read_nouns(path: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
 
 
 def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: Sequence[str]) -> dict:
-    """Return the table of groups of classes given by WordNet ids; raise UserError if WordNet lacks one.
+    """Return the content of the output file: the groups of the classes with these WordNet ids.
 
-    A group is named after its categories. Each is named after the most specific category with the same classes, which
-    is the class itself if there is only one.
+    A group is named after its categories. A category is named after the most specific category with the same classes,
+    which is the class itself if the category contains a single class.
+
+    Raises:
+        UserError: WordNet does not contain one of the ids.
     """
     if missing := [wnid for wnid in wnids if wnid not in names]:
         raise UserError(f"{missing[0]} is not a noun in this WordNet; use version 3.0")
@@ -229,7 +232,7 @@ def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: 
 
 
 def main(path: str) -> None:
-    """Write the table of groups, with classes in the order of pretrained networks."""
+    """Write the file of groups, with the classes in the order of pretrained networks."""
     from timm.data import ImageNetInfo
 
     names, edges = read_nouns(Path(path))

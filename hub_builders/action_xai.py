@@ -1,19 +1,19 @@
-"""ACT-X: activities of people in pictures, with the regions that annotators pointed at as mask.
+"""ACT-X: images of human activities, with the regions that annotators pointed at as mask.
 
-Source: a folder that holds, as downloaded and unpacked,
+Source: a folder with the following data, as downloaded and unpacked.
 
 - ACT-X of Park et al. 2018 (github.com/Seth-Park/MultimodalExplanations): `ACT-X/textual/exp_SPLIT_split.json` of
-  train, val and test, and `ACT-X/visual/{val,test}/QUESTION.npy` (three maps each; the training split has none).
-  `ACT-X/` may be left out;
-- the images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`), and its
-  annotations `mpii_human_pose_v1_u12_1.mat`, which list the images that are frames of one video; without them each
-  image is its own group.
+  train, val and test, and `ACT-X/visual/{val,test}/QUESTION.npy` (three maps each; the training split has none). The
+  folder `ACT-X/` itself is optional.
+- The images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`), and its
+  annotations `mpii_human_pose_v1_u12_1.mat`. The annotations list which images are frames of the same video. Without
+  them, each image is a group of its own.
 
-A language model decides once per pair of question and answer whether it makes a class, with the paper's prompt: GPT-4o
-mini through OpenAI (token in OPENAI_API_KEY), like in the paper; with `--model HUB-ID` a model through the inference
-providers of Hugging Face (HF_TOKEN, or `hf auth login`); with `--server URL` any server that has the chat-completion
-route. Tokens are read from the environment and never stored. The answers are kept in `answers.jsonl` in the source
-folder (or `--answers FILE`), so that a rebuild sends no requests, and are published with the dataset.
+A language model decides, with the paper's prompt, whether a pair of question and answer can become a class. The default
+is GPT-4o mini through OpenAI (token in OPENAI_API_KEY), as in the paper. `--model HUB-ID` selects a model through the
+inference providers of Hugging Face (HF_TOKEN, or `hf auth login`), and `--server URL` any server with a chat-completion
+API. Tokens are read from the environment and never stored. The replies are stored in `answers.jsonl` in the source
+folder (or `--answers FILE`), so that a rebuild sends no requests. They are published with the dataset.
 """
 
 import zipfile
@@ -53,7 +53,7 @@ TERMS = ("act-x-and-mpii-human-pose-terms", "http://human-pose.mpi-inf.mpg.de/")
 REDISTRIBUTE = False
 EXAMPLE = {"ask": False}
 PRIVATE = ("answers", "provider", "server", "token")
-PAPER_COUNTS = {"samples": 11511}  # number of masks in the paper, which the source lacks
+PAPER_COUNTS = {"samples": 11511}  # number of masks in the paper; the published data does not contain all of them
 CITATION = """@inproceedings{park2018multimodal,
   title = {Multimodal Explanations: Justifying Decisions and Pointing to the Evidence},
   author = {Park, Dong Huk and Hendricks, Lisa Anne and Akata, Zeynep and Rohrbach, Anna and Schiele, Bernt and Darrell,
@@ -67,24 +67,25 @@ CITATION = """@inproceedings{park2018multimodal,
   booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
   year = {2014}
 }"""
-RULE = """The label is the answer, if a language model accepts question and answer as a classification task (the paper's
-prompt; the answers are kept). The mask is every pixel that at least half of the annotators marked (above half
-of their map's maximum), scaled to the size of the image by nearest neighbour. As published, ACT-X has maps for its
-validation and test splits only, so the paper's 11,511 masks, one per sample, cannot be reproduced; samples without a
-map are kept without a mask. `explanations` are the source's texts."""
-GROUP = "the video that contains the image as a frame (the image itself if MPII's annotations are not in the source)"
+RULE = """The label is the answer. A sample is included if a language model accepts its question and answer as a
+classification task, given the paper's prompt. The mask contains the pixels that at least half of the annotators marked.
+An annotator marked a pixel if its value exceeds half of the maximum of the annotator's map. The mask is scaled to the
+size of the image by nearest neighbour. ACT-X was published with maps for its validation and test splits only, so the
+paper's 11,511 masks, one per sample, cannot be reproduced. Samples without a map have no mask. `explanations` contains
+the explanations of the source as text."""
+GROUP = "the video that the image is a frame of (the image itself if MPII's annotations are not in the source)"
 
 HOME = (
     "ACT-X, github.com/Seth-Park/MultimodalExplanations, and MPII Human Pose, human-pose.mpi-inf.mpg.de (research use)"
 )
 ANNOTATIONS = "mpii_human_pose_v1_u12_1.mat"
-QUESTION = "What is the person doing?"  # question of every ACT-X sample; the files hold only the answers
+QUESTION = "What is the person doing?"  # question of every ACT-X sample; the files contain only the answers
 SPLITS = ("train", "val", "test")
-BYTES = 2**26  # most bytes of an unpacked file of maps
+BYTES = 2**26  # maximum bytes of an unpacked file of maps
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns; the classes are the answers that were accepted."""
+    """Return the columns of the dataset, with the accepted answers as classes."""
     from datasets import ClassLabel, List, Value
 
     return {"label": ClassLabel(names=classes["label"]), "explanations": List(Value("string"))}
@@ -101,30 +102,33 @@ def samples(
     server: str = "",
     token: str = "",
 ) -> Iterator[Job]:
-    """Yield the questions in the order of their ids, split by split.
+    """Yield one job per accepted question, split by split, ordered by question id.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
         ask: keep only the pairs of question and answer that a language model accepts.
-        answers: file of the language model's answers; by default answers.jsonl in the source folder.
-        model: language model of OpenAI, or on the Hub.
-        provider: inference provider of a model on the Hub.
-        server: address of a server to ask instead, such as http://localhost:8000/v1.
-        token: name of the environment variable that holds the token (default: OPENAI_API_KEY, or HF_TOKEN for the Hub).
+        answers: file with the language model's replies (default: answers.jsonl in the source folder).
+        model: language model of OpenAI, or Hub id of a model.
+        provider: inference provider for a model on the Hub.
+        server: address of a server to use instead, such as http://localhost:8000/v1.
+        token: name of the environment variable that contains the token (default: OPENAI_API_KEY, or HF_TOKEN for the
+            Hub).
     """
     service = _language_model.Service(model, provider, server, token)
     root = root_of(source)
     images = first_folder(root, "images", "mpii_images", "../images", "../mpii_images")
     if images is None:
-        raise UserError(f"{root} has no images/ of MPII; give the folder as downloaded and unpacked: {HOME}")
+        raise UserError(f"{root} has no images/ of MPII; pass the folder as downloaded and unpacked: {HOME}")
     video_of = videos(images, log)
     entries = questions(root, log)
     keep = kept(source, entries, log, ask, answers, service)
     log.expected = len(entries)
     log.classes = {"label": sorted({answer for (_, answer), yes in keep.items() if yes})}
     if not log.classes["label"]:
-        raise UserError("action-xai: no pair of question and answer was accepted; see the file of answers")
+        raise UserError(
+            "action-xai: the language model accepted no pair of question and answer; check the file of replies"
+        )
     for key, (split, entry) in entries.items():
         if keep[entry["question"], entry["ans"]]:
             image = str(entry["iid"])
@@ -138,12 +142,15 @@ def samples(
 
 
 def check(token: str, **_: object) -> None:
-    """Raise UserError for a token instead of the name of its variable, before it is stored anywhere."""
+    """Raise UserError if the option `token` contains a token instead of the name of a variable.
+
+    The check runs before the value is stored anywhere.
+    """
     _language_model.check_token(token)
 
 
 def root_of(source: Path | None) -> Path:
-    """Return the folder of the source."""
+    """Return the folder of ACT-X in the source."""
     source = needed(source, "action-xai", HOME)
     root = first_folder(source, "ACT-X", "act-x") or base_of(source, "textual")
     part(root, "textual/", HOME)
@@ -151,7 +158,7 @@ def root_of(source: Path | None) -> Path:
 
 
 def videos(images: Path, log: BuildLog) -> dict[str, str]:
-    """Return {name of an image: its video}.
+    """Return {name of an image: video that contains the image}.
 
     Raises:
         UserError: The annotations cannot be read.
@@ -161,14 +168,14 @@ def videos(images: Path, log: BuildLog) -> dict[str, str]:
     folders = [where / name for where in (images.parent, images) for name in ("", "mpii_human_pose_v1_u12_2")]
     path = next((folder / ANNOTATIONS for folder in folders if (folder / ANNOTATIONS).is_file()), None)
     if path is None:
-        log.remark(ANNOTATIONS, "not in the source: frames of one video count as independent images")
+        log.remark(ANNOTATIONS, "not in the source; frames of the same video are treated as independent images")
         return {}
     try:
         file = BytesIO(file_bytes(path))
         frames = loadmat(file, struct_as_record=False, squeeze_me=True, variable_names="RELEASE")["RELEASE"].annolist
         named = [(str(frame.image.name), frame.vididx) for frame in np.atleast_1d(frames)]
         return {Path(name).stem: f"video {int(number)}" for name, number in named if np.size(number) == 1}
-    except Exception as error:  # damaged files raise all kinds of errors
+    except Exception as error:  # damaged files raise errors of many types
         raise UserError(f"{path} cannot be read ({one_line(error)}); download it again: {HOME}") from error
 
 
@@ -176,7 +183,7 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
     """Return {question id: (split, {question, ans, iid, exp})}.
 
     Raises:
-        UserError: No list exists.
+        UserError: The source has no list of questions.
     """
     entries: dict[str, tuple[str, dict]] = {}
     there = [split for split in SPLITS if (root / f"textual/exp_{split}_split.json").is_file()]
@@ -187,9 +194,9 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
             fields = entry if isinstance(entry, dict) else {}
             answer, image = fields.get("ans"), fields.get("iid")
             if not isinstance(answer, str) or not answer.strip() or not isinstance(image, str | int):
-                log.leave_out(key, "image", "its entry has no text `ans` or no image `iid`")
+                log.leave_out(key, "image", "its entry has no answer (`ans`) or no image id (`iid`)")
             elif key in entries:
-                log.remark(key, f"exp_{split}_split.json: a second question of this id; the first counts")
+                log.remark(key, f"exp_{split}_split.json: a second question has this id; the first one is used")
             else:
                 texts = fields.get("exp")
                 texts = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
@@ -203,7 +210,7 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
 def kept(
     source: Path | None, entries: dict, log: BuildLog, ask: bool, answers: str, service: _language_model.Service
 ) -> dict[_language_model.Pair, bool]:
-    """Return the pairs of question and answer to keep."""
+    """Return {pair of question and answer: whether to keep the pair}."""
     pairs = [(entry["question"], entry["ans"]) for _, entry in entries.values()]
     if not ask:
         return dict.fromkeys(pairs, True)
@@ -214,7 +221,7 @@ def kept(
 def sample_of(
     log: BuildLog, key: str, path: Path, split: str, group: str, label: str, texts: list[str], maps: Path | None
 ) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, key, path)
     if picture is None:
         return None
@@ -233,12 +240,12 @@ def maps_of(folder: Path, key: str) -> Path | None:
     """Return the file with the maps of a question, or None."""
     try:
         return next((p for p in (inside(folder, f"{key}{end}") for end in (".npy", ".npz")) if p.is_file()), None)
-    except UnreadableError:  # the name leads out of the folder: the question has no maps
+    except UnreadableError:  # the name points outside the folder, so the question has no maps
         return None
 
 
 def pointed(path: Path | None, picture: Picture) -> np.ndarray:
-    """Return the pixels that people pointed at, bool (H, W)."""
+    """Return the pixels that at least half of the annotators pointed at, bool (H, W)."""
     if path is None:
         raise UnreadableError("no pointing annotation")
     maps = arrays_of(path)
@@ -252,7 +259,7 @@ def pointed(path: Path | None, picture: Picture) -> np.ndarray:
 
 
 def arrays_of(path: Path) -> np.ndarray:
-    """Return the array of a NumPy file; nothing in it is executed.
+    """Return the array in a NumPy file without unpickling.
 
     Raises:
         UnreadableError: The file cannot be read.
@@ -269,12 +276,12 @@ def arrays_of(path: Path) -> np.ndarray:
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except UnreadableError:
         raise
-    except Exception as error:  # damaged files raise all kinds of errors
-        raise UnreadableError(f"{path.name} is not a usable NumPy file ({type(error).__name__})") from None
+    except Exception as error:  # damaged files raise errors of many types
+        raise UnreadableError(f"{path.name} is not a valid NumPy file ({type(error).__name__})") from None
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     explanations: dict[str, dict] = {}
     (folder / "ACT-X/visual/val").mkdir(parents=True)
     for index in range(count):

@@ -1,11 +1,11 @@
 """CT slices of the pancreas: tumours from the Medical Segmentation Decathlon, normal cases from NIH Pancreas-CT.
 
-Source: a folder that holds both, as downloaded and unpacked:
+Source: a folder with both datasets, as downloaded and unpacked.
 
 - `Task07_Pancreas/` (medicaldecathlon.com, Task07_Pancreas.tar; CC BY-SA 4.0) with `imagesTr/*.nii.gz` and
-  `labelsTr/*.nii.gz` (1 pancreas, 2 tumour);
-- `Pancreas-CT/` (The Cancer Imaging Archive, NIH Pancreas-CT; CC BY 3.0) with a DICOM series of each case in any
-  folders below (as the NBIA Data Retriever makes them, also below `manifest-*/`).
+  `labelsTr/*.nii.gz` (1 pancreas, 2 tumour).
+- `Pancreas-CT/` (The Cancer Imaging Archive, NIH Pancreas-CT; CC BY 3.0) with a DICOM series of each case in
+  subfolders at any depth, as created by the NBIA Data Retriever (also inside `manifest-*/`).
 """
 
 from collections.abc import Iterator
@@ -54,11 +54,12 @@ CITATION = """@article{antonelli2022medical,
   publisher = {The Cancer Imaging Archive},
   year = {2016}
 }"""
-RULE = """One axial slice per case, drawn by the seed: for a case with a tumour from the slices that contain tumour
-(label 2, which is the mask), for a normal case from all slices. Axes and their directions come from the affine of the
-NIfTI file or the cosines of the DICOM series: front up, the patient's right on the left. Soft-tissue window (centre 40,
-width 400), 224 x 224. The two classes come from two sources, so they differ in more than the tumour; `case` is the
-source's case. `slice_index` counts from the feet."""
+RULE = """Each sample is one axial slice per case, drawn by the seed. For a case with a tumour, the slice is drawn from
+the slices that contain tumour (label 2, which is the mask); for a normal case, it is drawn from all slices. Axes and
+their directions come from the affine of the NIfTI file or from the direction cosines of the DICOM series. In the image,
+the patient's front is at the top and the patient's right is on the left. The image is 224 x 224 in a soft-tissue window
+(centre 40, width 400). The two classes come from two sources, so they differ in more than the tumour. `case` is the
+name of the case in its source. `slice_index` counts from the feet."""
 
 MSD = "Task07_Pancreas of the Medical Segmentation Decathlon, medicaldecathlon.com (CC BY-SA 4.0)"
 NIH = "NIH Pancreas-CT, The Cancer Imaging Archive (CC BY 3.0)"
@@ -78,12 +79,12 @@ def features() -> dict:
 
 
 def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Job]:
-    """Yield the cases with a tumour, then the normal cases.
+    """Yield one job per case, first the cases with a tumour, then the normal cases.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        seed: seed of the slices.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        seed: seed for drawing slices.
     """
     root = base_of(needed(source, "cancer-xai", f"{MSD}, and {NIH}"), "Task07_Pancreas")
     decathlon = first_folder(root, "Task07_Pancreas") or root
@@ -91,10 +92,10 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
     part(decathlon, "labelsTr/", MSD)
     normal = first_folder(root, "Pancreas-CT", "NIH Pancreas-CT") or _manifest(root)
     if normal is None:
-        raise UserError(f"{root} has no Pancreas-CT/; give the folder as downloaded and unpacked: {NIH}")
+        raise UserError(f"{root} has no Pancreas-CT/; pass the folder as downloaded and unpacked: {NIH}")
     images, labels = _cases(decathlon / "imagesTr", log), _cases(decathlon / "labelsTr", log)
     for case in sorted(set(labels) - set(images)):
-        log.leave_out(case, "image", "a label without image in imagesTr/")
+        log.leave_out(case, "image", "the label has no image in imagesTr/")
     series = [(folder, head) for folder, head in series_in(normal)]
     log.expected = len(images) + len(series)
     for case in sorted(images):
@@ -103,21 +104,21 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
     for folder, head in series:
         case = str(head.get("PatientID") or folder.name) if head else folder.relative_to(normal).as_posix()
         if head is None:
-            log.leave_out(case, "image", "no usable DICOM file in this folder")
+            log.leave_out(case, "image", "the folder contains no readable DICOM file")
         elif case in seen:
-            log.leave_out(f"{case}/{folder.name}", "image", "a second series of this case; the first stays")
+            log.leave_out(f"{case}/{folder.name}", "image", "a second series of this case; the first one is used")
         else:
             seen.add(case)
             yield Job(healthy, case, folder, str(head.SeriesInstanceUID), seed)
 
 
 def _manifest(root: Path) -> Path | None:
-    """Return the list of the normal cases, or None."""
+    """Return the folder of the normal cases inside a `manifest-*` folder, or None."""
     return next((path for path in sorted(root.glob("manifest-*/Pancreas-CT")) if path.is_dir()), None)
 
 
 def _cases(folder: Path, log: BuildLog) -> dict[str, Path]:
-    """Return {case: file}; `._` files, which macOS leaves in archives, are ignored."""
+    """Return {case: file}, ignoring the `._` files that macOS adds to archives."""
     cases = {}
     for path in entries(folder):
         if path.name.startswith("."):
@@ -133,24 +134,24 @@ def _cases(folder: Path, log: BuildLog) -> dict[str, Path]:
 
 
 def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int) -> dict | None:
-    """Return the sample of a case with tumour."""
+    """Return the sample of a case with a tumour, or log the reason and return None if the case is left out."""
     try:
         if label is None:
             raise UnreadableError("no label in labelsTr/")
         units, labels = Nifti(image), _labels(label)
         if units.shape != labels.shape:
-            raise UnreadableError("mask of another size than its image")
+            raise UnreadableError("mask and image differ in size")
         if not np.allclose(units.affine, labels.affine, atol=1e-2):
-            log.remark(case, "image and label have different affines; each is turned by its own affine")
+            log.remark(case, "image and label have different affines; each is oriented by its own affine")
         there = [set(np.unique(labels.slice(number)).tolist()) for number in range(len(labels))]
         if wrong := set().union(*there) - set(range(LABELS + 1)):
-            raise UnreadableError(f"mask: label {min(wrong):g} is not one of 0 to {LABELS}")
+            raise UnreadableError(f"label {min(wrong):g} in the mask is not from 0 to {LABELS}")
         number = drawn_slice(
             [number for number, labels_of_slice in enumerate(there) if TUMOUR in labels_of_slice], seed, case
         )
         mask = squared_mask(labels.slice(number) == TUMOUR)
         if not mask.any():
-            raise UnreadableError("the tumour is too small for a pixel of the sample")
+            raise UnreadableError("the tumour covers no pixel of the sample, because it is too small")
         image_of = squared(windowed(units.slice(number), CENTRE, WIDTH))
     except UnreadableError as error:
         log.leave_out(case, "image", str(error))
@@ -166,13 +167,13 @@ def _labels(path: Path) -> Nifti:
 
 
 def healthy(log: BuildLog, case: str, folder: Path, series: str, seed: int) -> dict | None:
-    """Return the sample of a normal case."""
+    """Return the sample of a normal case, or log the reason and return None if the case is left out."""
     try:
         slices, faults = slices_of(folder, series)
         for fault in faults:
             log.remark(case, fault)
         if missing := gaps(slices):
-            log.remark(case, f"{missing} slices of the series seem to be missing")
+            log.remark(case, f"{missing} slices of the series are probably missing")
         number = drawn_slice(list(range(len(slices))), seed, case)
         units, _, flips = units_of(slices[number].path)
         image = squared(windowed(upright(units, flips), CENTRE, WIDTH))
@@ -183,14 +184,18 @@ def healthy(log: BuildLog, case: str, folder: Path, series: str, seed: int) -> d
 
 
 def drawn_slice(numbers: list[int], seed: int, case: str) -> int:
-    """Draw a slice of a case."""
+    """Draw one of the slice numbers of a case.
+
+    Raises:
+        UnreadableError: There is no slice to draw from.
+    """
     if not numbers:
-        raise UnreadableError("no usable slice (no tumour, or no usable file)")
+        raise UnreadableError("no slice can be drawn (no tumour, or no readable file)")
     return numbers[seed_of(seed, case, "slice") % len(numbers)]
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     for case in range(count):
         plane = _examples.chest(side, side, case)
         plane[plane < -500] = -80

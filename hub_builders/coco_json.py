@@ -1,14 +1,17 @@
-"""Your own pictures with annotations in COCO's JSON, as CVAT, Label Studio, Roboflow and LabelMe export them.
+"""Your own images with annotations in COCO's JSON format, as exported by CVAT, Label Studio, Roboflow and LabelMe.
 
     saliency-bench build coco-json --json annotations.json --images PICTURES --out my-data
 
-Source: the annotations (`images`, `categories`, and `annotations` with polygons or run lengths), and the folder with
-the pictures that `file_name` refers to. A `file_name` is matched by the end of its path, even if it is a path on
-another machine, provided exactly one picture matches. For a source with `annotations.json` (`result.json` in Label
-Studio, `labels.json` in FiftyOne) and `images/` or `data/`, `--images` (or `--source`) is enough. The same holds for
-folders train, valid or val, and test that each hold pictures and their annotations, as exported by Roboflow. Folders of
-these names become splits. Here `--json` is the file of annotations; the build report is printed as text, and written as
-JSON to `build_report.json`.
+Source: an annotation file (with `images`, `categories`, and `annotations` as polygons or run lengths), and the folder
+of the images that `file_name` refers to. A `file_name` is matched by the end of its path, even if it is a path on
+another machine, provided exactly one image matches.
+
+`--images` (or `--source`) is enough if the folder contains `annotations.json` (`result.json` in Label Studio,
+`labels.json` in FiftyOne) and `images/` or `data/`. It is also enough if the folder contains folders named train, valid
+or val, and test, each with images and their annotations, as exported by Roboflow. These folders become splits.
+
+For this dataset, `--json` is the annotation file, not an output format. The build report is printed as text and written
+as JSON to `build_report.json`.
 """
 
 from collections.abc import Iterator
@@ -30,7 +33,7 @@ from saliency_bench.utils.pictures import Picture, UnreadableError
 VERSION = "1"
 OWN_DATA = "images"
 USAGE = "--json my.json --images raw"
-TITLE = "Pictures with COCO annotations"
+TITLE = "Images with COCO annotations"
 ANNOTATORS = ("found",)
 SOURCES = ("original",)
 LICENSE = _own.LICENSE
@@ -40,29 +43,28 @@ PRIVATE = ("json",)
 GROUP = _multilabel.GROUP
 CITATION = _own.CITATION
 EXAMPLE = {"stored": True}
-RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects. If EXIF turns a picture, sizes and
-points decide whether outlines refer to the upright picture or to the file as stored; if both fit, the option `upright`
-or `stored` decides, else the mask is left out. With `boxes`, the box of an object without an outline counts."""
+RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects. If EXIF turns an image, sizes and points
+decide whether outlines refer to the upright image or to the file as stored. If both fit, the option `upright` or
+`stored` decides; without either option, the mask is left out. With `boxes`, an object without an outline is represented
+by its box."""
 
-HOME = "the pictures (`--images DIR`), and `--json FILE` with the annotations"
+HOME = "the images (`--images DIR`), and `--json FILE` with the annotations"
 FIX = "export the annotations again as COCO JSON"
-# Usual names of the file of annotations: ours, then names used by Label Studio, CVAT, Roboflow and FiftyOne.
+# Usual names of the annotation file: this package's name, then names used by Label Studio, CVAT, Roboflow and FiftyOne.
 LISTINGS = (
     "annotations.json", "result.json", "annotations/instances_default.json", "_annotations.coco.json", "labels.json",
 )  # fmt: skip
-PICTURES = ("images", "data")  # usual folders of the pictures, beside the file of annotations
+PICTURES = ("images", "data")  # usual folders of the images, next to the annotation file
 
-UPRIGHT = "its outlines are read as drawn on the upright picture (--stored: on the file as stored, if both fit)"
-STORED = "its outlines are read as drawn on the file as stored (--upright: on the upright picture, if both fit)"
+UPRIGHT = "its outlines are assumed to be drawn on the upright image (if both fit, --stored selects the file as stored)"
+STORED = "its outlines are assumed to be drawn on the file as stored (if both fit, --upright selects the upright image)"
 
 
 def check(*, json: str, split: str, upright: bool, stored: bool, **others: object) -> None:
-    """Raise UserError for options that do not fit together."""
+    """Raise UserError if options are invalid or contradict each other."""
     _own.check_split("coco-json", split)
     if upright and stored:
-        raise UserError(
-            "coco-json: outlines refer to the upright picture or the stored file; give --upright or --stored, not both"
-        )
+        raise UserError("coco-json: --upright and --stored exclude each other; use only one of them")
     if json:
         _own.given_path(json, "json")
 
@@ -84,18 +86,19 @@ def samples(
     upright: bool = False,
     stored: bool = False,
 ) -> Iterator[Job]:
-    """Yield the images in the order of their ids, with classes in the order of their ids.
+    """Yield one job per image, ordered by image id, with classes ordered by class id.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        json: the file of annotations (default: annotations.json or result.json next to images/ in the source).
-        classes: all gives a sample per class of an image, image gives one per image.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        json: annotation file (default: annotations.json or result.json next to images/ in the source).
+        classes: all for one sample per class of an image, or image for one sample per image.
         drop: leave out images that show one of these classes.
         boxes: use the box of an object without an outline.
-        split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test).
-        upright: outlines on pictures that EXIF turns refer to the upright picture, if both could be meant.
-        stored: outlines refer to the file as stored, if both could be meant.
+        split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
+            that the folder is named after, else test).
+        upright: for images that EXIF turns, outlines that fit both versions refer to the upright image.
+        stored: for images that EXIF turns, outlines that fit both versions refer to the file as stored.
     """
     given = needed(source, "coco-json", HOME)
     sources = [_annotated(given, _own.given_path(json, "json"))] if json else _sources(given)
@@ -123,16 +126,16 @@ def _pictures(
     without: list[str],
     log: BuildLog,
 ) -> Iterator[tuple[str, str, _coco.CocoEntry, dict[str, list[Any]]]]:
-    """Yield (image id, name of the picture, entry, objects of each class) of the images in a file of annotations.
+    """Yield (image id, name of the file, entry, objects of each class) for each image in an annotation file.
 
     Args:
-        images: the folder of the pictures.
-        path: the file of annotations.
-        entries: its images.
-        names: its categories.
-        folder: text before each image id.
-        without: classes whose images are left out.
-        log: receives what is left out.
+        images: Folder of the images.
+        path: Annotation file.
+        entries: Images in the annotation file.
+        names: Categories in the annotation file.
+        folder: Prefix of each image id.
+        without: Classes whose images are left out.
+        log: Build log, which records what is left out.
     """
     pictures = _own.pictures_in(images, log, used=[path])
     unread = _own.unread(log)
@@ -148,14 +151,17 @@ def _pictures(
         objects = _objects(log, name, entry, names)
         reason = _lacks(picture, entry, objects, [label for label in without if label in objects])
         if reason or picture.picture in seen:
-            log.leave_out(name, "image", reason or "its picture occurs twice in the annotations; the first counts")
+            log.leave_out(name, "image", reason or "its image occurs twice in the annotations; the first entry is used")
             continue
         seen.add(picture.picture)
         yield ids[picture.picture], picture.picture, entry, objects
 
 
 def id_of(value: Any) -> int | str | None:
-    """Return an id: an integer, also from a float or a numeric text, or any other text."""
+    """Convert a value to an id, or return None if the value is not an id.
+
+    Integers, also written as floats or text, become int. Other numbers and texts become str.
+    """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str) and value.isascii() and value.isdecimal() and value == str(int(value)):
@@ -165,12 +171,12 @@ def id_of(value: Any) -> int | str | None:
 
 
 def _order(key: int | str) -> tuple[bool, int, str]:
-    """Return a sort key: numbers first, then texts."""
+    """Return a sort key that puts numbers before texts."""
     return (True, 0, key) if isinstance(key, str) else (False, key, "")
 
 
 def _sources(given: Path) -> list[tuple[Path, Path]]:
-    """Return [(folder of pictures, annotation file)] of a source: one, or one for each split that has both."""
+    """Return (folder of images, annotation file) of a source, as one pair or as one pair per split."""
     if not any((given / name).is_file() for name in LISTINGS):
         splits = [folder for folder in entries_of(given) if _own.split_of(f"{folder.name}/") and folder.is_dir()]
         if len(listings := [listing for folder in splits if (listing := _listing(folder))]) > 1:
@@ -184,7 +190,10 @@ def _annotated(base: Path, path: Path) -> tuple[Path, Path]:
 
 
 def _bases(source: Path) -> Iterator[Path | None]:
-    """Yield the folder of each usual annotation file, preferably one with the pictures, or None."""
+    """Yield candidates for the base folder: for each usual annotation file, a folder that contains it, or None.
+
+    A folder that also contains the images is preferred.
+    """
     for name in LISTINGS:
         for wanted in (*((name, folder) for folder in PICTURES), (name,)):
             base = base_of(source, *wanted)
@@ -192,7 +201,7 @@ def _bases(source: Path) -> Iterator[Path | None]:
 
 
 def _listing(base: Path) -> Path | None:
-    """Return the usual file of annotations in a folder."""
+    """Return the first annotation file with a usual name in a folder, or None."""
     return next((base / name for name in LISTINGS if (base / name).is_file()), None)
 
 
@@ -201,10 +210,10 @@ def _of_label_studio(entry: _coco.CocoEntry) -> bool:
 
 
 def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str, Meant], log: BuildLog) -> None:
-    """Log names without a picture, with an example, and pictures that no name can refer to.
+    """Log names without an image, with an example, and images that no name refers to.
 
     Raises:
-        UserError: No name has a picture.
+        UserError: No name has an image.
     """
     lost = [name for name, match in meant.items() if not match.picture]
     named = {name for match in meant.values() for name in (match.picture, *match.perhaps)}
@@ -213,20 +222,20 @@ def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str,
         raise _own.no_pictures(images, log)
     if meant and len(lost) == len(meant):
         raise UserError(
-            f"{images} has no picture that {path.name} names: the file names {one_line(lost[0], 100)} "
-            f"({meant[lost[0]].lacks}), but the folder holds {next(iter(spare or ids))}; give --images the folder with "
-            "the annotated pictures"
+            f"{images} contains none of the images listed in {path.name}: the file lists {one_line(lost[0], 100)} "
+            f"({meant[lost[0]].lacks}), but the folder contains {next(iter(spare or ids))}; pass the folder of the "
+            "annotated images as --images"
         )
     if lost:
-        holds = f"; the folder also holds {next(iter(spare))}" if spare else ""
+        holds = f"; the folder also contains {next(iter(spare))}" if spare else ""
         names = "1 name has" if len(lost) == 1 else f"{len(lost)} names have"
-        log.remark(path.name, f"{names} no picture, such as {one_line(lost[0], 100)}{holds}")
+        log.remark(path.name, f"{names} no image, such as {one_line(lost[0], 100)}{holds}")
     for image_id in spare.values():
         log.leave_out(image_id, "image", f"it is not in {path.name}")
 
 
 def _objects(log: BuildLog, name: str, entry: _coco.CocoEntry, names: dict[Any, str]) -> dict[str, list[Any]]:
-    """Return {class: [(outline, box, whether it has keypoints) of each object]} in the order of the categories."""
+    """Return {class: [(outline, box, whether the object has keypoints)]}, ordered by category."""
     kinds = {thing["category_id"] for thing in entry.objects}
     if lost := sorted(kinds - set(names), key=_order):
         log.remark(name, f"category {lost[0]} is not in the list of categories and is skipped")
@@ -238,14 +247,14 @@ def _objects(log: BuildLog, name: str, entry: _coco.CocoEntry, names: dict[Any, 
 
 
 def _lacks(meant: Meant, entry: _coco.CocoEntry, objects: dict[str, list[Any]], dropped: list[str]) -> str:
-    """Return why an image is left out, or ""."""
+    """Return why an image is left out, or "" if it is kept."""
     if not meant.picture:
         return f"{meant.lacks} with this file_name"
     if dropped:
-        return f"it shows a dropped class ({dropped[0]})"
+        return f"it shows a class listed in drop ({dropped[0]})"
     if objects:
         return ""
-    return "no object of a category that is in the list" if entry.objects else "no object"
+    return "no object of a listed category" if entry.objects else "no object"
 
 
 def samples_of(
@@ -260,7 +269,7 @@ def samples_of(
     choice: str,
     studio: bool,
 ) -> list[dict]:
-    """Return the samples of an image."""
+    """Return the samples of an image, or log the reason and return [] if the image is left out."""
     picture = picture_of(log, name, path, "", deep=True)
     if picture is None:
         return []
@@ -284,7 +293,7 @@ def samples_of(
 def _mask(
     log: BuildLog, name: str, shapes: list[Shape], frame: Frame | UnreadableError, picture: Picture, boxes: bool
 ) -> np.ndarray:
-    """Return bool (H, W): the union of the objects of a class on the upright picture.
+    """Return the union of the objects of a class on the upright image, bool (H, W).
 
     Raises:
         UnreadableError: The objects cannot be drawn.
@@ -300,7 +309,7 @@ def _mask(
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     _coco.example(folder, count, side, "images")
     (folder / "annotations/instances_images.json").rename(folder / "annotations.json")
     (folder / "annotations/captions_images.json").unlink()

@@ -2,8 +2,8 @@
 
 Source: MS COCO (cocodataset.org, "2017 Val images" and "2017 Train/Val annotations"; annotations CC BY 4.0, each image
 under its own Flickr licence) as downloaded and unpacked: `annotations/instances_val2017.json` and the images in
-`val2017/`, or with `--year 2014` those of 2014; they may be inside a folder `coco/`. If `train2017/` and
-`annotations/instances_train2017.json` exist, training images are drawn from them.
+`val2017/`, or with `--year 2014` the corresponding files of 2014. They may be inside a folder `coco/`. If `train2017/`
+and `annotations/instances_train2017.json` exist, training images are drawn from them.
 """
 
 from collections.abc import Iterator
@@ -30,10 +30,9 @@ REDISTRIBUTE = False
 PAPER_COUNTS: dict = {}
 GROUP = _multilabel.GROUP
 CITATION = _coco.CITATION
-RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects, crowds included;
-outlines refer to the picture as stored, in the size that the annotations state. `test` holds the validation images of
-COCO; `train` and `validation` (split by a hash, 85 to 15) hold `train_images` of its training images, if the source has
-them."""
+RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects, including crowds. Outlines refer to the
+image file as stored, in the size that the annotations state. `test` contains the validation images of COCO. `train` and
+`validation` (split by a hash, 85 to 15) contain `train_images` of COCO's training images, if the source has them."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
@@ -52,20 +51,20 @@ def samples(
     train_images: int = 10000,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the evaluation images, then the training images; images and their classes are in the order of their ids.
+    """Yield one job per image, first the evaluation images, then the training images, ordered by id.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
         year: 2017 or 2014.
-        classes: all gives a sample per class of an image, image gives one per image.
-        drop: leave out images that show one of these classes, such as horse cow "potted plant" person.
+        classes: all for one sample per class of an image, or image for one sample per image.
+        drop: leave out images that show one of these classes (example: horse cow "potted plant" person).
         parts: all, or test to leave out the training images.
         train_images: number of training images to draw; 0 for all.
-        seed: seed of the random choice and of the parts train and validation.
+        seed: seed for drawing images and for the split into train and validation.
     """
     if year not in (2017, 2014) or train_images < 0:
-        raise UserError("coco-val: year must be 2017 or 2014, and train_images a number of images from 0")
+        raise UserError("coco-val: year must be 2017 or 2014, and train_images must be at least 0")
     training = with_training("coco-val", parts)
     root = _coco.root_of(source, "coco-val")
     _coco.splits_of(root, ("instances",), f"val{year}")
@@ -99,7 +98,7 @@ def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog
 def _objects(
     log: BuildLog, name: str, entry: _coco.CocoEntry, names: dict[int, str], without: list[str]
 ) -> dict[str, list[Any]] | None:
-    """Return {class: its outlines}; if the image is left out, log the reason and return None."""
+    """Return {class: outlines of its objects}, or log the reason and return None if the image is left out."""
     kinds = {thing["category_id"] for thing in entry.objects}
     if lost := kinds - set(names):
         log.remark(name, f"category {min(lost)} is not in the list of categories and is skipped")
@@ -109,7 +108,7 @@ def _objects(
     }
     there = [label for label in without if label in objects]
     if there or not objects:
-        log.leave_out(name, "image", f"it shows a dropped class ({there[0]})" if there else "no object")
+        log.leave_out(name, "image", f"it shows a class listed in drop ({there[0]})" if there else "no object")
         return None
     return objects
 
@@ -124,7 +123,7 @@ def samples_of(
     objects: dict[str, list[Any]],
     classes: str,
 ) -> list[dict]:
-    """Return the samples of an image."""
+    """Return the samples of an image, or log the reason and return [] if the image is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return []
@@ -134,6 +133,6 @@ def samples_of(
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     _coco.example(folder, count, side, "val2017")
     _coco.example(folder, count, side, "train2017", 101)

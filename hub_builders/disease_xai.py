@@ -1,10 +1,14 @@
-"""LIDC-IDRI: lung nodules in CT slices that readers agree on, and surroundings without any mark.
+"""LIDC-IDRI: CT slices with lung nodules that readers agree on, and with nearby lung regions without any mark.
 
 Source: LIDC-IDRI (The Cancer Imaging Archive, cancerimagingarchive.net/collection/lidc-idri; CC BY 3.0; 125 GB) as
-downloaded and unpacked: the DICOM series in any folders below (as the NBIA Data Retriever makes them), the readers' XML
-either beside the series or as `tcia-lidc-xml/*/*.xml` (LIDC-XML-only.zip), and, if available, `LIDC-IDRI_MetaData.csv`
-or `metadata.csv` with the columns of series UID and patient; else the patient is read from the DICOM files. Chest
-X-rays and their XML may stay; they are skipped.
+downloaded and unpacked.
+
+- The DICOM series, in subfolders at any depth, as created by the NBIA Data Retriever.
+- The readers' XML, either next to the series or as `tcia-lidc-xml/*/*.xml` (LIDC-XML-only.zip).
+- Optional: `LIDC-IDRI_MetaData.csv` or `metadata.csv` with the columns of series UID and patient. Without this table,
+  the patient is read from the DICOM files.
+
+Chest X-rays and their XML files are skipped.
 """
 
 from collections.abc import Iterator
@@ -54,14 +58,14 @@ CITATION = """@article{armato2011lung,
   journal = {Medical Physics},
   year = {2011}
 }"""
-RULE = """Marks with contours (nodules of 3 mm or more) that share a voxel mean the same nodule. Its volume is every
-voxel in at least half of the contours of the readers who marked it; pixels of a contour itself lie outside, and
-contours with `inclusion` FALSE are holes. A sample is a square of the middle slice of that volume, with a side of
-`crop_mm` millimetres (or 1.5 times the nodule, if that is more). The nodule is at a random place in it unless
-`centred`; the picture is 224 x 224 in the lung window (centre -600, width 1500). For each nodule, a sample without
-nodule is a square of the same size in the same slice that is at least 10 mm away, also in z, from every mark of every
-reader, and at least a quarter lung. All samples of a patient are in one split. `readers` is the number of readers who
-marked the nodule."""
+RULE = """Marks with contours (nodules of 3 mm or more) that share a voxel belong to the same nodule. The volume of a
+nodule contains every voxel that at least half of the readers who marked the nodule enclosed. The pixels of a contour
+are outside the nodule, and contours with `inclusion` FALSE are holes. A sample is a square of the middle slice of this
+volume. The side of the square is `crop_mm` millimetres, or 1.5 times the nodule if that is more. The nodule is at a
+random position in the square unless the option `centred` is set. The image is 224 x 224 in the lung window (centre
+-600, width 1500). For each nodule there is also a sample without a nodule: a square of the same size in the same slice.
+It is at least 10 mm away, also in z, from every mark of every reader, and at least a quarter of it is lung. All samples
+of a patient are in one split. `readers` is the number of readers who marked the nodule."""
 
 HOME = "LIDC-IDRI, The Cancer Imaging Archive (CC BY 3.0)"
 CENTRE, WIDTH = -600, 1500  # lung window
@@ -92,18 +96,18 @@ def samples(
     centred: bool = False,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the nodules and their surroundings, series by series.
+    """Yield one job per series, whose samples show its nodules and regions without a nodule.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        min_readers: leave out nodules marked by fewer readers.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        min_readers: leave out nodules that fewer readers marked.
         crop_mm: side of the square, in millimetres.
         centred: put the nodule in the middle of the square.
-        seed: seed of the places.
+        seed: seed for the positions of the squares.
     """
     if not 1 <= min_readers <= 4 or not 5 <= crop_mm <= 500:
-        raise UserError("disease-xai: min_readers must be 1 to 4, and crop_mm 5 to 500 millimetres")
+        raise UserError("disease-xai: min_readers must be 1 to 4, and crop_mm must be 5 to 500 millimetres")
     root = needed(source, "disease-xai", HOME)
     series, patients = series_of(root, log), patients_of(root)
     readings = files_below(root, ".xml")
@@ -119,29 +123,29 @@ def samples(
         if uid is None:
             continue
         if uid in seen:
-            log.remark(name, "another XML of the same series was read before")
+            log.remark(name, "skipped, because another XML file of the same series was read before")
         elif uid not in series:
-            log.leave_out(uid, "image", f"no DICOM series with the UID in {path.name}")
+            log.leave_out(uid, "image", f"no DICOM series has the UID in {path.name}")
         else:
             folder, dicom_patient = series[uid]
             patient = patients.get(uid) or dicom_patient
             if dicom_patient and patient != dicom_patient:
-                log.remark(uid, f"the metadata table has patient {patient}, the DICOM files have {dicom_patient}")
+                log.remark(uid, f"the metadata table lists patient {patient}, but the DICOM files list {dicom_patient}")
             if patient:
                 yield Job(nodules, path, folder, name, patient, min_readers, crop_mm, centred, seed)
             else:
-                log.leave_out(uid, "image", "no patient: neither in a metadata table nor in the DICOM")
+                log.leave_out(uid, "image", "neither a metadata table nor the DICOM files name the patient")
         seen.add(uid)
     for uid in sorted(set(series) - seen):
         log.remark(uid, f"no XML of the readers for this series in {series[uid][0].relative_to(root).as_posix()}")
 
 
 def series_uid(path: Path, name: str, log: BuildLog) -> str | None:
-    """Return the series of an XML file; if it cannot be read, log the reason and return None."""
+    """Return the series UID of an XML file, or log the reason and return None if it cannot be read."""
     try:
         uid = _lidc.series_of(path)
         if uid is None:
-            log.leave_out(name, "image", "marks of a chest X-ray, not of a CT")
+            log.leave_out(name, "image", "the marks belong to a chest X-ray, not to a CT")
         return uid
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))
@@ -153,14 +157,14 @@ def series_of(root: Path, log: BuildLog) -> dict[str, tuple[Path, str]]:
     folders: dict[str, tuple[Path, str]] = {}
     for folder, head in series_in(root):
         if head is None:
-            log.leave_out(folder.relative_to(root).as_posix(), "image", "no usable DICOM file in this folder")
+            log.leave_out(folder.relative_to(root).as_posix(), "image", "the folder contains no readable DICOM file")
         else:
             folders.setdefault(str(head.SeriesInstanceUID), (folder, str(head.get("PatientID") or "")))
     return folders
 
 
 def patients_of(root: Path) -> dict[str, str]:
-    """Return {series UID: patient} from the existing tables; case and spaces of their columns are ignored."""
+    """Return {series UID: patient} from the metadata tables, ignoring case and spaces in column names."""
     patients: dict[str, str] = {}
     for path in files_below(root, ".csv"):
         if path.name.lower() not in ("lidc-idri_metadata.csv", "metadata.csv"):
@@ -185,7 +189,7 @@ def nodules(
     centred: bool,
     seed: int,
 ) -> Iterator[dict]:
-    """Yield both kinds of samples of one series."""
+    """Yield the samples of one series, with and without a nodule."""
     try:
         reading = _lidc.reading_of(path)
     except UnreadableError as error:
@@ -196,12 +200,14 @@ def nodules(
     for fault in reading.faults + faults:
         log.remark(name, fault)
     if missing := gaps(slices):
-        log.remark(name, f"{missing} slices of the series seem to be missing")
+        log.remark(name, f"{missing} slices of the series are probably missing")
     number_of = {slice_.uid: number for number, slice_ in enumerate(slices)}
     marks = [mark for mark in reading.marks if not mark.is_point]
     for mark in marks:
         if lost := [contour for contour in mark.contours if contour.uid not in number_of]:
-            log.remark(name, f"reader {mark.reader + 1}, mark {mark.name!r}: {len(lost)} contours on missing slices")
+            log.remark(
+                name, f"reader {mark.reader + 1}, mark {mark.name!r}: {len(lost)} contours are on missing slices"
+            )
     nodules_found = _lidc.nodules_of([(mark.reader, _lidc.voxels_of(mark, number_of)) for mark in marks])
     for number, readers in enumerate(nodules_found, 1):
         image_id = f"{name}-nodule-{number}"
@@ -210,7 +216,7 @@ def nodules(
             if len(readers) < min_readers:
                 raise UnreadableError(f"marked by fewer than {min_readers} readers")
             if not len(voxels):
-                raise UnreadableError("no voxel inside its contours, or its slices are missing")
+                raise UnreadableError("no voxel is inside its contours, or its slices are missing")
             yield from both(log, image_id, patient, voxels, len(readers), slices, reading, crop_mm, centred, seed)
         except UnreadableError as error:
             log.leave_out(image_id, "image", str(error))
@@ -235,7 +241,7 @@ def both(
     mask = np.zeros(units.shape, bool)
     rows, columns = np.divmod(voxels[voxels // _lidc.WIDE**2 == middle] % _lidc.WIDE**2, _lidc.WIDE)
     if rows.max() >= units.shape[0] or columns.max() >= units.shape[1]:
-        raise UnreadableError("a contour outside its slice")
+        raise UnreadableError("a contour exceeds its slice")
     mask[rows, columns] = True
     extent = max(np.ptp(rows) + 1, np.ptp(columns) + 1)
     side = max(crop_mm / spacing[0], 1.5 * extent)
@@ -245,18 +251,21 @@ def both(
     if positive["mask"].any():
         yield common | positive | {"image_id": image_id, "label": "nodule", "readers": readers}
     else:
-        log.leave_out(image_id, "image", "the nodule is too small for a pixel of the sample")
+        log.leave_out(image_id, "image", "the nodule covers no pixel of the sample, because it is too small")
     beside = image_id.replace("-nodule-", "-beside-")
     forbidden = marked(reading, slices[middle].place, slices, spacing)
     box = surrounding(units, forbidden, (top, left, side), seed_of(seed, image_id, "beside"))
     if box is None:
-        log.leave_out(beside, "image", f"no square of lung {AWAY:.0f} mm away from every mark in this slice")
+        log.leave_out(beside, "image", f"no square of lung in this slice is {AWAY:.0f} mm away from every mark")
     else:
         yield common | cropped(units, None, box, flips) | {"image_id": beside, "label": "no nodule", "readers": 0}
 
 
 def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
-    """Return top and left of a square that holds the pixels: centred, or anywhere with a margin of an eighth."""
+    """Return the top and left of a square that contains the given pixels.
+
+    Without a seed, the pixels are centred. With a seed, their position is random, with a margin of an eighth.
+    """
     corner = []
     for axis, pixels in enumerate((rows, columns)):
         low, high = pixels.min() - 0.5, pixels.max() + 0.5
@@ -267,7 +276,7 @@ def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None)
 
 
 def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[bool, bool]) -> dict:
-    """Return image and mask of a square, upright; beyond the slice there is air."""
+    """Return the image and mask of a square in radiological orientation. Pixels outside the slice are air."""
     top, left, side = (round(value) for value in box)
     rows, columns = np.arange(top, top + side), np.arange(left, left + side)
     inside = np.ix_((rows >= 0) & (rows < units.shape[0]), (columns >= 0) & (columns < units.shape[1]))
@@ -285,7 +294,10 @@ def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[b
 def marked(
     reading: _lidc.Reading, z: float, slices: list[Slice], spacing: tuple[float, float]
 ) -> list[tuple[float, float, float, float]]:
-    """Return (top, left, bottom, right), in pixels, around every reader's marks within `AWAY` of the slice."""
+    """Return the bounding boxes of all marks within `AWAY` of the slice, enlarged by `AWAY` on each side.
+
+    A box is (top, left, bottom, right) in pixels.
+    """
     places = {slice_.uid: slice_.place for slice_ in slices}
     boxes = []
     for mark in reading.marks:
@@ -298,9 +310,10 @@ def marked(
 
 
 def surrounding(units: np.ndarray, forbidden: list[tuple], box: Box, seed: int) -> Box | None:
-    """Return a square of the same size with enough lung and no mark, or None.
+    """Return a square of the same size with enough lung and no mark, or None if none is found.
 
-    It is the first that fits of `TRIES` random places, which are first up to two sides away and then anywhere.
+    The function tries `TRIES` random positions, first up to two sides away from `box` and then anywhere in the slice,
+    and returns the first position that meets both conditions.
     """
     top, left, side = box
     height, width = units.shape
@@ -321,7 +334,7 @@ def surrounding(units: np.ndarray, forbidden: list[tuple], box: Box, seed: int) 
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     size = max(2 * side, 128)
     for patient in range(-(-count // 2)):
         series = _examples.SERIES.format(7000 + patient)

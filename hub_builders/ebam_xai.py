@@ -1,16 +1,17 @@
-"""eBAM: objects cut out of COCO pasted on scenes of Miniplaces or Places365, with the same scene without the object.
+"""eBAM: objects cut out of COCO and pasted on scenes of Miniplaces or Places365, and each scene without the object.
 
-Source: a folder that holds, as downloaded and unpacked,
+Source: a folder with both datasets, as downloaded and unpacked.
 
 - MS COCO (cocodataset.org; annotations CC BY 4.0, each image under its own Flickr licence):
   `annotations/instances_SPLIT.json` and the images in `SPLIT/`, for one or more of train2017, val2017, train2014,
-  val2014; `coco/` above them may stay;
+  val2014. They may be inside a folder `coco/`.
 - Miniplaces (github.com/CSAILVision/miniplaces): `images/train/LETTER/CATEGORY/*.jpg`, or Places365
   (places2.csail.mit.edu): `places365_standard/train/CATEGORY/*.jpg`, `data_256/` or `data_large/`. All images are for
   non-commercial research and education.
 
-Detections are kept in `detections.jsonl` in the source folder. It needs torchvision's Faster R-CNN weights
-(160 MB, downloaded once) and, for all of COCO, a GPU or days; `--no-detector` keeps every object and scene.
+A detector selects objects and scenes, and its detections are stored in `detections.jsonl` in the source folder. The
+detector needs torchvision's Faster R-CNN weights (160 MB, downloaded once) and, for all of COCO, a GPU or several days.
+`--no-detector` keeps every object and scene.
 """
 
 from collections import defaultdict
@@ -44,7 +45,7 @@ REDISTRIBUTE = False
 TAGS = ["paired"]
 EXAMPLE = {"detector": False, "least": 1, "least_pixels": 1, "per_pair": 2}
 PAPER_COUNTS: dict = {"samples": 2646328 + 378830}
-GROUP = """the photograph that the object is cut from (not the scene, although several samples may share a scene)"""
+GROUP = """the photograph that the object is cut out of (not the scene, although several samples may share a scene)"""
 CITATION = f"""@article{{yang2019benchmarking,
   title = {{Benchmarking Attribution Methods with Relative Feature Importance}},
   author = {{Yang, Mengjiao and Kim, Been}},
@@ -53,13 +54,13 @@ CITATION = f"""@article{{yang2019benchmarking,
 }}
 {_coco.CITATION}
 {_places.CITATION}"""
-RULE = """An object of COCO (no crowd; at least `least_pixels` large) is scaled so that its longer side is a third to a
-half of the scene, and pasted at a random place on a scene of 128 x 128. Cut-outs are kept if Faster R-CNN classifies
-them correctly on black with a confidence over 0.5, scenes if it finds nothing with a confidence over 0.5, and object
-classes if at least `least` cut-outs are left. Each object class is combined with each scene class `per_pair` times.
-Each photograph of COCO and each scene belongs to one split, and only objects and scenes of the same split are combined.
-`label` is the object, `scene` the scene, `mask` the pixels of the object, and `image_without_object` the same scene
-without it."""
+RULE = """An object of COCO (not a crowd, with at least `least_pixels` pixels) is scaled so that its longer side is a
+third to a half of the scene, and pasted at a random position on a scene of 128 x 128. A cut-out object is kept if
+Faster R-CNN classifies it correctly on a black background with a confidence over 0.5. A scene is kept if Faster R-CNN
+detects nothing with a confidence over 0.5. An object class is kept if at least `least` cut-outs are left. Each object
+class is combined with each scene class `per_pair` times. Each photograph of COCO and each scene belongs to one split,
+and only objects and scenes of the same split are combined. `label` is the class of the object, `scene` the class of the
+scene, `mask` the pixels of the object, and `image_without_object` the scene without the object."""
 
 HOME = f"{_coco.HOME}, and Miniplaces, github.com/CSAILVision/miniplaces, or {_places.HOME}"
 SIDE = 128
@@ -68,7 +69,7 @@ SCENES = ("images/train", "places365_standard/train", *_places.TRAIN)
 
 @dataclass(frozen=True)
 class Cutout:
-    """An object that can be cut out."""
+    """An object in a COCO image that can be cut out."""
 
     key: str
     path: Path
@@ -80,19 +81,19 @@ class Cutout:
 
 @dataclass(frozen=True)
 class Stock:
-    """Cut-outs and scenes to combine: {(class, split): ...}, in a fixed order."""
+    """The cut-outs and scenes to combine, by (class, split) and in a fixed order."""
 
     objects: dict[tuple[str, str], list[Cutout]]
     scenes: dict[tuple[str, str], list[Path]]
     base: Path  # of the scenes
 
     def classes(self, kind: str) -> list[str]:
-        """Return the classes of a kind."""
+        """Return the classes of the objects or of the scenes."""
         return sorted({name for name, _ in (self.objects if kind == "object" else self.scenes)})
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the classes that are left."""
+    """Return the columns of the dataset, with the object and scene classes that are left."""
     from datasets import ClassLabel, Image, Value
 
     return {
@@ -114,17 +115,17 @@ def samples(
     per_pair: int = 20,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the pairs, by object class, scene class and number.
+    """Yield one job per image, ordered by object class, scene class and number.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        detector: keep only what Faster R-CNN classifies correctly; needs its weights (160 MB) and time, preferably a
-            GPU.
-        least: leave out object classes with fewer cut-outs than this.
-        least_pixels: leave out objects with fewer pixels than this.
-        per_pair: images for each pair of an object class and a scene class.
-        seed: seed of the pairs, sizes and places.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        detector: keep only objects and scenes that Faster R-CNN classifies correctly; needs the weights (160 MB) and
+            preferably a GPU.
+        least: smallest number of cut-outs per object class; smaller classes are left out.
+        least_pixels: smallest number of pixels of an object; smaller objects are left out.
+        per_pair: number of images for each pair of an object class and a scene class.
+        seed: seed for drawing pairs, sizes and positions.
     """
     if min(least, least_pixels, per_pair) < 1:
         raise UserError("ebam-xai: least, least_pixels and per_pair must be at least 1")
@@ -145,11 +146,11 @@ def samples(
                     yield Job(sample_of, image_id, label, scene, cutout, place, _name(place, stock.base), seed)
                 else:
                     lacking = scene if cutouts else label
-                    log.leave_out(image_id, "image", f"no {lacking} in the split {split}")
+                    log.leave_out(image_id, "image", f"the split {split} has no {lacking}")
 
 
 def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, least_pixels: int, seed: int) -> Stock:
-    """Return the available cut-outs and scenes."""
+    """Return the cut-outs and scenes that meet the conditions."""
     source = base_with(needed(source, "ebam-xai", HOME), *SCENES)
     base = first_folder(source, *SCENES)
     if base is None:
@@ -179,7 +180,7 @@ def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, lea
 def detected(
     file: Path, cutouts: list[tuple[Cutout, str]], scenes: list[tuple[Path, str]], base: Path, log: BuildLog
 ) -> tuple[list[tuple[Cutout, str]], list[tuple[Path, str]]]:
-    """Return the cut-outs that the detector classifies correctly, and the scenes in which it finds nothing."""
+    """Return the cut-outs that the detector classifies correctly, and the scenes in which it detects no object."""
     shown = ((cutout.key, partial(on_black, cutout)) for cutout, _ in cutouts)
     named = _detector.seen(file, shown, len(cutouts))
     categories = _detector.seen(file, ((_name(path, base), partial(scene_of, path)) for path, _ in scenes), len(scenes))
@@ -188,12 +189,12 @@ def detected(
     for key in sorted({cutout.key for cutout, _ in cutouts} - {cutout.key for cutout, _ in right}):
         log.leave_out(key, "image", "the detector does not classify this cut-out correctly")
     for key in sorted({_name(path, base) for path, _ in scenes} - {_name(path, base) for path, _ in clean}):
-        log.leave_out(key, "image", "the detector finds an object in this scene, or the scene cannot be read")
+        log.leave_out(key, "image", "the detector detects an object in this scene, or the scene cannot be read")
     return right, clean
 
 
 def cutouts_of(root: Path, least_pixels: int, log: BuildLog) -> list[tuple[Cutout, str]]:
-    """Return (cut-out, class) of every object that is large enough, in the order of the ids."""
+    """Return (cut-out, class) for every object that is large enough, ordered by id."""
     by_key: dict[str, tuple[Cutout, str]] = {}
     for split in _coco.splits_of(root, ("instances",)):
         known, names = _coco.entries_of(root, split, False, log)
@@ -214,7 +215,7 @@ def cutouts_of(root: Path, least_pixels: int, log: BuildLog) -> list[tuple[Cutou
 
 
 def scenes_of(base: Path) -> list[tuple[Path, str]]:
-    """Return (file, category) of every scene; the letter above a category is not part of its name."""
+    """Return (file, category) for every scene. The letter folder above a category is not part of its name."""
     scenes = []
     for folder in sorted(place for place, _, _ in walked(base) if place != base):
         parts = folder.relative_to(base).parts
@@ -228,10 +229,10 @@ def _name(path: Path, base: Path) -> str:
 
 
 def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
-    """Return the box of an object, uint8 (h, w, 3), and its pixels, bool (h, w).
+    """Return the image inside the box of an object, uint8 (h, w, 3), and the mask of the object, bool (h, w).
 
     Raises:
-        UnreadableError: The picture cannot be read.
+        UnreadableError: The image cannot be read.
     """
     if not cutout.path.is_file():
         raise UnreadableError("no such image file")
@@ -246,7 +247,7 @@ def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
 
 
 def on_black(cutout: Cutout) -> np.ndarray | None:
-    """Return a cut-out on black, for the detector."""
+    """Return a cut-out on a black background for the detector, or None if the image cannot be read."""
     try:
         picture, mask = cut(cutout)
     except UnreadableError:
@@ -266,7 +267,7 @@ def read_scene(path: Path) -> np.ndarray:
     """Return the pixels of a scene.
 
     Raises:
-        UnreadableError: The picture cannot be read.
+        UnreadableError: The image cannot be read.
     """
     image = upright(decode(file_bytes(path))).convert("RGB")
     return np.asarray(image if image.size == (SIDE, SIDE) else image.resize((SIDE, SIDE), Image.Resampling.BOX))
@@ -275,7 +276,7 @@ def read_scene(path: Path) -> np.ndarray:
 def sample_of(
     log: BuildLog, image_id: str, label: str, scene: str, cutout: Cutout, path: Path, scene_id: str, seed: int
 ) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     try:
         picture, mask = cut(cutout)
         ground = read_scene(path)
@@ -284,7 +285,7 @@ def sample_of(
         return None
     image, pasted = paste(picture, mask, ground, seed_of(seed, image_id, "place"))
     if not pasted.any():
-        log.leave_out(image_id, "image", f"{cutout.key} is too thin for a pixel of the sample")
+        log.leave_out(image_id, "image", f"{cutout.key} covers no pixel of the sample, because it is too thin")
         return None
     return {
         "image_id": image_id,
@@ -300,9 +301,9 @@ def sample_of(
 
 
 def paste(picture: np.ndarray, mask: np.ndarray, ground: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scene with the object, and the object's pixels.
+    """Paste an object on a scene, and return the combined image and the mask of the object.
 
-    The object's longer side is a third to a half of the scene's side; its position in the scene is random.
+    The object's longer side is a third to a half of the scene's side. Its position in the scene is random.
     """
     shares = [int(bits) / 2**64 for bits in random_bits(seed, 3)]
     side = SIDE / 3 + shares[0] * (SIDE / 2 - SIDE / 3)
@@ -318,7 +319,7 @@ def paste(picture: np.ndarray, mask: np.ndarray, ground: np.ndarray, seed: int) 
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     _coco.example(folder, max(count, 12), side)
     for category in ("a/abbey", "b/beach"):
         for index in range(12):

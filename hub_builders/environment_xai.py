@@ -1,6 +1,6 @@
 """Places365: scenes of nature (mountain, pond, waterfall ...) and of towns (house, bridge, street ...).
 
-Source, one of two:
+Source: one of the following two.
 
 - Places365-Standard (places2.csail.mit.edu; images for non-commercial research and education) as downloaded and
   unpacked, in any of the three layouts in which it is distributed:
@@ -8,10 +8,11 @@ Source, one of two:
   `data_256/` or `data_large/` with `LETTER/CATEGORY/*.jpg` (train_256_ and train_large_places365standard.tar),
   `val_256/` or `val_large/` with `Places365_val_*.jpg`, and the lists `places365_val.txt` and
   `categories_places365.txt` (filelist_places365-standard.tar).
-  `masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png`, in the size of the image, 0 outside; ID is
-  the `image_id` with "_" for "/", as in `train_pond_00000001` or `Places365_val_00000001`.
-- the published Saliency-Bench release (Google Drive): `image/{nature,urban}/*.jpg` and `attention_label/*.csv`
-  with the columns `img_idx` and `attention` (a JSON array of 224 x 224 numbers).
+  The optional folder `masks/` contains hand-drawn masks, `ID.png` or `ANNOTATOR/ID.png`, in the size of the image, with
+  0 outside the object. ID is the `image_id` with "_" instead of "/", such as `train_pond_00000001` or
+  `Places365_val_00000001`.
+- The published Saliency-Bench release (Google Drive): `image/{nature,urban}/*.jpg` and `attention_label/*.csv` with the
+  columns `img_idx` and `attention` (a JSON array of 224 x 224 numbers).
 """
 
 from collections.abc import Iterator
@@ -38,10 +39,10 @@ REDISTRIBUTE = False
 PRIVATE = ("annotations",)
 PAPER_COUNTS = {"samples": 5000, "masks": 3052}
 CITATION = _places.CITATION
-RULE = """Images of twelve categories of Places365, by their exact names, in two classes; `per_class` images of each
-class are drawn. The masks were drawn by annotators (`masks/`, the study given as `annotations`, or the published
-release); images without one are kept without a mask. `category` is the category of Places365 (null for the published
-release), `source_split` train or val."""
+RULE = """The images come from twelve categories of Places365, selected by their exact names and assigned to two
+classes. `per_class` images of each class are drawn. Annotators drew the masks, which come from `masks/`, from the study
+passed as `annotations`, or from the published release. Images without a drawn mask are kept without a mask. `category`
+is the category of Places365 (null for the published release), and `source_split` is train or val."""
 
 NATURE = ["mountain", "pond", "waterfall", "field/wild", "forest/broadleaf", "rainforest"]
 URBAN = ["house", "bridge", "campus", "tower", "street", "driveway"]
@@ -59,17 +60,17 @@ def features() -> dict:
 def samples(
     source: Path | None, log: BuildLog, *, per_class: int = 2500, annotations: str = "", seed: int = 0
 ) -> Iterator[Job]:
-    """Yield the chosen images in the order of their ids.
+    """Yield one job per drawn image, ordered by image id.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
         per_class: number of images per class; 0 for all.
-        annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`.
-        seed: seed of the random choice.
+        annotations: store of an annotation study (study.db or a PostgreSQL URL) to use instead of `masks/`.
+        seed: seed for drawing images.
     """
     if per_class < 0:
-        raise UserError("environment-xai: per_class must be a number of images from 0")
+        raise UserError("environment-xai: per_class must be at least 0")
     root = needed(source, "environment-xai", f"{_places.HOME}, or {_release.HOME}")
     if release := _release.root_in(root):
         yield from _release.jobs(release, log, ALIASES)
@@ -91,7 +92,7 @@ def samples(
 def sample_of(
     log: BuildLog, name: str, path: Path, category: str, split: str, masks: _annotators.MaskFiles
 ) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
@@ -112,7 +113,7 @@ def sample_of(
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     nature = ["m/mountain", "p/pond", "w/waterfall", "f/field/wild", "f/forest/broadleaf", "r/rainforest"]
     twelve = [*nature, "h/house", "b/bridge", "c/campus", "t/tower", "s/street", "d/driveway"]
     for index in range(max(count, 12)):
@@ -122,5 +123,5 @@ def example(folder: Path, count: int, side: int) -> None:
 
 
 def example_release(folder: Path, count: int, side: int) -> None:
-    """Write a small source in another layout of the raw data."""
+    """Write an example source in the layout of the Saliency-Bench release."""
     _release.example(folder, count, side, ("nature", "urban"))

@@ -1,14 +1,16 @@
-"""Your own pictures in class folders, or with a table of labels, and their masks.
+"""Your own images and masks, with labels from class folders or from a table.
 
     saliency-bench build folder --images PICTURES --masks MASKS --out my-data
     saliency-bench build folder --images PICTURES --labels TABLE --out my-data
 
-Source: a folder of pictures. Its folders are the classes (`cat/1.jpg`; also `train/cat/1.jpg` and `test/cat/2.jpg`),
-unless a table (CSV) with the columns `image` and `label` gives them; it may have the columns `split` and `group` too.
-Masks are found by the names of the pictures: `cat/1.png`, or `1.png` if no other picture is called 1. They hold 0 and
-one other value (0/1, 0/255, black and one colour), in any number of channels, or a palette; for masks with several
-values, `--foreground` selects the object. A source that holds `images/`, `masks/` and `labels.csv` needs
-`--images` (or `--source`) only.
+Source: a folder of images. The names of its subfolders are the classes (`cat/1.jpg`; also `train/cat/1.jpg` and
+`test/cat/2.jpg`), unless a table (CSV) with the columns `image` and `label` lists the labels. The table may also have
+the columns `split` and `group`.
+
+Masks are matched to images by name: `cat/1.png`, or `1.png` if no other image is named 1. A mask contains 0 and one
+other value (0/1, 0/255, black and one colour), in any number of channels, or uses a palette. For masks with several
+values, `--foreground` selects the object. If a folder contains `images/`, `masks/` and `labels.csv`, `--images` (or
+`--source`) is enough.
 """
 
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from saliency_bench.utils.picture_names import PictureNames
 VERSION = "1"
 OWN_DATA = "images"
 USAGE = "--images pictures --masks masks"
-TITLE = "Pictures in a folder"
+TITLE = "Images in a folder"
 ANNOTATORS = ("found",)
 SOURCES = ("original",)
 LICENSE = _own.LICENSE
@@ -35,10 +37,10 @@ PAPER_COUNTS: dict = {}
 PRIVATE = ("masks", "labels")
 GROUP = "the column `group` of the table of labels, if any"
 CITATION = _own.CITATION
-RULE = """One sample per picture. The mask is the object in the picture's mask file: every pixel that is not black or 0,
+RULE = """Each image is one sample. The mask is the object in the image's mask file: every pixel that is not black or 0,
 or with `foreground` the pixels of that value or colour."""
 
-HOME = "pictures in a folder for each class, or with a table of labels (`--images DIR`, `--labels CSV`)"
+HOME = "images in one folder per class, or with a table of labels (`--images DIR`, `--labels CSV`)"
 PICTURE = ("image", "file", "filename", "imageid", "id", "path", "name")
 LABEL = ("label", "class", "category", "target", "labelname", "classname")
 # Names of folders in datasets such as PASCAL VOC, Cityscapes and CVAT.
@@ -48,7 +50,7 @@ NO_CLASSES = ("annotations", "annotation", "jpegimages", "segmentationclass", "s
 
 @dataclass(frozen=True)
 class FolderRow:
-    """A picture with its label, mask, split and group."""
+    """The label, split and group of an image."""
 
     label: str
     split: str | None = None
@@ -56,7 +58,7 @@ class FolderRow:
 
 
 def check(*, masks: str, labels: str, foreground: str, split: str, seed: int = 0) -> None:
-    """Raise UserError for options that do not fit together."""
+    """Raise UserError if an option is invalid or names a missing file."""
     choices(foreground)
     _own.check_split("folder", split)
     if masks:
@@ -66,7 +68,7 @@ def check(*, masks: str, labels: str, foreground: str, split: str, seed: int = 0
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the classes of the folders or the table sorted by name, numbers by size."""
+    """Return the columns of the dataset, with the classes sorted by name (numbers by value)."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=classes["label"])}
@@ -81,17 +83,17 @@ def samples(
     foreground: str = "",
     split: str = "",
 ) -> Iterator[Job]:
-    """Yield the pictures in the order of their names.
+    """Yield one job per image, ordered by name.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        masks: folder of the masks (default: masks/ beside images/ in the source).
-        labels: table (CSV) with the columns image and label (default: labels.csv beside images/, else class folders).
-        foreground: which pixels of a mask are the object: a value, a value and all above it (128+), a colour ('#ff0000'
-            or 255,0,0), nonzero, or alpha; separate several choices by spaces.
-        split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders or table say, or
-            test).
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        masks: folder of the masks (default: masks/ next to images/ in the source).
+        labels: table (CSV) with the columns image and label (default: labels.csv next to images/, else class folders).
+        foreground: pixels of a mask that belong to the object: a value, a value and all greater values (128+), a colour
+            ('#ff0000' or 255,0,0), nonzero, or alpha; separate several choices by spaces.
+        split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
+            in the table or the split that the folder is named after, else test).
     """
     given = needed(source, "folder", HOME)
     images, masks_folder, listing = _places(given, masks, labels)
@@ -120,8 +122,8 @@ def sample_of(
     foreground: str,
     split: str | None,
 ) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
-    picture = picture_of(log, name, path, "", deep=True)  # its mask may be upright already
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
+    picture = picture_of(log, name, path, "", deep=True)  # the mask may already be upright
     if picture is None:
         return None
     if lacking:
@@ -140,20 +142,20 @@ def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path | None, P
     table_beside = base / "labels.csv" if in_subfolder and (base / "labels.csv").exists() else None
     masks_folder = _own.given_path(masks, "masks", folder=True) if masks else beside
     if masks_folder == images.resolve():
-        raise UserError(f"{images} holds pictures and masks; put the masks in a folder of their own")
+        raise UserError(f"{images} is the folder of both images and masks; put the masks in a separate folder")
     return images, masks_folder, _own.given_path(labels, "labels") if labels else table_beside
 
 
 def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[str, str], dict[str, str]]:
-    """Return {picture: its mask file}, {picture: why it has none}; masks without a picture are logged."""
+    """Return ({image: mask file}, {image: why it has no mask}) and log masks without an image."""
     if folder is None:
         return {}, {}
     chosen, lacking, spare = _own.masks_for(names, _own.pictures_in(folder, log, kind="mask"))
     if spare and names and not chosen:
         wanted = PurePosixPath(names[0]).with_suffix(".png")
         raise UserError(
-            f"no mask in {folder} has the name of a picture: it holds {spare[0]}, and the mask of {names[0]} would be "
-            f"{wanted} or {wanted.name}; rename the masks"
+            f"no mask in {folder} has the name of an image: the folder contains {spare[0]}, but the mask of "
+            f"{names[0]} must be named {wanted} or {wanted.name}; rename the masks"
         )
     for mask in spare:
         log.leave_out(mask, "mask", "no image has the name of this mask file")
@@ -161,31 +163,31 @@ def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[s
 
 
 def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, FolderRow]:
-    """Return each picture's class folder and the split above it."""
+    """Return {image: its row}, with the class and the split from the names of folders."""
     parts = {name: PurePosixPath(name).parts for name in names}
     if not any(len(folders) > 1 for folders in parts.values()):
         raise UserError(
-            f"{images} has no class folders, and there is no table of labels; sort the pictures into one folder per "
-            "class, or give --labels CSV with the columns image and label"
+            f"{images} has no class folders, and there is no table of labels; sort the images into one folder per "
+            "class, or pass --labels CSV with the columns image and label"
         )
     above = sorted({folders[0] for folders in parts.values() if len(folders) > 1})
     in_splits = all(_own.split_of(f"{folder}/") for folder in above)
     rows = {}
     for name, folders in parts.items():
         if len(folders) <= 1 + in_splits:
-            log.leave_out(ids[name], "image", "it lies in no class folder")
+            log.leave_out(ids[name], "image", "it is not in a class folder")
         else:
             rows[name] = FolderRow(folders[1], _own.split_of(f"{folders[0]}/")) if in_splits else FolderRow(folders[0])
     if no_classes := sorted({row.label for row in rows.values() if row.label.lower() in NO_CLASSES}):
         raise UserError(
-            f"{images} has folders called {no_classes[0]}, which is a part of a dataset rather than a class; give "
-            "--images the folder of the class folders and --masks the folder of the masks, or give --labels CSV with "
-            "the columns image and label"
+            f"{images} has folders named {no_classes[0]}, which is usually not a class; pass the folder that contains "
+            "the class folders as --images and the folder of the masks as --masks, or pass --labels CSV with the "
+            "columns image and label"
         )
     if not rows:
         raise UserError(
-            f"{images} has no class folders in its splits {', '.join(above)}; sort the pictures of each split into "
-            "one folder per class, or give --labels CSV with the columns image and label"
+            f"{images} has no class folders in its splits {', '.join(above)}; sort the images of each split into "
+            "one folder per class, or pass --labels CSV with the columns image and label"
         )
     return rows
 
@@ -193,7 +195,7 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
 def _list(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, FolderRow]:
     known, unread = PictureNames(names), _own.unread(log)
     rows: dict[str, FolderRow] = {}
-    lacking = dict.fromkeys(names, f"no usable row in {listing.name}")
+    lacking = dict.fromkeys(names, f"no valid row in {listing.name}")
     columns: dict[str, str] | None = None
     for number, row in table(listing, (), "fix the table"):
         columns = _columns(listing, list(row)) if columns is None else columns
@@ -202,17 +204,17 @@ def _list(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -
         if split and split.lower() not in _own.SPLITS:
             raise UserError(f"{listing} line {number}: split '{split}' is unknown; use train, validation or test")
         if len(called) == 1 and not label:
-            lacking[called[0]] = "a row of the table with no label"
+            lacking[called[0]] = "its row in the table has no label"
         elif len(called) != 1:
             if called or not unread.called(given.removeprefix("./")):
-                lacks = f"{'several' if called else 'no'} pictures of this name"
-                log.leave_out(given or f"{listing.name} line {number}", "image", f"a row of the table with {lacks}")
+                reason = f"{'several images match' if called else 'no image matches'} this row of the table"
+                log.leave_out(given or f"{listing.name} line {number}", "image", reason)
         elif called[0] in rows:
-            log.remark(ids[called[0]], f"{listing.name} line {number}: listed twice; the first row counts")
+            log.remark(ids[called[0]], f"{listing.name} line {number}: listed twice; the first row is used")
         else:
             rows[called[0]] = FolderRow(label, _own.SPLITS.get(split.lower()), group or None)
     if not rows:
-        raise UserError(f"{listing} has no row with a label for a picture in the folder; check its column of pictures")
+        raise UserError(f"{listing} has no row with a label for an image in the folder; check its column of images")
     for name in names:
         if name not in rows:
             log.leave_out(ids[name], "image", lacking[name])
@@ -223,27 +225,29 @@ FIELDS = ("image", "label", "split", "group")
 
 
 def _columns(listing: Path, names: list[str]) -> dict[str, str]:
-    """Return {field: its column name}.
+    """Return {field: name of its column}.
 
     Raises:
-        UserError: A column is missing; the message lists the existing columns.
+        UserError: A required column is missing. The message lists the existing columns.
     """
     spelled = {"".join(sign for sign in name.casefold() if sign.isalnum()): name for name in reversed(names)}
     wanted = {"image": PICTURE, "label": LABEL, "split": ("split",), "group": ("group",)}
     columns = {field: next((spelled[name] for name in forms if name in spelled), "") for field, forms in wanted.items()}
     for field in ("image", "label"):
         if not columns[field]:
-            raise UserError(f"{listing} has no column '{field}'; it has: {', '.join(names)} (separated by commas)")
+            raise UserError(
+                f"{listing} has no column '{field}', only {', '.join(names)} (separated by commas); rename a column"
+            )
     return {field: name for field, name in columns.items() if name}
 
 
 def _by_number(label: str) -> tuple[int, int, str]:
-    """Return a key that sorts numbers by size, then names."""
+    """Return a sort key that puts numbers, by value, before names."""
     return (0, int(label), label) if label.isdecimal() else (1, 0, label)
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     rows = ["image,label,group"]
     for index in range(count):
         name = f"{index:03d}"

@@ -1,11 +1,11 @@
-"""Food-101: 30 dishes, with ten pictures of each for evaluation and the source's training pictures.
+"""Food-101: images of 30 dishes, ten of each for evaluation, and the training images of the source.
 
-Source: the folder of Food-101 (Bossard et al. 2014, data.vision.ee.ethz.ch/cvl/food-101.tar.gz; the pictures come from
-foodspotting.com and are for scientific fair use) as downloaded and unpacked: `food-101/`, or the folder that holds it,
-with `images/CLASS/*.jpg` and `meta/{train,test}.txt`.
+Source: the folder of Food-101 (Bossard et al. 2014, data.vision.ee.ethz.ch/cvl/food-101.tar.gz; the images come from
+foodspotting.com and are for scientific fair use) as downloaded and unpacked: `food-101/`, or the folder that contains
+it, with `images/CLASS/*.jpg` and `meta/{train,test}.txt`.
 
-The paper does not name its 30 classes ("the 30 most common"); this project chose its own, so scores cannot be compared
-exactly with the paper's.
+The paper does not name its 30 classes ("the 30 most common"). The classes here were chosen by this project, so scores
+cannot be compared exactly with the paper's scores.
 """
 
 from collections.abc import Iterator
@@ -33,9 +33,10 @@ CITATION = """@inproceedings{bossard2014food,
   booktitle = {European Conference on Computer Vision},
   year = {2014}
 }"""
-RULE = """`test` holds `per_class` pictures of each of 30 dishes, drawn from the source's test list. `train` and
-`validation` (split by a hash, 85 to 15) hold `train_per_class` of each from its training list. The paper uses the 30
-most common dishes without naming them; the list here is fixed by this project. There are no masks."""
+RULE = """`test` contains `per_class` images of each of 30 dishes, drawn from the source's test list. `train` and
+`validation` (split by a hash, 85 to 15) contain `train_per_class` images of each dish from the source's training list.
+The paper uses the 30 most common dishes without naming them, so this project defines its own list. There are no
+masks."""
 
 HOME = "Food-101, data.vision.ee.ethz.ch/cvl/food-101.tar.gz (scientific fair use)"
 CLASSES = [
@@ -88,18 +89,18 @@ def samples(
     train_per_class: int = 0,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the chosen pictures by class and name, evaluation pictures first.
+    """Yield one job per drawn image, evaluation images first, ordered by class and name.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        per_class: number of evaluation pictures per class; 0 for all.
-        parts: all, or test to leave out the training pictures.
-        train_per_class: number of training pictures per class; 0 for all 750.
-        seed: seed of the random choice and of the parts train and validation.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        per_class: number of evaluation images per class; 0 for all.
+        parts: all, or test to leave out the training images.
+        train_per_class: number of training images per class; 0 for all 750.
+        seed: seed for drawing images and for the split into train and validation.
     """
     if per_class < 0 or train_per_class < 0:
-        raise UserError("food-101: per_class and train_per_class must be numbers of pictures from 0")
+        raise UserError("food-101: per_class and train_per_class must be at least 0")
     splits = {"test": per_class} | ({"train": train_per_class} if with_training("food-101", parts) else {})
     root = base_of(needed(source, "food-101", HOME), "images", "meta")
     part(root, "images/", HOME)
@@ -107,14 +108,14 @@ def samples(
     for split in splits:
         for number, words in lines(part(root, f"meta/{split}.txt", HOME)):
             if words[0] in known:
-                log.remark(words[0], f"{split}.txt line {number}: listed twice; the first counts")
+                log.remark(words[0], f"{split}.txt line {number}: listed twice; the first entry is used")
             known.setdefault(words[0], split)
     names: dict[tuple[str, str], list[str]] = {(split, label): [] for split in splits for label in CLASSES}
     for name, split in known.items():
         if (key := (split, name.partition("/")[0])) in names:
             names[key].append(name)
     if missing := [f"{label} ({split}.txt)" for split, label in names if not names[split, label]]:
-        raise UserError(f"{root}/meta lists no picture of {', '.join(missing[:3])}; {HOME}")
+        raise UserError(f"{root}/meta lists no image of {', '.join(missing[:3])}; {HOME}")
     chosen = [(key, name) for key, listed in names.items() for name in sorted(drawn(seed, listed, splits[key[0]]))]
     log.expected = len(chosen)
     for (listed, label), name in chosen:
@@ -124,14 +125,14 @@ def samples(
 
 
 def sample_of(log: BuildLog, name: str, path: Path, label: str, listed: str, split: str) -> dict | None:
-    """Return the sample of a picture."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, name, path)
     further = {"label": label, "source_split": listed, "split": split}
     return picture and {"image_id": name, "image": picture} | further
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     for split, first in (("test", 1000), ("train", 2000)):
         names = [f"{label}/{first + place}" for place, label in enumerate(CLASSES)]
         for index, name in enumerate(names):

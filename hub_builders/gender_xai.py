@@ -1,14 +1,14 @@
-"""COCO images of one person whom the captions call a man or a woman, with masks that people drew.
+"""COCO images of one person whom the captions call a man or a woman, with hand-drawn masks.
 
-Source, one of two:
+Source: one of the following two.
 
-- MS COCO (cocodataset.org, "2017 Train images" and the like and "2017 Train/Val annotations"; annotations CC BY 4.0,
+- MS COCO (cocodataset.org, for example "2017 Train images" and "2017 Train/Val annotations"; annotations CC BY 4.0,
   each image under its own Flickr licence) as downloaded and unpacked: `annotations/captions_SPLIT.json`,
   `annotations/instances_SPLIT.json` and the images in `SPLIT/`, for one or more of the splits train2017, val2017,
-  train2014, val2014; they may be inside a folder `coco/`. Few images fit the rule, so train2017 is needed for 5,000.
-  `masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png` (ID: 12 digits), in the size of the image,
-  0 outside.
-- the published Saliency-Bench release (Google Drive): `image/{man,woman}/*.jpg` (or `men`, `women`) and
+  train2014, val2014. They may be inside a folder `coco/`. Few images meet the conditions, so 5,000 images require
+  train2017. The optional folder `masks/` contains hand-drawn masks, `ID.png` or `ANNOTATOR/ID.png` (ID: 12 digits), in
+  the size of the image, with 0 outside the person.
+- The published Saliency-Bench release (Google Drive): `image/{man,woman}/*.jpg` (or `men`, `women`) and
   `attention_label/*.csv` with the columns `img_idx` and `attention` (a JSON array of 224 x 224 numbers).
 """
 
@@ -38,12 +38,13 @@ PRIVATE = ("annotations",)
 EXAMPLE = {"min_area": 0.0, "outline": True}
 PAPER_COUNTS = {"samples": 5000, "masks": 3454, "label": {"man": 2500, "woman": 2500}}
 CITATION = _coco.CITATION
-RULE = """The label is the word, man or woman, that the captions of an image use: whole words in any case; no caption
-may use the other word or a plural. Exactly one person and no crowd is annotated, and fills at least `min_area` of the
-image. From the remaining images, `per_class` are drawn per class. The mask was drawn by annotators, if `masks/` or the
-study given as `annotations` has one; otherwise the sample has no mask. With the option `outline`, the outline of the
-person in COCO is used instead, although it was not drawn as an explanation; `mask_source` names the source, so that
-scores of the two are not mixed. Images, labels and masks of the published release are used unchanged."""
+RULE = """The label is the word, man or woman, that the captions of an image contain as a whole word in upper or lower
+case. No caption may contain the other word or a plural. Exactly one person and no crowd is annotated, and this person
+covers at least `min_area` of the image. From the images that meet these conditions, `per_class` images are drawn per
+class. The mask was drawn by annotators and comes from `masks/` or from the study passed as `annotations`. Without a
+drawn mask, the sample has no mask. With the option `outline`, the outline of the person in COCO replaces a missing
+mask, although it was not drawn as an explanation. `mask_source` names the source of the mask, so that scores of the two
+types are not mixed. Images, labels and masks of the published release are used unchanged."""
 
 CLASSES = ["man", "woman"]
 ALIASES = {"man": "man", "men": "man", "male": "man", "woman": "woman", "women": "woman", "female": "woman"}
@@ -71,19 +72,19 @@ def samples(
     annotations: str = "",
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the chosen images in the order of their ids.
+    """Yield one job per drawn image, ordered by image id.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        min_area: smallest share of the image that the person fills.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        min_area: smallest fraction of the image that the person may cover.
         per_class: number of images per class; 0 for all.
-        outline: if no annotator drew a mask, use the outline of the person in COCO; `mask_source` names the source.
-        annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`.
-        seed: seed of the random choice.
+        outline: if no annotator drew a mask, use the outline of the person in COCO; `mask_source` then is outline.
+        annotations: store of an annotation study (study.db or a PostgreSQL URL) to use instead of `masks/`.
+        seed: seed for drawing images.
     """
     if not 0 <= min_area < 1 or per_class < 0:
-        raise UserError("gender-xai: min_area must be a share from 0 to 1, and per_class a number of images from 0")
+        raise UserError("gender-xai: min_area must be from 0 to 1, and per_class must be at least 0")
     root = needed(source, "gender-xai", f"{_coco.HOME}, or {_release.HOME}")
     if release := _release.root_in(root):
         for job in _release.jobs(release, log, ALIASES):
@@ -99,7 +100,7 @@ def samples(
     names = sorted(keep["man"] | keep["woman"])
     for label in CLASSES:
         if surplus := sum(kind == label for _, kind, _ in chosen.values()) - len(keep[label]):
-            log.remark(label, f"{surplus} more images of this class fit the rule and were not drawn")
+            log.remark(label, f"{surplus} more images of this class meet the conditions and were not drawn")
     log.expected = len(names)
     for name in names:
         entry, label, person = chosen[name]
@@ -110,7 +111,7 @@ def samples(
 
 
 def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_coco.CocoEntry, str, dict]]:
-    """Return {image id: (entry, label, the person)} of images whose captions mention man or woman."""
+    """Return {image id: (entry, label, annotation of the person)} of images that meet the conditions of the dataset."""
     chosen_images: dict[str, tuple[_coco.CocoEntry, str, dict]] = {}
     seen: set[str] = set()
     for split in _coco.splits_of(root, ("captions", "instances")):
@@ -130,14 +131,14 @@ def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_c
 
 
 def words_of(captions: list[str]) -> set[str]:
-    """Return the words of captions that decide the label."""
+    """Return the words in the captions that determine the label (man, men, woman, women), in lower case."""
     return {word.lower() for caption in captions for word in WORD.findall(caption)}
 
 
 def unfit(words: set[str], people: list[dict], least: float) -> str | None:
-    """Return why an image is left out, or None."""
+    """Return why an image is left out, or None if it is kept."""
     if len({LABEL_OF[word] for word in words}) > 1:
-        return "captions mention a man and a woman"
+        return "the captions mention a man and a woman"
     if words & {"men", "women"} or len(people) > 1 or any(person.get("iscrowd") for person in people):
         return "several people"
     if not people:
@@ -155,16 +156,16 @@ def sample_of(
     frame: tuple[int, int],
     outline: Any,
 ) -> dict | None:
-    """Return the sample of an image.
+    """Return the sample of an image, or log the reason and return None if the image is left out.
 
     Args:
-        log: receives the reason if it is left out.
-        name: name of the image.
-        path: path of the picture.
-        split: split of the source.
-        label: label of the sample.
-        masks: masks that people drew.
-        frame: size of the picture of the outline.
+        log: Build log, which records the reason.
+        name: Name of the image.
+        path: Path of the image.
+        split: Split of the source.
+        label: Label of the sample.
+        masks: Hand-drawn masks.
+        frame: Size of the image that the outline refers to.
         outline: COCO's segmentation of the person, or None.
     """
     picture = picture_of(log, name, path)
@@ -191,17 +192,17 @@ def sample_of(
 
 
 def of_release(log: BuildLog, path: Path, label: str, place: _release.Location | None) -> dict | None:
-    """Return the sample of an image of the published release."""
+    """Return the sample of an image of the published release, or log the reason and return None if it is left out."""
     sample = _release.sample_of(log, path, label, place)
     return sample and sample | {"mask_source": None if sample["mask"] is None else ORIGINS[0]}
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     _coco.example(folder, count, side)
     _examples.save(folder / "masks/000000000001.png", _examples.drawn(16, side)["mask"].astype(np.uint8) * 255)
 
 
 def example_release(folder: Path, count: int, side: int) -> None:
-    """Write a small source in another layout of the raw data."""
+    """Write an example source in the layout of the Saliency-Bench release."""
     _release.example(folder, count, side, ("men", "women"))

@@ -1,10 +1,11 @@
-"""Grids of a dataset's images from different classes, each classified confidently by a classifier.
+"""Grids of a dataset's images from different classes. A classifier classifies each image confidently.
 
     saliency-bench build grid-xai --from shapes --model models/net --out grids
 
-Source: the folder of a built dataset; the classifier `--model` chooses among its images. The mask is the cell of the
-target class, so that `saliency_energy` on it is the grid pointing game, GridPG (Boehle et al., 2021; Rao et al., 2022):
-a map that explains this class and no other lies in its cell. Chance is 1 / cells^2, 1/4 by default.
+Source: the folder of a built dataset. The classifier `--model` selects images of this dataset. The mask is the cell of
+the target class, so that `saliency_energy` with this mask is the grid pointing game, GridPG (Boehle et al., 2021; Rao
+et al., 2022): a map that explains the target class only has all its energy inside this cell. The score at chance level
+is 1 / cells^2, which is 1/4 by default.
 """
 
 from collections.abc import Iterator
@@ -40,17 +41,18 @@ CITATION = """@inproceedings{boehle2021convolutional,
   booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition},
   year = {2022}
 }"""
-RULE = """Grids of `cells` x `cells` prepared images of the split that the classifier classifies correctly with a
-probability of `confidence` or more, one of each `group`. All images of a grid have different classes, and no image is
-in two grids; the classes with the most images left come first. Positions and target are drawn by the seed. `label` is
-the target's class, the mask its cell; `labels_of_cells` and `images_of_cells` list the cells row by row. A cell has the
-size of the classifier's images. In a run, its `prepare` scales the grid, and with it the cells, into the frame; a frame
-that crops cuts off the same share of each cell. The digest of the classifier is in every `image_id`, and so in the
-fingerprint; `chosen_by` names the classifier, and reports of other classifiers mention it."""
+RULE = """A sample is a grid of `cells` x `cells` prepared images of the split. The classifier classifies each of these
+images correctly with a probability of `confidence` or more, and each `group` contributes at most one image. All images
+of a grid have different classes, and no image is in two grids. The classes with the most unused images are chosen
+first. Positions and target are drawn by the seed. `label` is the class of the target, and the mask is the target's
+cell. `labels_of_cells` and `images_of_cells` list the cells row by row. A cell has the size of the classifier's input
+images. In a run, the classifier's `prepare` resizes the whole grid to the input size. If `prepare` crops, it removes
+the same fraction of each cell. The digest of the classifier is part of every `image_id` and thus of the fingerprint.
+`chosen_by` names the classifier, and reports on other classifiers mention it."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the classes of the dataset."""
+    """Return the columns of the grids, with the classes of the dataset."""
     from datasets import ClassLabel, Value
 
     texts = ("labels_of_cells", "images_of_cells", "chosen_by", "chosen_by_digest")
@@ -60,10 +62,11 @@ def features(classes: dict[str, list[str]]) -> dict:
 def check(*, model: str, cells: int, confidence: float, count: int, **others: object) -> None:
     """Raise UserError for invalid options."""
     if not model:
-        raise UserError("grid-xai needs the classifier that chooses its images: --model M (a folder or a Hub id)")
+        raise UserError("grid-xai needs the classifier that selects the images; pass --model M (a folder or a Hub id)")
     if cells < 2 or count < 1 or not 0 <= confidence <= 1:
         raise UserError(
-            f"grid-xai needs cells >= 2, count >= 1 and a confidence from 0 to 1; got {cells}, {count} and {confidence}"
+            f"grid-xai: cells must be at least 2, count at least 1 and confidence from 0 to 1; got {cells}, {count}, "
+            f"{confidence}"
         )
 
 
@@ -82,15 +85,15 @@ def samples(
     """Yield the grids in order.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        model: the classifier that chooses the images, a folder or Hub id.
+        source: folder of the built dataset.
+        log: build log, which records what is left out and why.
+        model: classifier that selects the images, as a folder or Hub id.
         split: split of the dataset.
         cells: number of cells per row and column.
         confidence: smallest probability of the correct class.
         count: largest number of grids.
-        label_map: JSON file {dataset class: model class}, if their classes differ (default: by name).
-        seed: seed of grids, places and targets.
+        label_map: JSON file {dataset class: model class}, if their classes differ (default: match classes by name).
+        seed: seed for drawing grids, positions and targets.
     """
     from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.data.loading import load_dataset
@@ -100,7 +103,9 @@ def samples(
     folder = needed(source, "grid-xai", "a built dataset, --from DIR")
     rows = load_dataset(str(folder), split=split)
     if not hasattr(rows.features.get("label"), "names"):
-        raise UserError(f"{folder} has no labels; grid-xai puts images of different classes together")
+        raise UserError(
+            f"{folder} has no labels, but grid-xai combines images of different classes; use a dataset with labels"
+        )
     classifier, names = load_classifier(model), rows.features["label"].names
     log.classes = {"label": list(names)}
     chosen = confident(rows, classifier, names, label_map or None, confidence)

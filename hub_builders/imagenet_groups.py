@@ -1,10 +1,10 @@
-"""ImageNet validation as triplets of image, class and group of similar classes, for questions such as "why a car?".
+"""ImageNet validation images with their class and group of similar classes, for explanations such as "why a car?".
 
 Source: the validation images of ILSVRC 2012 (image-net.org or kaggle.com/c/imagenet-object-localization-challenge; for
 non-commercial research and education only), in any layout that imagenet-val reads. Boxes are not needed.
 
-Only the annotations are published, one row per image with the name of its file. With the source, the images are added:
-load_dataset("imagenet-groups", source=DIR).
+Only the annotations are published, with one row per image and the name of its file. To add the images, pass the folder
+of the raw data: load_dataset("imagenet-groups", source=DIR).
 """
 
 from collections.abc import Iterator
@@ -33,10 +33,11 @@ CITATION = f"""{_imagenet.CITATION}
   author = {{Elisha, Yehonatan and Cohen, Seffi and Barkan, Oren and Koenigstein, Noam}},
   year = {{2025}}
 }}"""
-RULE = """The class comes from the source. Its group is its smallest category in WordNet 3.0 with 5 to 50 classes. A
-class without such a category is merged with the nearest categories inside its smallest category of more than 50
-classes, until the group has five classes. A group is named after its category, a merged group after all its categories.
-`class_group` is the name of the group, `group_wnids` lists its classes, and `wnid` is the class. There are no masks."""
+RULE = """The class comes from the source. The group of a class is the smallest category in WordNet 3.0 that contains
+the class and has 5 to 50 classes. If there is no such category, the class is merged with the nearest categories inside
+the smallest category of more than 50 classes that contains it, until the group has five classes. A group is named after
+its category, or after all its categories if it is merged. `class_group` is the name of the group, `group_wnids` lists
+its classes, and `wnid` is the class. There are no masks."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
@@ -48,11 +49,11 @@ def features(classes: dict[str, list[str]]) -> dict:
 
 
 def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
-    """Yield the images in the order of their names.
+    """Yield one job per image, ordered by name.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
     """
     root = root_of(source, "imagenet-groups")
     names = classes_of(root)
@@ -65,7 +66,7 @@ def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
 
 
 def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, name, path)
     group, members = group_of(wnid)
     about = {"label": label, "wnid": wnid, "class_group": group, "group_wnids": members}
@@ -75,5 +76,5 @@ def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str) -> di
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in Kaggle's layout, with `count` samples of about `side` pixels."""
+    """Write an example source in Kaggle's layout: `count` samples with images of about `side` x `side` pixels."""
     _imagenet.example(folder, count, side)

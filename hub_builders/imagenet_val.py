@@ -3,20 +3,19 @@
 Source: the validation images of ILSVRC 2012 (image-net.org, after registration; non-commercial research and education
 only) as downloaded and unpacked, in one of three layouts:
 
-- the layout of image-net.org: `ILSVRC2012_val_*.JPEG` of ILSVRC2012_img_val.tar (in `val/`, `ILSVRC2012_img_val/` or
-the
-  source folder itself) and `ILSVRC2012_devkit_t12/` of ILSVRC2012_devkit_t12.tar.gz, which lists the classes; for the
-  masks also the boxes of ILSVRC2012_bbox_val_v3.tgz, `ILSVRC2012_bbox_val_v3/val/*.xml` or `val/*.xml`;
-- the layout of Kaggle (kaggle.com/c/imagenet-object-localization-challenge): `ILSVRC/Data/CLS-LOC/val/*.JPEG`,
-  `LOC_val_solution.csv` and `LOC_synset_mapping.txt`;
-- one folder per class, as created by training scripts: `val/n01440764/*.JPEG`. Files whose names begin or end with
-  the class, `n01440764_*.JPEG` or `*_n01440764.JPEG` (val_images.tar.gz of the Hub), may lie in `val/` or in the source
-  folder itself. Boxes as above.
+- The layout of image-net.org: `ILSVRC2012_val_*.JPEG` from ILSVRC2012_img_val.tar (in `val/`, `ILSVRC2012_img_val/` or
+  the source folder itself) and `ILSVRC2012_devkit_t12/` from ILSVRC2012_devkit_t12.tar.gz, which lists the classes. The
+  masks also require the boxes from ILSVRC2012_bbox_val_v3.tgz: `ILSVRC2012_bbox_val_v3/val/*.xml` or `val/*.xml`.
+- The layout of Kaggle (kaggle.com/c/imagenet-object-localization-challenge): `ILSVRC/Data/CLS-LOC/val/*.JPEG`,
+  `LOC_val_solution.csv` and `LOC_synset_mapping.txt`.
+- One folder per class, as created by training scripts: `val/n01440764/*.JPEG`. Files whose names begin or end with
+  the class, `n01440764_*.JPEG` or `*_n01440764.JPEG` (val_images.tar.gz on the Hub), may be in `val/` or in the source
+  folder itself. Boxes are optional and read as in the layout of image-net.org.
 
-The names of the classes come from `LOC_synset_mapping.txt`, `synset_words.txt`, `imagenet_class_index.json` or the
-devkit's `meta.mat`, whichever exists; otherwise 1,000 class folders get the package's own names. The classes are in the
-order of their WordNet ids, like in pretrained classifiers. If the training images exist (`ILSVRC/Data/CLS-LOC/train/`
-or `train/`, one folder per class), training images are drawn from them.
+The names of the classes come from the first existing file of `LOC_synset_mapping.txt`, `synset_words.txt`,
+`imagenet_class_index.json` and the devkit's `meta.mat`. Without these files, 1,000 class folders get the names that are
+included in the package. The classes are sorted by WordNet id, as in pretrained classifiers. If the training images
+exist (`ILSVRC/Data/CLS-LOC/train/` or `train/`, one folder per class), training images are drawn from them.
 """
 
 from collections.abc import Iterator
@@ -54,16 +53,16 @@ TERMS = ("imagenet-terms-of-access", "https://www.image-net.org/download.php")
 REDISTRIBUTE = False
 PAPER_COUNTS: dict = {}
 CITATION = _imagenet.CITATION
-RULE = """The classes are the classes of the source, in the order of their WordNet ids, by their names (with the WordNet
-id if two have the same name). The mask is the union of the boxes of the class (`LOC_val_solution.csv`, or the XML of
-ILSVRC2012_bbox_val_v3.tgz); images without boxes are kept without a mask. Boxes refer to the file as stored. `wnid` is
-the WordNet id, `class_group` the name of the class's group of similar classes (imagenet-groups lists its classes).
-`test` holds the validation images of the source; `train` and `validation` (split by a hash, 85 to 15) hold
-`train_per_class` of its training images per class, if it has them, without masks."""
+RULE = """The classes are the classes of the source, sorted by WordNet id. If two classes have the same name, the
+WordNet id is added to the name. The mask is the union of the boxes of the class, from `LOC_val_solution.csv` or from
+the XML of ILSVRC2012_bbox_val_v3.tgz. Images without boxes have no mask. Boxes refer to the file as stored. `wnid` is
+the WordNet id, and `class_group` is the name of the group of similar classes (imagenet-groups lists its classes).
+`test` contains the validation images of the source. `train` and `validation` (split by a hash, 85 to 15) contain
+`train_per_class` training images per class, without masks, if the source has training images."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the classes of the source."""
+    """Return the columns of the dataset, with the classes of the source."""
     from datasets import ClassLabel, Value
 
     return {"label": ClassLabel(names=classes["label"]), "wnid": Value("string"), "class_group": Value("string")}
@@ -72,18 +71,18 @@ def features(classes: dict[str, list[str]]) -> dict:
 def samples(
     source: Path | None, log: BuildLog, *, parts: str = "all", train_per_class: int = 50, seed: int = 0
 ) -> Iterator[Job]:
-    """Yield the evaluation images, then the training images, in the order of their names.
+    """Yield one job per image, first the evaluation images, then the training images, ordered by name.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
         parts: all, or test to leave out the training images.
         train_per_class: number of training images per class; 0 for all.
-        seed: seed of the random choice and of the parts train and validation.
+        seed: seed for drawing images and for the split into train and validation.
     """
     training = with_training("imagenet-val", parts)
     if train_per_class < 0:
-        raise UserError("imagenet-val: train_per_class must be a number of images from 0")
+        raise UserError("imagenet-val: train_per_class must be at least 0")
     root = root_of(source, "imagenet-val")
     names = classes_of(root)
     log.classes = {"label": list(names.values())}
@@ -101,7 +100,7 @@ def samples(
 def training_images(
     root: Path, names: dict[str, str], count: int, seed: int, log: BuildLog
 ) -> dict[str, tuple[Path, str]]:
-    """Return {image name: (file, WordNet id)} of the chosen training images."""
+    """Return {image name: (file, WordNet id)} of the drawn training images."""
     base = first_folder(root, "ILSVRC/Data/CLS-LOC/train", "train", "ILSVRC2012_img_train")
     if base is None:
         log.remark("train", "the source has no training images; there is no train or validation split")
@@ -114,14 +113,14 @@ def training_images(
 
 
 def training_sample(log: BuildLog, name: str, path: Path, wnid: str, label: str, split: str) -> dict | None:
-    """Return the sample of a training image."""
+    """Return the sample of a training image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, name, path)
     about = {"label": label, "wnid": wnid, "class_group": group_of(wnid)[0], "source_split": "train", "split": split}
     return picture and {"image_id": name, "image": picture, "mask": None} | about
 
 
 def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str, boxes: Boxes | Path | None) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
@@ -131,24 +130,24 @@ def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str, boxes
 
 
 def boxes_in(boxes: Boxes | Path | None, wnid: str, picture: Picture) -> Boxes:
-    """Return the boxes of a class, turned with the picture; boxes in a table refer to the file as stored."""
+    """Return the boxes of a class, turned with the image. Boxes from a table refer to the file as stored."""
     if isinstance(boxes, Path):
         return [box for kind, box in shown_boxes(xml_of(boxes), picture) if kind == wnid]
     return [turned_box(box, picture.orientation, *picture.stored) for box in boxes or []]
 
 
 def union(boxes: Boxes, picture: Picture) -> np.ndarray:
-    """Return the union of boxes, bool (H, W)."""
+    """Return the union of boxes as a mask, bool (H, W)."""
     if not boxes:
         raise UnreadableError("no box")
     return np.any([rasterised(box, picture.height, picture.width) for box in boxes], axis=0)
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in Kaggle's layout, with `count` samples of about `side` pixels."""
+    """Write an example source in Kaggle's layout: `count` samples with images of about `side` x `side` pixels."""
     _imagenet.example(folder, count, side)
 
 
 def example_devkit(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the layout of image-net.org."""
+    """Write an example source in the layout of image-net.org."""
     _imagenet.example_devkit(folder, count, side)

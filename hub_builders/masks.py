@@ -1,11 +1,10 @@
-"""A dataset with the masks that people drew on its images in a study (`saliency-bench annotate`).
+"""A dataset with the masks that annotators drew on its images in a study (`saliency-bench annotate`).
 
     saliency-bench annotate --dataset photos --store study.db
     saliency-bench build masks --dataset photos --annotations study.db --out my-data
     saliency-bench run --dataset my-data --model M --explainers gradcam random --metrics saliency_miou --out runs/first
 
-Source: the folder of the study's dataset, as given to `annotate` (a built dataset or a folder of pictures), and the
-store of the study.
+Source: the dataset that was passed to `annotate` (a built dataset or a folder of images), and the store of the study.
 """
 
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 VERSION = "1"
 OWN_DATA = "dataset"
 DERIVED = True
-SECTION = "made from a dataset and the masks that people drew on it"
+SECTION = "made from a dataset and hand-drawn masks"
 USAGE = "--dataset photos --annotations study.db"
 ALSO_CALLED = ("annotations", "study")
 TITLE = "Masks of a study"
@@ -37,15 +36,16 @@ LICENSE = _own.LICENSE
 REDISTRIBUTE = False
 PAPER_COUNTS: dict = {}
 PRIVATE = ("annotations",)
-GROUP = "the image, if the study asked about several of its classes"
+GROUP = "the image, if the study includes several classes of an image"
 SPLIT = "test"
 CITATION = _own.CITATION
-RULE = """One sample per image of the dataset, with the picture that people saw: upright, 8 bits. The mask is the
-consensus of the counted answers by the rule `rule`: `half`, the pixels that at least half of the people marked (for two
-people the union), `majority`, more than half (for two people the intersection), or `staple`. Skipped and rejected
-answers do not count, nor do answers of people whose mean IoU with the honeypots is below `honeypot_iou`. An image
-without an answer has no mask; "no region" counts as an empty mask. Images that the study left out because the dataset
-already has their mask keep that mask: `mask_source` names the source."""
+RULE = """Each image of the dataset is one sample. The image is the version that annotators saw: upright, with 8 bits.
+The mask is the consensus of the annotators' masks by the rule `rule`: `half` (pixels that at least half of the
+annotators marked; for two annotators the union), `majority` (pixels that more than half marked; for two annotators the
+intersection), or `staple`. Skipped and rejected answers are ignored, and so are all answers of annotators whose mean
+IoU with the honeypots is below `honeypot_iou`. An image without an answer has no mask. The answer "no region" is an
+empty mask. Images that the study left out because the dataset already has their mask keep this mask. `mask_source`
+names the source of the mask."""
 
 
 def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object) -> None:
@@ -54,7 +54,7 @@ def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object)
     from saliency_bench.studies.agreement import RULES
 
     if not annotations:
-        raise UserError("masks needs the store of the study: --annotations study.db")
+        raise UserError("masks needs the store of the study; pass --annotations study.db")
     if rule not in RULES:
         raise unknown("consensus rule", rule, RULES)
     if not 0 <= honeypot_iou <= 1:
@@ -62,7 +62,7 @@ def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object)
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the classes of the dataset."""
+    """Return the columns of the dataset, with the classes of the original dataset."""
     from datasets import ClassLabel, Value
 
     return {
@@ -86,19 +86,19 @@ def samples(
     honeypot_iou: float = 0.0,
     seed: int = 0,
 ) -> Iterator[dict]:
-    """Yield the images in the order of the dataset.
+    """Yield the samples in the order of the dataset.
 
     Args:
-        source: the folder of the dataset.
-        log: receives what is left out, and why.
+        source: folder of the dataset.
+        log: build log, which records what is left out and why.
         annotations: store of the study, study.db or a PostgreSQL URL.
-        study: name of the study, if the store holds several.
+        study: name of the study, if the store contains several.
         split: split of the dataset.
-        rule: rule of the consensus, half, majority or staple.
-        people: people whose masks count (default: everybody's).
-        exclude: people to leave out.
-        accepted: only masks that a reviewer has accepted.
-        honeypot_iou: leave out people whose mean IoU with the honeypots is below this value.
+        rule: rule for the consensus: half, majority or staple.
+        people: annotators whose masks are used (default: all).
+        exclude: annotators to leave out.
+        accepted: use only masks that a reviewer has accepted.
+        honeypot_iou: leave out annotators whose mean IoU with the honeypots is below this value.
         seed: not used.
     """
     from saliency_bench.data.loading import find
@@ -114,7 +114,9 @@ def samples(
     finally:
         store.close()
     if strangers := sorted(set(answers) - set(annotating.images.units)):
-        raise UserError(f"the study is of another dataset: {source} has no image {strangers[0]}")
+        raise UserError(
+            f"the study belongs to another dataset: {source} has no image {strangers[0]}; pass the dataset of the study"
+        )
     labels = {unit: annotating.images.label(unit) or "image" for unit in annotating.images.units}
     log.classes = {"label": sorted(set(labels.values()))}
     _remark_pairs(log, answers, rule)
@@ -126,22 +128,25 @@ def samples(
 
 
 def _remark_pairs(log: BuildLog, answers: "dict[str, list[Answer]]", rule: str) -> None:
-    """Log how many images were marked by two people, because then the rule decides between union and intersection."""
+    """Log how many images two annotators marked, because for two the rule decides between union and intersection."""
     pairs = sum(len(of_image) == 2 for of_image in answers.values())
     if pairs and rule != "staple":
         result = "union" if rule == "half" else "intersection"
-        log.remark("consensus", f"{pairs} of {len(answers)} images have two people; their mask is the {result} of both")
+        log.remark(
+            "consensus",
+            f"{pairs} of {len(answers)} images have masks of two people; the consensus is the {result} of both",
+        )
 
 
 def sample_of(log: BuildLog, unit: str, annotating: "Annotating", answers: "list[Answer]", rule: str) -> dict | None:
-    """Return the sample of an image.
+    """Return the sample of an image, or log the reason and return None if the image is left out.
 
     Args:
-        log: receives the reason if it or its mask is left out.
-        unit: unit of the study.
-        annotating: the study.
-        answers: answers to this image.
-        rule: rule of the consensus.
+        log: Build log, which records why the image or its mask is left out.
+        unit: Unit of the study.
+        annotating: Study.
+        answers: Answers for this image.
+        rule: Rule for the consensus.
     """
     images = annotating.images
     try:
@@ -170,13 +175,13 @@ def sample_of(log: BuildLog, unit: str, annotating: "Annotating", answers: "list
 def _mask(
     log: BuildLog, unit: str, sha256: str, annotating: "Annotating", answers: "list[Answer]", rule: str
 ) -> np.ndarray | None:
-    """Return the consensus; if there is none, log the reason and return None."""
+    """Return the consensus mask, or log the reason and return None if there is none."""
     from saliency_bench.studies.agreement import consensus
 
     if not answers:
-        log.leave_out(unit, "mask", "no answer that counts")
+        log.leave_out(unit, "mask", "the image has no valid answer")
         return None
     if any(answer.image_sha256 not in (None, sha256) for answer in answers):
-        log.leave_out(unit, "mask", "drawn on another image")
+        log.leave_out(unit, "mask", "the mask was drawn on another image")
         return None
     return consensus([annotating.pixels(answer) for answer in answers], rule)

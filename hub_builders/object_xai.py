@@ -1,11 +1,12 @@
 """PASCAL VOC 2012: images with objects of exactly one of 20 classes, with their outlines as mask.
 
 Source: the folder of PASCAL VOC 2012 (host.robots.ox.ac.uk/pascal/VOC, VOCtrainval_11-May-2012.tar; the images come
-from Flickr and are for research only) as downloaded and unpacked: `VOCdevkit/VOC2012/`, or the folder that holds it,
+from Flickr and are for research only) as downloaded and unpacked: `VOCdevkit/VOC2012/`, or the folder that contains it,
 with `JPEGImages/`, `SegmentationClass/` and `ImageSets/Segmentation/{train,val}.txt`.
 
-`--segmentation augmented` adds the labels of the Semantic Boundaries Dataset (Hariharan et al. 2011): either its
-`benchmark_RELEASE/dataset/cls/*.mat` in the source folder, or a re-pack as `SegmentationClassAug/*.png` in VOC2012.
+`--segmentation augmented` adds the labels of the Semantic Boundaries Dataset (Hariharan et al. 2011). These are either
+its original files `benchmark_RELEASE/dataset/cls/*.mat` in the source folder, or a copy as PNG files
+`SegmentationClassAug/*.png` in VOC2012.
 """
 
 from collections.abc import Iterator
@@ -28,11 +29,12 @@ TERMS = _voc.TERMS
 REDISTRIBUTE = False
 PAPER_COUNTS = {"samples": 4318, "masks": 4318}
 CITATION = _voc.CITATION
-RULE = """An image is kept if its segmentation shows objects of exactly one class; that class is the label, and its
-pixels are the mask. Index 0 is background and 255 the void border, which belongs to no mask. With
+RULE = """An image is kept if its segmentation shows objects of exactly one class. This class is the label, and its
+pixels are the mask. Index 0 is background and 255 is the void border, which belongs to no mask. With
 `segmentation=augmented`, images outside VOC's own segmentation lists get their labels from the Semantic Boundaries
-Dataset, as is usual. `source_split` is VOC's own split. The paper's 4,318 images match neither list: 1,860 images of
-the original segmentation and 7,673 of the augmented one show only one class; the paper does not say which it used."""
+Dataset, as is usual. `source_split` is VOC's own split. The paper has 4,318 images and does not state which
+segmentation it used. Neither matches: 1,860 images of the original segmentation and 7,673 images of the augmented
+segmentation show only one class."""
 
 
 def features() -> dict:
@@ -43,11 +45,11 @@ def features() -> dict:
 
 
 def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original") -> Iterator[Job]:
-    """Yield the segmented images in the order of their names.
+    """Yield one job per segmented image, ordered by name.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
         segmentation: original, or augmented by the Semantic Boundaries Dataset.
     """
     if segmentation not in ("original", "augmented"):
@@ -69,17 +71,17 @@ def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original
 
 
 def sample_of(log: BuildLog, name: str, path: Path, mask: Path | None, split: str | None) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
     try:
         if mask is None:
-            raise UnreadableError("in a segmentation list, but no such file in SegmentationClass/")
+            raise UnreadableError("a segmentation list contains the image, but SegmentationClass/ does not")
         labels = _voc.labels(mask, picture)
         classes = _voc.classes_in(labels)
         if len(classes) != 1:
-            raise UnreadableError("objects of several classes" if classes else "no object: background and void only")
+            raise UnreadableError("objects of several classes" if classes else "no object, only background and void")
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))
         return None

@@ -1,10 +1,13 @@
-"""OpenImages animals: 95 kinds of animals, with ten evaluation pictures of each and the animals' boxes as mask.
+"""OpenImages animals: 95 species or groups of animals, with ten evaluation images of each and boxes as masks.
 
-Source: a folder with parts of Open Images V6 or V7 (storage.googleapis.com/openimages; annotations CC BY 4.0, images CC
-BY 2.0) as downloaded: `bbox_labels_600_hierarchy.json`, `class-descriptions-boxable.csv`, the boxes
-`SPLIT-annotations-bbox.csv` (also `oidv6-train-annotations-bbox.csv`), the lists of who took the images
-`SPLIT-images-with-rotation.csv` (also `train-images-boxable-with-rotation.csv`; without one, each image is its own
-group), and the images `SPLIT/IMAGE_ID.jpg`, for one or more of the splits train, validation and test.
+Source: a folder with the following files of Open Images V6 or V7 (storage.googleapis.com/openimages; annotations CC BY
+4.0, images CC BY 2.0) as downloaded, for one or more of the splits train, validation and test.
+
+- The hierarchy `bbox_labels_600_hierarchy.json` and the names `class-descriptions-boxable.csv`.
+- The boxes `SPLIT-annotations-bbox.csv` (also `oidv6-train-annotations-bbox.csv`).
+- The images `SPLIT/IMAGE_ID.jpg`.
+- Optional: the lists of photographers `SPLIT-images-with-rotation.csv` (also `train-images-boxable-with-rotation.csv`).
+  Without such a list, each image is a group of its own.
 """
 
 from collections import Counter
@@ -50,23 +53,24 @@ CITATION = """@article{kuznetsova2020open,
   journal = {International Journal of Computer Vision},
   year = {2020}
 }"""
-RULE = """Images with boxes of animals of exactly one kind (below `Animal` in the source's hierarchy;
-if a kind and a more general kind that contains it are present, the more specific one counts), whatever else they show.
-For each of the `kinds` most frequent kinds, `per_class` images are drawn for `test`, and from the others
-`train_per_class` for `train` and `validation` (split by a hash, 85 to 15), none by a photographer of `test`. The mask
-is the union of the animals' boxes, which are relative to the file as stored. `source_split` is the source's split."""
-GROUP = "the photographer, if the source's list of images names them"
+RULE = """The classes are the `kinds` most frequent categories below `Animal` in the source's hierarchy. An image is
+kept if its boxes show animals of exactly one category; other objects are allowed. If a category and a more general
+category that contains it are both present, only the more specific category is considered. For each class, `per_class`
+images are drawn for `test`. From the other images, `train_per_class` images are drawn for `train` and `validation`
+(split by a hash, 85 to 15), without images of photographers in `test`. The mask is the union of the animals' boxes,
+which refer to the file as stored. `source_split` is the source's split."""
+GROUP = "the photographer, if the source has a list of photographers"
 
 HOME = "Open Images, storage.googleapis.com/openimages (annotations CC BY 4.0, images CC BY 2.0)"
 HIERARCHY = "bbox_labels_600_hierarchy.json"
 SPLITS = ("train", "validation", "test")
 CORNERS = ("XMin", "YMin", "XMax", "YMax")
-Boxes = list[tuple[float, float, float, float]]  # shares of width and height
+Boxes = list[tuple[float, float, float, float]]  # fractions of width and height
 Found = dict[str, tuple[Path, str, str, Boxes]]  # {image id: (file, split, kind, boxes)}
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the most frequent kinds as classes."""
+    """Return the columns of the dataset, with the most frequent categories as classes."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=classes["label"])}
@@ -82,19 +86,19 @@ def samples(
     train_per_class: int = 100,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the chosen images in the order of their ids.
+    """Yield one job per drawn image, ordered by image id.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        kinds: number of most frequent kinds.
-        per_class: number of evaluation images per kind; 0 for all, and none for training.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        kinds: number of classes, which are the most frequent categories of animals.
+        per_class: number of evaluation images per class; 0 for all, which leaves none for training.
         parts: all, or test to leave out the training images.
-        train_per_class: number of training images per kind; 0 for all that are left.
-        seed: seed of the random choice and of the parts train and validation.
+        train_per_class: number of training images per class; 0 for all that are left.
+        seed: seed for drawing images and for the split into train and validation.
     """
     if kinds < 1 or min(per_class, train_per_class) < 0:
-        raise UserError("openimages-animals: kinds must be at least 1, and per_class and train_per_class at least 0")
+        raise UserError("openimages-animals: kinds must be at least 1, per_class and train_per_class at least 0")
     training = with_training("openimages-animals", parts)
     root = base_of(needed(source, "openimages-animals", HOME), HIERARCHY)
     shown = images(root, log)
@@ -113,16 +117,16 @@ def samples(
 
 
 def frequent(shown: Found, kinds: int) -> list[str]:
-    """Return the most frequent kinds."""
+    """Return the most frequent categories of animals."""
     counts = Counter(kind for _, _, kind, _ in shown.values())
     return sorted(counts, key=lambda kind: (-counts[kind], kind))[:kinds]
 
 
 def images(root: Path, log: BuildLog) -> Found:
-    """Return the existing images that show one kind of animal.
+    """Return the existing images that show animals of one category only.
 
     Raises:
-        UserError: A part is missing; the message names it.
+        UserError: A required file or folder is missing. The message names it.
     """
     above = animals(json_of(part(root, HIERARCHY, HOME), dict))
     names = descriptions(part(root, "class-descriptions-boxable.csv", HOME))
@@ -139,26 +143,26 @@ def images(root: Path, log: BuildLog) -> Found:
             kinds = {kind for kind, _ in listed}
             special = {kind for kind in kinds if not any(kind in above[other] for other in kinds)}
             if len(special) > 1:
-                log.leave_out(name, "image", "animals of several kinds")
+                log.leave_out(name, "image", "animals of several categories")
             elif (kind := special.pop()) not in names:
                 log.leave_out(name, "image", f"{kind} is not in class-descriptions-boxable.csv")
             else:
                 shown[name] = (files[name], split, names[kind], [box for _, box in listed])
         for name in sorted(set(files) - set(boxes)):
-            log.leave_out(name, "image", "no box of an animal")
+            log.leave_out(name, "image", "no box contains an animal")
     if not shown:
-        raise UserError(f"{root} has no image with animals of one kind; {HOME}")
+        raise UserError(f"{root} has no image with animals of a single category; {HOME}")
     return shown
 
 
 def photographers(root: Path, shown: Found, log: BuildLog) -> dict[str, str]:
-    """Return {image id: address of the photographer} for the images in the lists."""
+    """Return {image id: URL of the photographer} for the images in the lists of photographers."""
     by: dict[str, str] = {}
     for split in sorted({split for _, split, _, _ in shown.values()}):
         lists = [root / f"{split}-{kind}-with-rotation.csv" for kind in ("images", "images-boxable")]
         path = next((path for path in lists if path.is_file()), None)
         if path is None:
-            log.remark(lists[0].name, "not in the source: images of one photographer count as independent")
+            log.remark(lists[0].name, "not in the source; images of the same photographer are treated as independent")
             continue
         for _, row in table(path, ["ImageID", "AuthorProfileURL"]):
             if row["ImageID"] in shown and row["AuthorProfileURL"].strip():
@@ -167,7 +171,10 @@ def photographers(root: Path, shown: Found, log: BuildLog) -> dict[str, str]:
 
 
 def animals(root: Any) -> dict[str, set[str]]:
-    """Return {label of a kind of animal: labels of the more general kinds that contain it}. `/m/0jbk` is Animal."""
+    """Return {label of an animal category: labels of the more general categories that contain it}.
+
+    The category Animal has the label `/m/0jbk`.
+    """
     kinds: dict[str, set[str]] = {}
 
     def walk(node: Any, above: tuple[str, ...], inside: bool) -> None:
@@ -182,18 +189,18 @@ def animals(root: Any) -> dict[str, set[str]]:
 
     walk(root, (), False)
     if not kinds:
-        raise UserError(f"{HIERARCHY} has nothing below /m/0jbk (Animal); {HOME}")
+        raise UserError(f"{HIERARCHY} has no category below /m/0jbk (Animal); {HOME}")
     return kinds
 
 
 def descriptions(path: Path) -> dict[str, str]:
-    """Return {label: name}; the file has a header in some versions."""
+    """Return {label: name}, skipping the header that some versions of the file have."""
     split = [line.partition(",") for line in text_of(path).splitlines()]
     return {label.strip(): name.strip() for label, _, name in split if name.strip() and label != "LabelName"}
 
 
 def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> dict[str, list[tuple[str, Any]]]:
-    """Return {image id: [(kind, box)]} of the existing images."""
+    """Return {image id: [(label of the category, box)]} of the existing images."""
     boxes: dict[str, list[tuple[str, Any]]] = {}
     absent: set[str] = set()
     for number, row in table(path, ["ImageID", "LabelName", *CORNERS]):
@@ -209,7 +216,9 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> 
                 raise ValueError
             boxes.setdefault(name, []).append((kind, box))
         except ValueError:
-            log.remark(name, f"{path.name} line {number}: not a box of four shares of the image; skipped")
+            log.remark(
+                name, f"{path.name} line {number} is skipped, because it is not a box of four numbers from 0 to 1"
+            )
     if absent:
         log.remark(path.name, f"{len(absent)} images with boxes of animals are not in the folder of images")
     return boxes
@@ -218,7 +227,7 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> 
 def sample_of(
     log: BuildLog, name: str, path: Path, listed: str, label: str, boxes: Boxes, split: str, group: str | None
 ) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
@@ -228,7 +237,7 @@ def sample_of(
 
 
 def union(boxes: Boxes, picture: Picture) -> np.ndarray:
-    """Return the pixels whose centre lies in a box; boxes are drawn on the file as stored."""
+    """Return the pixels whose centres are inside a box, bool (H, W). Boxes refer to the file as stored."""
     height, width = picture.stored
     rows = (np.arange(height)[:, None] + 0.5) / height
     columns = (np.arange(width) + 0.5) / width
@@ -236,12 +245,12 @@ def union(boxes: Boxes, picture: Picture) -> np.ndarray:
     for left, top, right, bottom in boxes:
         mask |= (rows >= top) & (rows <= bottom) & (columns >= left) & (columns <= right)
     if not mask.any():
-        raise UnreadableError("boxes without a pixel")
+        raise UnreadableError("the boxes contain no pixel")
     return turned(mask, picture.orientation)
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
 
     def node(label: str, *below: dict) -> dict:
         return {"LabelName": label} | ({"Subcategory": list(below)} if below else {})

@@ -1,9 +1,9 @@
 """Oxford-IIIT Pet: 37 breeds of cats and dogs, with the pet's outline as mask.
 
 Source: the folder of Oxford-IIIT Pet (Visual Geometry Group, University of Oxford, robots.ox.ac.uk/~vgg/data/pets;
-CC BY-SA 4.0) as downloaded and unpacked, images.tar.gz and annotations.tar.gz in one place, so that it holds `images/`,
-`annotations/trimaps/` and `annotations/list.txt`; `annotations/trainval.txt`, `annotations/test.txt` and
-`annotations/xmls/` are used where they exist.
+CC BY-SA 4.0) as downloaded, with images.tar.gz and annotations.tar.gz unpacked into the same folder. The folder must
+contain `images/`, `annotations/trimaps/` and `annotations/list.txt`. `annotations/trainval.txt`, `annotations/test.txt`
+and `annotations/xmls/` are optional.
 """
 
 import re
@@ -43,15 +43,15 @@ CITATION = """@inproceedings{parkhi2012cats,
   booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
   year = {2012}
 }"""
-RULE = """The label is the breed of `annotations/list.txt`, or the breed in the file name if the image is not in it.
-The mask is value 1 (pet) of the trimap; with the option `border` also value 3, the border band. Images that are not in
-`annotations/list.txt` are kept without a mask. The paper keeps images of one cat or one dog, which excludes none: its
-7,390 samples are all images of the source. `source_split` is the source's own split, and `head_box` the box of the head
-[xmin, ymin, xmax, ymax] if the source has one."""
-BIASES = """Photographs that owners and fans published: one animal in each, usually large and near the middle.
-Of the 37 breeds 25 are dogs, so about two images in three show one."""
+RULE = """The label is the breed listed in `annotations/list.txt`, or the breed in the file name if the image is not
+listed. The mask contains the pixels with value 1 (pet) in the trimap, and with the option `border` also the pixels with
+value 3 (border band). Images that are not listed in `annotations/list.txt` are kept without a mask. The paper keeps
+images of one cat or one dog, which excludes no image: its 7,390 samples are all images of the source. `source_split` is
+the source's own split, and `head_box` is the box of the head [xmin, ymin, xmax, ymax] if the source has one."""
+BIASES = """The images are photographs published by owners and fans. Each shows one animal, usually large and near the
+centre. 25 of the 37 breeds are dogs, so about two of three images show a dog."""
 
-BREEDS = [  # in the order of CLASS-ID 1 to 37 of list.txt
+BREEDS = [  # CLASS-ID 1 to 37 of list.txt, in this order
     "Abyssinian",
     "american_bulldog",
     "american_pit_bull_terrier",
@@ -106,12 +106,12 @@ def features() -> dict:
 
 
 def samples(source: Path | None, log: BuildLog, *, border: bool = False) -> Iterator[Job]:
-    """Yield the images in the order of their names.
+    """Yield one job per image, ordered by name.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        border: count the trimap's border band (value 3) as pet.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        border: include the trimap's border band (value 3) in the mask.
     """
     root = checked(source)
     listed = class_ids(root / "annotations" / "list.txt")
@@ -123,28 +123,28 @@ def samples(source: Path | None, log: BuildLog, *, border: bool = False) -> Iter
         xml = root / "annotations" / "xmls" / f"{path.stem}.xml"
         yield Job(sample_of, path, trimap, xml, listed.get(path.stem), split.get(path.stem), border)
     for name in sorted(set(listed) - {path.stem for path in files if is_picture(path)}):
-        log.leave_out(name, "image", "in annotations/list.txt, but no such file in images/")
+        log.leave_out(name, "image", "listed in annotations/list.txt, but missing in images/")
 
 
 def checked(source: Path | None) -> Path:
-    """Return the folder that holds images/ and annotations/.
+    """Return the folder that contains images/ and annotations/.
 
     Raises:
-        UserError: A part is missing; the message names it.
+        UserError: A required file or folder is missing. The message names it.
     """
     source = base_of(needed(source, "pet-xai", HOME), "images", "annotations")
     for part in ("images", "annotations", "annotations/list.txt", "annotations/trimaps"):
         there = (source / part).is_file() if part.endswith(".txt") else (source / part).is_dir()
         if not there:
-            raise UserError(f"{source} has no {part}; give the folder as downloaded and unpacked: {HOME}")
+            raise UserError(f"{source} has no {part}; pass the folder as downloaded and unpacked: {HOME}")
     return source
 
 
 def class_ids(path: Path) -> dict[str, int]:
-    """Return {image name: CLASS-ID, 1 to 37} of list.txt.
+    """Read list.txt and return {image name: CLASS-ID, from 1 to 37}.
 
     Raises:
-        UserError: A line is not such a row; the message names it.
+        UserError: A line has another format. The message names the line.
     """
     ids = {}
     for number, line in enumerate(text_of(path, "replace").splitlines(), 1):
@@ -165,7 +165,7 @@ def class_ids(path: Path) -> dict[str, int]:
 
 
 def names_in(path: Path) -> list[str]:
-    """Return the image names of a list."""
+    """Return the image names in a list file."""
     if not path.is_file():
         return []
     lines = text_of(path, "replace").splitlines()
@@ -175,14 +175,19 @@ def names_in(path: Path) -> list[str]:
 def sample_of(
     log: BuildLog, path: Path, trimap: Path, xml: Path, class_id: int | None, split: str | None, border: bool
 ) -> dict | None:
-    """Return the sample of an image; `class_id` is the CLASS-ID of list.txt, None if the image is not in it."""
+    """Return the sample of an image, or log the reason and return None if the image is left out.
+
+    `class_id` is the CLASS-ID in list.txt, or None if the image is not listed.
+    """
     name = path.stem
     if not is_picture(path) or not path.is_file():
         log.leave_out(path.name, "image", "not named like an image file")
         return None
     breed = breed_of(name, class_id, log)
     if breed is None:
-        log.leave_out(name, "image", "no breed: not in annotations/list.txt, and its name begins with none of the 37")
+        log.leave_out(
+            name, "image", "unknown breed: not in annotations/list.txt, and its name does not begin with a breed"
+        )
         return None
     picture = picture_of(log, name, path)
     if picture is None:
@@ -199,20 +204,22 @@ def sample_of(
 
 
 def breed_of(name: str, class_id: int | None, log: BuildLog) -> str | None:
-    """Return the breed, from list.txt or else from the file name; if they differ, the log has a remark."""
+    """Return the breed from list.txt, or else from the file name. If the two differ, log a remark."""
     listed = None if class_id is None else BREEDS[class_id - 1]
     spelled = re.sub(r"_\d+$", "", name)
     by_name = spelled if spelled in BREEDS else None
     if listed and listed != by_name:
-        log.remark(name, f"annotations/list.txt has {listed}, the file name has {by_name or 'no known breed'}")
+        log.remark(
+            name, f"annotations/list.txt lists {listed}, but the file name contains {by_name or 'no known breed'}"
+        )
     return listed or by_name
 
 
 def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool, log: BuildLog) -> np.ndarray | None:
-    """Return the trimap's pet as bool (H, W); if there is no usable one, log the reason and return None."""
+    """Return the mask of the pet, bool (H, W), or log the reason and return None if there is no valid trimap."""
     try:
         if not listed:
-            raise UnreadableError("not in annotations/list.txt")
+            raise UnreadableError("the image is not in annotations/list.txt")
         return pet_of(path, picture, border)
     except UnreadableError as error:
         log.leave_out(name, "mask", str(error))
@@ -220,15 +227,15 @@ def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool,
 
 
 def pet_of(path: Path, picture: Picture, border: bool) -> np.ndarray:
-    """Return the pet of a trimap, bool (H, W)."""
+    """Return the pixels of the pet in a trimap, bool (H, W)."""
     trimap = indices(path, picture, "trimap")
     if not (trimap == FOREGROUND).any():
-        raise UnreadableError("trimap without foreground")
+        raise UnreadableError("the trimap has no foreground")
     return (trimap == FOREGROUND) | (border & (trimap == BORDER))
 
 
 def head_box(path: Path, name: str, picture: Picture, log: BuildLog) -> list[int] | None:
-    """Return [xmin, ymin, xmax, ymax] of the first object, or None if there is no file or no usable box."""
+    """Return [xmin, ymin, xmax, ymax] of the first object in the XML, or None if there is no file or no valid box."""
     if not path.is_file():
         return None
     try:
@@ -236,15 +243,15 @@ def head_box(path: Path, name: str, picture: Picture, log: BuildLog) -> list[int
         if not boxes:
             raise UnreadableError(f"{path.name} has no object/bndbox")
         if len(boxes) > 1:
-            log.remark(name, f"{path.name} marks {len(boxes)} heads; head_box is the first")
+            log.remark(name, f"{path.name} contains {len(boxes)} heads; head_box is the first one")
         return [int(corner) for corner in boxes[0][1]]
     except (UnreadableError, ValueError, OverflowError) as error:  # a corner is NaN or infinite
-        log.remark(name, f"head box left out: {error}")
+        log.remark(name, f"the head box is left out: {error}")
         return None
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     rows = ["#Image CLASS-ID SPECIES BREED ID"]
     for index in range(count):
         name, number = (("Abyssinian", 1), ("beagle", 5), ("pug", 26))[index % 3]

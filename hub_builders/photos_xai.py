@@ -1,10 +1,10 @@
 """Four freely licensed photographs of a cat, a coffee, a rocket and a tripod, with outlines drawn by hand.
 
-Needs no source, but scikit-image (`pip install "saliency-bench[demo]"`), in whose package the photographs are:
-`saliency-bench build photos-xai --out DIR`, or load the dataset by its name.
+The photographs are part of scikit-image (`pip install "saliency-bench[demo]"`), so no source is needed. Build the
+dataset with `saliency-bench build photos-xai --out DIR`, or load it by its name.
 
-They are enough to try explainers on a real network, but too few for any conclusion: with fewer than ten samples there
-are no intervals and no ranks. `--label-map photos_to_imagenet` maps them to the classes of ImageNet.
+Four images are enough to try explainers on a real network, but too few for any conclusion: with fewer than ten samples,
+no intervals and no ranks are computed. `--label-map photos_to_imagenet` maps the classes to classes of ImageNet.
 """
 
 from collections.abc import Iterator
@@ -37,11 +37,11 @@ CITATION = """@article{vanderwalt2014scikit,
   year = {2014}
 }"""
 RULE = """The photographs are `chelsea.png` (by Stefan van der Walt), `coffee.png` (Rachel Michetti), `rocket.jpg`
-(SpaceX) and `camera.png` (Lav Varshney) of scikit-image, where their licences are stated: CC0, and for the rocket the
-public domain. The masks are polygons that were drawn by hand around the cat, the cup with its handle, the rocket
+(SpaceX) and `camera.png` (Lav Varshney) from scikit-image. According to scikit-image, the licence is CC0, and the
+rocket is in the public domain. The masks are hand-drawn polygons around the cat, the cup with its handle, the rocket
 without its tower, and the tripod without the camera."""
-BIASES = """Four photographs, chosen because their licences allow showing them and because their objects are classes of
-ImageNet. The cat fills most of its picture; the rocket and the tripod are thin."""
+BIASES = """The four photographs were chosen because their licences allow publication and because their objects are
+classes of ImageNet. The cat fills most of its image; the rocket and the tripod are thin."""
 
 Outline = list[tuple[int, int]]  # (x, y) in pixels of the photograph
 # {class: (file of scikit-image, outlines)}
@@ -76,14 +76,16 @@ def features() -> dict:
 
 
 def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
-    """Yield the photographs in the order of their classes.
+    """Yield one job per photograph, ordered by class.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
+        source: must be None, because the photographs are part of scikit-image.
+        log: build log, which records what is left out and why.
     """
     if source is not None:
-        raise UserError("photos-xai takes its photographs from scikit-image and has no source; leave out --source")
+        raise UserError(
+            "photos-xai has no source, because its photographs are part of scikit-image; leave out --source"
+        )
     log.expected = len(PHOTOGRAPHS)
     folder = pictures_folder()
     for label, (name, outlines) in PHOTOGRAPHS.items():
@@ -91,7 +93,7 @@ def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
 
 
 def pictures_folder() -> Path:
-    """Return the folder of scikit-image's own photographs.
+    """Return the folder of the photographs that are installed with scikit-image.
 
     Raises:
         UserError: scikit-image is not installed.
@@ -103,7 +105,7 @@ def pictures_folder() -> Path:
 
 
 def sample_of(log: BuildLog, label: str, path: Path, outlines: list[Outline]) -> dict:
-    """Return a photograph as a sample."""
+    """Return the sample of a photograph."""
     picture = read(path)
     return {
         "image_id": path.stem,
@@ -115,7 +117,7 @@ def sample_of(log: BuildLog, label: str, path: Path, outlines: list[Outline]) ->
 
 
 def mask_of(picture: Picture, outlines: list[Outline]) -> np.ndarray:
-    """Return the pixels inside one of the outlines, bool (H, W)."""
+    """Return the pixels inside at least one outline, bool (H, W)."""
     canvas = Image.new("1", (picture.width, picture.height))
     for outline in outlines:
         ImageDraw.Draw(canvas).polygon(outline, fill=1)

@@ -1,9 +1,10 @@
-"""SIXray: X-ray pictures of luggage with and without prohibited items, with the items' boxes as mask.
+"""SIXray: X-ray images of luggage with and without prohibited items, with the items' boxes as mask.
 
 Source: the folder of SIXray (Miao et al. 2019, github.com/MeioJane/SIXray; academic use only, no commercial use) as
 downloaded and unpacked: `JPEGImage/*.jpg`, `Annotation/*.xml` (or `Annotations/`) and the lists
-`ImageSet/{10,100,1000}/{train,test}.csv` (1 present, -1 absent). Lists that lie in `ImageSet/` itself are read too.
-Without lists, an image is prohibited if its XML has an `<object>`, and clean if it has none or its name begins with N.
+`ImageSet/{10,100,1000}/{train,test}.csv` (1 present, -1 absent). Lists directly in `ImageSet/` are also read. Without
+lists, an image is prohibited if its XML has an `<object>`. It is clean if its XML has no `<object>` or its name begins
+with N.
 """
 
 from collections.abc import Iterable, Iterator
@@ -54,16 +55,16 @@ CITATION = """@inproceedings{miao2019sixray,
   booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
   year = {2019}
 }"""
-RULE = """An image is prohibited if the list has 1 for one of its items (-1 and 0 mean absent), or, if no list names it,
-if its XML holds an object with a box. As many clean images are drawn as there are prohibited images. The boxes are kept
-as `objects` ([xmin, ymin, xmax, ymax], counted from 1, corners included) and rasterised: the mask is every pixel in a
-box. Published readers disagree whether the XML counts pixels from 0 or from 1: the build examines all boxes of the
-source and logs the result. Objects without a box are skipped and counted. Images
-whose list and XML contradict each other are left out."""
+RULE = """An image is prohibited if the list has the value 1 for one of the items (-1 and 0 mean absent). An image in no
+list is prohibited if its XML contains an object with a box. The number of clean images drawn equals the number of
+prohibited images. The boxes are stored as `objects` ([xmin, ymin, xmax, ymax], counted from 1, corners included), and
+the mask is every pixel in a box. Published code disagrees on whether the XML counts pixels from 0 or from 1, so the
+build examines all boxes of the source and logs the result. Objects without a box are skipped and counted. Images whose
+list and XML contradict each other are left out."""
 
 ITEMS = ["Gun", "Knife", "Wrench", "Pliers", "Scissors", "Hammer"]
 HOME = "SIXray, github.com/MeioJane/SIXray (academic use only)"
-Listing = tuple[bool, str | None]  # prohibited?, the source's split
+Listing = tuple[bool, str | None]  # (whether the image is prohibited, the source's split)
 
 
 def features() -> dict:
@@ -77,14 +78,14 @@ def features() -> dict:
 def samples(
     source: Path | None, log: BuildLog, *, imageset: str = "10", balanced: bool = True, seed: int = 0
 ) -> Iterator[Job]:
-    """Yield the images in the order of their names.
+    """Yield one job per image, ordered by name.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        imageset: which lists to read: 10, 100 or 1000 clean images per prohibited image.
-        balanced: draw as many clean images as there are prohibited images.
-        seed: seed of the random choice.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        imageset: lists to read, with 10, 100 or 1000 clean images per prohibited image.
+        balanced: draw the same number of clean images as prohibited images.
+        seed: seed for drawing images.
     """
     root = base_of(needed(source, "security-xai", HOME), "JPEGImage")
     part(root, "JPEGImage/", HOME)
@@ -94,7 +95,7 @@ def samples(
     prohibited = {name for name in known if known[name][0]}
     clean = (set(known) - prohibited) & there
     if absent := len(known) - len(prohibited) - len(clean):
-        log.remark("ImageSet", f"{absent} clean images of the lists are not in JPEGImage/")
+        log.remark("ImageSet", f"{absent} clean images in the lists are missing in JPEGImage/")
     if balanced:
         keep = drawn(seed, clean, max(len(prohibited & there), 1))
         log.remark("ImageSet", f"{len(clean) - len(keep)} more clean images were not drawn")
@@ -108,14 +109,14 @@ def samples(
 
 
 def first_pixel(files: Iterable[Path], log: BuildLog) -> int:
-    """Return the number of the first pixel in the boxes of the source, 0 or 1, and log the evidence.
+    """Determine whether the boxes of the source count pixels from 0 or from 1, and log the evidence.
 
-    A box with a 0 cannot count from 1; a box that ends at the width or height of its picture cannot count from 0. The
-    more frequent kind decides; without evidence it is 1, like in PASCAL VOC.
+    A box with a coordinate 0 cannot count from 1. A box that ends at the width or height of its image cannot count from
+    0. The more frequent case decides. Without evidence, the result is 1, as in PASCAL VOC.
     """
     zeros = ends = 0
     for path in files:
-        with suppress(UnreadableError):  # whose image says so
+        with suppress(UnreadableError):  # logged when the image is read
             root = xml_of(path) if path.is_file() else None
             height, width = (root is not None and declared_size(root)) or (None, None)
             for _, box in boxes_of(root) if root is not None else []:
@@ -123,15 +124,15 @@ def first_pixel(files: Iterable[Path], log: BuildLog) -> int:
                 ends += box[2] == width or box[3] == height
     first = 0 if zeros > ends else 1
     log.remark("Annotation", f"pixels of the boxes are counted from {first}: {zeros} boxes have a 0, "
-                             f"{ends} end at the width or height of their picture")  # fmt: skip
+                             f"{ends} end at the width or height of their image")  # fmt: skip
     return first
 
 
 def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
-    """Return the entries of the lists by image.
+    """Return {image: its entry} from the lists.
 
     Raises:
-        UserError: The lists have another form.
+        UserError: The lists have another format.
     """
     folder = first_folder(root, f"ImageSet/{imageset}") or root / "ImageSet"
     known: dict[str, Listing] = {}
@@ -148,14 +149,14 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
             elif new := [key for key, value in items.items() if value == "1" and key not in ITEMS]:
                 log.leave_out(name, "image", f"{where}: {new[0]!r} is not one of the {len(ITEMS)} items")
             elif name in known:
-                log.remark(name, f"{where}: listed twice; the first counts")
+                log.remark(name, f"{where}: listed twice; the first entry is used")
             else:
                 known[name] = ("1" in items.values(), "train" if "train" in path.stem else "test")
     return known
 
 
 def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, Listing]:
-    """Return the entries by image from XML and names, if there are no lists."""
+    """Return {image: its entry} from XML files and file names, for a source without lists."""
     if folder is None:
         raise UserError(f"the source has neither lists in ImageSet/ nor Annotation/; {HOME}")
     known: dict[str, Listing] = {}
@@ -167,7 +168,7 @@ def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, L
             elif name.startswith("N"):
                 known[name] = (False, None)
             else:
-                raise UnreadableError("neither in a list nor in an XML file")
+                raise UnreadableError("neither a list nor an XML file contains the image")
         except UnreadableError as error:
             log.leave_out(name, "image", str(error))
     return known
@@ -176,13 +177,13 @@ def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, L
 def sample_of(
     log: BuildLog, name: str, path: Path, xml: Path | None, first: int, prohibited: bool, split: str | None
 ) -> dict | None:
-    """Return the sample of an image; if it is left out, log the reason and return None."""
+    """Return the sample of an image, or log the reason and return None if the image is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
     objects, fault = objects_of(log, name, xml, first, picture)
     if objects and not prohibited:
-        log.leave_out(name, "image", f"the list has it as clean, but the XML shows {objects[0]['name']}")
+        log.leave_out(name, "image", f"the list says clean, but the XML contains {objects[0]['name']}")
         return None
 
     def mask() -> np.ndarray:
@@ -203,7 +204,7 @@ def sample_of(
 def objects_of(
     log: BuildLog, name: str, path: Path | None, first: int, picture: Picture
 ) -> tuple[list[dict], str | None]:
-    """Return (objects of the XML, its problems)."""
+    """Return the objects in an XML file, and the problem with the file or None."""
     if path is None or not path.is_file():
         return [], "no XML"
     try:
@@ -214,7 +215,7 @@ def objects_of(
         return [], str(error)
     empty = sum(1 for _ in root.iter("object")) - len(boxes)
     if empty:
-        log.remark(name, f"without a box and skipped: {empty} object{'s' * (empty > 1)}")
+        log.remark(name, f"{empty} object{'s' * (empty > 1)} skipped for lack of a box")
     for item, _ in boxes:
         if item not in ITEMS:
             log.remark(name, f"object {item!r} is not one of the {len(ITEMS)} items and is left out")
@@ -222,7 +223,7 @@ def objects_of(
 
 
 def union(log: BuildLog, name: str, objects: list[dict], picture: Picture) -> np.ndarray:
-    """Return the union of the boxes, bool (H, W)."""
+    """Return the union of the objects' boxes as a mask, bool (H, W)."""
     mask = np.zeros((picture.height, picture.width), bool)
     for item in objects:
         try:
@@ -233,7 +234,7 @@ def union(log: BuildLog, name: str, objects: list[dict], picture: Picture) -> np
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     rows: list[tuple[str, ...]] = [("name", "Gun", "Knife", "Wrench", "Pliers", "Scissors")]
     for index in range(2 * count):
         name = f"{'PN'[index >= count]}{index:05d}"

@@ -1,10 +1,11 @@
-"""Shapes: textured objects at random places on textured scenes, drawn by the package itself.
+"""Shapes: textured objects at random positions on textured scenes, drawn by the package itself.
 
-Needs no source: `saliency-bench build shapes-xai --out DIR`, or load the dataset by its name.
+The dataset needs no source. Build it with `saliency-bench build shapes-xai --out DIR`, or load it by its name.
 
-The ground truth is known: each image comes with the mask of its object and with the same scene without the object.
-Everything is drawn in integer arithmetic from hashed seeds, so all machines get the same pixels. Image i shows object
-class i mod 8 on scene (i div 8) mod 8; its look depends only on (seed, i) and the size, not on the number of images.
+The ground truth is known: each image comes with the mask of its object and with the same scene without the object. The
+images are drawn with integer arithmetic from hashed seeds, so all machines produce the same pixels. Image i shows
+object class i mod 8 on scene (i div 8) mod 8. Its appearance depends only on (seed, i) and the size, not on the number
+of images.
 """
 
 from collections.abc import Iterator
@@ -35,11 +36,12 @@ CITATION = """@software{saliency_bench_shapes,
   author = {{saliency-bench contributors}},
   url = {https://huggingface.co/saliency-bench}
 }"""
-RULE = """Eight objects, each with its own silhouette and texture, on eight scenes, each with its own texture; colours,
-place and size are random. An object fills about 3 to 15 percent of the image; the border may cut off up to half of it.
-All parts of the image are covered about equally often, the central pixel half as often as a pixel drawn at random, so
-that a map that decreases from the centre is no better than chance. `mask` holds every pixel that the object changes;
-`image_without_object` is the same scene without it."""
+RULE = """Each image shows one of eight objects on one of eight scenes. Each object has its own silhouette and texture,
+and each scene its own texture; colours, position and size are random. An object covers about 3 to 15 percent of the
+image, and the border may cut off up to half of the object. All regions of the image are covered about equally often,
+except that the central pixel is covered half as often as a random pixel. A map that decreases from the centre is
+therefore no better than chance. `mask` contains every pixel that the object changes, and `image_without_object` is the
+same scene without the object."""
 
 
 def features() -> dict:
@@ -57,30 +59,34 @@ def samples(source: Path | None, log: BuildLog, *, size: int = 64, count: int = 
     """Yield the drawings in order.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        size: pixels on each side, 32 to 2048.
+        source: must be None, because the package draws the images.
+        log: build log, which records what is left out and why.
+        size: width and height in pixels, 32 to 2048.
         count: number of images.
-        seed: seed of the drawings.
+        seed: seed for drawing the images.
     """
     if source is not None:
-        raise UserError("shapes-xai is drawn by the package and has no source; leave out --source")
+        raise UserError("shapes-xai has no source, because the package draws its images; leave out --source")
     if not 32 <= size <= 2048:
-        raise UserError(f"shapes-xai: size={size} cannot be drawn; use 32 to 2048")
+        raise UserError(f"shapes-xai: size={size} is out of range; use 32 to 2048")
     if count < 1:
-        raise UserError(f"shapes-xai: count={count} draws nothing; use 1 or more")
+        raise UserError(f"shapes-xai: count={count} is too small; use 1 or more")
     log.expected = count
     for index in range(count):
         yield Job(sample_of, index, size, seed)
 
 
 def sample_of(log: BuildLog, index: int, size: int, seed: int) -> dict:
-    """Return a drawing as a sample."""
+    """Return the sample of drawing number `index`."""
     return {"image_id": f"shapes-{index:06d}", **drawn(index, size, seed)}
 
 
 def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
-    """Return drawing number `index`: image uint8 (size, size, 3), mask bool (size, size), and names of its classes."""
+    """Draw image number `index`.
+
+    Returns:
+        Dictionary with the image, uint8 (size, size, 3), the mask, bool (size, size), and the names of the classes.
+    """
     dice = Dice(seed_of("shapes-xai", seed, index))
     label, scene = list(OBJECTS)[index % len(OBJECTS)], list(SCENES)[index // len(OBJECTS) % len(SCENES)]
     ground, ink = palette(dice)
@@ -97,13 +103,13 @@ def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
 
 
 def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
-    """Return top and left of the object's box; at least half of the object's pixels lie inside the image.
+    """Draw the position (top, left) of the object's box, with at least half of the object's pixels inside the image.
 
-    First a random draw decides whether the central pixel is covered, with half the object's share of the image as
-    probability, so that pointing at the centre is right half as often as pointing at random. Then a matching place is
-    drawn, with a probability that increases with the distance from the middle. The cut at the border and these weights
-    make sure that all parts of the image are covered about equally, so that a map that decreases from the centre has no
-    advantage.
+    A first random draw decides whether the object covers the central pixel. The probability is half the object's
+    fraction of the image, so that pointing at the centre succeeds half as often as pointing at random. Then a matching
+    position is drawn, with a probability that increases with the distance from the centre. These weights and the
+    cut-off at the border ensure that all regions of the image are covered about equally often, so that a map that
+    decreases from the centre has no advantage.
     """
     height, width = shape.shape
     tops, lefts = np.arange(1 - height, size), np.arange(1 - width, size)
@@ -116,7 +122,7 @@ def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
 
 
 def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
-    """Return for each top and left whether the object covers the central pixel (size // 2, size // 2)."""
+    """Return, for each top and left, whether the object covers the central pixel (size // 2, size // 2)."""
     height, width = shape.shape
     down, right = size // 2 - tops[:, None], size // 2 - lefts
     inside = (down >= 0) & (down < height) & (right >= 0) & (right < width)
@@ -124,7 +130,7 @@ def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) 
 
 
 def visible(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
-    """Return the number of the object's pixels inside the image for each top and left, from summed areas."""
+    """Return, for each top and left, the number of the object's pixels inside the image, from a summed-area table."""
     height, width = shape.shape
     sums = np.pad(shape.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     above, below = (-tops).clip(0, height)[:, None], (size - tops).clip(0, height)[:, None]

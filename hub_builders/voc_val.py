@@ -1,11 +1,12 @@
 """PASCAL VOC 2012 or 2007: one sample per object class of an image, with that class's pixels as mask.
 
 Source: the folder of PASCAL VOC (host.robots.ox.ac.uk/pascal/VOC; the images come from Flickr and are for research
-only) as downloaded and unpacked, VOCtrainval_11-May-2012.tar, or for `--year 2007` VOCtest_06-Nov-2007.tar and
-VOCtrainval_06-Nov-2007.tar: `VOCdevkit/VOC2012/`, or the folder that holds it, with `JPEGImages/` and
+only) as downloaded and unpacked. The archive is VOCtrainval_11-May-2012.tar; `--year 2007` needs
+VOCtest_06-Nov-2007.tar and VOCtrainval_06-Nov-2007.tar. The folder is `VOCdevkit/VOC2012/`, or the folder that contains
+it, with `JPEGImages/` and these files:
 
-- `SegmentationClass/` and `ImageSets/Segmentation/*.txt`,
-- or, with `--lists detection`, `Annotations/*.xml` and `ImageSets/Main/*.txt`.
+- by default `SegmentationClass/` and `ImageSets/Segmentation/*.txt`;
+- with `--lists detection`, `Annotations/*.xml` and `ImageSets/Main/*.txt`.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,10 +43,11 @@ REDISTRIBUTE = False
 PAPER_COUNTS: dict = {}
 GROUP = _multilabel.GROUP
 CITATION = _voc.CITATION
-RULE = f"""{_multilabel.RULE} Masks come from the segmentation (void, 255, is in no mask), or with `lists=detection`
-from the boxes of all objects, including difficult ones. `test` holds the images of VOC's own list `val` (of
-VOC 2007: `test`): 1,449 with segmentation and 5,823 with boxes of VOC 2012, 4,952 with boxes of VOC 2007. VOC's
-training images are `train` and `validation` (split by a hash, 85 to 15)."""
+RULE = f"""{_multilabel.RULE} Masks come from the segmentation, whose void pixels (255) are in no mask. With
+`lists=detection`, masks come from the boxes of all objects, including objects marked as difficult. `test` contains the
+images of VOC's own list `val` (for VOC 2007, `test`). VOC 2012 has 1,449 of these images with segmentation and 5,823
+with boxes; VOC 2007 has 4,952 with boxes. VOC's training images are `train` and `validation` (split by a hash, 85 to
+15)."""
 
 EXAMPLE_DETECTION = {"year": 2007, "lists": "detection"}
 EVALUATED = {2012: ("val",), 2007: ("test",)}
@@ -68,20 +70,20 @@ def samples(
     parts: str = "all",
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the images in the order of their names, with classes in the order of the palette.
+    """Yield one job per image, ordered by name, with classes in the order of the palette.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
         year: 2012 or 2007.
-        lists: segmentation, or detection: more images, with boxes as masks.
-        classes: all gives a sample per class of an image, image gives one per image.
-        drop: leave out images that show one of these classes, such as horse cow pottedplant person.
+        lists: segmentation, or detection for more images, with boxes as masks.
+        classes: all for one sample per class of an image, or image for one sample per image.
+        drop: leave out images that show one of these classes (example: horse cow pottedplant person).
         parts: all, or test to leave out the training images.
-        seed: seed of the parts train and validation.
+        seed: seed for the split into train and validation.
     """
     if year not in EVALUATED or lists not in _voc.LISTS:
-        raise UserError("voc-val: year must be 2012 or 2007, and lists segmentation or detection")
+        raise UserError("voc-val: year must be 2012 or 2007, and lists must be segmentation or detection")
     without = _multilabel.dropped("voc-val", classes, drop, _voc.CLASSES)
     training = with_training("voc-val", parts)
     root = _voc.root_of(source, "voc-val", lists, year)
@@ -91,9 +93,9 @@ def samples(
     names = sorted(name for name in splits if training or splits[name] in EVALUATED[year])
     annotated = entries(root / ("SegmentationClass" if lists == "segmentation" else "Annotations"))
     if unlisted := [path for path in annotated if path.suffix in (".png", ".xml") and path.stem not in splits]:
-        log.remark(f"ImageSets, {lists}", f"{len(unlisted)} annotated images are in none of the lists")
+        log.remark(f"ImageSets, {lists}", f"{len(unlisted)} annotated images are not in any of the lists")
     if training and not set(splits.values()) & set(TRAINED_ON[year]):
-        log.remark("train.txt", "lists no training images; there is no train or validation split")
+        log.remark("train.txt", "the list contains no training images; there is no train or validation split")
     log.expected = len(names)
     for name in names:
         split = "test" if splits[name] in EVALUATED[year] else training_split(seed, name)
@@ -105,7 +107,7 @@ def samples(
 def samples_of(
     log: BuildLog, name: str, path: Path, notes: Path, listed: str, split: str, classes: str, without: list[str]
 ) -> list[dict]:
-    """Return the samples of an image."""
+    """Return the samples of an image, or log the reason and return [] if the image is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return []
@@ -114,7 +116,7 @@ def samples_of(
         if not masks:
             raise UnreadableError("no object of any class")
         if there := [label for label in without if label in masks]:
-            raise UnreadableError(f"it shows a dropped class ({there[0]})")
+            raise UnreadableError(f"it shows a class listed in drop ({there[0]})")
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))
         return []
@@ -122,17 +124,17 @@ def samples_of(
     return [sample | further for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
 
 
-Masks = dict[str, Callable[[], np.ndarray]]  # of each class in the image
+Masks = dict[str, Callable[[], np.ndarray]]  # {class in the image: function that returns its mask}
 
 
 def segmented(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
-    """Return {class: a function that makes its mask} of a segmented image."""
+    """Return {class: function that returns its mask} for a segmented image."""
     labels = _voc.labels(path, picture)
     return {_voc.CLASSES[index - 1]: partial(np.equal, labels, index) for index in _voc.classes_in(labels)}
 
 
 def boxed(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
-    """Return {class: a function that makes its mask} of an image with boxes."""
+    """Return {class: function that returns its mask} for an image with boxes."""
     root = xml_of(path)
     there = {kind for kind, _ in boxes_of(root)}
     for kind in sorted(there - set(_voc.CLASSES)):
@@ -146,10 +148,10 @@ def boxed(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
-    _voc.example(folder, 2 * count, side)  # half of them are its training split
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
+    _voc.example(folder, 2 * count, side)  # half of the images are in VOC's training split
 
 
 def example_detection(folder: Path, count: int, side: int) -> None:
-    """Write a small source of VOC 2007 with boxes."""
+    """Write an example source in the layout of VOC 2007 with boxes."""
     _voc.example_detection(folder, 2 * count, side)

@@ -1,14 +1,15 @@
-"""Your own pictures with YOLO labels, one text file per picture with boxes or outlines.
+"""Your own images with YOLO labels: one text file per image, with boxes or outlines.
 
     saliency-bench build yolo --images PICTURES --labels LABELS --names data.yaml --out my-data
 
-Source: a folder of pictures and, for each picture, a text file with the same name and one line per object:
-`class cx cy w h`, the centre and size of a box, or `class x1 y1 x2 y2 x3 y3 ...`, the corners of an outline or of a
-rotated box, all as fractions of width and height. Poses are refused: by `kpt_shape` in `data.yaml`, or by lines that
-are a box and points with a visibility of 0, 1 or 2. Class names are
-`names` in a `data.yaml`, or the lines of a `classes.txt`. For a source with `data.yaml` and with `images/` and
-`labels/`, or `train/images/` and `train/labels/`, `--images` (or `--source`) is enough; folders called train, valid or
-val, and test become splits, also with a number (train2017).
+Source: a folder of images and, for each image, a text file with the same name and one line per object. A line is
+`class cx cy w h` for the centre and size of a box, or `class x1 y1 x2 y2 x3 y3 ...` for the corners of an outline or of
+a rotated box. All coordinates are fractions of width and height. Poses are not supported. They are recognised by
+`kpt_shape` in `data.yaml`, or by lines with a box and points with a visibility of 0, 1 or 2.
+
+The class names are `names` in `data.yaml`, or the lines of `classes.txt`. `--images` (or `--source`) is enough if the
+folder contains `data.yaml` and either `images/` and `labels/`, or `train/images/` and `train/labels/`. Folders named
+train, valid or val, and test become splits, also with a number (train2017).
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ VERSION = "1"
 OWN_DATA = "images"
 USAGE = "--images raw --labels txt --names a.yaml"
 ALSO_CALLED = ("ultralytics", "yolov5", "yolov8", "darknet")
-TITLE = "Pictures with YOLO labels"
+TITLE = "Images with YOLO labels"
 ANNOTATORS = ("found",)
 SOURCES = ("original",)
 LICENSE = _own.LICENSE
@@ -39,19 +40,19 @@ PRIVATE = ("labels", "names")
 GROUP = _multilabel.GROUP
 CITATION = _own.CITATION
 EXAMPLE = {"stored": True}
-RULE = f"""{_multilabel.RULE} The mask is the union of the class's boxes and outlines. They refer to the upright
-picture, as in YOLO; with `stored`, to the file regardless of its EXIF orientation."""
+RULE = f"""{_multilabel.RULE} The mask is the union of the class's boxes and outlines. Boxes and outlines refer to the
+upright image, as in YOLO. With `stored`, they refer to the file regardless of its EXIF orientation."""
 
-HOME = "the pictures (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
+HOME = "the images (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
 NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # CVAT writes obj.names for YOLO 1.1
 NOTES = "notes.json"  # written by Label Studio next to classes.txt
 YAML = (".yaml", ".yml")
-LARGEST = 2**24  # bytes of a label file, and of the names
-SLACK = 0.01  # tolerance for rounded coordinates outside the picture, like in Ultralytics
+LARGEST = 2**24  # maximum bytes of a label file and of the file of class names
+SLACK = 0.01  # tolerance for rounded coordinates outside the image, as in Ultralytics
 
 
 def check(*, labels: str, names: str, split: str, **others: object) -> None:
-    """Raise UserError for options that do not fit together."""
+    """Raise UserError if an option is invalid or names a missing file."""
     _own.check_split("yolo", split)
     if labels:
         _own.given_path(labels, "labels", folder=True)
@@ -60,7 +61,7 @@ def check(*, labels: str, names: str, split: str, **others: object) -> None:
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the named classes in the order of their numbers."""
+    """Return the columns of the dataset, with the classes ordered by number."""
     return _multilabel.features(classes["label"])
 
 
@@ -75,17 +76,18 @@ def samples(
     split: str = "",
     stored: bool = False,
 ) -> Iterator[Job]:
-    """Yield the pictures in the order of their names.
+    """Yield one job per image, ordered by name.
 
     Args:
-        source: the folder of the raw source.
-        log: receives what is left out, and why.
-        labels: folder of the label files (default: labels/ beside images/ in the source, else beside the pictures).
-        names: data.yaml, or a text file with a name in each line (default: data.yaml or classes.txt in the source).
-        classes: all gives a sample per class of an image, image gives one per image.
+        source: folder with the raw data.
+        log: build log, which records what is left out and why.
+        labels: folder of the label files (default: labels/ next to images/ in the source, else the folder of images).
+        names: data.yaml, or a text file with one name per line (default: data.yaml or classes.txt in the source).
+        classes: all for one sample per class of an image, or image for one sample per image.
         drop: leave out images that show one of these classes.
-        split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test).
-        stored: boxes and outlines refer to the file as stored, not to the upright picture.
+        split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
+            that the folder is named after, else test).
+        stored: boxes and outlines refer to the file as stored, not to the upright image.
     """
     given = needed(source, "yolo", HOME)
     base = base_with(given, *NAMES[:-1], "labels")
@@ -116,22 +118,22 @@ def samples_of(
     log: BuildLog, name: str, path: Path, label: Path, split: str | None, known: dict[int, str], without: list[str],
     classes: str, stored: bool,
 ) -> list[dict]:  # fmt: skip
-    """Return the samples of an image."""
+    """Return the samples of an image, or log the reason and return [] if the image is left out."""
     try:
         objects = objects_in(label)
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))
         return []
     if lost := sorted(objects.keys() - known.keys()):
-        log.remark(name, f"class {lost[0]} is not among the names and is skipped")
+        log.remark(name, f"class {lost[0]} has no name and is skipped")
     by_class = {known[number]: shapes for number, shapes in sorted(objects.items()) if number in known}
     if hidden := [label for label in without if label in by_class]:
-        log.leave_out(name, "image", f"it shows a dropped class ({hidden[0]})")
+        log.leave_out(name, "image", f"it shows a class listed in drop ({hidden[0]})")
         return []
     if not by_class:
-        log.leave_out(name, "image", "no object of a class that has a name" if objects else "no object")
+        log.leave_out(name, "image", "no object has a class with a name" if objects else "no object")
         return []
-    drawn = f", its labels as drawn on the {'file' if stored else 'upright picture'}"
+    drawn = f"; its labels are read as drawn on the {'file as stored' if stored else 'upright image'}"
     picture = picture_of(log, name, path, drawn, deep=True)
     if picture is None:
         return []
@@ -141,7 +143,7 @@ def samples_of(
 
 
 def _names_file(*folders: Path) -> Path:
-    """Return the first of the usual files of names.
+    """Return the first existing file with a usual name for class names.
 
     Raises:
         UserError: There is no such file.
@@ -149,23 +151,23 @@ def _names_file(*folders: Path) -> Path:
     for path in (folder / name for folder in folders for name in NAMES):
         if path.is_file():
             return path
-    raise UserError(f"{folders[0]} has no {' or '.join(NAMES)}; give --names FILE with the names of the classes")
+    raise UserError(f"{folders[0]} has no {' or '.join(NAMES)}; pass --names FILE with the names of the classes")
 
 
 def names_in(path: Path) -> dict[int, str]:
-    """Return {number: name of the class}.
+    """Read the class names from a file and return {number: name}.
 
     Raises:
-        UserError: The file is not a list of names.
+        UserError: The file is not a valid list of names.
     """
     if path.suffix.lower() in YAML:
         names: object = _content(path).get("names")
     elif path.stat().st_size > LARGEST:
-        raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
+        raise UserError(f"{path} has more than {LARGEST:,} bytes; pass a file with the names of the classes only")
     else:
         names = [line.strip() for line in text_of(path).rstrip().splitlines()]
         if "" in names:
-            raise UserError(f"{path} has an empty line {names.index('') + 1}; each line is the name of a class")
+            raise UserError(f"{path} line {names.index('') + 1} is empty; each line must be the name of a class")
     if isinstance(names, list):
         names = {str(number): name for number, name in enumerate(names)}
     if not names or not isinstance(names, dict):
@@ -174,14 +176,14 @@ def names_in(path: Path) -> dict[int, str]:
         if not (number.isascii() and number.isdecimal() and isinstance(name, str) and name):
             raise UserError(f"{path}: class {one_line(number, 50)} needs a number and a name; write 0: name")
         if not name.isprintable():
-            raise UserError(f"{path}: the name of class {number} holds characters that cannot be printed; retype it")
+            raise UserError(f"{path}: the name of class {number} contains unprintable characters; retype it")
     if len(set(names.values())) < len(names):
         raise UserError(f"{path} gives two classes the same name; each class needs a unique name")
     return {int(number): name for number, name in names.items()}
 
 
 def _refuse_poses(*paths: Path) -> None:
-    """Raise UserError if a file describes poses, whose points would be mistaken for an outline."""
+    """Raise UserError if a file describes poses, because their points would be mistaken for an outline."""
     for path in paths:
         if path.suffix.lower() in YAML and path.is_file() and "kpt_shape" in _content(path):
             raise UserError(
@@ -191,15 +193,15 @@ def _refuse_poses(*paths: Path) -> None:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """Return the content of a YAML file as texts; {} if it is not a mapping.
+    """Return the content of a YAML file with all values as text, or {} if it is not a mapping.
 
     Raises:
         UserError: The file cannot be read.
     """
     if path.stat().st_size > LARGEST:
-        raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
+        raise UserError(f"{path} has more than {LARGEST:,} bytes; pass a file with the names of the classes only")
     try:
-        content = parse_yaml(text_of(path), texts=True)  # texts only, so that `no` stays a name
+        content = parse_yaml(text_of(path), texts=True)  # text only, so that `no` remains a name
     except ValueError as error:
         raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
     return content if isinstance(content, dict) else {}
@@ -208,7 +210,7 @@ def _content(path: Path) -> dict[str, object]:
 def _labels(
     folder: Path, paths: list[Path], pictures: list[str], log: BuildLog
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return {picture: its label file}, {picture: why it has none}; label files without a picture are logged.
+    """Return ({image: label file}, {image: why it has no label file}) and log label files without an image.
 
     Raises:
         UserError: The files cannot be matched.
@@ -216,7 +218,7 @@ def _labels(
     texts = [path.relative_to(folder).as_posix() for path in paths if path.name != NAMES[-1]]
     if not texts:
         raise UserError(
-            f"{folder} has no label files (.txt); give the folder that holds them with --labels, or for pictures in "
+            f"{folder} has no label files (.txt); pass the folder that contains them as --labels, or for images in "
             "class folders use `saliency-bench build folder`"
         )
     meant = {_beside(name): name for name in pictures}
@@ -228,13 +230,13 @@ def _labels(
 
 
 def _beside(name: str) -> str:
-    """Return the picture's path with `labels` for the last folder `images`, where YOLO looks for its labels."""
+    """Return the image's path with its last folder `images` replaced by `labels`, where YOLO expects the labels."""
     before, separator, after = f"/{name}".rpartition("/images/")
     return f"{before}/labels/{after}".lstrip("/") if separator else name
 
 
 def objects_in(path: Path) -> dict[int, list[list[str]]]:
-    """Return {number of the class: the remaining words of each of its lines}.
+    """Read a label file and return {class number: list of the remaining words of each line}.
 
     Raises:
         UnreadableError: The file cannot be read.
@@ -247,7 +249,7 @@ def objects_in(path: Path) -> dict[int, list[list[str]]]:
     for place, line in enumerate(lines, 1):
         if not (words := line.split()):
             continue
-        number = words[0].removesuffix(".0")  # some programs write all as floats
+        number = words[0].removesuffix(".0")  # some programs write all numbers as floats
         if not (number.isascii() and number.isdecimal()):
             raise UnreadableError(f"line {place} of its labels does not begin with a class number")
         objects.setdefault(int(number), []).append(words[1:])
@@ -255,7 +257,7 @@ def objects_in(path: Path) -> dict[int, list[list[str]]]:
 
 
 def _mask(shapes: list[list[str]], picture: Picture, stored: bool) -> np.ndarray:
-    """Return bool (H, W): the union of the objects on the upright picture.
+    """Return the union of the objects on the upright image, bool (H, W).
 
     Raises:
         UnreadableError: The label file cannot be read.
@@ -266,7 +268,7 @@ def _mask(shapes: list[list[str]], picture: Picture, stored: bool) -> np.ndarray
 
 
 def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
-    """Return the pixels of an outline, or the pixels with centres inside a box, bool (H, W).
+    """Return the pixels of an outline, or the pixels whose centres are inside a box, bool (H, W).
 
     Raises:
         UnreadableError: The line cannot be read.
@@ -274,25 +276,26 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
     try:
         values = [float(word) for word in words]
     except ValueError:
-        raise UnreadableError("labels with coordinates that are not numbers") from None
+        raise UnreadableError("its labels have coordinates that are not numbers") from None
     if _is_pose(values):
-        raise UnreadableError("labels of a pose (a box and points with visibilities), whose points are not an outline")
+        raise UnreadableError("its labels are poses (a box, and points with a visibility), not boxes or outlines")
     if not all(-SLACK <= value <= 1 + SLACK for value in values):
-        raise UnreadableError("labels with coordinates that are not fractions of width and height, from 0 to 1")
+        raise UnreadableError("its labels have coordinates that are not fractions from 0 to 1 of width and height")
     if len(values) == 4:
         x, y, across, down = values
         box = [(x - across / 2) * width, (y - down / 2) * height, across * width, down * height]
         return _own.boxed(box, height, width)
     if len(values) < 6 or len(values) % 2:
-        raise UnreadableError(f"labels with {len(values)} numbers, neither a box (4) nor an outline (6, 8, 10 ...)")
+        raise UnreadableError(f"its labels have {len(values)} numbers, not a box (4) or an outline (6, 8, 10 ...)")
     outline = [value * (height if place % 2 else width) for place, value in enumerate(values)]
     return _coco.mask_of([outline], height, width)
 
 
 def _is_pose(values: list[float]) -> bool:
-    """Return whether the numbers are a box and points (x, y, visibility), rather than an outline.
+    """Return whether the numbers of a line are a box and points (x, y, visibility), rather than an outline.
 
-    Two points look like an outline of five corners, so the points must also lie in the box.
+    A box with two points has as many numbers as an outline with five corners. In this case the points must also be
+    inside the box.
     """
     if len(values) < 10 or len(values) % 3 != 1 or not set(values[6::3]) <= {0, 1, 2}:
         return False
@@ -303,7 +306,7 @@ def _is_pose(values: list[float]) -> bool:
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    """Write an example source in the raw layout: `count` samples with images of about `side` x `side` pixels."""
     _examples.text(folder / "classes.txt", "box\noutline\n")
     for index in range(count):
         mask = _examples.picture(folder / f"images/{index}.jpg", index + 40, side)

@@ -1,1 +1,1 @@
-"""Templates of the cards that go with what is published."""
+"""Templates of the cards of published datasets, models and results."""

@@ -1,6 +1,7 @@
-"""Publications of `push all`: built datasets, trained models, all metrics, the board's repository and its apps.
+"""List the publications of `push all`: built datasets, trained models, all metrics, the board and its apps.
 
-Pages of studies are not included: they belong to the organiser of a study, who publishes them with `push space`.
+Pages of studies are not included, because they belong to the organiser of a study, who publishes them with `push
+space`.
 """
 
 import shlex
@@ -11,26 +12,26 @@ from typing import Any
 from saliency_bench.errors import UserError
 from saliency_bench.registry import distribution_of
 
-Takes = Callable[[str], bool]  # whether the repository of this name, without its namespace, is published
+Takes = Callable[[str], bool]  # (repository name without namespace) -> whether to publish it
 
 
 def everything(name: str) -> bool:
-    """Return True for every repository."""
+    """Select every repository."""
     return True
 
 
 def publications(root: Path, namespace: str, workspace: Path, license: str | None = None) -> Iterator:
-    """Yield the publications in the order of their links: models link to their datasets.
+    """Yield all publications. Datasets come before the models that link to them.
 
     Args:
-        root: folder with built datasets, trained models and runs on these, at any depth; scores of a run go into the
-            card of its model.
-        namespace: namespace on the Hub.
-        workspace: an empty folder for temporary files.
-        license: licence of the models' weights.
+        root: Folder with built datasets, trained models and runs of these models, at any depth. The scores of a run are
+            added to the card of its model.
+        namespace: Namespace on the Hub.
+        workspace: Empty folder for temporary files.
+        license: Licence of the models' weights.
 
     Raises:
-        UserError: The folder holds no dataset, or a dataset that cannot be published.
+        UserError: The folder contains no dataset, or a dataset that cannot be published.
     """
     from saliency_bench.board.submit import board_publication
 
@@ -42,12 +43,12 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
 
 
 def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the built datasets below a folder. Raise UserError if it holds none."""
+    """Yield the publications of the built datasets below a folder, or raise UserError if there are none."""
     from saliency_bench.publishing.datasets import dataset_publication
 
     named = built(root)
     if not named:
-        raise UserError(f"{root} holds no built dataset; build some into it, as in: saliency-bench build pet-xai")
+        raise UserError(f"{root} contains no built dataset; build one there, for example: saliency-bench build pet-xai")
     for number, (folder, report) in enumerate(named.items()):
         if not takes(report["dataset"]):
             continue
@@ -56,14 +57,14 @@ def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everyth
 
 
 def built(root: Path) -> dict[Path, dict[str, Any]]:
-    """Return {folder: build report} of the datasets below a folder that can be published."""
+    """Return {folder: build report} for the datasets below a folder that can be published."""
     from saliency_bench.publishing.own_data import is_own_data
 
     return {folder: report for folder, report in _reports(root)[0].items() if not is_own_data(report["dataset"])}
 
 
 def _reports(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
-    """Return ({folder: build report} of all datasets below a folder, errors of the reports that cannot be read)."""
+    """Return {folder: build report} for all datasets below a folder, and the errors of unreadable reports."""
     from saliency_bench.data.build_report import REPORT, read_report
     from saliency_bench.data.untrusted_reports import complete
 
@@ -71,12 +72,12 @@ def _reports(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
 
 
 def trained(root: Path) -> dict[Path, dict[str, Any]]:
-    """Return {folder: training log} of the models below a folder that can be published."""
+    """Return {folder: training log} for the models below a folder that can be published."""
     return _logs(root)[0]
 
 
 def _logs(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
-    """Return ({folder: training log} of all models below a folder, errors of the logs that cannot be read)."""
+    """Return {folder: training log} for all models below a folder, and the errors of unreadable logs."""
     from saliency_bench.utils.files import read_json
 
     def read(file: Path) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def _logs(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
 
 
 def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[Path, Any], list[str]]:
-    """Return ({folder: content} of the files with this name below `root`, errors of those that cannot be read)."""
+    """Return {folder: content} for the files with this name below `root`, and the errors of unreadable files."""
     contents: dict[Path, Any] = {}
     problems = []
     for file in sorted(root.rglob(name)):
@@ -101,12 +102,12 @@ def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[
 
 
 def left_out(root: Path, namespace: str) -> list[str]:
-    """Return a line for each folder below `root` that is left out: unnamed own data and unreadable files."""
+    """Return a line for each folder below `root` that is left out: unnamed own data, and unreadable files."""
     from saliency_bench.publishing.own_data import is_own_data
 
     reports, problems = _reports(root)
     unnamed = [
-        f"{folder} holds your own data, which have no name on the Hub yet: "
+        f"{folder} contains your own data, which have no name on the Hub yet: "
         f"saliency-bench push dataset {shlex.quote(str(folder))} --name NAME --namespace {namespace}"
         for folder, report in reports.items()
         if is_own_data(report["dataset"])
@@ -115,7 +116,7 @@ def left_out(root: Path, namespace: str) -> list[str]:
 
 
 def models(root: Path, namespace: str, license: str | None = None, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the trained models below a folder, with the scores of runs on them."""
+    """Yield the publications of the trained models below a folder, with the scores of their runs."""
     from saliency_bench.publishing.models import model_publication
 
     for folder in trained(root):
@@ -142,7 +143,7 @@ def apps(namespace: str, takes: Takes = everything) -> Iterator:
 
 
 def _run_on(model: Path, root: Path) -> Path | None:
-    """Return the first finished run below `root` with the same network as in a folder, compared by weights, or None."""
+    """Return the first finished run below `root` whose network has the same weights as the model, or None."""
     from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.utils.files import read_json
 
@@ -152,6 +153,6 @@ def _run_on(model: Path, root: Path) -> Path | None:
 
 
 def _digest_of(summary: Any) -> Any:
-    """Return the hash of a summary's model, or None if it has none."""
+    """Return the hash of the model in a run's summary, or None if the summary has none."""
     model = summary.get("model") if isinstance(summary, dict) else None
     return model.get("digest") if isinstance(model, dict) else None

@@ -1,4 +1,4 @@
-"""The first rows of a board: its owner runs baselines and a few explainers, and submits them like anyone else."""
+"""Create the first rows of a board: run baselines and a few explainers, and submit them for the board's owner."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from saliency_bench.push_scripts._all import built, trained
 
 EXPLAINERS = ("random", "centre", "edges", "gradcam", "integrated_gradients")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion", "saliency_deletion")
-# Families of metrics for which a dataset of the core counts.
+# Families of metrics to which a dataset of the core may contribute.
 WITHOUT: list[Any] = ["faithfulness", "sensitivity"]
 WITH_MASKS: list[Any] = ["alignment", *WITHOUT]
 NOTE = "first rows, by the owner of the board"
@@ -20,14 +20,14 @@ NOTE = "first rows, by the owner of the board"
 
 @dataclass(frozen=True)
 class DatasetModel:
-    """A dataset of the core with its classifier, both built here.
+    """A dataset of the core with its classifier, both built on this machine.
 
     Attributes:
-        dataset: folder of the dataset.
-        report: its build report.
-        split: the scored split.
-        model: folder of the classifier.
-        digest: hash of its weights.
+        dataset: Folder of the dataset.
+        report: Build report of the dataset.
+        split: Split to score.
+        model: Folder of the classifier.
+        digest: Hash of the classifier's weights.
     """
 
     dataset: Path
@@ -43,12 +43,12 @@ class DatasetModel:
 
     @property
     def fingerprint(self) -> str:
-        """Return the hash of the samples."""
+        """Return the fingerprint of the samples in the split."""
         return self.report["splits"][self.split]["fingerprint"]
 
     @property
     def has_masks(self) -> bool:
-        """Return whether there are masks to compare maps with."""
+        """Return whether the split has masks."""
         return self.report["splits"][self.split]["masks"] > 0
 
     @property
@@ -57,16 +57,16 @@ class DatasetModel:
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:
-        """Return the name that loads the dataset: its repository, or its folder if the images are not published."""
+        """Return the name for loading the dataset: its repository, or its folder if the images are not published."""
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
-        """Return the folder of the pair's run; it changes with the samples and the weights."""
+        """Return the folder of the pair's run, whose name depends on the samples and the weights."""
         return root / "first-rows" / f"{self.name}-{self.fingerprint[:8]}-{self.model.name}-{self.digest[:8]}"
 
 
 def pairs(root: Path) -> list[DatasetModel]:
-    """Return the datasets below a folder with the classifiers trained on each, resnet-18-DATASET first."""
+    """Return the datasets below a folder, each with a classifier trained on it, preferably resnet-18-DATASET."""
     from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.publishing.headline import shown_split
 
@@ -82,14 +82,14 @@ def pairs(root: Path) -> list[DatasetModel]:
 
 
 def splits(root: Path) -> dict[str, str]:
-    """Return {dataset below a folder: the split that identifies it}."""
+    """Return {dataset: split that identifies the dataset} for the datasets below a folder."""
     from saliency_bench.publishing.headline import shown_split
 
     return {report["dataset"]: shown_split(report) for report in built(root).values()}
 
 
 def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> Any:
-    """Return the core of a board over these datasets and its previous datasets, or None if there are none."""
+    """Return the core of a board with these datasets and its previous datasets, or None if there are no datasets."""
     from saliency_bench.board.view.core import Core, CoreCell
 
     cells = {cell.dataset: cell for cell in (before.datasets if before else ())}
@@ -103,20 +103,20 @@ def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> A
 
 
 def metrics_for(pair: DatasetModel, metrics: Sequence[str]) -> list[str]:
-    """Return the metrics whose inputs a dataset has."""
+    """Return the metrics whose inputs are available in a dataset."""
     from saliency_bench.bound_metric import load_metric
 
     return [name for name in metrics if pair.has_masks or "masks" not in load_metric(name).inputs]
 
 
 def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str, Any]) -> Path:
-    """Run explainers on a published dataset and classifier; return the folder of the run.
+    """Run explainers on a published dataset and classifier, and return the folder of the run.
 
     Args:
-        pair: the dataset (from its folder if its images are not published) and the classifier.
-        namespace: namespace on the Hub.
-        root: root of the folders of runs.
-        settings: explainers, metrics, limit and device.
+        pair: Dataset (loaded from its folder if its images are not published) and classifier.
+        namespace: Namespace on the Hub.
+        root: Parent folder of the runs.
+        settings: Explainers, metrics, limit and device.
     """
     from saliency_bench.compute.run import run
 
@@ -128,7 +128,11 @@ def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str
 
 
 def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
-    """Submit, review and merge the cells of a run that the board lacks. Raise UserError if the review refuses them."""
+    """Submit, review and merge the cells of a run that the board lacks.
+
+    Raises:
+        UserError: The review rejects the submission.
+    """
     from saliency_bench.board import review
     from saliency_bench.board.submit import plan
 
@@ -143,7 +147,7 @@ def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) 
 
 
 def recompute(pair: DatasetModel, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
-    """Recompute the owner's submissions for a pair that have no status. Raise UserError if one is refused."""
+    """Recompute the owner's submissions for a pair that have no status, or raise UserError if one is rejected."""
     from saliency_bench.board.recompute import vouch
     from saliency_bench.hub.client import account
 
@@ -157,7 +161,7 @@ def recompute(pair: DatasetModel, namespace: str, device: str | None, api: HfApi
 
 
 def _not_recomputed(pair: DatasetModel, repo: str, owner: str, api: HfApi) -> list[str]:
-    """Return the folders of the owner's submissions for a pair without a status."""
+    """Return the folders of the owner's submissions for a pair that have no status."""
     from saliency_bench.board.known import content_of
     from saliency_bench.board.source import BoardSource
 

@@ -1,4 +1,4 @@
-"""Full description of an explainer, metric or dataset: what it is, its options, its cost, an example."""
+"""Describe an explainer, metric or dataset in full: purpose, options, cost and an example."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -19,14 +19,14 @@ KINDS = {
 
 
 def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
-    """Return (kind, public name) of an item by its name.
+    """Return (kind, public name) of the item with this name.
 
     Args:
-        name: name typed by the user.
-        among: kinds to search; (): all.
+        name: Name that the user typed.
+        among: Kinds to search, or () for all.
 
     Raises:
-        UserError: The name is unknown; the message lists the closest names.
+        UserError: The name is unknown. The message lists the closest names.
     """
     kinds = {kind: folder for kind, folder in KINDS.items() if kind in among} or KINDS
     for kind, folder in kinds.items():
@@ -43,7 +43,7 @@ def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
 
 
 def about(kind: str, name: str) -> dict[str, Any]:
-    """Import an item and return its description, a dict in display order."""
+    """Import an item and return its description as a dict in display order."""
     module = registry.load(KINDS[kind], name, "score" if kind == "metrics" else "")
     summary = registry.summary(registry.score_file(KINDS[kind], name))
     if kind == "commands":
@@ -75,14 +75,14 @@ def help_of(kind: str, name: str) -> str:
 
 
 def _meaning(option: dict[str, Any]) -> str:
-    """Return the meaning and the values of an option."""
+    """Return the description and the allowed values of an option."""
     text = option["about"].rstrip(".")
     missing = [str(choice) for choice in option["choices"] if str(choice) not in text]
     return f"{text} ({' or '.join(map(str, option['choices']))})" if missing else text
 
 
 def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, Any]]:
-    """Return {option: its default, its choices if there are few, its meaning}."""
+    """Return {option: default, choices (if the option has a fixed set) and description}."""
     function = module.samples if kind == "datasets" else getattr(module, name)
     known = options.defaults(function)
     described = options.meanings(function.__doc__ or "")

@@ -1,4 +1,4 @@
-"""Texts with which the owner of a namespace requests the Hub's own leaderboards in the two responsible places."""
+"""Generate the two texts with which the owner of a namespace requests the Hub's own leaderboards."""
 
 from collections.abc import Sequence
 
@@ -16,30 +16,30 @@ def requests(namespace: str, datasets: Sequence[str]) -> str:
     """Return the two texts, ready to send.
 
     Args:
-        namespace: namespace on the Hub.
-        datasets: names of the datasets in it that have a test split for a leaderboard.
+        namespace: Namespace on the Hub.
+        datasets: Names of the datasets in the namespace that have a test split for a leaderboard.
     """
     listed = "\n".join(f"- https://huggingface.co/datasets/{namespace}/{name}" for name in datasets)
     pushes = "\n".join(
         f"  saliency-bench push dataset FOLDER-OF-{name} --namespace {namespace} --eval-yaml" for name in datasets
     )
     return f"""\
-The Hub's own leaderboards are requested in two places.
+The Hub's own leaderboards require two requests.
 
-1. A pull request to {FRAMEWORKS}: "Add saliency-bench to EVALUATION_FRAMEWORKS"
+1. Open a pull request to {FRAMEWORKS}: "Add saliency-bench to EVALUATION_FRAMEWORKS"
 
 {ENTRY}
 
-2. When it is merged, add eval.yaml to the datasets,
+2. When the pull request is merged, add eval.yaml to the datasets:
 
 {pushes}
 
-   then open a discussion on the page of each: "Please add this dataset to the benchmarks"
+   Then open a discussion on the page of each dataset: "Please add this dataset to the benchmarks"
 
 Hello, we would like this dataset to be listed as a benchmark, so that scores in .eval_results of model repositories
-appear on its page. eval.yaml is in place; its framework, saliency-bench, is in EVALUATION_FRAMEWORKS. Its tasks are the
-accuracy of image classifiers and how good their Grad-CAM maps are (mIoU with the masks where there are masks, and
-insertion). Scores of the first models are ready: `push model --eval-results` writes them, and all records are in
+appear on its page. The dataset has an eval.yaml, and its framework, saliency-bench, is in EVALUATION_FRAMEWORKS. The
+tasks are the accuracy of image classifiers and the quality of their Grad-CAM maps (insertion, and mIoU for datasets
+with masks). Scores of the first models are available: `push model --eval-results` writes them, and all records are in
 https://huggingface.co/datasets/{namespace}/results. The datasets are:
 {listed}
 """

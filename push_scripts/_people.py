@@ -1,4 +1,4 @@
-"""Shared by the commands of studies over the maps of a run."""
+"""Options and actions that the commands for human studies on the maps of a run share."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from saliency_bench.studies.sync import Sync
 
 WHAT = ("serve", "results", "export", "payments", "parameters", "erase")
-SHOWN = 2  # tables; further ones are in --out
-LINKS = {"--invite": True, "--owner": False, "--reviewer": False}  # options that print new links, with a value or not
+SHOWN = 2  # number of printed tables; all tables are in --out
+LINKS = {"--invite": True, "--owner": False, "--reviewer": False}  # {option that prints links: whether it has a value}
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -30,58 +30,62 @@ def arguments(parser: ArgumentParser) -> None:
                         help="for serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
     store_arguments(parser)
     parser.add_argument(
-        "--name", metavar="TEXT", help="name of the study (default: the name of the run, or the only study)"
+        "--name", metavar="TEXT", help="name of the study (default: name of the run, or the only study in the store)"
     )
-    parser.add_argument("--out", metavar="PATH", help="results: folder for the tables; other commands: file")
+    parser.add_argument("--out", metavar="PATH", help="folder for the tables (for results), else file to write")
     page = parser.add_argument_group("serve")
-    page.add_argument("--dataset", metavar="NAME", help="dataset of the run, if it has moved")
+    page.add_argument("--dataset", metavar="NAME", help="dataset of the run, if its location has changed")
     page_arguments(page)
 
 
 def store_arguments(parser: ArgumentParser) -> None:
     """Add the arguments that name a store."""
-    parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store, made if missing")
+    parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store (created if missing)")
     parser.add_argument("--sync", metavar="OWNER/NAME",
-                        help="private dataset repository on the Hub: its answers are added to the store first; the "
-                             "page copies the store to it")  # fmt: skip
+                        help="private dataset repository on the Hub: its answers are added to the store first, and "
+                             "the page copies the store to it")  # fmt: skip
 
 
 def page_arguments(group: Any) -> None:
     """Add the options of every page of a study."""
     group.add_argument("--host", default="127.0.0.1", metavar="HOST",
-                       help="address to serve at; 0.0.0.0 for other machines (default: 127.0.0.1)")  # fmt: skip
+                       help="address of the page; 0.0.0.0 for other machines (default: 127.0.0.1)")  # fmt: skip
     group.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
     group.add_argument("--invite", type=int, default=0, metavar="N",
-                       help="print links for N more people; from then on nobody else can join")  # fmt: skip
+                       help="print links for N more people; afterwards, only invited people can join")  # fmt: skip
     group.add_argument("--lease", type=float, default=60, metavar="N",
-                       help="minutes after which the images of an idle person go to others (default: 60)")  # fmt: skip
-    group.add_argument("--completion-url", metavar="URL", help="address that people are sent to when they finish")
-    group.add_argument("--completion-code", metavar="TEXT", help="code shown to people when they finish")
-    group.add_argument("--owner", action="store_true", help="print the link of the owner's page, too")
-    group.add_argument("--consent", metavar="FILE", help="Markdown text that everyone must agree to first")
-    group.add_argument("--instructions", metavar="FILE", help="Markdown instead of the instructions of the page")
-    group.add_argument("--sync-every", type=float, default=5, metavar="N", help="minutes between copies (default: 5)")
+                       help="minutes after which others get the images of an idle person (default: 60)")  # fmt: skip
+    group.add_argument("--completion-url", metavar="URL", help="URL to which people are redirected when they finish")
+    group.add_argument("--completion-code", metavar="TEXT", help="code that people see when they finish")
+    group.add_argument("--owner", action="store_true", help="also print the link of the owner's page")
+    group.add_argument("--consent", metavar="FILE", help="Markdown file with a text that people must agree to first")
+    group.add_argument(
+        "--instructions", metavar="FILE", help="Markdown file that replaces the instructions of the page"
+    )
+    group.add_argument(
+        "--sync-every", type=float, default=5, metavar="N", help="minutes between copies to --sync (default: 5)"
+    )
 
 
 def result_arguments(parser: ArgumentParser) -> None:
     """Add the options of results and export."""
     group = parser.add_argument_group("results, export")
-    group.add_argument("--with-failed", action="store_true", help="count people who failed an attention check")
+    group.add_argument("--with-failed", action="store_true", help="include people who failed an attention check")
     group.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
     group.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
 
 
 def _count(args: Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of `results` and `export` that select counted answers."""
+    """Return the keyword arguments of `results` and `export` that select the answers to use."""
     return {"people": not args.without_people, "with_failed": args.with_failed, "exclude": args.exclude}
 
 
 def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
-    """Add the rows of the --sync repository to the store before it is opened.
+    """Add the rows of the --sync repository to the store before the store is opened.
 
     Args:
-        args: arguments of the command.
-        serving: whether the store will also be copied to it.
+        args: Arguments of the command.
+        serving: Whether the store will also be copied to the repository.
     """
     if args.sync is None:
         return None
@@ -96,9 +100,9 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
     """Run the command with these arguments.
 
     Args:
-        args: arguments of the command.
-        kind: kind of the study, a folder of `saliency_bench.studies`.
-        serve: function that serves the page.
+        args: Arguments of the command.
+        kind: Type of the study, which is the name of a folder in `saliency_bench.studies`.
+        serve: Function that serves the page.
     """
     if args.what == "serve" and not args.run:
         raise UserError("serve needs RUN, the folder of a run with --keep-maps")
@@ -116,7 +120,7 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
 
 
 def lease_hours(args: Namespace) -> float:
-    """Return --lease in hours.
+    """Return --lease in hours, after checking it and other options of the page.
 
     Raises:
         UserError: --lease is not a positive number, or another option of the page is invalid.
@@ -131,21 +135,21 @@ def lease_hours(args: Namespace) -> float:
 
 
 def check_address(args: Namespace) -> None:
-    """Raise UserError if the page cannot be served, before anything is stored."""
+    """Raise UserError if the page cannot be served at the address. The check runs before anything is stored."""
     from saliency_bench.spaces.pages.serving import listening_at
 
     listening_at(args.host, args.port).close()
 
 
 def existing_store(location: str, *, must_exist: bool) -> "Store | None":
-    """Return the store at a location.
+    """Return the existing store at a location.
 
     Args:
-        location: file or URL.
-        must_exist: False returns None if there is none.
+        location: File or URL.
+        must_exist: Whether to raise UserError if there is no store. Otherwise, None is returned.
 
     Raises:
-        UserError: There is no store, or the location holds something else.
+        UserError: There is no store, or the location contains other data.
     """
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.database import NoStoreError
@@ -162,7 +166,7 @@ def introduction(args: Namespace) -> "Introduction":
     """Return the texts of --consent and --instructions.
 
     Raises:
-        UserError: A text or one of its pictures cannot be read.
+        UserError: A text or an image in it cannot be read.
     """
     from saliency_bench.studies.introduction import Introduction, read_text
 
@@ -178,15 +182,15 @@ def completion(args: Namespace) -> dict[str, str] | None:
 def serve(
     app: Any, args: Namespace, sync: "Sync | None", study: "Study", name: str = "page", reviewer: bool = False
 ) -> None:
-    """Serve until it is stopped.
+    """Serve a page until the command is stopped.
 
     Args:
-        app: the page.
-        args: arguments of the command.
-        sync: copies the store to the Hub.
-        study: study whose people are invited.
-        name: label of the printed address.
-        reviewer: also print the link of a new reviewer.
+        app: Web application of the page.
+        args: Arguments of the command.
+        sync: Object that copies the store to the Hub, or None.
+        study: Study to which people are invited.
+        name: Label of the printed URL.
+        reviewer: Whether to print the link for a new reviewer.
     """
     from saliency_bench.spaces.pages import serving
 
@@ -209,13 +213,13 @@ def serve(
 
 
 def results(kind: str, args: Namespace) -> None:
-    """Print the tables and notes of a study, or everything as JSON; write them and the long tables to --out."""
+    """Print the tables and notes of a study, or all results as JSON, and write all tables to --out."""
     from saliency_bench.read.report.analyses import Analysis
 
     module = import_module(f"saliency_bench.studies.{kind}.results")
     findings = module.results(_study(kind, args), **_count(args))
     if args.out:
-        with suppress(OSError):  # it exists, or `save` says what is wrong
+        with suppress(OSError):  # the folder exists, or `save` below reports the error
             Path(args.out).mkdir(0o700, parents=True)
     whole = Analysis(findings, [])
     written = whole.save(args.out) if args.out else []
@@ -230,7 +234,7 @@ def results(kind: str, args: Namespace) -> None:
 
 
 def export(kind: str, args: Namespace) -> None:
-    """Write the answers of a study into --out."""
+    """Write the answers of a study to --out."""
     if not args.out:
         raise UserError("export needs --out, a .csv or .parquet file")
     module, path = import_module(f"saliency_bench.studies.{kind}.results"), Path(args.out)
@@ -243,7 +247,7 @@ def export(kind: str, args: Namespace) -> None:
 
 
 def table(kind: str, args: Namespace) -> None:
-    """Write the payments or the parameters of a study into --out."""
+    """Write the payments or the link parameters of a study to --out."""
     if not args.out:
         raise UserError(f"{args.what} needs --out, a .csv or .parquet file")
     study = _study(kind, args)
@@ -253,14 +257,14 @@ def table(kind: str, args: Namespace) -> None:
 
 
 def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bool]], args: Namespace) -> None:
-    """Write the payments or the parameters of a study.
+    """Write the payments or the link parameters of a study.
 
     Args:
-        study: study of any protocol.
+        study: Study of any protocol.
         kind: "payments" or "parameters".
-        path: path of the file.
-        checks: {person: whether each check was right}.
-        args: arguments of the command.
+        path: Path of the file.
+        checks: {person: whether each attention check was passed}.
+        args: Arguments of the command.
     """
     from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
     from saliency_bench.studies.result_rows import write_rows
@@ -274,26 +278,27 @@ def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bo
 
 
 def erase(args: Namespace) -> None:
-    """Write a copy of the store, without the people of --exclude, into --out."""
+    """Write a copy of the store without the people of --exclude to --out."""
     from saliency_bench.studies.answer_rows import copy_without
     from saliency_bench.studies.answer_store import Store
 
     if not args.out or not args.exclude:
-        raise UserError("erase needs --exclude NAME and --out, the new file of the store without them")
+        raise UserError("erase needs --exclude NAME, and --out for the new file of the store without these people")
     if Path(args.out).exists():
-        raise UserError(f"{args.out} exists; give a new file")
+        raise UserError(f"{args.out} exists; choose a new file")
     restored(args)
     store = Store(args.store, create=False)
     known = {name for study in store.all() for name in study.people()}
     known |= {answer.person for study in store.all() for answer in study.answers(masks=False)}
     if missing := set(args.exclude) - known:
-        raise UserError(f"{args.store} has nobody called {min(missing)}")
+        raise UserError(f"{args.store} has no person named {min(missing)}; check the name")
     count = copy_without(store, Store(args.out), set(args.exclude)).added
     if args.json:
         print(json.dumps({"file": args.out, "rows": count}))
     elif not args.quiet:
         print(
-            f"{count:,} rows written: {args.out}; continue with it, and delete {args.store}, its copies and repository"
+            f"{count:,} rows written: {args.out}; use this store from now on, and delete {args.store}, its copies and "
+            "its repository"
         )
 
 

@@ -1,4 +1,4 @@
-"""Shared by `submit` and `push results`: show the plan, then carry it out."""
+"""Show the plan of a submission and execute it, for the commands `submit` and `push results`."""
 
 import getpass
 import json
@@ -9,20 +9,20 @@ from pathlib import Path
 
 
 def login_name() -> str:
-    """Return the login name as the name of a submitter to a local board, or "me" if there is none."""
+    """Return the login name, or "me" if there is none, as the name of a submitter to a local board."""
     try:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", getpass.getuser()).strip("-.")
-    except (OSError, KeyError):  # a container without an entry for its user
+    except (OSError, KeyError):  # a container whose user has no name
         name = ""
     return name or "me"
 
 
 def propose(args: Namespace, folder: Path) -> None:
-    """Show the plan of a submission, and carry it out.
+    """Show the plan of a submission, and execute it.
 
     Args:
-        args: arguments of the command.
-        folder: folder of a run, or of a suite, whose runs are sent together.
+        args: Arguments of the command.
+        folder: Folder of a run, or of a suite, whose runs are sent together.
     """
     from saliency_bench.board import submit
     from saliency_bench.read.run_folder import read_summary
@@ -32,7 +32,7 @@ def propose(args: Namespace, folder: Path) -> None:
     more = {name: value for name in ("link", "with_maps") if (value := getattr(args, name, None))}
     runs, unfinished = submit.runs_in(folder)
     if (folder / "data" / "networks").is_dir() and runs != [folder]:
-        complain("these runs are of smoke size (drawn pictures and small networks) and do not belong on a leaderboard")
+        complain("these runs use --smoke (drawn images and small networks) and do not belong on a leaderboard")
     for path in unfinished:
         complain(f"left out: {path} is not finished")
     to = getattr(args, "to", None)

@@ -1,4 +1,4 @@
-"""Options shared by commands; settings of a run come from `RunSpec`."""
+"""Options that several commands share. The settings of a run come from `RunSpec`."""
 
 import re
 import sys
@@ -15,17 +15,17 @@ from saliency_bench.spec import RunSpec, about, flag, hint, shown
 from saliency_bench.terminal import console_of, narrower_than, show_table
 
 PAPER = (".tex", ".md")  # tables for papers
-FEW = 8  # options that need no headings
-UNCHANGED = object()  # the default of RunSpec
+FEW = 8  # maximum number of options without headings
+UNCHANGED = object()  # use the default of RunSpec
 
 
 def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None:
-    """Add options for these settings of a run (default: all); many settings are grouped under headings.
+    """Add options for settings of a run. Many settings are grouped under headings.
 
     Args:
-        parser: parser of the command.
-        names: names of the settings.
-        **defaults: defaults that differ from `RunSpec`.
+        parser: Parser of the command.
+        names: Names of the settings (default: all).
+        **defaults: Defaults that differ from `RunSpec`.
     """
     names = names or tuple(RunSpec.model_fields)
     groups: dict[str, _ActionsContainer] = {"": parser}
@@ -39,10 +39,10 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
     """Add an option for a setting.
 
     Args:
-        parser: parser of the command.
-        name: name of the setting.
-        default: default, if it differs from `RunSpec`.
-        text: help text; default: the setting's description and default.
+        parser: Parser of the command.
+        name: Name of the setting.
+        default: Default value, if it differs from `RunSpec`.
+        text: Help text (default: description and default of the setting).
     """
     field = RunSpec.model_fields[name]
     default = field.default if default is UNCHANGED else default
@@ -58,7 +58,7 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
 
 
 def _kind(annotation: Any, name: str) -> dict[str, Any]:
-    """Return the argparse arguments for the values."""
+    """Return the arguments of argparse (type, nargs, choices ...) for a setting with this annotation."""
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
     if bool in kinds:
         return {"action": "store_true"}
@@ -72,7 +72,7 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 
 
 def show_cells(cells: Sequence[Any], used: int) -> None:
-    """Print the table of a run: drawn on a terminal or if it is wider than COLUMNS, else as plain text."""
+    """Print the table of a run, with lines on a terminal or if it is wider than COLUMNS, else as plain text."""
     from saliency_bench.read.summary import lines_below, table, table_rows
 
     console = console_of(sys.stdout)
@@ -87,7 +87,7 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
 
 
 def show_pairs(run: Any) -> None:
-    """Print all pairs of explainers of a run by each metric: the difference, the test's result, and the samples."""
+    """Print each pair of explainers of a run by each metric: difference, result of the test, and number of samples."""
     from saliency_bench.read.analysis.pairs import pair_rows
 
     for title, rows in pair_rows(run):
@@ -97,7 +97,7 @@ def show_pairs(run: Any) -> None:
 
 
 def show_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table with a header row: drawn on a terminal, plain text in a file or pipe."""
+    """Print a table with a header row, with lines on a terminal and as plain text in a file or pipe."""
     if (console := console_of(sys.stdout)) is not None:
         show_table(rows, console)
         return
@@ -107,7 +107,7 @@ def show_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def paper_table(parser: ArgumentParser) -> None:
-    """Add --table, which writes a table for a paper, and the options of its format."""
+    """Add --table, which writes a table for a paper, and the options for its format."""
     group = parser.add_argument_group("table for a paper")
     group.add_argument(
         "--table", metavar="FILE", help="write the table as LaTeX (.tex, for booktabs) or Markdown (.md)"
@@ -116,9 +116,9 @@ def paper_table(parser: ArgumentParser) -> None:
     group.add_argument("--labels", nargs="+", action="extend", metavar="NAME=TEXT",
                        help="label of an explainer or metric, as in gradcam=Grad-CAM")  # fmt: skip
     group.add_argument("--caption", metavar="TEXT", help="put the LaTeX into a table environment with this caption")
-    group.add_argument("--ranks", action="store_true", help="print the ranks left open by the paired test")
+    group.add_argument("--ranks", action="store_true", help="print the possible ranks by the paired test")
     group.add_argument("--no-intervals", action="store_true", help="leave out the 95 %% intervals")
-    group.add_argument("--no-bold", action="store_true", help="set no number in bold")
+    group.add_argument("--no-bold", action="store_true", help="print no number in bold")
 
 
 def paper_style(args: Namespace) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def paper_style(args: Namespace) -> dict[str, Any]:
                                                         ("intervals", args.no_intervals, False)) if given}  # fmt: skip
     if args.table is None:
         if style and not getattr(args, "figure", None):
-            raise UserError(f"options of the table ({', '.join(style)}) need --table FILE")
+            raise UserError(f"options for the table ({', '.join(style)}) need --table FILE")
         return style
     if Path(args.table).suffix.lower() not in PAPER:
         raise UserError(f"--table {args.table} must end in {' or '.join(PAPER)}")
@@ -146,15 +146,15 @@ def paper_style(args: Namespace) -> dict[str, Any]:
 
 
 def _label(text: str) -> tuple[str, str]:
-    """Return (name, label) of NAME=TEXT, where the name may have options, as in rise:masks=100=RISE."""
+    """Split NAME=TEXT into (name, label). The name may have options, as in rise:masks=100=RISE."""
     name, equals, label = text.rpartition("=")
     if not (name and equals and label):
-        raise UserError(f"--labels takes NAME=TEXT, as in gradcam=Grad-CAM, not '{text}'")
+        raise UserError(f"--labels '{text}' is not NAME=TEXT; use for example gradcam=Grad-CAM")
     return name, label
 
 
 def write_paper_table(result: Any, path: str | None, style: dict[str, Any]) -> None:
-    """Write a table for a paper in the format of the path's suffix, if there is a path."""
+    """Write a table for a paper, in the format that the path's extension selects, unless the path is None."""
     from saliency_bench.utils.files import write_text
 
     if path:
@@ -163,12 +163,12 @@ def write_paper_table(result: Any, path: str | None, style: dict[str, Any]) -> N
 
 
 def given(args: Namespace, *without: str) -> dict[str, Any]:
-    """Return the settings of a run among the arguments of a command."""
+    """Return the arguments of a command that are settings of a run."""
     return {name: getattr(args, name) for name in RunSpec.model_fields if hasattr(args, name) and name not in without}
 
 
 def completed_as(action: Action, kind: str) -> None:
-    """Complete the values of this argument like those of the option --KIND."""
+    """Make the tab completion of an argument's values the same as for the option --KIND."""
     setattr(action, "kind", kind)  # noqa: B010
 
 
@@ -179,14 +179,14 @@ def namespace(parser: ArgumentParser) -> None:
 
 
 def namespace_name(text: str) -> str:
-    """Return the name of a namespace."""
+    """Return a namespace after checking that the text has the format of a user or organisation name."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
         raise ArgumentTypeError(f"'{text}' is not the name of a user or organisation")
     return text
 
 
 def output(parser: ArgumentParser, json: str = "print JSON instead of text") -> None:
-    """Add --json with this help, and --quiet, which `saliency_bench.cli` handles."""
+    """Add --json with this help text, and --quiet, which `saliency_bench.cli` handles."""
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help=json)
     forms.add_argument("--quiet", action="store_true", help="print warnings and errors only")

@@ -1,6 +1,7 @@
-"""Check a namespace as a stranger does: in a fresh process, with empty caches, without a token.
+"""Check a namespace as another user sees it: in a new process, with empty caches and without a token.
 
-The process is told what to check as JSON: {"namespace", "datasets": {repository: split}, "models", "metrics", "runs"}.
+The process receives a JSON object that lists what to check: {"namespace", "datasets": {repository: split}, "models",
+"metrics", "runs"}.
 """
 
 import json
@@ -21,10 +22,10 @@ OURS = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_", "DATASETS_", "TRANSFORMERS_", "S
 
 
 def check_as_stranger(published: dict[str, Any]) -> list[str]:
-    """Return a line for each thing that a stranger could load, compare or review.
+    """Return a line for each published item that another user could load, compare or review.
 
     Raises:
-        UserError: Something fails; has the last line that the process printed.
+        UserError: A check failed. The message contains the last line that the process printed.
     """
     with TemporaryDirectory(prefix="saliency-bench-") as folder:
         done = subprocess.run(
@@ -33,12 +34,12 @@ def check_as_stranger(published: dict[str, Any]) -> list[str]:
         )  # fmt: skip
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UserError(f"the check as a stranger failed: {one_line(last, 500)}; start the same command again")
+        raise UserError(f"the check without your account failed: {one_line(last, 500)}; start the same command again")
     return done.stdout.splitlines()
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return this process's environment without tokens, and with caches of its own."""
+    """Return a copy of this process's environment without tokens and with separate caches."""
     clean = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OURS)}
     caches = {"HF_HOME": "hf", "HF_MODULES_CACHE": "modules", "SALIENCY_BENCH_CACHE": "saliency-bench"}
     empty = {name: str(folder / subfolder) for name, subfolder in caches.items()}
@@ -98,13 +99,13 @@ def _board(repo: str) -> str:
 
 
 def _command(name: str, *words: str) -> str:
-    """Run a command of ours as from a terminal, and return its first line."""
+    """Run a saliency-bench command as from a terminal, and return the first line of its output."""
     from saliency_bench import cli
 
     shown = StringIO()
     with redirect_stdout(shown):
         code = cli.main([name, *words])
-    if code > 1:  # 1: an open submission by someone else must not be merged
+    if code > 1:  # 1 means that an open submission of another user must not be merged
         raise UserError(f"saliency-bench {name} ended with {code}")
     return f"{name}: {(shown.getvalue().splitlines() or ['nothing'])[0]}"
 

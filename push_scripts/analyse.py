@@ -8,12 +8,18 @@ example:
   saliency-bench analyse runs/first --what randomisation --bound 0.5
   saliency-bench analyse runs/first --what agreement --answers answers.csv
 
-correlation: of every pair of metrics over samples, per explainer, and over dataset means (three or more runs).
-sensitivity: the rank of each explainer over all settings of a metric in the runs. sweep: a metric along one of its
-options. rank: do metrics agree on the order of explainers? clever-hans: samples recognised with confidence from outside
-the object. randomisation: explainers that do not depend on the weights, by saliency_randomisation. agreement: between
-metrics and people on the order of explainers at each exposure. Runs that ask the same question are merged. --out is a
-folder for JSON, CSV, Markdown, LaTeX and a plot.
+The analyses are:
+
+- correlation: correlations of all pairs of metrics over samples, per explainer, and over dataset means (three or more
+  runs)
+- sensitivity: rank of each explainer over all settings of a metric in the runs
+- sweep: scores of a metric over the values of one of its options
+- rank: agreement of the metrics on the order of explainers
+- clever-hans: samples that are recognised with confidence from evidence outside the object
+- randomisation: explainers that do not depend on the weights, by saliency_randomisation
+- agreement: agreement of metrics and people on the order of explainers at each exposure
+
+Runs with the same settings are merged. --out is a folder for JSON, CSV, Markdown, LaTeX and a plot.
 """
 
 import json
@@ -30,8 +36,12 @@ def arguments(parser: ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=f"the analysis: {', '.join(WHAT)}")
-    parser.add_argument("--out", metavar="DIR", help="folder for JSON, tables and plot (default: print only)")
-    parser.add_argument("--option", metavar="NAME", help="option for sweep (default: each option with several values)")
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for JSON, tables and plot (default: only print the results)"
+    )
+    parser.add_argument(
+        "--option", metavar="NAME", help="option of a metric, for sweep (default: each option with several values)"
+    )
     hans = parser.add_argument_group("for clever-hans")
     hans.add_argument(
         "--confidence", type=float, metavar="P", help="confidence in the explained target above P (default: 0.9)"
@@ -40,7 +50,7 @@ def arguments(parser: ArgumentParser) -> None:
     hans.add_argument(
         "--insertion", type=float, metavar="X", help="insertion above X (default: the explainer's median)"
     )
-    about = "for randomisation: similarity above which a map counts as unchanged (default: 0.5)"
+    about = "for randomisation: similarity above which a map is considered unchanged (default: 0.5)"
     parser.add_argument("--bound", type=float, metavar="X", help=about)
     about = "for agreement: CSV or Parquet with image_id, explainer, exposure, person, right and optionally dataset"
     parser.add_argument("--answers", metavar="FILE", help=about)

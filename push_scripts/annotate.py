@@ -1,4 +1,4 @@
-"""Let people draw the region that justifies the class: a page for annotators, with a review.
+"""Collect hand-drawn masks: serve a page on which annotators draw the region that justifies the class.
 
 example:
   saliency-bench annotate --dataset photos --store study.db
@@ -6,8 +6,9 @@ example:
   saliency-bench annotate --dataset photos --store study.db --report
   saliency-bench annotate --dataset photos --store study.db --export masks
 
-The first line serves the page at http://127.0.0.1:7860 until Ctrl-C; everyone who opens it becomes an annotator.
-Answers are stored at once, in one file; the same command resumes. The store may also be postgresql://USER@HOST/NAME.
+The first example serves the page at http://127.0.0.1:7860 until Ctrl-C. Everyone who opens the page becomes an
+annotator. Answers are stored at once in one file, and the same command resumes. The store may also be
+postgresql://USER@HOST/NAME.
 """
 
 import json
@@ -21,8 +22,8 @@ from saliency_bench.push_scripts import _people, _shared
 from saliency_bench.utils.messages import complain
 
 SECTION = "people"
-RIGHT = 0.5  # IoU with a honeypot from which the answer counts as right in the table of payments
-MOST_NAMED = 20  # most images that are named because they cannot be shown
+RIGHT = 0.5  # minimum IoU with a honeypot for a correct answer in the table of payments
+MOST_NAMED = 20  # maximum number of images named in messages about images that cannot be shown
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -30,15 +31,15 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dataset", required=True, metavar="NAME", help="dataset to annotate")
     parser.add_argument("--split", default="test", metavar="NAME", help="split of the dataset (default: test)")
     _people.store_arguments(parser)
-    parser.add_argument("--name", metavar="TEXT", help="name of the study (default: the dataset and split)")
+    parser.add_argument("--name", metavar="TEXT", help="name of the study (default: dataset and split)")
     _study_options(parser.add_argument_group("a new study"))
     serving = parser.add_argument_group("the page")
     _people.page_arguments(serving)
-    serving.add_argument("--assist", action="store_true", help="offer pieces of the image, which a click marks")
+    serving.add_argument("--assist", action="store_true", help="divide the image into regions that a click marks")
     serving.add_argument("--segment", nargs="*", metavar="FILE",
-                         help="offer regions found by strokes: GrabCut, or a network of the Segment Anything family, "
-                              "given as two ONNX files, its encoder and its decoder")  # fmt: skip
-    serving.add_argument("--reviewer", action="store_true", help="also print a link for a new reviewer")
+                         help="propose a region from the annotator's strokes with GrabCut, or with a network of the "
+                              "Segment Anything family from two ONNX files, encoder and decoder")  # fmt: skip
+    serving.add_argument("--reviewer", action="store_true", help="also print the link for a new reviewer")
     results = parser.add_argument_group("results, instead of the page")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
     results.add_argument("--payments", metavar="FILE", help="write answers, time and checks per person (CSV, Parquet)")
@@ -46,7 +47,7 @@ def arguments(parser: ArgumentParser) -> None:
     results.add_argument("--erase", metavar="FILE", help="write a copy of the store without the people of --exclude")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
     results.add_argument("--import", dest="imported", metavar="PATH",
-                         help="add masks that --person drew elsewhere")  # fmt: skip
+                         help="add masks that --person drew in another program")  # fmt: skip
     results.add_argument("--format", choices=("png", "coco", "label-studio", "cvat"), default="png",
                          help="file format of --export and --import (default: png)")  # fmt: skip
     results.add_argument("--person", metavar="NAME", help="pseudonym of the person who drew the imported masks")
@@ -54,9 +55,9 @@ def arguments(parser: ArgumentParser) -> None:
                          help="import the regions with this label (default: the class of the image)")  # fmt: skip
     results.add_argument("--rule", default="half", metavar="RULE",
                          help="consensus of --export: half, majority or staple (default: half)")  # fmt: skip
-    results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="only the answers of these people")
+    results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="use only the answers of these people")
     results.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
-    results.add_argument("--accepted", action="store_true", help="only answers that a reviewer has accepted")
+    results.add_argument("--accepted", action="store_true", help="use only answers that a reviewer has accepted")
     results.add_argument("--honeypot-iou", type=float, default=0.0, metavar="X",
                          help="leave out people whose mean IoU with the honeypots is below this value")  # fmt: skip
     results.add_argument("--without-people", action="store_true", help="leave the pseudonyms out of --export")
@@ -66,34 +67,34 @@ def arguments(parser: ArgumentParser) -> None:
 def _study_options(group: _ArgumentGroup) -> None:
     """Add options whose defaults come from `saliency_bench.studies.annotating` or the existing study."""
     group.add_argument("--annotators", type=int, metavar="N", help="people per image (default: 3)")
-    group.add_argument("--per-person", type=int, metavar="N", help="most images per person (default: all)")
-    group.add_argument("--only-missing", action="store_true", default=None, help="only ask about images without a mask")
+    group.add_argument("--per-person", type=int, metavar="N", help="maximum images per person (default: all)")
+    group.add_argument("--only-missing", action="store_true", default=None, help="include only images without a mask")
     group.add_argument("--honeypots", type=int, metavar="N",
-                       help="images with a known mask, shown to everybody as a check (default: 0)")  # fmt: skip
-    group.add_argument("--honeypot-every", type=int, metavar="N", help="show one every N images (default: 10)")
+                       help="images with a known mask, shown to all annotators as a check (default: 0)")  # fmt: skip
+    group.add_argument("--honeypot-every", type=int, metavar="N", help="show a honeypot every N images (default: 10)")
     group.add_argument("--grow", action="store_true",
                        help="allow more --annotators, --per-person or images in an existing study")  # fmt: skip
     group.add_argument("--reviewers", type=int, metavar="N", help="people who must accept a mask (default: 1)")
     group.add_argument("--protocol", choices=("p0",),
                        help="settings of a paper; p0 (Saliency-Bench): --annotators 5 --reviewers 2")  # fmt: skip
     group.add_argument("--practice", type=int, metavar="N",
-                       help="images with a known mask before the real ones, with feedback (default: 0)")  # fmt: skip
+                       help="practice images with feedback, before the real images (default: 0)")  # fmt: skip
     group.add_argument("--practice-iou", type=float, metavar="X",
-                       help="IoU to reach in practice within three attempts (default: 0.5)")  # fmt: skip
+                       help="IoU required on each practice image within three attempts (default: 0.5)")  # fmt: skip
     _shared.setting(group, "mask_values")
     group.add_argument("--seed", type=int, metavar="N", help="seed for the order of images (default: 0)")
 
 
 def main(args: Namespace) -> int:
-    """Let people draw the region that justifies the class: a page for annotators, with a review."""
+    """Serve the page of an annotation study, or execute another action on its store."""
     if args.erase:
         args.out = args.erase
         _people.erase(args)
         return 0
     if bool(args.imported) != bool(args.person):
-        raise UserError("--import PATH and --person NAME must be given together")
+        raise UserError("--import PATH and --person NAME require each other; use both or neither")
     if args.label and not args.imported:
-        raise UserError("--label NAME needs --import PATH, from which it selects regions")
+        raise UserError("--label NAME selects regions of an import; add --import PATH, or leave out --label")
     introduction = _people.introduction(args)
     serving = _is_serving(args)
     if serving:
@@ -115,9 +116,9 @@ def main(args: Namespace) -> int:
 
 
 def opened(args: Namespace) -> tuple[Any, Any]:
-    """Return the study that the arguments name, or create it, and the masks to import.
+    """Open or create the study that the arguments name, and return it with the masks to import.
 
-    Everything is checked first, so that a refused start leaves no store behind.
+    All arguments are checked first, so that a failed start does not create a store.
     """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
@@ -154,14 +155,16 @@ def _is_serving(args: Namespace) -> bool:
 
 
 def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exist: bool) -> str:
-    """Return --name, the usual name, or the name of the only study of the same images, whatever their path.
+    """Return the name of the study to use.
+
+    This is --name, the default name, or the name of the only study of the same images, regardless of their path.
 
     Args:
-        args: arguments of the command.
-        store: the store, or None if there is none yet.
-        usual: name of a study without --name.
-        dataset: fingerprint of the images.
-        must_exist: only accept an existing study.
+        args: Arguments of the command.
+        store: Store, or None if it does not exist yet.
+        usual: Default name of a study.
+        dataset: Fingerprint of the images.
+        must_exist: Whether the study must exist.
 
     Raises:
         UserError: There is no such study, or there are several.
@@ -176,10 +179,12 @@ def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exis
     same = [] if args.name else [study for study in store.all() if study.kind == KIND]
     same = [study.name for study in same if revised(study).dataset == dataset]
     if len(same) == 1:
-        complain(f"the study of these images is '{same[0]}'; give --name for another one")
+        complain(f"the study of these images is '{same[0]}'; use --name for another study")
         return same[0]
     if must_exist or same:
-        return store.find(None if same else name, KIND).name  # refused: there are several, or there is none
+        return store.find(
+            None if same else name, KIND
+        ).name  # raises UserError, because there are several studies or none
     return name
 
 
@@ -206,14 +211,14 @@ def _export(annotating: Any, args: Namespace) -> None:
     count = export(annotating, out, args.format, people=not args.without_people, rule=args.rule, choice=choice)
     pairs = sum(len(answers) == 2 for answers in annotating.counted(choice).values())
     if pairs and args.rule != "staple":
-        complain(f"{pairs} of {count} images have two people; with --rule {args.rule} their consensus is the "
+        complain(f"{pairs} of {count} images have masks of two people; with --rule {args.rule} their consensus is the "
                  f"{'union' if args.rule == 'half' else 'intersection'} of both masks")  # fmt: skip
     facts = {"images": count, "folder": args.export, "images of two people": pairs}
     _tell(args, facts, f"the masks of {count} images are in {args.export}")
 
 
 def _write_tables(annotating: Any, args: Namespace) -> None:
-    """Write payments and parameters; a honeypot is right from an IoU of `RIGHT`."""
+    """Write the tables of payments and link parameters. An answer to a honeypot is correct from an IoU of `RIGHT`."""
     checks = {person: [iou >= RIGHT for iou in ious] for person, ious in annotating.honeypot_scores().items()}
     for kind, path in (("payments", args.payments), ("parameters", args.parameters)):
         if path:
@@ -221,13 +226,13 @@ def _write_tables(annotating: Any, args: Namespace) -> None:
 
 
 def _import(annotating: Any, imported: Any, args: Namespace) -> None:
-    """Store masks that were drawn elsewhere."""
+    """Store masks that were drawn in another program."""
     from saliency_bench.studies.exporting import store_masks
 
     store_masks(annotating, imported)
     count, strange, selection = len(imported.masks), imported.strange, imported.selection
     if strange:
-        complain(f"names without an image in the dataset: {len(strange)}, such as {strange[0]}; the dataset has "
+        complain(f"{len(strange)} names have no image in the dataset, such as {strange[0]}; the dataset contains "
                  f"{annotating.images.units[0]}")  # fmt: skip
     for name, why in list(selection.left_out.items())[:MOST_NAMED]:
         complain(f"image {name} is left out: {why}")
@@ -257,7 +262,7 @@ def _segmenter(files: list[str] | None) -> Any:
     if files is None:
         return None
     if len(files) not in (0, 2):
-        raise UserError(f"--segment takes two ONNX files, an encoder and a decoder, or none, not {len(files)}")
+        raise UserError(f"--segment got {len(files)} files; pass two ONNX files, encoder and decoder, or none")
     return SegmentAnything(*files) if files else GrabCut()
 
 
@@ -267,9 +272,9 @@ def serve(annotating: Any, args: Namespace, introduction: Any = None, sync: Any 
 
     unshown = annotating.images.prepare(progress=not (args.quiet or args.json))
     for unit, problem in list(unshown.items())[:MOST_NAMED]:
-        complain(f"image {unit} cannot be shown, and is left out: {problem}")
+        complain(f"image {unit} cannot be shown and is left out: {problem}")
     if len(unshown) > MOST_NAMED:
-        complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown, and are left out")
+        complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown and are left out")
 
     completion = _people.completion(args)
     app = create_app(

@@ -1,4 +1,4 @@
-"""Let people rate saliency maps without names: several maps of an image, the same questions on each.
+"""Let people rate anonymous saliency maps: several maps per image, with the same questions for each map.
 
 example:
   saliency-bench assess serve runs/first --store study.db
@@ -6,10 +6,10 @@ example:
   saliency-bench assess results --store study.db --out assess
   saliency-bench assess export --store study.db --out ratings.csv
 
-serve: a page at http://127.0.0.1:7860 until Ctrl-C, for the maps of a run with --keep-maps, up to five explainers, in a
-random order per person and image; --with-masks adds the mask of the dataset as one of them. Answers go into the store
-at once; the same command resumes. results: mean ratings per explainer with intervals, the agreement of raters, and who
-rated. export: all ratings as a table.
+serve shows a page at http://127.0.0.1:7860 until Ctrl-C, with the maps of up to five explainers from a run with
+--keep-maps, in a random order per person and image. --with-masks adds the mask of the dataset as another map. Answers
+are stored at once, and the same command resumes. results prints the mean ratings per explainer with intervals, the
+agreement of raters, and the raters. export writes all ratings as a table.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -24,25 +24,23 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     _people.arguments(parser)
     new = parser.add_argument_group("serve, a new study")
+    new.add_argument("--explainers", nargs="+", metavar="NAME", help="two to five explainers of the run (default: all)")
     new.add_argument(
-        "--explainers", nargs="+", metavar="NAME", help="explainers of the run, two to five (default: all)"
+        "--questions", metavar="FILE", help="YAML file with scale and questions (default: three built-in questions)"
     )
-    new.add_argument(
-        "--questions", metavar="FILE", help="YAML with scale and questions (default: three built-in questions)"
-    )
-    new.add_argument("--with-masks", action="store_true", help="also rate the masks of the dataset, like maps")
+    new.add_argument("--with-masks", action="store_true", help="also show the masks of the dataset as maps to rate")
     new.add_argument("--images", type=int, metavar="N", help="images to rate (default: all)")
     new.add_argument("--raters", type=int, default=3, metavar="N", help="people per image (default: 3)")
-    new.add_argument("--per-person", type=int, default=20, metavar="N", help="most images per person (default: 20)")
+    new.add_argument("--per-person", type=int, default=20, metavar="N", help="maximum images per person (default: 20)")
     new.add_argument("--checks", type=int, default=1, metavar="N",
-                     help="images with the map of another image, as attention checks (default: 1)")  # fmt: skip
-    new.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random choices (default: 0)")
+                     help="attention checks, which are images with the map of another image (default: 1)")  # fmt: skip
+    new.add_argument("--seed", type=int, default=0, metavar="N", help="seed for all random choices (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
-    """Let people rate saliency maps without names: several maps of an image, the same questions on each."""
+    """Serve the page of a rating study, or execute another action on its store."""
     _people.run(args, "assess", serve)
 
 

@@ -5,7 +5,7 @@ example:
   saliency-bench build pet-xai --source oxford-iiit-pet --out pet-xai
   saliency-bench build pet-xai --help
 
-The last line shows what the source folder must contain, and the options of this dataset. The result is a folder of
+The last example shows what the source folder must contain, and the options of this dataset. The result is a folder of
 Parquet files with a dataset card and a build report.
 """
 
@@ -25,8 +25,8 @@ from saliency_bench.terminal import Help
 from saliency_bench.utils.progress import silent
 
 SECTION = "prepare"
-INNER = "hub_builders"  # its options depend on the first word, which names a dataset
-KEPT = "finished batches", ".{out}.building/batches/*"  # when it is stopped
+INNER = "hub_builders"  # the options of the command depend on the first argument, which names a dataset
+KEPT = "finished batches", ".{out}.building/batches/*"  # what remains when the command is stopped
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Build a dataset; the options depend on it, so each dataset has its own parser."""
+    """Build a dataset. Each dataset has its own parser, because the options depend on the dataset."""
     _check_name(args.name)
     builder = registry.load("hub_builders", args.name)
     given = vars(parse(builder_parser(args.name, builder), args.rest))
@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     from saliency_bench.data.building import build
 
     chosen = {key: given[key] for key in options.defaults(builder.samples) if key != "seed"}
-    as_json = given["json"] is True  # a builder may have an option of that name
+    as_json = given["json"] is True  # a builder may have an option with the same name
     with silent(given["quiet"]):
         out = build(
             args.name,
@@ -70,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_name(name: str) -> None:
-    """Raise UserError for a folder or file instead of a name, with the intended command."""
+    """Raise UserError if a folder or file was passed instead of a name. The message contains the intended command."""
     path = Path(name).expanduser()
     known = name.rpartition("/")[2] if not path.exists() else name
     if known in registry.names(INNER) or not (path.exists() or "/" in name):
@@ -82,16 +82,18 @@ def _check_name(name: str) -> None:
         ".json": f"coco-json --json {name} --images DIR",
         ".yaml": f"yolo --names {name} --images DIR --labels DIR",
     }.get(path.suffix, f"folder --images {name}")
-    raise UserError(f"{name} is not the name of a dataset; for your own pictures: saliency-bench build {how} --out NEW")
+    raise UserError(
+        f"{name} is not the name of a dataset; for your own images use: saliency-bench build {how} --out NEW"
+    )
 
 
 def inner(name: str) -> argparse.ArgumentParser:
-    """Return the parser of a dataset."""
+    """Return the parser for the dataset with this name."""
     return builder_parser(name, registry.load(INNER, name))
 
 
 def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
-    """Return the parser of a dataset."""
+    """Return the parser for the options of a dataset's builder."""
     parser = Parser(
         prog=f"saliency-bench build {name}",
         description=(builder.__doc__ or "").strip(),
@@ -106,16 +108,18 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     flags = [f"--{own_data}", "--source"] if own_data else ["--source"]
     parser.add_argument(*flags, dest="source", metavar="DIR", help=argparse.SUPPRESS if embedded else about)
     parser.add_argument(
-        "--out", metavar="DIR", required=True, help="folder to write; it appears once the dataset is complete"
+        "--out", metavar="DIR", required=True, help="folder to write (created when the dataset is complete)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset built there earlier")
-    seed = "seed for the splits and everything drawn at random (default: 0)"
+    seed = "seed for the splits and all random choices (default: 0)"
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
-    parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="number of threads or processes (default: one per core)"
+    )
     if own_data:
-        parser.add_argument("--name", dest="title", help="name of the data in their card and in reports")
+        parser.add_argument("--name", dest="title", help="name of the dataset in its card and in reports")
         parser.add_argument(
-            "--license", metavar="LICENCE", help="licence of the data, such as cc-by-4.0 (default: not stated)"
+            "--license", metavar="LICENCE", help="licence of the dataset, such as cc-by-4.0 (default: not stated)"
         )
     group = parser.add_argument_group(f"options of {name}")
     known = options.defaults(builder.samples)
@@ -131,13 +135,13 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
 
 
 def epilog(name: str, builder: ModuleType) -> str:
-    """Return the rule, licence and paper counts of a builder, and an example."""
+    """Return the end of a builder's help: its rule, licence and paper counts, and an example."""
     own_data = getattr(builder, "OWN_DATA", "")
     source = "" if getattr(builder, "EMBEDDED", False) else f" --{own_data} raw" if own_data else " --source raw"
     source = f" {builder.USAGE}" if hasattr(builder, "USAGE") else source
     allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
     lines = [
-        "how a sample is made:",
+        "how samples are made:",
         *(f"  {line}" for line in builder.RULE.splitlines()),
         "",
         f"licence: {licence_of(builder)}{' (see above)' * (builder.LICENSE == 'other')}; may be published: {allowed}",
@@ -150,12 +154,12 @@ def epilog(name: str, builder: ModuleType) -> str:
 
 
 def licence_of(builder: ModuleType) -> str:
-    """Return the licence of a dataset; for your own data, where it is stated."""
-    return "what --license says" if getattr(builder, "OWN_DATA", "") else builder.LICENSE
+    """Return the licence of a dataset. For the user's own data, the option --license defines it."""
+    return "set by --license" if getattr(builder, "OWN_DATA", "") else builder.LICENSE
 
 
 def counted(paper: dict) -> str:
-    """Return {"samples": 5000, "label": {"man": 2500}} as "5,000 samples; label: man 2,500"."""
+    """Format the counts of a paper, such as "5,000 samples; label: man 2,500"."""
     plain = [f"{value:,} {key}" for key, value in paper.items() if isinstance(value, int)]
     classes = [
         f"{key}: " + ", ".join(f"{name} {count:,}" for name, count in value.items())
@@ -178,13 +182,13 @@ def add_option(parser: argparse._ActionsContainer, key: str, default: object, te
         return
     kind = type(default) if isinstance(default, int | float) else str
     metavar = "N" if kind is int else "X" if kind is float else "TEXT"
-    if default != "":  # else the text describes the default
+    if default != "":  # otherwise the help text describes the default
         text += f" (default: {default})"
     parser.add_argument(flag, dest=key, type=kind, default=default, metavar=metavar, help=text)
 
 
 def help_of(builder: ModuleType, key: str) -> str:
-    """Return the description of an option in the docstring of `samples`."""
+    """Return the description of an option from the docstring of `samples`."""
     return options.meanings(builder.samples.__doc__ or "").get(key, "").removesuffix(".").replace("%", "%%")
 
 
@@ -216,7 +220,7 @@ def summary(build_report: dict, out: Path) -> str:
 
 
 def remarks(listed: list[dict], most: int = 5) -> list[str]:
-    """Return lines of the first remarks; equal remarks share a line."""
+    """Return lines with the first remarks. Equal remarks are combined in one line."""
     ids: dict[str, list[str]] = {}
     for remark in listed:
         ids.setdefault(remark["text"], []).append(remark["id"])
@@ -228,7 +232,7 @@ def remarks(listed: list[dict], most: int = 5) -> list[str]:
 
 
 def next_command(build_report: dict, out: Path) -> str:
-    """Return the next command for the dataset: train on it, or explain a model on it."""
+    """Return a useful next command for the dataset: train a model on it, or explain a model on it."""
     dataset, model = shlex.quote(str(out)), "microsoft/resnet-18"
     if {"train", "validation", "test"} <= set(build_report["splits"]):
         to = shlex.quote(f"models/resnet-18-{out.name}")

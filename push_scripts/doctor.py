@@ -5,11 +5,13 @@ example:
   saliency-bench doctor --dataset ./photos --model "./net.py:make" \\
       --within 60s --json
 
-Prints a line per check: the order of classes, the preprocessing (BGR, size, mean and scale), the explainers that fit,
-flat maps, the reliability of random draws, the masks, the scores of random and centred maps, and the time and memory of
-a full run. Three commands to type next follow. Nothing is changed or written. Marks are ok, look (worth a look),
-undecided (too few images or too little time) and wrong. The exit code is 1 if a check is wrong, with --strict also if
-one is look or undecided; 2 for any error; else 0.
+The command prints a line per check: the order of classes, the preprocessing (BGR, size, mean and scale), the explainers
+that support the network, flat maps, the reliability of random draws, the masks, the scores of random and centred maps,
+and the time and memory of a full run. Three suggested next commands follow. No file is changed, and none is written
+without --out.
+
+The result of a check is ok, look (worth a look), undecided (too few images or too little time) or wrong. The exit code
+is 1 if a check is wrong, or with --strict if a check is look or undecided. It is 2 for any error, else 0.
 """
 
 import json
@@ -27,7 +29,7 @@ SETTINGS = ("dataset", "model", "prompts", "split", "target", "label_column", "l
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--within", default="2m", metavar="TIME",
-                        help="time to spend after loading: 90s, 5m, or none (default: 2m)")  # fmt: skip
+                        help="time limit after loading: 90s, 5m, or none (default: 2m)")  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="also fail if a check is look or undecided")
     parser.add_argument("--out", metavar="FILE", help="also write the output of --json to this file")
     _shared.settings(parser, *SETTINGS, batch_size=8)

@@ -1,4 +1,4 @@
-"""Draw the maps of chosen samples of a run as a metric sees them.
+"""Draw the maps of selected samples of a run as a metric uses them.
 
 example:
   saliency-bench draw runs/first runs/second --what maps --out maps.png
@@ -6,12 +6,16 @@ example:
   saliency-bench draw runs/first --what classes --samples cat-7 --out a.png
   saliency-bench draw runs/pairs --what models --explainers gradcam --out b.png
 
-maps: the picture, its mask and the map of each explainer, with the scores that the run gave them. insertion: the
-picture as the top pixels of each map enter it, with the probability of the class. classes: the maps of the most and of
-the least likely class. models: the maps of the run's model and of its other model. object: the maps of the other model
-with and without the object (image_without_object). Below the last four is the score of the sample by
-saliency_insertion, saliency_class_sensitivity, saliency_mcr with saliency_mcs, or saliency_idr. Several runs are drawn
-below each other. Dataset and model of a run are loaded again, and the maps are computed anew.
+The drawings are:
+
+- maps: image, mask and the map of each explainer, with their scores in the run
+- insertion: image while the top pixels of each map are inserted, with the probability of the class, and the score by
+  saliency_insertion
+- classes: maps of the most and of the least likely class, and the score by saliency_class_sensitivity
+- models: maps of the run's model and of its other model, and the scores by saliency_mcr and saliency_mcs
+- object: maps of the other model with and without the object (image_without_object), and the score by saliency_idr
+
+Several runs are drawn below each other. The dataset and model of a run are loaded again, and the maps are recomputed.
 """
 
 import json
@@ -31,8 +35,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--what", required=True, choices=DRAWINGS, metavar="WHAT", help=", ".join(DRAWINGS))
     about = f"ids of the samples (default: the first {DRAWN_FIRST} of the run)"
     parser.add_argument("--samples", nargs="+", metavar="ID", help=about)
-    _shared.setting(parser, "explainers", default=None, text="explainers to draw (default: the run's explainers)")
-    parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(PICTURE_FORMS)})")
+    _shared.setting(parser, "explainers", default=None, text="explainers to draw (default: all explainers of the run)")
+    parser.add_argument("--out", required=True, metavar="FILE", help=f"image to write ({', '.join(PICTURE_FORMS)})")
     _shared.settings(parser, "device")
     _shared.output(parser)
 

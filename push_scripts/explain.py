@@ -1,4 +1,4 @@
-"""Explain one picture: draw its saliency maps side by side.
+"""Explain one image: draw its saliency maps side by side.
 
 example:
   saliency-bench explain cat.jpg --model microsoft/resnet-18 --out cat.png
@@ -7,9 +7,9 @@ example:
   saliency-bench explain cat.jpg --model microsoft/resnet-18 \\
       --target "tiger cat" --against "Egyptian cat" tabby --out why.png
 
-The strip shows the picture as the network sees it, then one map per explainer, with the predicted class and its
-probability below. Each --target has its own row, and one row per --against: a class, or a group of classes, which is
-given by --groups, as names joined by "|", or known (ImageNet, pets, VOC, shapes).
+The drawing shows the image as prepared for the network, then one map per explainer, with the predicted class and its
+probability below. There is one row per --target, and one row per --against. The value of --against is a class or a
+group of classes. A group is defined by --groups, as names joined by "|", or built in (ImageNet, pets, VOC, shapes).
 """
 
 import json
@@ -26,27 +26,27 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("picture", metavar="PICTURE", help="file of the picture")
+    parser.add_argument("picture", metavar="PICTURE", help="image file")
     _shared.settings(parser, "model")
     text = (
-        "texts that a vision-language model (CLIP, SigLIP) compares the picture with: one per class, or a JSON file "
+        "texts with which a vision-language model (CLIP, SigLIP) compares the image: one per class, or a JSON file "
         "{class: [texts]}"
     )
     _shared.setting(parser, "prompts", text=text)
-    text = "names; options follow a colon, as in rise:masks=1000 (default: an explainer that fits the network)"
+    text = "names; options follow a colon, as in rise:masks=1000 (default: an explainer that supports the network)"
     _shared.setting(parser, "explainers", default=None, text=text)
-    text = "class of the model that the maps explain, by name or number (default: the predicted one)"
+    text = "class of the model that the maps explain, by name or number (default: the predicted class)"
     parser.add_argument("--target", metavar="CLASS", nargs="+", action="extend", default=[], help=text)
     text = "classes or groups to contrast with each target, as in why a cat and not a dog"
     parser.add_argument("--against", metavar="CLASS", nargs="+", action="extend", default=[], help=text)
     _shared.setting(parser, "groups")
-    parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(SUFFIXES)})")
+    parser.add_argument("--out", required=True, metavar="FILE", help=f"image to write ({', '.join(SUFFIXES)})")
     _shared.settings(parser, "activation", "device")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
-    """Explain one picture: draw its saliency maps side by side."""
+    """Explain one image and draw its saliency maps side by side."""
     _check(args)  # before torch is imported
     from saliency_bench.bound_explainer import as_explainer
     from saliency_bench.compute.classifiers.loading import load_classifier
@@ -54,7 +54,7 @@ def main(args: Namespace) -> None:
     from saliency_bench.utils.files import write_with
 
     for name in args.explainers or ():
-        as_explainer(name)  # whose options are checked before a model is loaded
+        as_explainer(name)  # checks the options before a model is loaded
     out = Path(args.out)
     classifier = load_classifier(
         args.model, device=args.device, activation=args.activation, prompts=_prompts(args.prompts)
@@ -73,7 +73,7 @@ def main(args: Namespace) -> None:
 
 
 def _check(args: Namespace) -> None:
-    """Raise UserError for what cannot be explained, before anything is loaded."""
+    """Raise UserError for invalid arguments, before anything is loaded."""
     from saliency_bench.compute.classifiers.prompts import texts_of
     from saliency_bench.compute.preflight import check_items, check_model
     from saliency_bench.errors import UserError
@@ -81,11 +81,11 @@ def _check(args: Namespace) -> None:
 
     picture, out = Path(args.picture), Path(args.out)
     if not picture.is_file():
-        raise UserError(f"there is no picture '{picture}'; give the name of a picture file")
+        raise UserError(f"there is no image '{picture}'; pass the name of an image file")
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if out.exists() and out.samefile(picture):
-        raise UserError(f"--out {out} is the picture itself; give another file")
+        raise UserError(f"--out {out} is the input image; choose another file")
     check_output_file(out)
     check_items("explainers", args.explainers)
     if args.prompts is not None:
@@ -94,7 +94,7 @@ def _check(args: Namespace) -> None:
 
 
 def _prompts(given: list[str] | None) -> Any:
-    """Return prompts in the form that `load_classifier` accepts; each of several texts is also the name of a class."""
+    """Convert --prompts to the format of `load_classifier`. Each of several texts is also the name of a class."""
     from saliency_bench.compute.classifiers.prompts import read_prompts
 
     several = given is not None and len(given) > 1

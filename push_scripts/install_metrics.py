@@ -4,9 +4,9 @@ example:
   saliency-bench install-metrics
   python -c "import evaluate; print(evaluate.load('saliency_miou').description)"
 
-Copies the modules into the cache of evaluate (HF_MODULES_CACHE, by default ~/.cache/huggingface/modules), where it
-finds them from any folder, also offline (HF_EVALUATE_OFFLINE=1). These are copies: run this again after an update of
-saliency-bench and after each edit of your own metric, or `evaluate.load` silently keeps returning the old numbers.
+The command copies the modules to the cache of evaluate (HF_MODULES_CACHE, by default ~/.cache/huggingface/modules).
+`evaluate.load` then finds them from any folder, also offline (HF_EVALUATE_OFFLINE=1). Run the command again after an
+update of saliency-bench and after each edit of your own metric; otherwise `evaluate.load` silently uses the old copies.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Make the metrics available to `evaluate.load` by name."""
+    """Install the metrics and print what was installed."""
     done = install_metrics(args.names)
     if args.json:
         print(json.dumps([asdict(item) for item in done], indent=2))

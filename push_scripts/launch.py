@@ -1,15 +1,20 @@
-"""Publish everything on the first day of a namespace, and check it as a stranger.
+"""Publish everything in a new namespace, and check that other users can load it.
 
 example:
   saliency-bench launch YOUR-NAME --dry-run
   saliency-bench launch YOUR-NAME --license apache-2.0
   saliency-bench launch YOUR-NAME --only pet-xai saliency_miou leaderboard
 
-In this order: account and names are checked before anything is sent; datasets, models, metrics, the board with the
-core of its page Overall, and the apps are published; baselines and a few explainers are run on each dataset with its
-classifier, submitted, reviewed, merged and recomputed; their scores go into the cards of the models; finally, a process
-without your token loads everything. After a kill or a refusal, a new start asks the Hub what exists and does the rest.
-With --limit, rows cover a part of the samples and have no rank.
+The steps are:
+
+1. Check account and names before anything is sent.
+2. Publish datasets, models, metrics, the board with the core of its page Overall, and the apps.
+3. Run baselines and a few explainers on each dataset with its classifier. Submit, review, merge and recompute them.
+4. Add their scores to the cards of the models.
+5. Load everything in a process without your token.
+
+If the command is killed or an upload is rejected, a new start checks what exists on the Hub and completes the remaining
+steps. With --limit, rows cover only some of the samples and have no rank.
 """
 
 import json
@@ -28,10 +33,10 @@ from saliency_bench.push_scripts import _all, _first_rows, _native, _shared, _st
 from saliency_bench.utils.messages import complain, counted
 
 SECTION = "publish"
-KEPT = "uploaded files and complete batches of runs", ""  # when it is stopped
+KEPT = "uploaded files and complete batches of runs", ""  # what remains when the command is stopped
 BOARD = "results"
-# Seconds after each repository that was written. One takes about 15 requests; the Hub grants a free account 1,000 in
-# five minutes.
+# Seconds to wait after each written repository, which takes about 15 requests. The Hub allows a free account 1,000
+# requests in five minutes.
 PACE = 5.0
 
 
@@ -41,7 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
                         help="user or organisation on the Hub")  # fmt: skip
     parser.add_argument("--data", metavar="DIR", default="built",
                         help="folder with built datasets and trained models, at any depth (default: built); runs are "
-                        "kept in it")  # fmt: skip
+                        "stored in it")  # fmt: skip
     parser.add_argument("--license", metavar="LICENCE", help="licence of the models' weights, such as apache-2.0")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], action="extend",
                         help="publish only these repositories and the board")  # fmt: skip
@@ -57,9 +62,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Publish everything on the first day of a namespace, and check it as a stranger."""
+    """Execute all steps of a launch, or print the plan."""
     if args.pace < 0:
-        raise UserError(f"--pace {args.pace:g} is negative; give seconds")
+        raise UserError(f"--pace {args.pace:g} is negative; use 0 or more seconds")
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         launch = Launch(args, Path(workspace), (lambda line: None) if args.json else partial(print, flush=True))
         launch.plan()
@@ -79,14 +84,14 @@ def main(args: Namespace) -> None:
 
 @dataclass
 class Launch:
-    """State shared by all steps.
+    """The state that all steps of a launch share.
 
     Attributes:
-        workspace: an empty folder for temporary files.
-        say: function that prints a line.
-        names: names of all repositories that could be published, except the board's.
-        planned: the plan of each repository as JSON data.
-        checked: lines of the check as a stranger.
+        workspace: Empty folder for temporary files.
+        say: Function that prints a line.
+        names: Names of all repositories that could be published, except the board's repository.
+        planned: Plan of each repository as JSON data.
+        checked: Lines of the final check as another user.
     """
 
     args: Namespace
@@ -103,29 +108,29 @@ class Launch:
         self.board = f"{self.namespace}/{BOARD}"
 
     def patiently(self, action: Callable[[], Any], repo: str = "") -> Any:
-        """Call an action, retrying while the Hub is busy; a dry run does not wait."""
+        """Call an action, retrying while the Hub is busy. A dry run does not wait."""
         from saliency_bench.hub.patience import PAUSES, patiently
 
         return patiently(action, repo or self.board, self.api, self.say, () if self.args.dry_run else PAUSES)
 
     def takes(self, name: str) -> bool:
-        """Return whether a repository is published, and record its name."""
+        """Return whether a repository should be published, and record its name."""
         self.names.add(name)
         return not self.args.only or name in self.args.only
 
     @cached_property
     def pairs(self) -> list[_first_rows.DatasetModel]:
-        """The datasets of the core with their classifiers."""
+        """Datasets of the core with their classifiers."""
         return [pair for pair in _first_rows.pairs(self.root) if self.takes(pair.name) and self.takes(pair.model.name)]
 
-    # What is published
+    # Publications
 
     def datasets(self) -> Iterable:
         """Return the publications of datasets."""
         return _all.datasets(self.root, self.namespace, Path(mkdtemp(dir=self.workspace)), self.takes)
 
     def models(self) -> Iterable:
-        """Return the publications of models with the scores of existing runs."""
+        """Return the publications of models, with the scores of existing runs."""
         return _all.models(self.root, self.namespace, self.args.license, self.takes)
 
     def metrics(self) -> Iterable:
@@ -133,7 +138,7 @@ class Launch:
         return _all.metrics(self.namespace, self.takes)
 
     def boards(self) -> Iterable:
-        """Return the publication of the board, with the hashes of the datasets over which scores are averaged."""
+        """Return the publication of the board, with the hashes of the datasets over which Overall averages scores."""
         from saliency_bench.board.submit import board_publication
         from saliency_bench.board.view.core import FILE, core_as_yaml
 
@@ -145,7 +150,7 @@ class Launch:
         return _all.apps(self.namespace, self.takes)
 
     def core(self) -> Any:
-        """Return the core of the board: its existing entries, and the datasets and classifiers of this launch."""
+        """Return the core of the board: existing entries, and the datasets and classifiers of this launch."""
         from saliency_bench.board.source import BoardSource
         from saliency_bench.board.view.core import FILE, core_of_board
         from saliency_bench.hub.failures import is_network_error
@@ -162,18 +167,18 @@ class Launch:
     # Steps
 
     def plan(self) -> None:
-        """Check the account, all names and all contents before anything is sent, and print the plan.
+        """Check the account, all names and all contents before any file is sent, and print the plan.
 
         Raises:
-            UserError: The account may not write to all of it, a repository holds something else, or one of --only does
-                not exist.
+            UserError: The account may not write to a repository, a repository contains unrelated work, or a name of
+                --only does not exist.
         """
         from saliency_bench.bound_explainer import load_explainer
         from saliency_bench.hub.upload_plan import plan_if_reachable, upload_plan
 
         for line in _all.left_out(self.root, self.namespace):
             complain(line)
-        for name in self.args.explainers:  # report a wrong name now, not after the first hour
+        for name in self.args.explainers:  # detect a wrong name before the uploads
             load_explainer(name)
         kinds = (self.datasets, self.models, self.metrics, self.boards, self.apps)
         publications = [item for kind in kinds for item in self.patiently(partial(_list, kind))]
@@ -183,7 +188,7 @@ class Launch:
         for item in publications:
             if item.kind == "model" and not item.license and not self.args.dry_run:
                 raise UserError(
-                    f"{item.repo} has no licence; give the licence of its weights, as in --license apache-2.0"
+                    f"{item.repo} has no licence; set the licence of its weights, for example --license apache-2.0"
                 )
         self._check_account(publications)
         ask = plan_if_reachable if self.args.dry_run else upload_plan
@@ -195,10 +200,10 @@ class Launch:
             self.say(_row_line(pair, self))
         published = {_name(item) for item in publications if item.kind == "dataset"}
         for name in sorted(published - {BOARD, *(pair.name for pair in self.pairs)}):
-            self.say(f"no rows of {name}: none of the models to publish was trained on it")
+            self.say(f"no rows for {name}: none of the models to publish was trained on it")
 
     def _check_account(self, publications: list) -> None:
-        """Raise UserError for an account that may not write to one of the repositories; a dry run only prints it."""
+        """Raise UserError if the account may not write to a repository. A dry run only prints the problem."""
         from saliency_bench.hub.client import LOGIN, account, rights, token_of
 
         if self.args.dry_run:
@@ -209,15 +214,15 @@ class Launch:
         user = self.patiently(lambda: account(self.api))
         for item in publications:
             if refusal := user.refusal(item.repo):
-                raise UserError(f"{refusal}; give your own NAMESPACE, or log in with a token that has write access")
+                raise UserError(f"{refusal}; use your own NAMESPACE, or log in with a token that has write access")
         self.say(f"account: {user.name} may write to {self.namespace}")
 
     def publish(self, publications: Callable[[], Iterable]) -> None:
-        """Publish the requested repositories one after the other."""
+        """Publish the requested repositories, one after the other."""
         from saliency_bench.hub.upload import publish
 
         def briefly(line: str) -> None:
-            """Print a line, unless it is a detail of the plan, which was already printed."""
+            """Print a line unless it belongs to the plan, which was already printed."""
             if not line.startswith("  "):
                 self.say(line)
 
@@ -227,7 +232,7 @@ class Launch:
             time.sleep(self.args.pace if done.changed else 0)
 
     def add_rows(self) -> None:
-        """Add the first rows of the board; each part first asks the Hub, or the folder of the run, what exists."""
+        """Add the first rows of the board. Existing runs and submissions are not repeated."""
         settings = {name: getattr(self.args, name) for name in ("explainers", "metrics", "limit", "device")}
         for pair in self.pairs:
             self.say(_row_line(pair, self))
@@ -247,7 +252,7 @@ class Launch:
         return [Publication("dataset", self.board, {ROWS: table_of(board)}, LICENSE)] if board.rows else []
 
     def check(self) -> None:
-        """Check everything as a stranger."""
+        """Check everything as another user."""
         kinds: dict[str, list[str]] = {"dataset": [], "model": [], "space": []}
         for plan in self.planned:
             kinds[plan["kind"]].append(plan["repo"])
@@ -272,12 +277,12 @@ STEPS: dict[str, Callable[[Launch], None]] = {
     "first rows of the board": Launch.add_rows,
     "scores in the cards of the models": lambda launch: launch.publish(launch.models),
     "the table of the board": lambda launch: launch.publish(launch.tables),
-    "the check as a stranger": Launch.check,
+    "the check without your account": Launch.check,
 }
 
 
 def _list(publications: Callable[[], Iterable]) -> list:
-    """Return all publications of a kind as a list, because a generator that fails midway cannot be resumed."""
+    """Return publications as a list, because a generator that raised an error cannot be resumed."""
     return list(publications())
 
 
@@ -287,7 +292,7 @@ def _name(publication: Any) -> str:
 
 
 def _plan_lines(plans: list) -> list[str]:
-    """Return a line per repository, the overwritten files, and the total."""
+    """Return the lines of the plan: one per repository, the overwritten files, and the total."""
     from saliency_bench.hub.upload_plan import size
 
     lines, total, new = [], 0, 0
@@ -306,11 +311,11 @@ def _plan_lines(plans: list) -> list[str]:
 
 
 def _row_line(pair: _first_rows.DatasetModel, launch: Launch) -> str:
-    """Return a line on the planned rows of a dataset."""
+    """Return a line that describes the planned rows of a dataset."""
     metrics = _first_rows.metrics_for(pair, launch.args.metrics)
     count = pair.report["splits"][pair.split]["num_examples"]
     used = min(launch.args.limit or count, count)
-    partly = "" if used == count else f" of {count}, so that they have no rank"
+    partly = "" if used == count else f" of {count}, so these rows have no rank"
     done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "to be made"
     return (f"rows of  {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} by {', '.join(metrics)} "
             f"on {counted(used, 'sample')}{partly}; run {done}")  # fmt: skip

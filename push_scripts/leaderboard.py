@@ -4,9 +4,9 @@ example:
   saliency-bench leaderboard --results saliency-bench/results
   saliency-bench leaderboard --results ./my-results --core my-core.yaml
 
-The page is served on this machine only, until you stop it with Ctrl-C. It searches, filters, sorts and compares rows,
-shows their details, and exports CSV, LaTeX and BibTeX. Submitted maps are drawn over their pictures if the dataset is
-in a folder of --data or in the local Hub cache. Nothing is sent anywhere.
+The page is served on this machine only, until you stop it with Ctrl-C. You can search, filter, sort and compare rows,
+view their details, and export CSV, LaTeX and BibTeX. Submitted maps are drawn over their images if the dataset is in a
+folder of --data or in the local Hub cache. No data are sent to other machines.
 """
 
 import json
@@ -23,10 +23,10 @@ SECTION = "publish"
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--results", metavar="DIR_OR_REPO", required=True,
-                        help="a folder of submissions, or NAMESPACE/results of the Hub")  # fmt: skip
+                        help="folder of submissions, or NAMESPACE/results on the Hub")  # fmt: skip
     parser.add_argument("--core", metavar="FILE", help="YAML file of the datasets and models over which scores are "
                         "averaged (default: core.yaml of the board, else of the public board)")  # fmt: skip
-    parser.add_argument("--data", metavar="DIR", nargs="+", default=[], help="local folders of datasets whose pictures "
+    parser.add_argument("--data", metavar="DIR", nargs="+", default=[], help="local folders of datasets whose images "
                         "are shown under submitted maps")  # fmt: skip
     parser.add_argument(
         "--port", type=int, metavar="N", help="port of the page (default: the first free port from 7860)"
@@ -36,13 +36,13 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Show the leaderboard of a folder of results, or of a results repository, in the browser."""
+    """Serve the page of a leaderboard, or print its rows as JSON."""
     from saliency_bench.board.opening import load_results
     from saliency_bench.board.view.core import read_core
     from saliency_bench.board.view.live import Live
 
     if args.port is not None and not 0 < args.port < 2**16:
-        raise UserError(f"--port {args.port} is not a port; give a number from 1 to 65535")
+        raise UserError(f"--port {args.port} is not a port; use a number from 1 to 65535")
     core = read_core(args.core) if args.core else None
     if args.json:
         print(json.dumps(load_results(args.results).cells, indent=2))
@@ -50,7 +50,7 @@ def main(args: Namespace) -> None:
     app = _app()
     for folder in args.data:
         if not Path(folder).expanduser().is_dir():
-            raise UserError(f"--data {folder} is not a folder")
+            raise UserError(f"--data {folder} is not a folder; check the path")
     data = [Path(folder).expanduser() for folder in args.data]
     live = Live(args.results, core, data=data, default=read_core(app.CORE))
     if not args.quiet:
@@ -59,7 +59,11 @@ def main(args: Namespace) -> None:
 
 
 def _app():
-    """Return the app; raise UserError without gradio, with the command that installs it."""
+    """Return the app of the page.
+
+    Raises:
+        UserError: Gradio is not installed. The message contains the command that installs it.
+    """
     from saliency_bench.registry import install_hint
 
     try:

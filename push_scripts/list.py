@@ -4,7 +4,8 @@ example:
   saliency-bench list explainers
   saliency-bench list rise saliency_miou
 
-The name of an explainer, metric or dataset shows its options, its cost and an example, like `saliency-bench help NAME`.
+With the name of an explainer, metric or dataset, the command shows its options, its cost and an example, as
+`saliency-bench help NAME` does.
 """
 
 import json
@@ -21,7 +22,7 @@ from saliency_bench.terminal import fitted, show_help
 SECTION = "start here"
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
 ALL = [*PLUGINS, "models", "suites"]
-# Headings in display order: {heading: the property of the items below it}.
+# Headings in display order: {heading: property of the items below it}.
 EXPLAINERS = {
     "feature maps of a convolutional network": "activations",
     "attention of a vision transformer": "attention",
@@ -31,11 +32,11 @@ EXPLAINERS = {
 }
 OWN, DRAWN = "your own data", "without a download"
 BROKEN = "cannot be used"
-METRICS = {  # the first that fits
+METRICS = {  # {heading: property}; the first matching heading is used
     "false positives, from two classifiers": "other",
     "agreement with a mask": "masks",
     "response of the classifier as pixels are removed or inserted": "curves",
-    "behaviour of the explainer, which is run again": "explain",
+    "behaviour of the explainer, which is run several times": "explain",
     "salient regions pasted into other images": "partners",
     "networks retrained on changed images": "retrained",
     "answers of people": "first_right",
@@ -56,25 +57,25 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """List datasets, explainers, metrics, models, suites and commands."""
+    """Print the lists, or the full description of items."""
     kinds = [word for word in args.what if word in ALL]
     if names := [word for word in args.what if word not in ALL]:
         _show([_items.kind_of(name, kinds) for name in names], args.json)
         return
     kinds = kinds or ALL
-    with_costs = args.json or kinds == ["explainers"]  # which imports torch
+    with_costs = args.json or kinds == ["explainers"]  # computing costs imports torch
     others = {"models": _models, "suites": _suites}
     listed = {kind: others[kind]() if kind in others else _plugins(PLUGINS[kind], with_costs) for kind in kinds}
     if args.json:
         print(json.dumps(listed, indent=2))
         return
     blocks = ["\n".join(fitted(line) for line in _lines(kind, items)) for kind, items in listed.items()]
-    hint = "`saliency-bench list explainers` also shows how many forward passes each one takes, and " * (not args.what)
-    show_help("\n\n".join([*blocks, fitted(f"{hint}`saliency-bench help NAME` shows the options of one.")]))
+    hint = "`saliency-bench list explainers` also shows the number of forward passes, and " * (not args.what)
+    show_help("\n\n".join([*blocks, fitted(f"{hint}`saliency-bench help NAME` shows the options of an item.")]))
 
 
 def _show(items: list[tuple[str, str]], as_json: bool) -> None:
-    """Print items (kind, name) in full."""
+    """Print the full description of items (kind, name)."""
     if not as_json:
         show_help("\n\n".join(_items.help_of(*item) for item in items))
         return
@@ -99,7 +100,7 @@ def _lines(kind: str, items: dict[str, str]) -> list[str]:
 
 
 def _section(folder: str, name: str, path: Path) -> str:
-    """Return the heading of an item: its own `SECTION`, or the heading derived from its file."""
+    """Return the heading of an item: its own `SECTION`, or a heading derived from its declarations."""
     if section := registry.constant(path, "SECTION"):
         return section
     if folder == "hub_builders":
@@ -122,7 +123,7 @@ def _legend() -> str:
 
 
 def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
-    """Return {name: description in one line} of a folder of plugins."""
+    """Return {name: one-line description} for a folder of plugins."""
     broken = registry.unusable(folder)
     paths = {name: path for name, path in registry.files(folder).items() if name not in broken}
     about = {name: registry.summary(_describe(folder, name, path)) for name, path in paths.items()}
@@ -133,7 +134,7 @@ def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
 
 
 def _describe(folder: str, name: str, path: Path) -> Path:
-    """Return the file whose docstring describes an item."""
+    """Return the file that contains the docstring of an item."""
     return registry.score_file(folder, name) if folder == "metrics" else path
 
 
@@ -148,7 +149,7 @@ def _costs(name: str) -> str:
 
 
 def _models() -> dict[str, str]:
-    """Return {name: description in one line} of the models."""
+    """Return {name: one-line description} for the models."""
     from saliency_bench.compute.classifiers.sources import KNOWN
 
     others = {
@@ -159,14 +160,14 @@ def _models() -> dict[str, str]:
 
 
 def _suites() -> dict[str, str]:
-    """Return {name: description in one line} of the suites and their tables."""
+    """Return {name: one-line description} for the suites and their tables."""
     from saliency_bench.recipes.suites.suite_schema import read_suite, suite_files
 
     listed: dict[str, str] = {}
     for name, path in suite_files().items():
         try:
             suite = read_suite(path)
-        except UserError as error:  # of another package
+        except UserError as error:  # a broken suite of another package
             listed[name] = f"cannot be used: {error}"
             continue
         listed |= {name: suite.paper} | {table: table_of.title for table, table_of in suite.tables.items()}

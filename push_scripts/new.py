@@ -1,4 +1,4 @@
-"""Start a new explainer, metric, dataset or command.
+"""Create the files of a new explainer, metric, dataset or command.
 
 example:
   saliency-bench new explainer my_method
@@ -6,8 +6,8 @@ example:
   saliency-bench new dataset my-data
   saliency-bench new command my-command
 
-Creates the files of the plugin and a test. Run it in a checkout, then replace every TODO; `pytest
-tests/explainers/test_contract.py -k my_method` lists what is left. CONTRIBUTING.md has the steps.
+The command writes the files of the plugin and a test. Run it in a checkout, then replace every TODO. `pytest
+tests/explainers/test_contract.py -k my_method` lists the remaining ones. CONTRIBUTING.md describes all steps.
 """
 
 import json
@@ -55,15 +55,17 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("kind", choices=list(FILES), help="what to add")
     parser.add_argument(
-        "name", metavar="NAME", help="such as my_method, saliency_mine (a metric) or my-data (a dataset or command)"
+        "name",
+        metavar="NAME",
+        help="name, such as my_method, saliency_mine (a metric) or my-data (a dataset or command)",
     )
-    about = "input of a metric: maps and masks (default), only maps, curves of probabilities, or an explainer"
+    about = "input of a metric: maps and masks (masks, default), only maps, curves of probabilities, or an explainer"
     parser.add_argument("--asks", choices=list(SHELLS), help=about)
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
-    """Start a new explainer, metric, dataset or command."""
+    """Write the files of a new item and print their paths."""
     if args.asks and args.kind != "metric":
         raise UserError(f"--asks is for metrics; leave it out for a new {args.kind}")
     paths = new(args.kind, args.name, Path.cwd(), args.asks or "masks")
@@ -73,17 +75,17 @@ def main(args: Namespace) -> None:
     for path in paths:
         print(path)
     name = public_name(args.kind, module_of(args.kind, args.name))
-    print(f"next: replace every TODO in these files; pytest {CONTRACTS[args.kind]} -k {name} lists what is left")
+    print(f"next: replace every TODO in these files; pytest {CONTRACTS[args.kind]} -k {name} lists the remaining ones")
 
 
 def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
-    """Write the files of a new item into the checkout that contains `folder`; return their paths.
+    """Write the files of a new item to the checkout that contains `folder`, and return their paths.
 
     Args:
         kind: "explainer", "metric", "dataset" or "command".
-        name: name of the item.
-        folder: folder in a checkout.
-        asks: input of a metric: "masks", "maps", "curves" or "explain".
+        name: Name of the item.
+        folder: Folder inside a checkout.
+        asks: Input of a metric: "masks", "maps", "curves" or "explain".
 
     Raises:
         UserError: The name is invalid or exists, or the folder is outside a checkout.
@@ -106,7 +108,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
         "heading": " ".join(word.capitalize() for word in words),
         "asks": asks,
         "shell": SHELLS[asks],
-        "alone": asks in ("masks", "maps"),  # its evaluate module works without saliency_bench
+        "alone": asks in ("masks", "maps"),  # the metric's module for evaluate works without saliency_bench
     }
     texts = {path: environment.get_template(template).render(values) for path, template in paths.items()}
     for path, text in texts.items():
@@ -116,10 +118,10 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
 
 
 def module_of(kind: str, name: str) -> str:
-    """Return the name of the file: dashes become underscores.
+    """Return the module name of an item, in which underscores replace dashes.
 
     Raises:
-        UserError: The name is not valid as a file name.
+        UserError: The name is not a valid module name.
     """
     module = name.replace("-", "_") if kind in DASHED else name
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
@@ -128,13 +130,13 @@ def module_of(kind: str, name: str) -> str:
     if kind == "metric" and not module.startswith("saliency_"):
         raise UserError(
             f"the name of a metric in this checkout must begin with saliency_; use saliency_{module} (in your own "
-            f"package, like examples/plugin, it may have any name)"
+            f"package, such as examples/plugin, any name is allowed)"
         )
     return module
 
 
 def public_name(kind: str, module: str) -> str:
-    """Return the name as users type it."""
+    """Return the public name of an item, as users type it."""
     return module.replace("_", "-") if kind in DASHED else module
 
 

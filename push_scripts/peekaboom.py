@@ -6,10 +6,10 @@ example:
   saliency-bench peekaboom export --store study.db --out answers.csv
   saliency-bench analyse runs/first --what agreement --answers answers.csv
 
-serve: a page at http://127.0.0.1:7860 until Ctrl-C, for the images and maps of a run with --keep-maps. People see 5 %
-of the pixels of an image and choose its class among several; wrong or "I don't know" shows more. Answers go into the
-store at once; the same command resumes. results: accuracy by exposure, saliency_crowd_auc, and who judged. export: the
-answers in the format of analyse --what agreement.
+serve shows a page at http://127.0.0.1:7860 until Ctrl-C, with the images and maps of a run with --keep-maps. People see
+5 % of the pixels of an image and choose its class from several labels. After a wrong answer or "I don't know", they see
+more pixels. Answers are stored at once, and the same command resumes. results prints accuracy by exposure,
+saliency_crowd_auc, and the participants. export writes the answers in the format of analyse --what agreement.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -27,26 +27,26 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--explainers", nargs="+", metavar="NAME", help="explainers of the run (default: all)")
     new.add_argument("--images", type=int, metavar="N", help="images to judge (default: all)")
     new.add_argument("--protocol", choices=("p2",),
-                     help="settings of a paper; p2 (Lu et al.): --judgements 10 --pairs 20 --checks 0, so nobody "
-                     "is left out")  # fmt: skip
+                     help="settings of a paper; p2 (Lu et al.): --judgements 10 --pairs 20 --checks 0, so no "
+                     "participant is left out")  # fmt: skip
     new.add_argument("--judgements", type=int, metavar="N",
                      help="people per image and explainer (default: 10)")  # fmt: skip
-    new.add_argument("--pairs", type=int, metavar="N", help="most images per person (default: 20)")
+    new.add_argument("--pairs", type=int, metavar="N", help="maximum images per person (default: 20)")
     new.add_argument("--choices", type=int, metavar="N", help="labels to choose from (default: 4)")
     new.add_argument("--checks", type=int, metavar="N",
                      help="images shown completely, as attention checks (default: 2)")  # fmt: skip
     new.add_argument("--strike", action="store_true",
-                     help="tried labels cannot be chosen again, which rewards guessing")  # fmt: skip
+                     help="prevent that a wrong label is chosen again (this rewards guessing)")  # fmt: skip
     new.add_argument("--fill", choices=("black", "grey"), default="black",
-                     help="colour of hidden pixels: black, like in saliency_kae, or grey, to resume a study of an "
+                     help="colour of hidden pixels: black, as in saliency_kae, or grey, to resume a study of an "
                      "earlier version (default: black)")  # fmt: skip
-    new.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random choices (default: 0)")
+    new.add_argument("--seed", type=int, default=0, metavar="N", help="seed for all random choices (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
-    """Let people name classes from the top pixels of saliency maps, and compare explainers by their answers."""
+    """Serve the page of a study, or execute another action on its store."""
     _people.run(args, "peekaboom", serve)
 
 

@@ -6,9 +6,9 @@ example:
   saliency-bench power --spread 0.2 --difference 0.05 \\
       --cluster-size 6 --correlation 0.3 --out power.svg
 
-Prints the images and clusters with which the test of reports detects a difference in 80 % of cases, from the paired
-differences of a run (a small one is enough) or from an assumed spread. All pairs of a metric are tested together, as in
-a report; --single tests only one pair. --out draws the curve.
+The command prints the number of images and clusters with which the paired test of reports detects a difference in 80 %
+of cases. It uses the paired differences of a run (a small run is enough) or an assumed standard deviation (--spread).
+All pairs of a metric are tested together, as in a report. --single tests only one pair. --out draws the curve.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-SHOWN = 10  # pairs of a metric; --json has all
+SHOWN = 10  # number of printed pairs per metric; --json lists all
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
     source.add_argument("--spread", type=float, metavar="X",
                         help="standard deviation of the differences of two explainers on an image")  # fmt: skip
     parser.add_argument("--difference", type=float, required=True, metavar="X",
-                        help="the smallest difference that matters")  # fmt: skip
+                        help="smallest difference that matters")  # fmt: skip
     parser.add_argument("--power", type=float, default=0.8, metavar="P",
                         help="probability of detecting it (default: 0.8)")  # fmt: skip
     parser.add_argument("--single", action="store_true", help="test only one pair, not all pairs of a metric together")
@@ -72,35 +72,35 @@ def main(args: Namespace) -> None:
         print()
     for item, points in curves.items():
         chances = ", ".join(f"{clusters:,}: {chance:.0%}" for clusters, chance in points)
-        print(f"chance to find {item.difference:g} by clusters, {_name(item)}: {chances or 'too many are needed'}")
+        print(f"power for {item.difference:g} by clusters, {_name(item)}: {chances or 'too many clusters are needed'}")
     if args.out:
         print(f"curve: {args.out}")
 
 
 def _by_metric(needed: Sequence[Any]) -> list[list[Any]]:
-    """Return the pairs of each metric, largest need first."""
+    """Return a list of pairs per metric, sorted by the number of required images, largest first."""
     return [[item for item in needed if item.metric == metric] for metric in dict.fromkeys(i.metric for i in needed)]
 
 
 def _answer(item: Any, pairs: int, power: float) -> str:
-    """Return the answer in one sentence, from the pair of a metric with the largest need."""
+    """Return a sentence with the number of images for the pair of a metric that requires most images."""
     where = f" by {item.metric}" if item.metric else ""
     which = "any two of these explainers" if pairs > 1 else "the two explainers"
-    difference = f"a difference of {item.difference:g} between {which}{where} with a chance of {power:.0%}"
+    difference = f"a difference of {item.difference:g} between {which}{where} with a power of {power:.0%}"
     if item.images is None:
-        return f"No number of images in reach shows {difference}."
+        return f"No realistic number of images is enough to detect {difference}."
     clusters = f" ({item.clusters:,} clusters)" if item.images != item.clusters else ""
-    return f"{item.images:,} images{clusters} are enough to show {difference}."
+    return f"{item.images:,} images{clusters} are enough to detect {difference}."
 
 
 def _pairs(needed: Sequence[Any]) -> dict[str, int]:
-    """Return {metric: pairs}."""
+    """Return {metric: number of pairs}."""
     metrics = [item.metric for item in needed]
     return {metric: metrics.count(metric) for metric in metrics}
 
 
 def _widest(needed: Sequence[Any]) -> list[Any]:
-    """Return the pair of each metric with the largest need."""
+    """Return, for each metric, the pair that requires most images."""
     widest: dict[str, Any] = {}
     for item in needed:
         widest.setdefault(item.metric, item)
@@ -112,7 +112,7 @@ def _name(item: Any) -> str:
 
 
 def _tables(needed: Sequence[Any]) -> list[tuple[str, list[list[str]]]]:
-    """Return [(title, rows as text)] of each metric."""
+    """Return (title, rows as text) of the table for each metric."""
     header = ["explainers", "difference now", "spread", "clusters", "images", "clusters now"]
     tables = []
     for items in _by_metric(needed):
@@ -124,7 +124,8 @@ def _tables(needed: Sequence[Any]) -> list[tuple[str, list[list[str]]]]:
             "too many" if item.images is None else f"{item.images:,}",
             f"{item.seen:,}" if item.seen else "-",
         ] for item in items[:SHOWN]]  # fmt: skip
-        more = f" (the {SHOWN} of {len(items)} pairs that need most)" if len(items) > SHOWN else ""
-        tables.append((f"{items[0].metric or 'assumed spread'}: to find a difference of {items[0].difference:g}{more}",
+        more = f" ({SHOWN} of {len(items)} pairs that need most images)" if len(items) > SHOWN else ""
+        metric = items[0].metric or "assumed spread"
+        tables.append((f"{metric}: to detect a difference of {items[0].difference:g}{more}",
                        [header, *rows]))  # fmt: skip
     return tables

@@ -10,11 +10,12 @@ example:
   saliency-bench push results suites    # all runs of a suite at once
   saliency-bench push all built --dry-run
 
-Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before anything is sent, and only files that have
-changed are sent. If the images of a dataset may not be redistributed, only its annotations are
-published. Results are proposed as a pull request on NAMESPACE/results, under CC-BY-4.0, like `saliency-bench submit`.
-`push all FOLDER` is for the owner of a namespace: datasets and models below FOLDER (with --license, and the scores of
-runs on them), all metrics, the repository of results, the apps.
+Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before any file is sent, and only changed files are
+sent. If the images of a dataset may not be redistributed, only its annotations are published. Results are submitted as
+a pull request on NAMESPACE/results under CC-BY-4.0, as with `saliency-bench submit`.
+
+`push all FOLDER` is for the owner of a namespace. It publishes the datasets and models below FOLDER (with --license,
+and with the scores of their runs), all metrics, the repository of results, and the apps.
 """
 
 import json
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from saliency_bench.hub.upload_plan import Publication
 
 SECTION = "publish"
-KEPT = "files that arrived", ""  # when it is stopped
-# Options of one kind only: {kind: {attribute: flag}}
+KEPT = "uploaded files", ""  # what remains when the command is stopped
+# Options for a single kind: {kind: {attribute: flag}}
 OWN = {
     "dataset": {"with_images": "--with-images", "eval_yaml": "--eval-yaml", "hide_masks": "--hide-masks"},
     "model": {"results": "--results", "eval_results": "--eval-results", "license": "--license"},
@@ -43,46 +44,49 @@ OWN = {
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("kind", choices=sorted(KINDS), help="what to publish")
+    parser.add_argument("kind", choices=sorted(KINDS), help="type of item to publish")
     parser.add_argument(
         "item",
         metavar="FOLDER|NAME",
-        help="the folder of a built dataset, a model, a run or a suite, or the name of a metric or app",
+        help="folder of a built dataset, a model, a run or a suite, or name of a metric or app",
     )
     _shared.namespace(parser)
-    parser.add_argument("--name", help="name of the repository (default: name of the dataset, metric, app or folder)")
+    parser.add_argument("--name", help="name of the repository (default: name of dataset, metric, app or folder)")
     parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and send nothing")
     groups = {kind: parser.add_argument_group(f"for a {kind}" if kind != "results" else f"for {kind}") for kind in OWN}
     groups["dataset"].add_argument(
         "--with-images", metavar="LICENCE",
-        help="publish images that may not be redistributed by default, under this licence",
+        help="licence under which to publish images that may not be redistributed by default",
     )  # fmt: skip
     groups["dataset"].add_argument(
         "--eval-yaml", action="store_true",
-        help="add eval.yaml, with which the Hub lists the scores of models on its page (the Hub may refuse it)",
+        help="add eval.yaml, so that the Hub lists scores of models on the dataset's page (the Hub may reject it)",
     )  # fmt: skip
     groups["dataset"].add_argument(
         "--hide-masks", metavar="SPLIT",
-        help="keep the masks of this split in a private repository, NAME-masks, for the owner of a board to score with",
+        help="publish the masks of this split only in a private repository, NAME-masks, with which a board's owner "
+        "scores maps",
     )  # fmt: skip
     groups["model"].add_argument("--license", metavar="LICENCE", help="licence of the weights, such as apache-2.0")
-    groups["model"].add_argument("--results", metavar="RUN", help="folder of a run with it, for the tables of its card")
     groups["model"].add_argument(
-        "--eval-results", action="store_true", help="add .eval_results/*.yaml, for the page of the dataset"
+        "--results", metavar="RUN", help="folder of a run with this model, for the tables of its card"
     )
-    groups["results"].add_argument("--note", default="", help="a short note for readers of the leaderboard")
+    groups["model"].add_argument(
+        "--eval-results", action="store_true", help="add .eval_results/*.yaml for the page of the dataset"
+    )
+    groups["results"].add_argument("--note", default="", help="short note for readers of the leaderboard")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
-    """Publish a dataset, metric, model, results or an app on the Hub."""
+    """Publish an item on the Hub and print the result."""
     for kind, flags in OWN.items():
         given = [flag for attribute, flag in flags.items() if getattr(args, attribute)]
-        if args.kind == "all":  # whose models may have a licence
+        if args.kind == "all":  # --license applies to the models of `push all`
             given = [flag for flag in given if flag != "--license"]
         if given and kind != args.kind:
-            raise UserError(f"{given[0]} is for `push {kind}`, not for `push {args.kind}`")
+            raise UserError(f"{given[0]} is an option of `push {kind}`, not of `push {args.kind}`; leave it out")
     KINDS[args.kind](args)
 
 
@@ -127,7 +131,10 @@ def _check_masks(args: Namespace, repo: str) -> None:
 
 
 def _published_masks(args: Namespace, publication: "Publication") -> "Published":
-    """Publish the hidden masks of a dataset in a private repository, before the dataset, so that they always exist."""
+    """Publish the hidden masks of a dataset in a private repository.
+
+    This happens before the dataset is published, so that the masks exist for every published dataset.
+    """
     from saliency_bench.publishing.datasets import masks_publication
 
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
@@ -140,7 +147,7 @@ def metric(args: Namespace) -> None:
     from saliency_bench.publishing.metrics import metric_publication
 
     if args.name:
-        raise UserError("a metric's repository has the metric's name; leave out --name")
+        raise UserError("the repository of a metric always has the metric's name; leave out --name")
     _publish(args, metric_publication(args.item, args.namespace))
 
 
@@ -155,9 +162,9 @@ def model(args: Namespace) -> None:
 
 
 def results(args: Namespace) -> None:
-    """Send results to a board."""
+    """Submit results to a board."""
     if args.name:
-        raise UserError("results go to NAMESPACE/results; leave out --name, and give --namespace")
+        raise UserError("results are sent to NAMESPACE/results; use --namespace instead of --name")
     _results.propose(args, Path(args.item))
 
 
@@ -178,7 +185,8 @@ def everything(args: Namespace) -> None:
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         for line in left_out(Path(args.item), args.namespace):
             complain(line)
-        # Errors are found before anything is sent, except for models, which link to repositories published by then.
+        # All errors are found before any file is sent, except errors of models, because models link to datasets that
+        # must be published first.
         about = Path(args.item), args.namespace
         list(publications(*about, Path(mkdtemp(dir=workspace)), args.license))
         all_of_it = publications(*about, Path(mkdtemp(dir=workspace)), args.license)
@@ -204,7 +212,7 @@ def _publish(args: Namespace, publication) -> None:
 
 
 def _published(args: Namespace, publication: "Publication", *, private: bool = False) -> "Published":
-    """Return the result, and print it unless JSON is requested."""
+    """Publish an item, print the result unless JSON is requested, and return it."""
     from huggingface_hub.utils import disable_progress_bars
 
     from saliency_bench.hub.upload import publish

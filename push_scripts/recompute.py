@@ -1,4 +1,4 @@
-"""Recompute scores of a submission to your leaderboard, so that its rows are ranked.
+"""Recompute scores of a submission to your leaderboard, so that its rows get a rank.
 
 example:
   saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER
@@ -7,8 +7,8 @@ example:
       --hidden YOUR-NAME/my-data-masks
 
 Explainers of the package are run again on randomly drawn images, and all submitted maps are scored again. The
-submission is refused if a score differs by more than 1e-4. The findings are written to `status/`, `datasets/` and
-`models/` of the results folder or repository, which submissions may not touch.
+submission is rejected if a score differs by more than 1e-4. The outcome is written to `status/`, `datasets/` and
+`models/` in the results folder or repository, which submissions may not change.
 """
 
 import json
@@ -22,15 +22,17 @@ SETTINGS = ("prompts", "target", "groups", "label_map", "device")
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("results", metavar="RESULTS", help="a folder of results, or NAMESPACE/results of the Hub")
+    parser.add_argument("results", metavar="RESULTS", help="folder of results, or NAMESPACE/results on the Hub")
     parser.add_argument("folder", metavar="FOLDER", help="folder of the submission: DATASET/MODEL/SUBMITTER")
     parser.add_argument("--samples", type=int, default=16, metavar="N", help="images per explainer (default: 16)")
-    parser.add_argument("--dry-run", action="store_true", help="print the findings and write nothing")
-    parser.add_argument("--dataset", metavar="NAME|DIR", help="location of the dataset, if not as in the submission")
-    parser.add_argument("--model", metavar="NAME|DIR", help="location of the model, if not as in the submission")
+    parser.add_argument("--dry-run", action="store_true", help="print the outcome and write nothing")
+    parser.add_argument(
+        "--dataset", metavar="NAME|DIR", help="location of the dataset, if it differs from the submission"
+    )
+    parser.add_argument("--model", metavar="NAME|DIR", help="location of the model, if it differs from the submission")
     parser.add_argument(
         "--hidden", metavar="OWNER/NAME|DIR",
-        help="private repository of the masks from `push dataset --hide-masks` (default: as listed by the board)",
+        help="private repository of the masks from `push dataset --hide-masks` (default: listed by the board)",
     )  # fmt: skip
     for name in SETTINGS:
         _shared.setting(parser, name, default=None)
@@ -38,7 +40,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
-    """Recompute scores of a submission to your leaderboard, so that its rows are ranked."""
+    """Recompute a submission, print the outcome and return the exit code."""
     from saliency_bench.board.recompute import vouch
 
     given = {name: getattr(args, name) for name in ("dataset", "model", "hidden", *SETTINGS)}

@@ -10,15 +10,16 @@ example:
   saliency-bench report runs/seed-0 runs/seed-1 runs/seed-2 --seeds \\
       --table seeds.tex --figure seeds.pdf
 
-Writes a single HTML page and prints its tables. Runs that ask the same question of the same network are merged, with
-ranks and comparisons over all their explainers; cells with contradictory scores are reported as conflicts. Otherwise
-the first run is compared with each of the others, sample by sample (also with --json). Only the folders written by
-`saliency-bench run` are read: no model, dataset or network connection is needed. With --samples, a second page shows
-all samples of a run with their maps, to scroll and filter; the images come from the run's dataset if it is a folder on
-this machine, else from --data.
+The command writes a single HTML page and prints its tables. Runs with the same settings and the same network are
+merged, with ranks and comparisons over all their explainers. Cells with contradictory scores are reported as conflicts.
+Other runs are compared with the first run, sample by sample (also with --json). The command reads only folders written
+by `saliency-bench run`, so it needs no model, dataset or network connection.
 
---seeds takes one run per network, such as trainings with different seeds, and prints mean and spread over networks with
-intervals for other images and other trainings. --table writes a table for a paper.
+With --samples, a second page shows all samples of a run with their maps, which can be filtered. The images come from
+the run's dataset if it is a folder on this machine, else from --data.
+
+--seeds compares one run per network, such as trainings with different seeds. It prints mean and spread over networks,
+with intervals for other images and other trainings. --table writes a table for a paper.
 """
 
 import json
@@ -34,15 +35,17 @@ SECTION = "measure"
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
-    parser.add_argument("--out", metavar="FILE", help="page to write (default, for one run: report.html in its folder)")
+    parser.add_argument("--out", metavar="FILE", help="page to write (default for one run: report.html in its folder)")
     parser.add_argument("--samples", action="store_true", help="also write a page of all samples next to the report")
-    text = "dataset of the run, for the images of --samples (default: the run's own, if it is a folder)"
+    text = "dataset of the run, for the images of --samples (default: the run's dataset if it is a folder)"
     parser.add_argument("--data", metavar="DATASET", help=text)
     parser.add_argument("--pairs", action="store_true", help="also print the difference of every pair of explainers")
     text = "also print the scores of correctly and wrongly classified images"
     parser.add_argument("--by-correct", action="store_true", help=text)
-    parser.add_argument("--seeds", action="store_true", help="one table over networks, with one run each; no page")
-    parser.add_argument("--figure", metavar="FILE", help="with --seeds: draw it (.pdf, .svg, .png)")
+    parser.add_argument(
+        "--seeds", action="store_true", help="print one table over networks, with one run each, and write no page"
+    )
+    parser.add_argument("--figure", metavar="FILE", help="with --seeds: figure to draw (.pdf, .svg, .png)")
     _shared.paper_table(parser)
     _shared.output(parser)
 
@@ -56,19 +59,19 @@ def main(args: Namespace) -> None:
         _seed_study(args, style)
         return
     if args.figure:
-        raise UserError("--figure is for --seeds; the page has the plots of a run")
+        raise UserError("--figure needs --seeds; for a single run, leave it out, because the page contains the plots")
     _report(args, style)
 
 
 def _seed_study(args: Namespace, style: dict[str, Any]) -> None:
-    """Print the table over networks, and write it and its figure."""
+    """Print the table over networks, and write the table and its figure if requested."""
     from saliency_bench.errors import UserError
     from saliency_bench.read.report.plots import check_form
     from saliency_bench.read.report.seed_study import seed_study
 
     for flag in ("out", "pairs", "by_correct", "samples", "data"):
         if getattr(args, flag):
-            raise UserError(f"--seeds makes no page and no pairs; leave --{flag.replace('_', '-')} out")
+            raise UserError(f"--seeds writes no page and prints no pairs; leave --{flag.replace('_', '-')} out")
     if args.figure:
         check_form(Path(args.figure), flag="--figure")
     study = seed_study(args.runs)
@@ -104,8 +107,8 @@ def _report(args: Namespace, style: dict[str, Any]) -> None:
     comparison = compare_runs(runs)
     if args.table and len(comparison.merged) > 1:
         raise UserError(
-            "--table needs runs that ask the same question of the same network; give one run, or --seeds for a table "
-            "over several networks"
+            "--table needs runs with the same settings and the same network; pass a single run, or use --seeds for a "
+            "table over several networks"
         )
     page = write_page(runs, path, comparison, samples=args.samples, data=args.data)
     _shared.write_paper_table(RunTable(comparison.merged[0].data), args.table, style)

@@ -7,10 +7,10 @@ example:
   saliency-bench review saliency-bench/results --comment    # all that are open
   saliency-bench review ./board    # a local board; also writes its index
 
-It passes if its author is the submitter, it only adds files of submissions, deletes and changes nothing, and all
-numbers follow from the records. The exit code is 1 if it must not be merged. Values can still be invented:
-`saliency-bench recompute` recomputes some of them, and only then a row is ranked. --merge merges exactly the reviewed
-commit.
+A pull request passes if its author is the submitter, it only adds files of submissions and changes or deletes no file,
+and all numbers follow from the records. The exit code is 1 if it must not be merged. The check cannot detect invented
+records. `saliency-bench recompute` recomputes some of them, and only then a row gets a rank. --merge merges exactly the
+reviewed commit.
 """
 
 import json
@@ -25,17 +25,19 @@ SECTION = "publish"
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("repo", metavar="RESULTS", help="NAMESPACE/results on the Hub, or the folder of a board")
+    parser.add_argument("repo", metavar="RESULTS", help="NAMESPACE/results on the Hub, or folder of a board")
     parser.add_argument("number", type=int, metavar="NUMBER", nargs="?", help="number of a pull request (default: all)")
-    parser.add_argument("--comment", action="store_true", help="post the verdict unless it is already there")
-    parser.add_argument("--merge", action="store_true", help="merge if the check passes and nothing has changed since")
+    parser.add_argument("--comment", action="store_true", help="post the verdict unless it was already posted")
+    parser.add_argument(
+        "--merge", action="store_true", help="merge if the check passes and the pull request is unchanged"
+    )
     _shared.output(parser)
 
 
 def main(args: Namespace) -> int:
-    """Check the pull request of a submission to your leaderboard before you merge it."""
+    """Check pull requests, print the verdicts and return the exit code."""
     if args.number is not None and args.number < 1:
-        raise UserError(f"{args.number} is not the number of a pull request; they count from 1")
+        raise UserError(f"{args.number} is not the number of a pull request; use a number from 1")
     from saliency_bench.board.review import comment, merge, open_pulls, review
     from saliency_bench.board.source import source_at
 
@@ -43,7 +45,7 @@ def main(args: Namespace) -> int:
         return _folder(args)
     numbers = open_pulls(args.repo) if args.number is None else [args.number]
     if not numbers and not args.json:
-        print(f"no pull request of {args.repo} is open")
+        print(f"{args.repo} has no open pull request")
     verdicts = []
     for number in numbers:
         verdicts.append(verdict := review(args.repo, number))
@@ -70,6 +72,6 @@ def _folder(args: Namespace) -> int:
     if args.json:
         print(json.dumps([{"folder": folder, "problems": problems} for folder, problems in reviewed], indent=2))
     for folder, problems in reviewed if not args.json else ():
-        print(f"{folder}: {'must not be ranked' if problems else 'checks out'}")
+        print(f"{folder}: {'must not be ranked' if problems else 'passes the check'}")
         print("".join(f"- {one_line(problem, 500)}\n" for problem in problems), end="")
     return 1 if any(problems for _, problems in reviewed) else 0

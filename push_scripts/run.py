@@ -7,8 +7,9 @@ example:
   saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes \\
       --maps mine=my-maps --out runs/mine
 
-The folder then holds a score for every sample (records.parquet), the table (summary.json) and report.html. A stopped
-run resumes; with more explainers or metrics, a new start computes only those. With only --maps, no explainers are run.
+The output folder contains the scores of all samples (records.parquet), the table (summary.json) and report.html. A
+stopped run resumes. With more explainers or metrics, a new start computes only the missing scores. With only --maps, no
+explainers are run.
 """
 
 import json
@@ -19,7 +20,7 @@ from saliency_bench.push_scripts import _shared
 from saliency_bench.spec import RunSpec
 
 SECTION = "measure"
-KEPT = "complete batches", "{out}/scores/*.parquet"  # when it is stopped
+KEPT = "complete batches", "{out}/scores/*.parquet"  # what remains when the command is stopped
 EXPLAINERS = ("integrated_gradients", "rise:masks=1000", "centre", "random")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 
@@ -31,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
-    """Score explainers with metrics on a dataset and a classifier."""
+    """Run explainers and metrics, print the table and return the exit code."""
     from saliency_bench.compute.preflight import check_run_folder, check_settings
 
     if args.maps and args.explainers is EXPLAINERS:
@@ -45,13 +46,13 @@ def main(args: Namespace) -> int:
     from saliency_bench.read.summary import covered
 
     result = start(*describe(settings), progress=not args.json)
-    if not result.summary:  # another process of the same run prints
+    if not result.summary:  # another process of the same run prints the results
         return 0
     if args.json:
         print(json.dumps(result.summary, indent=2))
         return _faulty(result)
     if result.complete:
-        print(f"nothing to do: {result.folder} already holds every requested score\n")
+        print(f"nothing to do: {result.folder} already contains every requested score\n")
     _shared.show_cells(result.cells, covered(result.summary))
     print()
     print("\n".join(result.lines))
@@ -59,7 +60,7 @@ def main(args: Namespace) -> int:
 
 
 def _faulty(result) -> int:
-    """Print a line and return 2 if anything failed; the run is complete nevertheless."""
+    """Print a line and return 2 if any record was left out, although the run is complete, else return 0."""
     faults = result.summary["faults"]
     if not faults:
         return 0

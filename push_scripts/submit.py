@@ -5,10 +5,10 @@ example:
   saliency-bench submit runs/first --note "seed 0, on a laptop"
   saliency-bench submit mine --name ours --with-maps --metrics saliency_miou
 
-Opens a pull request on NAMESPACE/results. A run is submitted unchanged; maps (`saliency-bench template` explains the
-layout) are checked and scored first. Cells that the leaderboard already has with the same values are skipped; values
-that contradict it are shown and sent. --dry-run shows what would be sent and needs no login. By submitting you agree to
-publish the results under CC-BY-4.0.
+The command opens a pull request on NAMESPACE/results. A run is submitted unchanged. Maps (`saliency-bench template`
+explains the layout) are checked and scored first. Cells that are already on the leaderboard with the same values are
+skipped. Values that contradict the leaderboard are shown and sent. --dry-run shows what would be sent and needs no
+login. By submitting, you agree to publish the results under CC-BY-4.0.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -22,13 +22,13 @@ SECTION = "publish"
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("what", metavar="RUN|MAPS", help="the folder of a run, of a suite, of a filled-in "
+    parser.add_argument("what", metavar="RUN|MAPS", help="folder of a run, of a suite, of a completed "
                         "template, or of maps")  # fmt: skip
     _shared.namespace(parser)
-    parser.add_argument("--note", default="", help="a short note for readers of the leaderboard")
-    parser.add_argument("--link", default="", metavar="URL", help="https address of the code or paper of your method")
+    parser.add_argument("--note", default="", help="short note for readers of the leaderboard")
+    parser.add_argument("--link", default="", metavar="URL", help="https URL of the code or paper of your method")
     parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and send nothing")
     parser.add_argument("--to", metavar="DIR", help="write to the board in this folder instead of the Hub; a new or "
                         "empty folder becomes a board")  # fmt: skip
     parser.add_argument("--by", metavar="NAME", help="name of the submitter, with --to (default: your login name)")
@@ -50,7 +50,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Submit a run, or maps of your own method, to the leaderboard."""
+    """Submit a run or maps to the leaderboard, after showing the plan."""
     from saliency_bench.board.submit import is_suite, scored
 
     options = ("template", "metrics", "partial", "out", "batch_size", "device", "with_maps")

@@ -1,4 +1,4 @@
-"""Make the tables of a paper: train and run what is missing, and lay out the tables.
+"""Reproduce the tables of a paper: train missing networks, run missing runs, and write the tables.
 
 example:
   saliency-bench suite p0-table2 --smoke --out smoke
@@ -6,12 +6,12 @@ example:
   saliency-bench suite my.yaml --out suites --select dataset=pet-xai --limit 100
   saliency-bench suite metrics-check --smoke --out smoke
 
-NAME is a paper's suite or one of its tables (`saliency-bench list suites`), or a YAML file of your own: --show prints
-an example. --smoke makes the same tables in minutes, from drawn pictures and small networks. A new start does only what
-is missing; a failed run is reported and does not stop the others.
+NAME is a paper's suite or one of its tables (`saliency-bench list suites`), or a YAML file of your own (--show prints
+an example). --smoke makes the same tables in minutes, with drawn images and small networks. A new start computes only
+missing results. A failed run is reported and does not stop the others.
 
 `metrics-check` tests whether each metric scores the correct map above damaged maps, on networks whose evidence is
-known. It accepts --out, --smoke, --limit (pictures of each network) and --json.
+known. It accepts --out, --smoke, --limit (number of images per network) and --json.
 """
 
 import json
@@ -22,7 +22,7 @@ from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
 METRICS_CHECK = "metrics-check"
-KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # when it is stopped
+KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # what remains when stopped
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -32,26 +32,29 @@ def arguments(parser: ArgumentParser) -> None:
         "--out", metavar="DIR", default="suites", help="folder to write, shared by all tables (default: suites)"
     )
     parser.add_argument(
-        "--data", metavar="DIR", default=".", help="folder that holds built datasets by name (default: .)"
+        "--data",
+        metavar="DIR",
+        default=".",
+        help="parent folder of built datasets, each named like its dataset (default: .)",
     )
     parser.add_argument("--answers", nargs="+", metavar="FILE", default=[], action="extend",
                         help="answers of people, from `peekaboom export`")  # fmt: skip
     parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
-                        help="only these: dataset=, model=, explainer=, metric=")  # fmt: skip
+                        help="run only these values of dataset=, model=, explainer= or metric=")  # fmt: skip
     _shared.settings(parser, "limit", "device")
     _shared.setting(parser, "batch_size", default=None, text="samples per batch of every run (default: 16)")
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--plan", action="store_true", help="only show what exists, what is missing and its cost")
+    ways.add_argument("--plan", action="store_true", help="only show existing and missing results, and the cost")
     ways.add_argument("--train-only", action="store_true", help="only train the networks, in a single process")
     ways.add_argument("--show", action="store_true", help="print the YAML file")
     ways.add_argument("--schema", action="store_true", help="print the JSON schema of such files, for editors")
-    parser.add_argument("--smoke", action="store_true", help="use drawn pictures, small networks and few steps")
+    parser.add_argument("--smoke", action="store_true", help="use drawn images, small networks and few steps")
     parser.add_argument("--compare", action="store_true", help="also show the paper's figures and the differences")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> int:
-    """Make the tables of a paper: train and run what is missing, and lay out the tables."""
+    """Compute and print the tables of a suite, and return the exit code."""
     from saliency_bench.compute.preflight import check_writable
     from saliency_bench.errors import UserError
     from saliency_bench.recipes.suites.suite_schema import Suite, find_suite
@@ -62,7 +65,7 @@ def main(args: Namespace) -> int:
         return 0
     if args.name is None:
         raise UserError(
-            "suite needs the name of a suite or table, or a YAML file; saliency-bench list suites shows them"
+            "suite needs the name of a suite or table, or a YAML file; saliency-bench list suites shows all names"
         )
     if args.name == METRICS_CHECK:
         return _check_metrics(args)
@@ -86,7 +89,7 @@ def main(args: Namespace) -> int:
     _print(result)
     empty = [table.name for table in result.tables if not table.has_numbers]
     if empty:
-        complain(f"{', '.join(empty)} has no numbers; the notes of the table say why")
+        complain(f"{', '.join(empty)} has no numbers; see the notes of the table")
     return 2 if result.failed or empty else 0
 
 
@@ -122,7 +125,7 @@ def _print(result) -> None:
             print(note)
         print()
     for name in result.pictures:
-        print(f"picture: {result.folder / 'pictures' / name}.pdf, .svg, .png")
+        print(f"figure: {result.folder / 'images' / name}.pdf, .svg, .png")
     if result.tables:
         print(f"tables: {result.folder / 'tables'}")
         print(f"page: {result.page}")

@@ -1,11 +1,11 @@
-"""Write everything you need to score maps of your own method.
+"""Write a folder with everything you need to score maps of your own method.
 
 example:
   saliency-bench template shapes-xai saliency-bench-demo/resnet --out mine
   python mine/example.py
   saliency-bench submit mine --name my-method --with-maps --dry-run
 
-The folder holds image ids, targets, the size of the maps, an example script and a README.md that explains them;
+The folder contains image ids, targets, the size of the maps, an example script and a README.md that explains them.
 `--images npy` adds the exact input images of the classifier.
 """
 
@@ -18,7 +18,7 @@ from saliency_bench.spec import RunSpec, about
 from saliency_bench.utils.messages import counted
 
 SECTION = "publish"
-# The first two are complete; the others are not known yet.
+# The first two are positional arguments; the others are not needed for a template.
 LEFT_OUT = ("dataset", "model", "explainers", "metrics", "maps", "other_model", "other_label")
 
 
@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Write everything you need to score maps of your own method."""
+    """Write a template and print its path."""
     from saliency_bench.compute.preflight import check_empty, check_settings
 
     check_settings(_shared.given(args))  # before torch is imported

@@ -15,7 +15,7 @@ from pathlib import Path
 from saliency_bench.push_scripts import _shared
 
 SECTION = "prepare"
-KEPT = "complete epochs", "{out}.training.pt"  # when it is stopped
+KEPT = "complete epochs", "{out}.training.pt"  # what remains when the command is stopped
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--model", required=True, help="Hub id or folder of pretrained weights, or a config.json to start from scratch"
     )
     _shared.setting(parser, "out")
-    epochs = "passes over the training images (default: 30)"
+    epochs = "number of passes over the training images (default: 30)"
     parser.add_argument("--epochs", type=int, default=30, metavar="N", help=epochs)
     rate = "learning rate of Adam (default: 0.001)"
     parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help=rate)
@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--activation", choices=("softmax", "sigmoid"), default="softmax", help=several)
     precision = "fp32, or bf16 for mixed precision (default: fp32)"
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help=precision)
-    limit = "train on only N images, drawn at random with the seed; groups are kept whole, so there may be a few more"
+    limit = "train on only N images, drawn at random; a few more if the last group exceeds N"
     _shared.setting(parser, "limit", text=limit)
     _shared.settings(parser, "label_column", "seed", "device")
     _shared.setting(parser, "batch_size", default=32, text="images per step (default: 32)")

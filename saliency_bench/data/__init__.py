@@ -1,1 +1,1 @@
-"""Building, describing and loading datasets with ground-truth masks."""
+"""Build, describe and load datasets with ground-truth masks."""

@@ -1,7 +1,8 @@
-"""Datasets whose images may not be redistributed: annotations without images, and joining both again.
+"""Publish annotations of datasets whose images may not be redistributed, and join them with the images.
 
-The config `annotations` has all columns, but every picture except masks is replaced by `NAME_sha256`, a checksum. A
-user who has the source can rebuild the dataset: the result is the same rows, or an error that names what is missing.
+The config `annotations` has all columns, except that a checksum `NAME_sha256` replaces each column of images (masks
+remain). A user who has the source can rebuild the dataset. The result has the same rows as the original dataset;
+otherwise an error names the missing or changed images.
 """
 
 import shutil
@@ -25,17 +26,17 @@ from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder
 
-SHOWN = 3  # names in a message
+SHOWN = 3  # maximum number of names in a message
 
 
 def checksum(stored: dict | None) -> str | None:
-    """Return the SHA-256 of a picture: of mode, size and pixels of a PNG, of the file's bytes for anything else."""
+    """Return the SHA-256 of an encoded image: of mode, size and pixels for a PNG, else of the file's bytes."""
     content = picture_content(stored["bytes"]) if stored else None
     return None if content is None else sha256(content).hexdigest()
 
 
 def pictures_of(features: Features) -> list[str]:
-    """Return the columns that may not be redistributed: pictures other than masks."""
+    """Return the columns that may not be redistributed: images other than masks."""
     return [name for name, kind in features.items() if isinstance(kind, Image) and "mask" not in name]
 
 
@@ -46,14 +47,14 @@ def features_of(folder: Path, build_report: dict) -> Features:
 
 
 def without_images(features: Features) -> Features:
-    """Return the columns of the annotations, with checksums instead of pictures."""
+    """Return the columns of the annotations, with checksums instead of images."""
     held_back = pictures_of(features)
     checksums = {f"{name}_sha256": Value("string") for name in held_back}
     return Features({name: kind for name, kind in features.items() if name not in held_back} | checksums)
 
 
 def split_off(folder: Path, build_report: dict, out: Path) -> dict:
-    """Write the annotations of a built dataset under `out`, and return its build report with these files."""
+    """Write the annotations of a built dataset to `out`, and return a build report that lists the written files."""
     features = features_of(folder, build_report)
     held_back, kept = pictures_of(features), without_images(features)
     target = out / FOLDERS[ANNOTATIONS]
@@ -72,12 +73,12 @@ def split_off(folder: Path, build_report: dict, out: Path) -> dict:
 
 
 def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> Iterator[dict]:
-    """Yield the rows of one split of a built dataset, pictures as stored.
+    """Yield the rows of one split of a built dataset, with encoded images.
 
     Args:
-        folder: folder of the dataset.
-        part: the entry of the split in the build report.
-        columns: columns to read; None: all.
+        folder: Folder of the dataset.
+        part: Entry of the split in the build report.
+        columns: Columns to read, or None for all.
     """
     for file in part["files"]:
         wanted = None if columns is None else list(columns)
@@ -86,24 +87,25 @@ def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> I
 
 
 def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path:
-    """Rebuild a dataset from `source`, check all images, and return its cached folder.
+    """Rebuild a dataset from `source`, check all images, and return the folder in the cache.
 
     Args:
-        notes: the published annotations of a split.
-        build_report: build report published with them.
-        split: its name.
-        source: the user's copy of the raw data.
+        notes: Published annotations of a split.
+        build_report: Build report that was published with the annotations.
+        split: Name of the split.
+        source: The user's copy of the raw data.
 
     Raises:
-        UserError: Images are missing in `source` or differ from the annotated ones (named), the builder has another
-            version, or the source cannot be used.
+        UserError: Images are missing in `source` or differ from the annotated images, the builder has another version,
+            or the source cannot be read. The message names the images.
     """
     name, builder = build_report["dataset"], registry.load("hub_builders", build_report["dataset"])
     options = options_of(build_report, name)
     if build_report["version"] != builder.VERSION:
         raise UserError(
-            f"the annotations of {name} were made with version {build_report['version']} of its builder, but this "
-            f"is version {builder.VERSION}; install the matching saliency-bench, or build the dataset from its source"
+            f"the annotations of {name} were made with version {build_report['version']} of its builder, but the "
+            f"installed version is {builder.VERSION}; install the matching saliency-bench, or build the dataset from "
+            "its source"
         )
     source = source.expanduser().resolve()
     prints = [part["fingerprint"] for part in build_report["splits"].values()]
@@ -120,7 +122,7 @@ def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path
 
 
 def _check_joined(notes: Dataset, built: Path, build_report: dict, split: str) -> None:
-    """Raise UserError if a rebuilt split differs from the annotated one."""
+    """Raise UserError if a rebuilt split differs from the annotated split."""
     columns = [column for column in notes.column_names if column.endswith("_sha256")]
     pictures = [column.removesuffix("_sha256") for column in columns]
     part = read_report(built)["splits"].get(split, {"files": []})
@@ -134,24 +136,22 @@ def _check_joined(notes: Dataset, built: Path, build_report: dict, split: str) -
     _check_images(build_report["dataset"], split, missing, differing, len(wanted))
     if part["fingerprint"] != build_report["splits"][split]["fingerprint"]:
         raise UserError(
-            f"{build_report['dataset']}, split {split}: masks or labels in the source differ from the published "
-            "ones; download the source again, complete and unchanged"
+            f"{build_report['dataset']}, split {split}: masks or labels in the source differ from the published masks "
+            "or labels; download the complete, unchanged source again"
         )
 
 
 def _sums(row: dict, pictures: Iterable[str]) -> dict[str, str | None]:
-    """Return {column: checksum} of a row's pictures."""
+    """Return {column: checksum} of the images in a row."""
     return {f"{name}_sha256": checksum(row[name]) for name in pictures}
 
 
 def _check_images(name: str, split: str, missing: list[str], differing: list[str], wanted: int) -> None:
-    """Raise UserError that counts and names images which are missing or differ."""
+    """Raise UserError if images are missing or differ. The message counts and names them."""
     parts = [
         f"{len(ids)} of {wanted} images {fault} ({', '.join(ids[:SHOWN])}{', ...' if len(ids) > SHOWN else ''})"
-        for ids, fault in ((missing, "are missing in the source"), (differing, "differ from the annotated ones"))
+        for ids, fault in ((missing, "are missing in the source"), (differing, "differ from the annotated images"))
         if ids
     ]
     if parts:
-        raise UserError(
-            f"{name}, split {split}: {' and '.join(parts)}; download the source again, complete and unchanged"
-        )
+        raise UserError(f"{name}, split {split}: {' and '.join(parts)}; download the complete, unchanged source again")

@@ -1,6 +1,6 @@
-"""`build_report.json` of a built dataset: counts, checksums and left-out samples.
+"""Write and read `build_report.json`, the report of a built dataset with counts, checksums and left-out samples.
 
-It contains no times and paths, so equal builds give equal bytes.
+The report contains no times or paths, so equal builds produce equal bytes.
 """
 
 import json
@@ -23,14 +23,14 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.hashing import known_sha256, sha256_of
 
 REPORT = "build_report.json"
-HIDDEN = "hidden_masks"  # key of a report: the split whose masks are hidden, if any
-LARGEST = 200_000_000  # bytes: ImageNet names 50,000 images in it
+HIDDEN = "hidden_masks"  # key of the report that names the split with hidden masks, if any
+LARGEST = 200_000_000  # maximum bytes of a report; the report of ImageNet lists 50,000 images
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """Return the build report of a folder, or {} if it has none.
+    """Return the build report of a folder, or {} if the folder has none.
 
-    Types and paths are checked, because a stranger may have written it.
+    Types and paths are checked, because the report may come from an untrusted source.
 
     Raises:
         UserError: The file cannot be read.
@@ -40,7 +40,7 @@ def read_report(folder: Path) -> dict[str, Any]:
         return {}
     fix = "build or download the dataset again"
     if path.stat().st_size > LARGEST:
-        raise UserError(f"{path} has {path.stat().st_size:,} bytes, at most {LARGEST:,} are read; {fix}")
+        raise UserError(f"{path} has {path.stat().st_size:,} bytes, but the limit is {LARGEST:,}; {fix}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
@@ -58,9 +58,9 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
-    """Return the files of a built folder that were changed (in size or content), added or removed since.
+    """Return the files of a built folder that were changed (in size or content), added or removed since the build.
 
-    A split without any files was left out on purpose.
+    A split without any files is not reported, because it was left out on purpose.
     """
     files = [split.get("files", []) for split in build_report.get("splits", {}).values()]
     kept = [split for split in files if any((folder / file["path"]).exists() for file in split)]
@@ -70,17 +70,17 @@ def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
 
 
 def _as_built(path: Path, file: dict[str, Any]) -> bool:
-    """Return whether a file has the size and checksum of the report."""
+    """Return whether a file has the size and checksum that the report states."""
     return path.is_file() and path.stat().st_size == file["bytes"] and known_sha256(path) == file["sha256"]
 
 
 def report_bytes(build_report: dict[str, Any]) -> bytes:
-    """Return a report as bytes; equal reports give equal bytes."""
+    """Return a report as JSON bytes. Equal reports produce equal bytes."""
     return (json.dumps(build_report, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 class SplitWriter:
-    """Writer of the rows of a split that counts them."""
+    """Writer that writes and counts the rows of a split."""
 
     def __init__(self, folder: Path, name: str, features: Features):
         self.shards, self.fingerprint = Shards(folder, name, features), Fingerprint()
@@ -105,7 +105,7 @@ class SplitWriter:
         return None if value is None else self.shards.features[column].names[value]
 
     def report(self, files: list[Path]) -> dict[str, Any]:
-        """Return the entry of this split; `files` are its shards."""
+        """Return the entry of this split in the build report. `files` are the split's shards."""
         total = max(self.shards.num_examples, 1)
         return {
             "num_examples": self.shards.num_examples,
@@ -121,14 +121,14 @@ class SplitWriter:
 
 
 class NearDuplicates:
-    """Collector of a few numbers per picture, to find near-duplicates across splits."""
+    """Collector of image hashes that finds near-duplicates across splits."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.splits, self.hashes = array("B"), array("Q")
 
     def add(self, image_id: str, split: str, picture_hash: int) -> None:
-        """Add the hash of a picture."""
+        """Add the hash of an image."""
         self.ids.append(image_id)
         self.splits.append(SPLITS.index(split))
         self.hashes.append(picture_hash)
@@ -157,7 +157,7 @@ def build_report_of(
     files: dict[str, list[Path]],
     duplicates: NearDuplicates,
 ) -> dict[str, Any]:
-    """Return the content of `build_report.json`; `files` are the shards of each split."""
+    """Return the content of `build_report.json`. `files` are the shards of each split."""
     kept = sum(split.shards.num_examples for split in splits.values())
     return {
         "dataset": name,

@@ -1,63 +1,66 @@
 """The protocol of a dataset builder: one file `hub_builders/NAME.py` per dataset.
 
-A builder is a module with a docstring (first line: what the dataset is; then: where to get the source and what the
-folder must contain), these constants
+A builder is a module with a docstring. Its first line describes the dataset. The following text explains where to get
+the source and what the folder must contain. The module defines these constants:
 
-    VERSION       text; raise it whenever the same source would give other rows
+    VERSION       text; must be increased whenever the same source would produce other rows
     TITLE         display name
-    ANNOTATORS    where labels and masks come from, in the Hub's words: "crowdsourced", "expert-generated", "found",
+    ANNOTATORS    origin of labels and masks, in the Hub's terms: "crowdsourced", "expert-generated", "found",
                   "machine-generated"
-    SOURCES       what the images are taken from, in the Hub's words: "original", "extended|other-NAME"
-    LICENSE       identifier as the Hub spells it, such as "cc-by-sa-4.0"
+    SOURCES       origin of the images, in the Hub's terms: "original", "extended|other-NAME"
+    LICENSE       identifier in the Hub's spelling, such as "cc-by-sa-4.0"
     TERMS         required if LICENSE is "other": (name of the licence, its URL)
     REDISTRIBUTE  whether the images may be published
     CITATION      BibTeX
-    RULE          how a sample is made, for the card
-    PAPER_COUNTS  counts reported in the paper: {"samples": n, "masks": n, COLUMN: {class name: n}}, {"test": n} of
-                  what is evaluated where there is more; may be partial
-    check(**options)  optional, a function: refuses values of options before anything is read or written
-    PAPER         optional: where the counts and the way of making it are from: "authors, title, year, address"
+    RULE          how samples are made, for the card
+    PAPER_COUNTS  counts reported in the paper: {"samples": n, "masks": n, COLUMN: {class name: n}}, or {"test": n} if
+                  only a part of the dataset is evaluated; may be partial
+    check(**options)  optional function that rejects invalid options before any file is read or written
+    PAPER         optional: paper that defines the counts and the rule: "authors, title, year, address"
     TAGS          optional: extra tags for the card
     BIASES        optional: known biases, for the card
-    GROUP         of a dataset whose samples have a `group`: what that is, in a few words, for the card
-    ALSO_CALLED   optional: what people call it otherwise, for suggestions where a name is unknown
+    GROUP         required if samples have a `group`: short description of the group, for the card
+    ALSO_CALLED   optional: other names of the dataset, for suggestions in error messages
     EMBEDDED      optional: True if the dataset needs no source and is built on first use
-    EXAMPLE       optional: options that suit its example (`EXAMPLE_LAYOUT`: that of a further layout)
-    PRIVATE       optional: options of this machine (a token, a server) that change no row: not in the build report,
-                  and never taken from one
+    EXAMPLE       optional: build options for the example (`EXAMPLE_LAYOUT` for the example of another layout)
+    PRIVATE       optional: options that concern only this machine (a token, a server) and change no row; they are not
+                  written to the build report and never read from a report
     JOBS          optional: jobs per batch, for builders whose jobs take seconds (default: 32)
-    PROCESSES     optional: True if its jobs are pure Python (headers, XML) rather than picture decoding, so that
-                  threads would block each other; large sources are then read by several processes
-    OWN_DATA      optional: for a layout of your own data instead of one named dataset: the name of its source on the
-                  command line besides --source
-    DERIVED       optional: True if it is made of a built dataset, which is then its source; it has no example
-    USAGE         optional: the options of the example in its help, "--from shapes --model M"
-    SPLIT         optional: the single split that holds every sample that gives none
+    PROCESSES     optional: True if the jobs are pure Python (headers, XML) rather than image decoding, so that
+                  threads would block each other; several processes then read large sources
+    OWN_DATA      optional: for a layout of your own data instead of one named dataset: name of the option for the
+                  source, in addition to --source
+    DERIVED       optional: True if the source is a built dataset; such a builder has no example
+    USAGE         optional: options in the usage example of the help, "--from shapes --model M"
+    SPLIT         optional: split of all samples that do not name a split
 
-and two functions
+and two functions:
 
-    features() -> {column: feature}                    `label` (a ClassLabel) and any extra columns; if the classes are
-                                                       read from the source, `features(classes)`
-    samples(source, log, *, option=default, ...)       yields a Job per image, always in the same order
+    features() -> {column: feature}                    returns `label` (a ClassLabel) and any extra columns; if the
+                                                       classes are read from the source, `features(classes)`
+    samples(source, log, *, option=default, ...)       yields one Job per image, always in the same order
 
-and, unless it is embedded or derived,
+Unless the dataset is embedded or derived, the module also defines:
 
     example(folder, count, side)                       writes a small drawn source in the raw layout, for the tests and
-                                                       the page of samples (`example_LAYOUT` for a further layout)
+                                                       the page of samples (`example_LAYOUT` for another layout)
 
-A `Job(make, *args)` is a call `make(log, *args)` that returns a sample, a dict (or several, or None). Jobs run on
-several threads, so slow work belongs there; keep their arguments small. Every file a job reads must be one of its
-arguments (or lie in a folder that is one): a resumed build recomputes the jobs whose files have changed. Yielding the
-dict directly works too.
-A sample has `image_id` (unique text), `image`, `label` (a class name), and where they exist `mask`, `source_split`, the
-extra columns, and `group`: the cluster of samples that depend on each other (patient, scene, image of several rows),
-which share a split; without one, each sample is its own; and `split`, where the source decides whether it is in train,
-validation or test. Pictures are a `pictures.Picture` (returned by `pictures.read`), uint8 (H, W, 3), or for masks bool
-(H, W). Record whatever is left out with `log.leave_out(image_id, "image" or "mask", reason)`, and anything odd but kept
-with `log.remark(image_id, text)`; `log.expected = n` (jobs) sizes the progress bar; `log.classes = {column: [names]}`,
-set before the first job, is passed to `features`; `log.files = {name: bytes}` are written beside the rows. Lines
-"option: text" in the docstring of `samples` are the help texts on the command line. An option `seed` receives the seed
-of the build.
+A `Job(make, *args)` is a call `make(log, *args)` that returns one sample (a dict), a list of samples, or None. Jobs run
+on several threads, so slow work belongs in jobs. Keep their arguments small. Every file that a job reads must be an
+argument of the job, or be inside a folder that is an argument, because a resumed build recomputes the jobs whose files
+have changed. `samples` may also yield dicts instead of jobs.
+
+A sample has the keys `image_id` (unique text), `image` and `label` (a class name). Optional keys are `mask`,
+`source_split`, the extra columns, `group` and `split`. A `group` is a cluster of samples that depend on each other
+(patient, scene, image of several rows). All samples of a group are in the same split. Without a group, each sample is
+its own group. `split` is train, validation or test if the source determines the split. An image is a `pictures.Picture`
+(returned by `pictures.read`) or uint8 (H, W, 3); a mask may also be bool (H, W).
+
+Report left-out images and masks with `log.leave_out(image_id, "image" or "mask", reason)`, and unusual samples that are
+kept with `log.remark(image_id, text)`. `log.expected = n` is the number of jobs for the progress bar.
+`log.classes = {column: [names]}`, set before the first job, is passed to `features`. `log.files = {name: bytes}` are
+written next to the rows. Lines "option: text" in the docstring of `samples` become the help texts on the command line.
+An option `seed` receives the seed of the build.
 """
 
 import inspect
@@ -75,7 +78,7 @@ from saliency_bench.errors import UserError
 
 
 def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict[str, Any]:
-    """Return all options of a build with their values; every builder takes `seed`.
+    """Return the values of all options of a build, including `seed`, which every builder has.
 
     Raises:
         UserError: An option is unknown or has an invalid value.
@@ -94,7 +97,7 @@ def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict
 
 
 def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
-    """Return the value of an option that takes several texts, also separated by commas.
+    """Return the value of an option that is a list of texts, or one text separated by commas.
 
     Raises:
         UserError: The value is not a list of texts.
@@ -106,7 +109,7 @@ def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
 
 
 def own_options(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that `builder.samples` itself takes."""
+    """Return the settings that are parameters of `builder.samples`."""
     return {key: settings[key] for key in bound.defaults(builder.samples)}
 
 
@@ -118,14 +121,14 @@ def private(builder: ModuleType) -> tuple[str, ...]:
 def start(
     builder: ModuleType, source: Path | None, log: BuildLog, options: dict[str, Any]
 ) -> tuple[Features, Iterator[dict | Job]]:
-    """Return the columns and the samples of a source; its class list is read once."""
+    """Return the columns and an iterator over the samples of a source. The source's list of classes is read once."""
     samples = iter(builder.samples(source, log, **options))
     first = list(islice(samples, 1))  # `log.classes` is set before the first job
     return columns(builder, log.classes), chain(first, samples)
 
 
 def columns(builder: ModuleType, classes: dict[str, list[str]] | None = None) -> Features:
-    """Return the unified columns, followed by the builder's own."""
+    """Return the columns that all datasets share, followed by the builder's own columns."""
     takes_classes = "classes" in inspect.signature(builder.features).parameters
     further = dict(builder.features(classes) if takes_classes else builder.features())
     first = {"image": Image(), "label": further.pop("label"), "mask": Image()}

@@ -45,8 +45,8 @@ from saliency_bench.utils.progress import bar, without_bars
 from saliency_bench.utils.seeds import seed_of
 
 LONGEST_TITLE = 100
-MANY = 256  # jobs from which starting processes pays off
-HASH, SPLIT = "_hash", "_split"  # columns of the batches only
+MANY = 256  # number of jobs above which starting processes saves time
+HASH, SPLIT = "_hash", "_split"  # columns that only the batches have
 
 
 def build(
@@ -63,21 +63,23 @@ def build(
 ) -> Path:
     """Build the dataset `name` into the folder `out` and return it.
 
-    `out` appears complete or not at all: everything is written next to it and renamed at the end. A killed build
-    resumes at the next start. Equal input gives equal bytes, with any number of workers.
+    The dataset is written to a temporary folder next to `out` and renamed at the end, so `out` never contains an
+    incomplete dataset. A killed build resumes at the next start. Equal input produces equal bytes for any number of
+    workers.
 
     Args:
-        name: name of the dataset, or of a layout of your own data ("folder", "coco-json", "yolo").
-        out: folder to write.
-        source: folder with the raw data as downloaded; None for datasets that need none. For your own data also called
-            `images`.
-        overwrite: replace `out` if it is a dataset built before; otherwise refuse an existing non-empty folder.
-        progress: show a bar.
-        seed: seed of the split into train, validation and test, and of anything the builder draws at random.
-        workers: threads (for some large sources: processes) that read and write pictures; None: one per core.
-        license: licence of your own data in the Hub's spelling ("cc-by-4.0"); None: not stated.
-        title: name of your own data in card and reports.
-        **options: options of the builder, see `saliency-bench build NAME --help`.
+        name: Name of the dataset, or of a layout of your own data ("folder", "coco-json", "yolo").
+        out: Folder to write.
+        source: Folder with the raw data as downloaded, or None for datasets that need none. For your own data, this
+            parameter can also be passed as `images`.
+        overwrite: Replace `out` if it is a dataset built before. Otherwise, an existing non-empty folder is rejected.
+        progress: Show a progress bar.
+        seed: Seed for the split into train, validation and test, and for all random choices of the builder.
+        workers: Number of threads (for some large sources: processes) that read and write images. None starts one per
+            core.
+        license: Licence of your own data in the Hub's spelling ("cc-by-4.0"), or None if not stated.
+        title: Name of your own data in the card and in reports.
+        **options: Options of the builder, see `saliency-bench build NAME --help`.
 
     Raises:
         UserError: A name or option is unknown, a source is missing, or `out` exists.
@@ -88,11 +90,11 @@ def build(
     about = _own_words(name, builder, license, title)
     settings = builders.settings_of(name, builder, {"seed": seed, **options})
     out = Path(out).expanduser().resolve()
-    if out.is_symlink():  # Python 3.13 accepts a loop, other versions raise
-        raise UserError(f"{out} is a link that leads to itself; give another path")
+    if out.is_symlink():  # Python 3.13 accepts a loop of links; other versions raise an error
+        raise UserError(f"{out} is a link to itself; choose another path")
     root = None if source is None else source_folder(source, out)
     if workers is not None and workers < 1:
-        raise UserError(f"workers={workers} is not a number of workers; use 1 or more")
+        raise UserError(f"workers={workers} is too small; use 1 or more")
     made_by = json.dumps([saliency_bench.__version__, name, builder.VERSION, settings, about, str(root)])
     with build_lock(out):
         if not overwrite and _is_built(out, name, builder, settings, about):
@@ -107,14 +109,14 @@ def build(
 
 
 def _own_words(name: str, builder: ModuleType, license: str | None, title: str | None) -> dict[str, str]:
-    """Return the texts of the build report about your own data, from the arguments.
+    """Return the licence and title of the user's own data for the build report.
 
     Raises:
-        UserError: The dataset is not your own data.
+        UserError: The dataset is not the user's own data, or a value is invalid.
     """
     words = {key: value for key, value in (("license", license), ("title", title)) if value is not None}
     if words and not hasattr(builder, "OWN_DATA"):
-        raise UserError(f"{name} has its own {' and '.join(words)}; leave {'them' if len(words) > 1 else 'it'} out")
+        raise UserError(f"{name} has a fixed {' and '.join(words)}; leave {'them' if len(words) > 1 else 'it'} out")
     if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
         raise UserError(f"license={license!r} is not an identifier such as cc-by-4.0, mit or other")
     if title is not None and not (title.strip() and title.isprintable() and len(title) <= LONGEST_TITLE):
@@ -123,7 +125,7 @@ def _own_words(name: str, builder: ModuleType, license: str | None, title: str |
 
 
 def _is_built(out: Path, name: str, builder: ModuleType, settings: dict[str, Any], about: dict[str, str]) -> bool:
-    """Return whether a folder holds this dataset, built with these settings and unchanged since."""
+    """Return whether a folder contains this dataset, built with these settings and unchanged since the build."""
     if not (out / REPORT).is_file():
         return False
     known = read_report(out)
@@ -135,14 +137,14 @@ def _is_built(out: Path, name: str, builder: ModuleType, settings: dict[str, Any
 
 
 def _public(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings without options private to a machine, such as a token."""
+    """Return the settings without the options that concern only this machine, such as a token."""
     return {key: value for key, value in settings.items() if key not in builders.private(builder)}
 
 
 def split_of(seed: int, group: str) -> str:
-    """Return the split of a group: 70/15/15 percent by a hash of (seed, group).
+    """Return the split of a group, assigned 70/15/15 percent by a hash of (seed, group).
 
-    So a new group does not move other groups.
+    Adding a group therefore does not change the split of other groups.
     """
     percent = seed_of(seed, group) % 100
     return "train" if percent < 70 else "validation" if percent < 85 else "test"
@@ -158,17 +160,17 @@ def _write_dataset(
     progress: bool,
     workers: int,
 ) -> None:
-    """Write the dataset to `workspace / "dataset"`, from the batches in `workspace / "batches"`.
+    """Write the dataset to `workspace / "dataset"` from the batches in `workspace / "batches"`.
 
     Args:
-        workspace: folder next to the dataset's.
-        name: name of the dataset.
-        builder: its module.
-        source: the raw data.
-        settings: options of the build.
-        about: texts of the build report that replace the builder's texts.
-        progress: show a bar.
-        workers: threads or processes.
+        workspace: Temporary folder next to the dataset's folder.
+        name: Name of the dataset.
+        builder: Module of the builder.
+        source: Folder with the raw data.
+        settings: Options of the build.
+        about: Texts of the build report that replace the builder's texts.
+        progress: Whether to show a progress bar.
+        workers: Number of threads or processes.
     """
     log, duplicates = BuildLog(), NearDuplicates()
     features, jobs = builders.start(builder, source, log, builders.own_options(builder, settings))
@@ -195,10 +197,10 @@ def _write_dataset(
 
 
 def _nothing_usable(name: str, source: Path | None, log: BuildLog) -> str:
-    """Return the message for a build without samples, with the most frequent reason for left-out images."""
+    """Return the error message for a build without samples, with the most frequent reason for left-out images."""
     reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
     why = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
-    return f"{name}: no usable image in {source}{why}; compare the folder with `saliency-bench build {name} --help`"
+    return f"{name}: no valid image in {source}{why}; compare the folder with `saliency-bench build {name} --help`"
 
 
 def _rows(
@@ -233,14 +235,14 @@ def _rows(
             of_jobs.add(batch_log)
             for row in table.to_pylist():
                 if row["image_id"] in seen:
-                    raise ValueError(f"the builder of {name} gives the image id {row['image_id']!r} twice")
+                    raise ValueError(f"the builder of {name} yields the image id {row['image_id']!r} twice")
                 seen.add(row["image_id"])
                 yield row
-    log.add(of_jobs)  # after the builder's own entries, even if it was ahead of the threads
+    log.add(of_jobs)  # added last, so that the order of entries does not depend on the speed of the threads
 
 
 def encoded_row(sample: dict, features: Features) -> dict:
-    """Return a sample in stored form, the hash of its picture, and the builder's split, if any."""
+    """Encode a sample as a row, and add the hash of its image and the builder's split, if any."""
     if unknown := set(sample) - set(features) - {"split"}:
         raise ValueError(f"the builder yields columns that its features() does not have: {', '.join(sorted(unknown))}")
     row: dict[str, Any] = {column: sample.get(column) for column in features}

@@ -17,7 +17,7 @@ from saliency_bench.errors import UserError
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 FOLDERS = {"default": "data", "annotations": "annotations"}  # {config: folder of its Parquet files}
-MOST_CLASSES = 50  # most classes whose shares the card lists
+MOST_CLASSES = 50  # maximum number of classes whose fractions the card lists
 CONFIG = "default"  # images and masks
 ANNOTATIONS = "annotations"  # the config without images, for sources whose images may not be redistributed
 
@@ -25,14 +25,14 @@ ANNOTATIONS = "annotations"  # the config without images, for sources whose imag
 def card(
     builder: ModuleType, build_report: dict, features: Features, config: str = CONFIG, images_license: str | None = None
 ) -> str:
-    """Return the text of the card.
+    """Return the text of the dataset card.
 
     Args:
-        builder: module of the dataset.
-        build_report: content of `build_report.json`.
-        features: its columns.
-        config: its name on the Hub.
-        images_license: licence under which the images are published, if the source itself does not allow publication.
+        builder: Module of the builder.
+        build_report: Content of `build_report.json`.
+        features: Columns of the dataset.
+        config: Config of the dataset on the Hub.
+        images_license: Licence under which the images are published, if the source itself does not allow publication.
     """
     left_out = Counter((entry["what"], entry["reason"]) for entry in build_report["left_out"])
     filled = DatasetCard.from_template(
@@ -58,7 +58,7 @@ def card(
 
 
 def template_file(name: str) -> Path:
-    """Return the path of a template."""
+    """Return the path of a card template, or raise UserError if the template is missing."""
     path = next((folder / name for folder in registry.folders("model_cards") if (folder / name).is_file()), None)
     if path is None:
         raise UserError(f"the template model_cards/{name} is missing; reinstall saliency-bench")
@@ -66,42 +66,46 @@ def template_file(name: str) -> Path:
 
 
 def paper(builder: ModuleType) -> tuple[str, str] | None:
-    """Return (name, address) of the dataset's paper."""
+    """Return (name, URL) of the dataset's paper, or None."""
     name, _, address = getattr(builder, "PAPER", "").rpartition(", ")
     return (name, address) if name else None
 
 
 def group_line(builder: ModuleType) -> str:
-    """Return a line on what counts as one sample in statistics."""
+    """Return a line that explains which samples form a group."""
     group = getattr(builder, "GROUP", None)
     if group is None:
         return "Each sample is its own group: the source has no information about related samples."
-    return fill(f"`group` is {group}: samples of one group count as one in statistics and share a split.", 120)
+    return fill(
+        f"`group` is {group}. Samples of a group form one cluster in statistics and are in the same split.", 120
+    )
 
 
 def biases(builder: ModuleType, build_report: dict) -> list[str]:
-    """Return properties of the data that may influence scores: stated by the builder, or counted."""
+    """Return properties of the data that may influence scores, as stated by the builder or counted in the data."""
     known = " ".join(getattr(builder, "BIASES", "").split())
     counted = [_missing(build_report), *(_uneven(column, build_report) for column in _classes(build_report))]
     return [line for line in (known, *counted) if line]
 
 
 def _missing(build_report: dict) -> str | None:
-    """Return a line about missing masks, if any are."""
+    """Return a line about missing masks, or None if no mask is missing."""
     counts = build_report["counts"]
     hidden = build_report["splits"].get(build_report.get(HIDDEN), {"num_examples": 0})["num_examples"]
     without = counts["samples"] - counts["masks"] - hidden
     share = without / counts["samples"]
-    return f"{without} samples ({share:.1%}) have no mask; metrics that need one leave them out." if without else None
+    return (
+        f"{without} samples ({share:.1%}) have no mask; metrics that need a mask leave them out." if without else None
+    )
 
 
 def _classes(build_report: dict) -> list[str]:
-    """Return lines about classes that are much more frequent than others."""
+    """Return lines about columns in which some classes are much more frequent than others."""
     return [column for column, counts in build_report["counts"].items() if isinstance(counts, dict)]
 
 
 def _uneven(column: str, build_report: dict) -> str | None:
-    """Return a line about a column whose values are unevenly frequent, if they are."""
+    """Return a line about a column if its classes differ much in frequency, else None."""
     counts = build_report["counts"][column]
     low, high = min(counts, key=counts.get), max(counts, key=counts.get)
     if counts[low] == counts[high]:
@@ -110,7 +114,7 @@ def _uneven(column: str, build_report: dict) -> str | None:
 
 
 def metadata(builder: ModuleType, build_report: dict, features: Features, config: str, license: str) -> DatasetCardData:
-    """Return the YAML at the top of the card, read by the Hub and by `load_dataset`."""
+    """Return the YAML metadata of the card, which the Hub and `load_dataset` read."""
     total, masks = build_report["counts"]["samples"], build_report["counts"]["masks"]
     name, link = terms(builder, license)
     data = DatasetCardData(
@@ -135,7 +139,10 @@ def metadata(builder: ModuleType, build_report: dict, features: Features, config
 
 
 def terms(builder: ModuleType, license: str) -> tuple[str | None, str | None]:
-    """Return (name, URL) of a licence that the Hub lists as "other", for which it requires both; else (None, None)."""
+    """Return (name, URL) of a licence that the Hub lists as "other", else (None, None).
+
+    The Hub requires both for the licence "other".
+    """
     return getattr(builder, "TERMS", (None, None)) if license == "other" else (None, None)
 
 

@@ -1,4 +1,4 @@
-"""Dataset names: known names, and the meaning of a name, a folder or a Hub id."""
+"""Dataset names: list known names, and resolve a name, a folder or a Hub id."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +9,7 @@ from saliency_bench.utils.files import near_folders
 
 NAMESPACE = "saliency-bench"
 SPLITS = ("train", "validation", "test")
-# {name of a folder or file: name of its split}.
+# {name of a folder or file: name of the split}
 SPLIT_OF = {"train": "train", "training": "train", "validation": "validation", "valid": "validation",
             "val": "validation", "dev": "validation", "test": "test", "testing": "test"}  # fmt: skip
 
@@ -25,13 +25,13 @@ def _is_layout(path: Path) -> bool:
 
 
 def short_name(name: str | Path) -> str:
-    """Return a known dataset without our namespace; anything else unchanged."""
+    """Return the name of a known dataset without this project's namespace. Other names are returned unchanged."""
     text = str(name).removeprefix(f"{NAMESPACE}/")
     return text if text in list_datasets() else str(name)
 
 
 def unknown_dataset(name: str) -> UserError:
-    """Return the error for a name of neither a dataset nor a folder, with the closest names of both."""
+    """Return the error for a name that is neither a dataset nor a folder, with the closest names of each."""
     error = unknown("dataset", name, [*list_datasets(), *near_folders(Path(name))], registry.aliases("hub_builders"))
     return error if str(error).endswith("?") else UserError(f"{error}; there is no such folder either")
 
@@ -47,18 +47,21 @@ def is_embedded(name: str) -> bool:
 
 
 def alternative_to(repo: str) -> str:
-    """Return how to get a dataset without the Hub, for error messages."""
+    """Return the end of an error message: how to get a dataset without the Hub."""
     namespace, _, name = repo.partition("/")
     if namespace == NAMESPACE and name in list_datasets():
-        return f"build it with `saliency-bench build {name} --source DIR --out DIR` and give the folder"
+        return f"build it with `saliency-bench build {name} --source DIR --out DIR` and use that folder"
     known = f"; known names: {', '.join(list_datasets())}" if namespace == NAMESPACE else ""
     if near := near_folders(Path(repo)):
         return f"did you mean the folder {' or '.join(near)}?"
-    return f"check the name, or give a folder{known}"
+    return f"check the name, or use a folder{known}"
 
 
 def same_split(split: str, known: Iterable[str]) -> str | None:
-    """Return the only known split that is a synonym of `split`, such as val for validation, with its slice."""
+    """Return the known split that is a synonym of `split` (such as val for validation), keeping any slice.
+
+    Return None unless there is exactly one synonym.
+    """
     whole, bracket, rest = split.partition("[")
     wanted = SPLIT_OF.get(whole.lower(), whole.lower())
     matching = [name for name in known if SPLIT_OF.get(name.lower(), name.lower()) == wanted]

@@ -1,4 +1,4 @@
-"""Content hashes of a dataset: the same on every machine and in every folder."""
+"""Compute content hashes of a dataset that are equal on every machine and in every folder."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -14,15 +14,16 @@ from saliency_bench.utils.hashing import remembered
 from saliency_bench.utils.pictures import UnreadableError, decode
 
 PNG = b"\x89PNG\r\n\x1a\n"
-READ = 100  # rows at once
+READ = 100  # rows per read
 FORMAT = 2  # version of the cache; a new version recomputes all fingerprints
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Return a hash of the content of all rows in order: image_id, name of the label, encoded bytes of image and mask.
+    """Return a hash of the content of all rows, in order.
 
-    It does not depend on paths, cache, machine or other columns; a missing column counts as null. It is remembered as
-    long as the files with the rows do not change. `build_report.json` holds the same hash of each split.
+    The hash covers the image id, the name of the label, and the encoded bytes of image and mask. It does not depend on
+    paths, cache, machine or other columns. A missing column is treated as null. The hash is cached until the files with
+    the rows change. `build_report.json` contains the same hash of each split.
 
     Raises:
         UserError: There is no column "image".
@@ -31,11 +32,11 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def check_images(dataset: Dataset, name: str) -> None:
-    """Raise UserError unless the column "image" holds images; `name` is the dataset's, for the message."""
+    """Raise UserError unless the column "image" contains images. `name` is the dataset's name for the message."""
     kind = dataset.features.get("image")
     if isinstance(kind, List | LargeList | Array2D | Array3D):
         raise UserError(
-            f"the column image of {name} holds arrays; convert them to images, for example with "
+            f"the column image of {name} contains arrays; convert them to images, for example with "
             "dataset.map(lambda row: {'image': PIL.Image.fromarray(numpy.asarray(row['image'], 'uint8'))})"
             ".cast_column('image', datasets.Image())"
         )
@@ -44,7 +45,7 @@ def check_images(dataset: Dataset, name: str) -> None:
 
 
 def content_of(dataset: Dataset) -> tuple[str, list[str]]:
-    """Return (the fingerprint, a `picture_digest` of each row).
+    """Return the fingerprint of a dataset and the `picture_digest` of each row.
 
     Raises:
         UserError: There is no column "image".
@@ -53,7 +54,9 @@ def content_of(dataset: Dataset) -> tuple[str, list[str]]:
     kind = dataset.features.get("label")
     wanted = [column for column in ("image_id", "label", "image", "mask") if column in dataset.features]
     plain = dataset.with_format(None).select_columns(wanted)
-    for column in sorted({"image", "mask"} & set(wanted)):  # `datasets` hashes the order, which is part of the key
+    for column in sorted(
+        {"image", "mask"} & set(wanted)
+    ):  # `datasets` includes the order of these calls in its cache key
         plain = plain.cast_column(column, Image(decode=False))
     files = _files(plain)
     if files is None:
@@ -70,9 +73,9 @@ def content_of(dataset: Dataset) -> tuple[str, list[str]]:
 
 
 def column_of(dataset: Dataset, name: str) -> tuple[str, list[str]]:
-    """Return (hash of a further column in order, hashes of its pictures, or none for a column without pictures).
+    """Return the hash of an additional column and the hashes of its images, if any.
 
-    Pictures count like in `fingerprint`, classes by name, and anything else as text.
+    Images are hashed as in `fingerprint`, classes by name, and other values as text.
     """
     kind = dataset.features[name]
     column = dataset.with_format(None).select_columns([name])
@@ -89,7 +92,7 @@ def column_of(dataset: Dataset, name: str) -> tuple[str, list[str]]:
 
 
 def _of_pictures(column: Dataset, name: str) -> str:
-    """Return the hash of a column of pictures and all its digests, separated by spaces."""
+    """Return the hash of a column of images, followed by the digests of all images, separated by spaces."""
     contents, digests = blake2b(digest_size=16), []
     for batch in column.iter(READ):
         for stored in batch[name]:
@@ -100,7 +103,7 @@ def _of_pictures(column: Dataset, name: str) -> str:
 
 
 def _hash_of(parts: Iterable[bytes | None], size: int = 16) -> str:
-    """Return a hash of `size` bytes of parts, including nulls."""
+    """Return a hash of `size` bytes of a sequence of values, including nulls."""
     digest = blake2b(digest_size=size)
     for part in parts:
         _add(digest, part)
@@ -108,13 +111,13 @@ def _hash_of(parts: Iterable[bytes | None], size: int = 16) -> str:
 
 
 def _parted(text: str) -> tuple[str, list[str]]:
-    """Return (first word of a text, other words)."""
+    """Split a text into its first word and the list of other words."""
     content, *digests = text.split(" ")
     return content, digests
 
 
 def _of_rows(rows: Dataset, kind: object) -> str:
-    """Return the fingerprint and the digests of all rows, separated by spaces."""
+    """Return the fingerprint of all rows, followed by their digests, separated by spaces."""
     content = Fingerprint()
     digests = []
     for batch in rows.iter(READ):
@@ -129,12 +132,12 @@ def _of_rows(rows: Dataset, kind: object) -> str:
 
 
 def picture_digest(*pictures: bytes | None) -> str:
-    """Return a hash of a row's stored pictures, 16 hexadecimal digits, to detect changes."""
+    """Return a hash of a row's encoded images, as 16 hexadecimal digits, to detect changes."""
     return _hash_of(pictures, 8)
 
 
 def _files(rows: Dataset) -> list[Path] | None:
-    """Return all files that hold rows and pictures, or None if rows are in memory or selected from others."""
+    """Return all files with rows and images, or None if the rows are in memory or a selection of other rows."""
     table = rows.data
     blocks = [block for line in table.blocks for block in line] if isinstance(table, ConcatenationTable) else [table]
     if rows._indices is not None or not all(isinstance(block, MemoryMappedTable) for block in blocks):
@@ -166,16 +169,20 @@ def class_name(kind: ClassLabel, label: int | None, image_id: object) -> str | N
 
 
 class Fingerprint:
-    """A running hash over rows in their order: image id, label name, image and mask.
+    """A running hash over rows (image id, label name, image and mask), in order.
 
-    A PNG counts by its pixels, because its bytes depend on the version of the compressor; anything else by its bytes.
+    A PNG is hashed by its pixels, because its bytes depend on the version of the compressor. Other formats are hashed
+    by their bytes.
     """
 
     def __init__(self) -> None:
         self.hash = blake2b(digest_size=16)
 
     def add(self, image_id: object, label: object, image: bytes | None, mask: bytes | None) -> None:
-        """Add a row; each part is preceded by its length (null: -1), so different rows never give the same bytes."""
+        """Add a row to the hash.
+
+        Each value is preceded by its length (-1 for null), so that different rows never produce the same bytes.
+        """
         for part in (_text(image_id), _text(label), picture_content(image), picture_content(mask)):
             _add(self.hash, part)
 
@@ -185,14 +192,14 @@ class Fingerprint:
 
 
 def picture_content(data: bytes | None) -> bytes | None:
-    """Return the hashed content of an encoded picture: mode, size and pixels of a PNG, all bytes of anything else."""
+    """Return the bytes of an encoded image to hash: mode, size and pixels of a PNG, or all bytes of another format."""
     if data is None or not data.startswith(PNG):
         return data
     try:
         image = decode(data)
     except UnreadableError:
         return data
-    image = image.convert("RGBA") if image.mode == "P" else image  # the palette counts
+    image = image.convert("RGBA") if image.mode == "P" else image  # include the colours of the palette
     return f"{image.mode} {image.size}".encode() + image.tobytes()
 
 
@@ -207,7 +214,7 @@ def _text(value: object) -> bytes | None:
 
 
 def stored_bytes(stored: dict | None) -> bytes | None:
-    """Return the encoded picture of an undecoded cell: from the cell, or from the file that it names."""
+    """Return the encoded image of an undecoded cell, from the cell itself or from the file that it names."""
     if stored is None:
         return None
     return Path(stored["path"]).read_bytes() if stored["bytes"] is None else stored["bytes"]

@@ -1,4 +1,4 @@
-"""Pictures of a dataset in a classifier's frame, made without the classifier: for pages, never for scores."""
+"""Prepare images of a dataset like a classifier does, but without the classifier, for pages and never for scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ from saliency_bench.data.geometry import Geometry
 from saliency_bench.data.loading import sample_ids
 from saliency_bench.utils.pictures import open_rgb
 
-MOST_PIXELS = 16_000_000  # of a picture after resizing for the network
+MOST_PIXELS = 16_000_000  # maximum number of pixels after resizing for the network
 GEOMETRY = TypeAdapter(Geometry)
 
 
 @dataclass(frozen=True)
 class AtHand:
-    """A dataset on this machine.
+    """A dataset on this machine, for the images of a page.
 
-    Attributes: where: its location in words, for a caption.
+    Attributes:
+        where: Description of the dataset's location, for a caption.
     """
 
     where: str
@@ -30,7 +31,7 @@ class AtHand:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The row of each image id."""
+        """Row number of each image id."""
         return {image_id: index for index, image_id in enumerate(sample_ids(self.rows))}
 
     @cached_property
@@ -42,15 +43,15 @@ class AtHand:
         if (index := self.places.get(image_id)) is None:
             return None
         try:
-            # The header is checked before decoding: a few kilobytes may unpack to gigabytes of pixels.
+            # The header is checked before decoding, because a few kilobytes may expand to gigabytes of pixels.
             picture = open_rgb(self._stored[index]["image"])
             return framed(picture, GEOMETRY.validate_python(geometry))
-        except Exception:  # a damaged picture, or an impossible geometry: the map is shown alone
+        except Exception:  # a damaged image or an impossible geometry: the page shows the map without the image
             return None
 
 
 def framed(image: Image.Image, geometry: Geometry, way: Image.Resampling = Image.Resampling.BILINEAR) -> Image.Image:
-    """Return a picture in the frame of a geometry. Raise ValueError for a frame that is too large."""
+    """Resize and crop an image as a geometry specifies, or raise ValueError if the result is too large."""
     height, width = geometry.resized(image.height, image.width)
     left, top, right, bottom = geometry.box(height, width)
     if not 0 < height * width <= MOST_PIXELS or not 0 < (right - left) * (bottom - top) <= MOST_PIXELS:

@@ -1,9 +1,9 @@
-"""Geometry of the prepared frame: resize, then a centred crop, applied to image and mask alike.
+"""Geometry of the prepared frame: a resize followed by a centred crop, applied to both image and mask.
 
-The image itself goes through the checkpoint's own processor (which keeps its resampling exact); the mask takes the
-same box by nearest neighbour. `probe` compares the two on a drawn rectangle, so a processor that does anything else
-(pads, flips channels, crops off centre) is rejected instead of giving wrong scores. `enlarge` brings a small
-map of features or patches to the frame's size.
+The checkpoint's own processor prepares the image, so its resampling is exact. The mask is resized by nearest neighbour
+and cropped to the same box. `probe` compares image and mask on a drawn rectangle, so that a processor with other steps
+(padding, flipped channels, an off-centre crop) is rejected instead of causing wrong scores. `enlarge` resizes a small
+map of features or patches to the size of the frame.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from saliency_bench.types import Images, Maps
 
-CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # per range of a small map; per such step in the enlarged map
+CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # rounding steps per range of a small map; per cell step in the enlarged map
 TINY = 1e-300  # replaces the largest value of a map of zeros
 
 
@@ -32,11 +32,11 @@ class Geometry:
     """Geometry of the prepared frame.
 
     Attributes:
-        resize: An int scales the shorter side to it and keeps the aspect ratio, (height, width) squashes, None keeps
-            the size.
-        crop: (height, width) of the centred crop, or None; a crop larger than the image pads with black.
-        rounding: How an odd margin is halved, "floor" (transformers) or "round" (torchvision, timm).
-        resample: The interpolation of the image, for the record only.
+        resize: An int is the new length of the shorter side, which keeps the aspect ratio. (height, width) resizes to
+            this size regardless of the aspect ratio. None keeps the size.
+        crop: (height, width) of the centred crop, or None. A crop larger than the image pads with black.
+        rounding: Rounding of half an odd margin: "floor" (transformers) or "round" (torchvision, timm).
+        resample: Interpolation of the image, recorded for information only.
     """
 
     resize: int | tuple[int, int] | None = None
@@ -46,7 +46,7 @@ class Geometry:
 
     @property
     def frame(self) -> tuple[int, int] | None:
-        """(H, W) of every prepared image, or None if it depends on the image."""
+        """Size (H, W) of every prepared image, or None if it depends on the image."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
@@ -60,26 +60,29 @@ class Geometry:
         return (self.resize, scaled) if height <= width else (scaled, self.resize)
 
     def box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return (left, top, right, bottom) of the crop in the resized image; it exceeds the image if the crop pads."""
+        """Return (left, top, right, bottom) of the crop in the resized image. A crop that pads exceeds the image."""
         tall, wide = self.crop or (height, width)
         top, left = self._margin(height, tall), self._margin(width, wide)
         return left, top, left + wide, top + tall
 
     def _margin(self, length: int, crop: int) -> int:
-        """Return the start of the crop along a side; negative if it pads."""
+        """Return the start of the crop along one axis, which is negative if the crop pads."""
         if crop > length:
             return -((crop - length) // 2)
         half = (length - crop) / 2.0
         return round(half) if self.rounding == "round" else int(half)
 
     def mask(self, mask: Image.Image) -> np.ndarray:
-        """Return a mask (mode L or 1, the image's size) in the prepared frame, Bool (H, W)."""
+        """Return a mask (mode L or 1, in the size of the image) in the prepared frame, Bool (H, W)."""
         height, width = self.resized(mask.height, mask.width)
         resized = mask.resize((width, height), Image.Resampling.NEAREST)
         return np.asarray(resized.crop(self.box(height, width)).convert("L")) >= 128
 
     def picture(self, picture: Image.Image) -> np.ndarray:
-        """Return a grey picture (mode L) in the prepared frame, Float (H, W), resized roughly like by its processor."""
+        """Return a grey image (mode L) in the prepared frame, Float (H, W).
+
+        The image is resized approximately as by the processor.
+        """
         height, width = self.resized(picture.height, picture.width)
         resample = Image.Resampling.__members__.get(self.resample.upper(), Image.Resampling.BILINEAR)
         return np.asarray(picture.resize((width, height), resample).crop(self.box(height, width))) / 255
@@ -95,18 +98,20 @@ class Geometry:
         return ", ".join(steps) or "as it is"
 
     def as_dict(self) -> dict[str, object]:
-        """Return the settings for run.json."""
+        """Return the settings as a dict for run.json."""
         return asdict(self)
 
 
-Frame = Callable[[Image.Image], "Tensor"]  # an RGB picture -> Float (3, H, W) in [0, 1]
+Frame = Callable[[Image.Image], "Tensor"]  # RGB image -> Float (3, H, W) in [0, 1]
 
 
 def probe(geometry: Geometry, frame: Frame, name: str) -> None:
-    """Draw a red rectangle, once in landscape and once in portrait, and check that frame and mask agree.
+    """Check that a processor prepares images as a geometry specifies.
+
+    A red rectangle is drawn on a landscape and on a portrait image. The prepared image and mask must agree.
 
     Raises:
-        UserError: The frame and the mask differ, or the processor fails.
+        UserError: The prepared image and mask differ, or the processor fails.
     """
     for width, height in ((300, 200), (200, 300)):
         mask = Image.new("L", (width, height))
@@ -114,12 +119,12 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
         picture = Image.merge("RGB", (mask, *(Image.new("L", mask.size),) * 2))
         try:
             red, green, blue = frame(picture).numpy()
-        except Exception as error:  # settings of a stranger, and processors raise various errors
+        except Exception as error:  # settings come from an untrusted source, and processors raise errors of many types
             raise UserError(
                 f"the image processor of {name} fails: {type(error).__name__} {one_line(error, 200)}"
             ) from error
         expected = geometry.mask(mask)
-        # In a frame of a few pixels, most of the red area is edge, where the picture is blurred and the mask is not.
+        # In a frame of a few pixels, most of the red area is edge, where the image is blurred and the mask is not.
         likely = expected, geometry.picture(mask)
         same_shape = red.shape == expected.shape
         if (
@@ -129,22 +134,24 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
         ):
             continue
         raise UserError(
-            f"the image processor of {name} does not resize, crop and rescale the way its settings say "
-            "(padding, another channel order or another scale?); masks cannot follow its images"
+            f"the image processor of {name} does not resize, crop and rescale as its settings state "
+            "(padding, another channel order or another scale?), so masks cannot be aligned with its images; use a "
+            "checkpoint with a processor that only resizes, crops and rescales"
         )
 
 
 def enlarge(small: Tensor, images: Images) -> Maps:
-    """Enlarge (B, h, w) to the images' (B, H, W), bilinear with `align_corners=False`.
+    """Enlarge maps (B, h, w) to the images' size (B, H, W), bilinearly with `align_corners=False`.
 
-    Cells are first rounded to multiples of q = (max - min) / 2^15 of their map. The last bits of a cell depend on the
-    size of its batch, and metrics order pixels by exact values, so these bits would decide between cells that are equal
-    in theory. Interpolation then works on integer multiples of q in float64, where it is exact for the usual strides,
-    and its result is rounded to q / 2^8. So pixels that are equal in theory (at the border, between equal cells) are
-    exactly equal, a cell of 0 stays 0, and the error of a map is at most q / 2 + q / 2^9, 2e-5 of its range.
+    Cells are first rounded to multiples of q = (max - min) / 2^15 of their map. The reason is that the last bits of a
+    cell depend on the size of its batch. Metrics order pixels by exact values, so these bits would determine the order
+    of cells that are equal in theory. The interpolation then uses integer multiples of q in float64, which is exact for
+    the usual strides, and the result is rounded to q / 2^8. Pixels that are equal in theory (at the border, between
+    equal cells) are therefore exactly equal, a cell of 0 stays 0, and the error of a map is at most q / 2 + q / 2^9,
+    which is 2e-5 of its range.
     """
     height, width = images.shape[2:]
-    if small.shape[1:] == (height, width):  # nothing is enlarged, and no pixels are equal in theory
+    if small.shape[1:] == (height, width):  # same size: no rounding is needed without interpolation
         return small.float().contiguous()
     note_size(*small.shape[1:])
     cells = small.double()
@@ -155,16 +162,16 @@ def enlarge(small: Tensor, images: Images) -> Maps:
 
 
 def _stretched(values: Tensor, length: int, axis: int) -> Tensor:
-    """Interpolate (B, h, w) to this length along one of its last two axes."""
+    """Interpolate maps (B, h, w) to a new length along one of the last two axes."""
     import torch
 
     cells = values.shape[axis]
-    # Centres of the pixels in units of cells; the first cell is extended before its centre.
+    # Centres of the pixels in units of cells. Before its centre, the first cell has a constant value.
     positions = (torch.arange(length, dtype=torch.float64, device=values.device) + 0.5) * cells / length - 0.5
     positions = positions.clamp(min=0)
     before = positions.long()
     after = (before + 1).clamp(max=cells - 1)
-    # a + w (b - a) is exactly a where a = b, which (1 - w) a + w b need not be.
+    # a + w (b - a) is exactly a if a = b, but (1 - w) a + w b may differ by rounding.
     first, second = values.index_select(axis, before), values.index_select(axis, after)
     weight = (positions - before).view(-1, *[1] * (2 - axis))
     return second.sub_(first).mul_(weight).add_(first)

@@ -1,8 +1,8 @@
-"""Datasets with hidden masks of one split: the published part, the kept part, and joining both again.
+"""Hide the masks of one split of a dataset: separate published from hidden data, and join both again.
 
-The published split has the columns `SHOWN`; all others are null, because boxes, sources and counts of regions reveal
-masks. Files, counts and the card are recreated from these rows. The kept part are the annotations of the split
-(`annotations.split_off`): everything except the pictures, with their checksums.
+The published split contains only the columns `SHOWN`. All other columns are null, because boxes, sources and counts of
+regions reveal masks. Files, counts and the card are recreated from these rows. The hidden data are the annotations of
+the split (`annotations.split_off`): all columns except the images, with checksums of the images.
 """
 
 from pathlib import Path
@@ -16,18 +16,18 @@ from saliency_bench.data.build_report import HIDDEN, SplitWriter, read_report
 from saliency_bench.data.fingerprints import stored_bytes
 from saliency_bench.errors import UserError, one_line, unknown
 
-MASKS_OF = "masks_of"  # key of the report of hidden masks: the repository that lacks them
+MASKS_OF = "masks_of"  # key in the report of hidden masks that names the repository without these masks
 SHOWN = ("image", "image_id", "label", "labels", "group", "source_split")
 
 
 def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path) -> dict[str, Any]:
-    """Write a built dataset without the masks of a split into a folder, and return its build report.
+    """Write a copy of a built dataset without the masks of a split, and return the copy's build report.
 
     Args:
-        folder: folder of the dataset.
-        build_report: build report of the dataset.
-        split: split whose masks are hidden.
-        out: an empty folder.
+        folder: Folder of the dataset.
+        build_report: Build report of the dataset.
+        split: Split whose masks are hidden.
+        out: Empty folder for the copy.
 
     Raises:
         UserError: There is no such split, or it has no masks.
@@ -59,16 +59,16 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
 
 
 def keep_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path) -> dict[str, Any]:
-    """Write the data that `hide_masks` leaves out into a folder, and return the build report.
+    """Write the data that `hide_masks` leaves out to the folder `out`, and return its build report.
 
-    Arguments and errors are those of `hide_masks`.
+    The arguments and errors are documented in `hide_masks`.
     """
     part = _split_with_masks(folder, build_report, split)
     return split_off(folder, build_report | {"splits": {split: part}}, out)
 
 
 def _split_with_masks(folder: Path, build_report: dict[str, Any], split: str) -> dict[str, Any]:
-    """Return the entry of a split. Raise UserError if there is nothing to hide."""
+    """Return the entry of a split in the build report, or raise UserError if the split has no masks."""
     if split not in build_report["splits"]:
         raise unknown(f"split of {folder}", split, build_report["splits"])
     if not build_report["splits"][split]["masks"]:
@@ -77,24 +77,24 @@ def _split_with_masks(folder: Path, build_report: dict[str, Any], split: str) ->
 
 
 def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -> Dataset:
-    """Return published rows with all hidden columns.
+    """Return the published rows with all hidden columns.
 
     Args:
-        rows: published rows of the split.
-        kept: the folder that `keep_masks` wrote.
-        split: its name.
-        repo: their repository, if they are from the Hub.
+        rows: Published rows of the split.
+        kept: Folder that `keep_masks` wrote.
+        split: Name of the split.
+        repo: Repository of the rows, if they come from the Hub.
 
     Raises:
-        UserError: The folder belongs to another split or repository, or an image differs from the image of the kept
-            masks.
+        UserError: The folder belongs to another split or repository, or an image differs from the image that the hidden
+            masks were drawn on.
     """
     build_report = read_report(kept)
-    # A stranger's copy with other labels is a different dataset with separate attempts.
+    # Someone else's copy with other labels is a different dataset, whose attempts are counted separately.
     if repo is not None and (owner := str(build_report.get(MASKS_OF, repo))).casefold() != repo.casefold():
-        raise UserError(f"the hidden masks belong to {owner}; maps of {repo} are not scored with them")
+        raise UserError(f"the hidden masks belong to {owner}; they cannot be used to score maps of {repo}")
     if split not in build_report.get("splits", {}):
-        raise UserError(f"{kept} holds no masks of the split {split}; give the repository that push dataset made")
+        raise UserError(f"{kept} contains no masks of the split {split}; pass the repository that push dataset created")
     features = features_of(kept, build_report)
     notes = {note["image_id"]: note for note in rows_of(kept, build_report["splits"][split])}
     stored = rows.with_format(None).select_columns(["image_id", "image"]).cast_column("image", Image(decode=False))
@@ -103,7 +103,10 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
         ids.append(image_id := row["image_id"])
         picture = {"bytes": stored_bytes(row["image"])}
         if image_id not in notes or checksum(picture) != notes[image_id]["image_sha256"]:
-            raise UserError(f"image {one_line(image_id, 100)} is not the image of the hidden masks")
+            raise UserError(
+                f"image {one_line(image_id, 100)} differs from the image that the hidden masks were drawn on; use the "
+                "published images"
+            )
     if len(notes) != len(ids):
         raise UserError(f"the hidden masks are for {len(notes)} images, but the published split has {len(ids)}")
     for column, kind in features.items():

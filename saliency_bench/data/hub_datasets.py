@@ -1,4 +1,4 @@
-"""Datasets on the Hub: a commit is downloaded once, and loaded from the cache if the Hub is unreachable."""
+"""Load datasets from the Hub. A commit is downloaded once, and loaded from the cache if the Hub is unreachable."""
 
 import re
 from collections.abc import Iterable
@@ -25,11 +25,11 @@ from saliency_bench.hub.failures import is_network_error, refuse
 from saliency_bench.utils.messages import complain_once
 from saliency_bench.utils.storage import storage_error
 
-SECONDS = 10  # to wait for the Hub's first answer
+SECONDS = 10  # timeout for the Hub's first response
 
 
 class UnknownSplitError(UserError):
-    """A dataset has no split of this name; `known` are its splits."""
+    """Error for a dataset without a split of the requested name. `known` lists the splits of the dataset."""
 
     def __init__(self, name: str, split: str, known: Iterable[str], text: str = ""):
         self.known = sorted(known)
@@ -37,7 +37,7 @@ class UnknownSplitError(UserError):
 
 
 def split_of(builder: DatasetBuilder, split: str, name: str) -> Dataset:
-    """Return a split, or a part of one, from a prepared builder.
+    """Return a split, or a slice of a split, from a prepared builder.
 
     Raises:
         UnknownSplitError: There is no such split.
@@ -50,8 +50,8 @@ def split_of(builder: DatasetBuilder, split: str, name: str) -> Dataset:
     folders = kind.names if isinstance(kind, ClassLabel) and isinstance(builder, ImageFolder) else ()
     if folders and all(folder.lower() in SPLIT_OF for folder in folders):
         complain_once(
-            f"{name} has no class folders: {', '.join(folders)} are splits, so its pictures have no labels; give "
-            "labels in a metadata.csv, or sort the pictures of each split into one folder per class"
+            f"{name} has no class folders: {', '.join(folders)} are splits, so its images have no labels; add "
+            "labels in a metadata.csv, or sort the images of each split into one folder per class"
         )
         rows = rows.remove_columns("label")
     return rows
@@ -62,10 +62,10 @@ class Commit:
     """A commit of a dataset repository.
 
     Attributes:
-        repo: the repository.
-        sha: the commit.
-        reached: whether the Hub stated it and its `files`; otherwise it is from the cache.
-        files: names of its files, if the Hub was reached.
+        repo: Id of the repository.
+        sha: Hash of the commit.
+        reached: Whether the Hub was reached. Otherwise, the commit comes from the cache.
+        files: Names of the files in the commit, if the Hub was reached.
     """
 
     repo: str
@@ -75,17 +75,17 @@ class Commit:
 
     @property
     def cache(self) -> Path:
-        """The local folder of the repository's files."""
+        """Local folder of the repository's files."""
         return folder_of("dataset", self.repo)
 
     @property
     def snapshot(self) -> Path:
-        """The local folder of this commit's files."""
+        """Local folder of this commit's files."""
         return snapshot_of("dataset", self.repo, self.sha)
 
 
 def commit_of(repo: str, revision: str | None = None) -> Commit:
-    """Return the commit of a revision (None: "main") by one short request; offline, return its last known commit.
+    """Return the commit of a revision (None for "main") with one short request, or the last known commit if offline.
 
     Raises:
         UserError: The dataset or revision does not exist, or is neither reachable nor cached.
@@ -102,7 +102,7 @@ def commit_of(repo: str, revision: str | None = None) -> Commit:
             refuse(error, repo, get_token())
         except ValueError as error:
             raise UserError(f"'{repo}' is neither a folder nor a dataset on the Hub: {one_line(error)}") from error
-        except Exception:  # no network: the type of the error depends on the HTTP library
+        except Exception:  # no network: the HTTP library determines the type of the error
             pass
         else:
             sha, files = info.sha or "", tuple(file.rfilename for file in info.siblings or ())
@@ -116,7 +116,7 @@ def commit_of(repo: str, revision: str | None = None) -> Commit:
 
 
 def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Dataset:
-    """Return one split of a commit; only its own tables and pictures are opened.
+    """Load one split of a commit. Only tables and images of the repository itself are opened.
 
     Raises:
         UserError: A split does not exist, a connection breaks, or data cannot be trusted.
@@ -128,12 +128,14 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
     except UserError:
         raise
     except (ConnectionError, FileNotFoundError) as error:
-        raise UserError(f"the Hub has no usable dataset {repo} ({one_line(error)}); {alternative_to(repo)}") from error
+        raise UserError(
+            f"{repo} on the Hub is not a valid dataset ({one_line(error)}); {alternative_to(repo)}"
+        ) from error
     except Exception as error:  # any error that a damaged or hostile file causes in `datasets`
         if not is_network_error(error):
             raise loading_error(error, f"{repo} cannot be loaded; {alternative_to(repo)}", config) from error
         raise UserError(
-            f"the connection to the Hub broke while loading {repo} ({one_line(error)}); load it again"
+            f"the connection to the Hub broke while loading {repo} ({one_line(error)}); try again"
         ) from error
     check_rows(rows, repo, commit.cache)
     return rows
@@ -145,10 +147,10 @@ def published_report(
     """Return the `build_report.json` of a repository, or {} if there is none or it is neither cached nor reachable.
 
     Args:
-        repo: the repository.
-        revision: its branch, tag or commit.
-        api: client of the Hub.
-        cached: read only the cache.
+        repo: Id of the repository.
+        revision: Branch, tag or commit.
+        api: Client of the Hub.
+        cached: Whether to read only the cache.
     """
     try:
         with no_bars():
@@ -165,7 +167,10 @@ def published_report(
 
 
 def loading_error(error: Exception, otherwise: str, config: str | None = None) -> UserError:
-    """Return a readable error for an error of `datasets`, which itself lists the splits if one is unknown."""
+    """Convert an error of `datasets` to a readable UserError.
+
+    `otherwise` is the message for errors of unknown type.
+    """
     if isinstance(error, UserError):
         return error
     if named := storage_error(error):
@@ -173,20 +178,20 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
     if config and f"BuilderConfig '{config}' not found" in str(error):
         return UserError("this dataset comes with its images; leave out `source`")
     if isinstance(error, NonMatchingSplitsSizesError):
-        # Its text is a list of {"expected": SplitInfo(...), "recorded": SplitInfo(...)}.
+        # The text of the error is a list of {"expected": SplitInfo(...), "recorded": SplitInfo(...)}.
         name = re.findall(r"name='([^']*)'", str(error))[0]
         expected, recorded = re.findall(r"num_examples=(\d+)", str(error))[:2]
         return UserError(
-            f"the split {name} has {recorded} samples, and its card (README.md) says {expected}; "
-            "the data were changed: build or download them again, or correct num_examples in the card"
+            f"the split {name} has {recorded} samples, but its card (README.md) states {expected}, so the data were "
+            "changed; build or download them again, or correct num_examples in the card"
         )
     if "scripts are no longer supported" in str(error):
-        return UserError(f"{otherwise} (it is made by a script, and nothing downloaded is executed)")
+        return UserError(f"{otherwise} (it is generated by a script, and downloaded code is never executed)")
     return UserError(one_line(error) if "split" in str(error).lower() else f"{otherwise} ({one_line(error)})")
 
 
 def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
-    """Do the same as `datasets.load_dataset`, but check the files before reading any."""
+    """Download a dataset like `datasets.load_dataset`, but check its files before reading any."""
     check_names(commit.files, commit.repo)
     for card in set(CARDS) & set(commit.files):
         with no_bars():
@@ -195,7 +200,7 @@ def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
     builder = datasets.load_dataset_builder(commit.repo, config, revision=commit.sha)
     if isinstance(builder, Cache):  # the silent fallback of `datasets` after any error: its latest cached version
         if builder.hash != commit.sha:
-            raise UserError(f"the connection to the Hub broke while loading {commit.repo}; load it again")
+            raise UserError(f"the connection to the Hub broke while loading {commit.repo}; try again")
         return builder
     check_files(builder, commit.repo, f"hf://datasets/{commit.repo}@{commit.sha}")
     builder.download_and_prepare()
@@ -203,14 +208,14 @@ def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
 
 
 def _cached(commit: Commit, config: str | None) -> DatasetBuilder:
-    """Return the dataset of exactly this commit, which `datasets` itself does not guarantee."""
+    """Load the dataset of exactly this commit from the cache. `datasets` itself may load another commit."""
     owner, _, name = commit.repo.rpartition("/")
     place = Path(datasets.config.HF_DATASETS_CACHE) / "___".join(filter(None, [owner, camelcase_to_snakecase(name)]))
     configs = sorted(path.parts[-3] for path in place.glob(f"*/*/{commit.sha}") if path.is_dir())
     wanted = config or ("default" if "default" in configs or len(configs) != 1 else configs[0])
     if wanted not in configs:
         raise UserError(
-            f"the Hub cannot be reached for {commit.repo}, whose commit {commit.sha} is not completely in the cache; "
-            "load it again when the Hub is reachable"
+            f"the Hub cannot be reached for {commit.repo}, and the cache does not contain the complete commit "
+            f"{commit.sha}; try again when the Hub is reachable"
         )
     return Cache(repo_id=commit.repo, dataset_name=camelcase_to_snakecase(name), config_name=wanted, hash=commit.sha)

@@ -1,8 +1,8 @@
-"""The jobs of a build, run on several threads, and their samples, stored in batches in a fixed order.
+"""Run the jobs of a build on several threads, and store their samples in batches in a fixed order.
 
-A builder yields a `Job` per image; pictures are decoded and encoded outside Python's lock, so threads use all cores.
-Jobs that are pure Python (headers of DICOM files, XML) run in processes. A batch is one Parquet file, written
-atomically: a killed build finds its finished batches and resumes.
+A builder yields one `Job` per image. Images are decoded and encoded without Python's global lock, so threads use all
+cores. Jobs in pure Python (headers of DICOM files, XML) run in processes. A batch is one Parquet file, written
+atomically, so a killed build resumes from its finished batches.
 """
 
 import json
@@ -27,19 +27,20 @@ from saliency_bench.utils.interrupts import exit_with_parent
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
-JOBS = 32  # jobs per batch: most jobs that each worker of a killed build loses
+JOBS = 32  # jobs per batch, the maximum number of jobs that each worker of a killed build loses
 NOTES = b"saliency-bench"
 
 
 @dataclass
 class BuildLog:
-    """Report of a builder besides its samples.
+    """The information that a builder returns in addition to its samples.
 
-    expected   number of jobs, for the progress bar
-    classes    {column: class names}, where the source defines them
-    left_out   images and masks that are missing from the dataset, each with the reason
-    remarks    anything unusual that was kept
-    files      {name: content} of files published with the rows
+    Attributes:
+        expected: Number of jobs, for the progress bar.
+        classes: {column: class names} for classes that the source defines.
+        left_out: Images and masks that are missing in the dataset, each with the reason.
+        remarks: Notes on unusual samples that were kept.
+        files: {name: content} of files that are published with the rows.
     """
 
     expected: int | None = None
@@ -59,7 +60,7 @@ class BuildLog:
         self.remarks.append({"id": image_id, "text": text})
 
     def count(self, kind: str) -> int:
-        """Return how many images or masks were left out."""
+        """Return the number of images or of masks that were left out."""
         return sum(entry["what"] == kind for entry in self.left_out)
 
     def add(self, other: "BuildLog") -> None:
@@ -69,7 +70,10 @@ class BuildLog:
 
 
 class Job:
-    """A call `make(log, *args)` that returns one sample, several, or None; the arguments are small and plain."""
+    """A call `make(log, *args)` that returns one sample, several samples, or None.
+
+    The arguments should be small and of plain types.
+    """
 
     def __init__(self, make: Callable, *args: Any):
         self.make, self.args = make, args
@@ -80,9 +84,10 @@ class Job:
         return [] if result is None else [result] if isinstance(result, dict) else list(result)
 
     def key(self) -> str:
-        """Identify the call, including size and time of its files (for a folder: of the files in it).
+        """Return a key that identifies the call and the state of its files.
 
-        So a job whose files have changed is recomputed.
+        The key includes size and time of each file among the arguments, and of each file in a folder among them. A job
+        is therefore recomputed if its files have changed.
         """
         return json.dumps([self.make.__module__, self.make.__qualname__, self.args], default=_as_json)
 
@@ -104,7 +109,7 @@ def _file_state(file: Path) -> list[int]:
 
 
 def samples_of(items: Iterable[dict | Job], log: BuildLog) -> Iterator[dict]:
-    """Yield the samples of all jobs, one after the other, in this thread."""
+    """Yield the samples of all jobs, run one after the other in this thread."""
     for item in items:
         yield from item.samples(log) if isinstance(item, Job) else [item]
 
@@ -114,16 +119,16 @@ class StoppedError(Exception):
 
 
 class JobBatches:
-    """Execution of jobs in batches, with their samples as tables.
+    """Executor that runs jobs in batches and returns their samples as tables.
 
     Attributes:
-        folder: where the batches are stored.
-        to_row: function that converts a sample to a row.
-        schema: schema of the rows.
-        workers: number of threads, or of processes.
-        on_done: called with the number of jobs that have just finished.
-        in_processes: use processes; `to_row` must be importable there.
-        size: jobs per batch.
+        folder: Folder of the batches.
+        to_row: Function that converts a sample to a row.
+        schema: Schema of the rows.
+        workers: Number of threads or processes.
+        on_done: Function that is called with the number of jobs that have just finished.
+        in_processes: Whether to use processes, which must be able to import `to_row`.
+        size: Number of jobs per batch.
     """
 
     def __init__(
@@ -140,14 +145,14 @@ class JobBatches:
         self.stop, self.in_processes, self.size = Event(), in_processes, size
 
     def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, BuildLog]]:
-        """Yield the rows and the log of each batch, in order; a few batches are in memory at once.
+        """Yield the rows and the log of each batch, in order, with only a few batches in memory at a time.
 
         Raises:
             UserError: A process was terminated from outside.
         """
         waiting: deque[Future[Path]] = deque()
         items = iter(items)
-        # Picture readers change the warning filters, which is not safe across threads; here the filters are restored.
+        # Image decoders change the warning filters, which is not thread-safe, so the filters are restored here.
         with warnings.catch_warnings(), self._pool() as pool:
             try:
                 for number, jobs in enumerate(iter(lambda: list(islice(items, self.size)), [])):
@@ -163,12 +168,12 @@ class JobBatches:
 
     @contextmanager
     def _pool(self) -> Iterator[Executor]:
-        """Open the threads or processes, and always end them."""
+        """Start the threads or processes, and always end them."""
         if not self.in_processes:
             with ThreadPoolExecutor(self.workers) as threads:
                 yield threads
             return
-        # Unlike the pool of the standard library, loky's does not run the user's script again.
+        # Unlike the process pool of the standard library, loky does not run the user's script again.
         from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
         processes = ProcessPoolExecutor(self.workers, initializer=exit_with_parent, initargs=(os.getpid(),))
@@ -176,7 +181,8 @@ class JobBatches:
             yield processes
         except TerminatedWorkerError as error:
             raise UserError(
-                "a process of the build was terminated from outside; if memory ran out, start again with --workers 1"
+                "a process of the build was terminated from outside, possibly for lack of memory; start again with "
+                "--workers 1"
             ) from error
         finally:
             processes.shutdown(kill_workers=True)
@@ -190,7 +196,7 @@ class JobBatches:
         return future
 
     def _count_done(self, count: int) -> None:
-        """Report finished jobs; called by several threads at once."""
+        """Report finished jobs. This method is thread-safe."""
         if self.stop.is_set():
             raise StoppedError
         self.on_done(count)
@@ -209,9 +215,9 @@ def run_batch(
     schema: pa.Schema,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """Return the file of a batch; run its jobs only if no complete file exists."""
+    """Run the jobs of a batch unless a complete file exists, and return the file of the batch."""
     keys = (job.key() if isinstance(job, Job) else job["image_id"] for job in jobs)
-    batch_key = seed_of(schema.metadata, *keys)  # the schema's metadata holds the class names
+    batch_key = seed_of(schema.metadata, *keys)  # the schema's metadata contains the class names
     path = folder / f"{number:06d}-{batch_key:016x}.parquet"
     if path.is_file() and _is_whole(path):
         on_done(len(jobs))
@@ -228,7 +234,7 @@ def run_batch(
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a file of a batch can be read."""
+    """Return whether the file of a batch exists and can be read."""
     try:
         json.loads(pq.read_table(path).schema.metadata[NOTES])
         return True

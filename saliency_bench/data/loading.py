@@ -1,4 +1,4 @@
-"""Load one split of a dataset: drawn by the package, from a folder, from the Hub, or rebuilt from a source."""
+"""Load one split of a dataset, from the package itself, from a folder, from the Hub, or rebuilt from a source."""
 
 import atexit
 import logging
@@ -66,31 +66,32 @@ def load_dataset(
 ) -> Dataset:
     """Load one split of a dataset.
 
-    Text labels become classes, sorted by name. A folder of exactly the given name is preferred, with a message;
-    "hub:owner/name" is never a folder. A dataset that the package draws itself (shapes-xai) is built on first use and
-    kept in the cache folder. If `train` is the only split, as for a folder of pictures, it is used instead of `test`,
-    with a message. A dataset loaded from the Hub is compared once with the fingerprint in its `build_report.json`.
-    Nothing downloaded is executed, no archive is opened, and no file outside the folder or repository is opened. For
-    torch's `DataLoader`, use `torch_dataset`.
+    Text labels become classes, sorted by name. If a folder has exactly the given name, the folder is loaded, with a
+    message; "hub:owner/name" always refers to the Hub. A dataset that the package draws itself (shapes-xai) is built on
+    first use and stored in the cache folder. If `train` is the only split, as for a folder of images, it is used
+    instead of `test`, with a message. A dataset from the Hub is compared once with the fingerprint in its
+    `build_report.json`. Downloaded code is never executed, and neither archives nor files outside the folder or
+    repository are opened. For torch's `DataLoader`, use `torch_dataset`.
 
     Args:
-        name: a folder (written by `saliency-bench build` or `save_to_disk`, or with Parquet files or pictures), a
-            Parquet file, a name such as "pet-xai" (the same as "saliency-bench/pet-xai"), any "owner/name" on the Hub,
-            a `datasets.DatasetDict`, or a `datasets.Dataset`, which is already one split, like a file.
-        split: name of a split, or a part of one, such as "test[:10%]".
-        source: for a dataset published without its images, the folder with your copy of the raw data. The dataset is
-            built from it, once, in the cache folder, and every image is compared with the published checksum.
-        revision: branch, tag or commit of a repository on the Hub (default "main"); also written "owner/name@revision".
-        **builder_options: options of a dataset that the package draws itself.
+        name: A folder (written by `saliency-bench build` or `save_to_disk`, or with Parquet files or images), a Parquet
+            file, a name such as "pet-xai" (short for "saliency-bench/pet-xai"), any "owner/name" on the Hub, a
+            `datasets.DatasetDict`, or a `datasets.Dataset`. A file and a `datasets.Dataset` are already one split.
+        split: Name of a split, or a slice of a split such as "test[:10%]".
+        source: For a dataset that is published without its images, the folder with your copy of the raw data. The
+            dataset is built once from this folder into the cache folder, and every image is compared with the published
+            checksum.
+        revision: Branch, tag or commit of a repository on the Hub (default "main"), also written "owner/name@revision".
+        **builder_options: Options of a dataset that the package draws itself.
 
     Raises:
-        UserError: A name, split or option is unknown, a folder holds no dataset, or the Hub cannot be reached.
+        UserError: A name, split or option is unknown, a folder contains no dataset, or the Hub cannot be reached.
     """
     return with_classes(find(name, source=source, revision=revision, **builder_options).load_usual(split)[0])
 
 
 def sample_ids(rows: Dataset) -> list[str]:
-    """Return the ids of the images, or their positions in the dataset if there are none."""
+    """Return the ids of the images, or their positions in the dataset if the dataset has no ids."""
     return list(map(str, rows["image_id"] if "image_id" in rows.column_names else range(len(rows))))
 
 
@@ -98,11 +99,11 @@ def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
     """Convert a text column `label` to classes.
 
     Args:
-        rows: rows of a split.
-        names: names of the classes; None: the texts, sorted.
+        rows: Rows of a split.
+        names: Names of the classes, or None for the sorted texts of the column.
 
     Raises:
-        UserError: A text is not one of the names.
+        UserError: A text is not the name of a class.
     """
     if not is_text(rows.features.get("label")):
         return rows
@@ -116,7 +117,7 @@ def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
 
 
 def is_text(kind: object) -> bool:
-    """Return whether a column holds text."""
+    """Return whether a column contains text."""
     return isinstance(kind, Value) and (pa.types.is_string(kind.pa_type) or pa.types.is_large_string(kind.pa_type))
 
 
@@ -124,9 +125,11 @@ def is_text(kind: object) -> bool:
 class FoundDataset:
     """A dataset that was found but not read yet: in memory, in a folder or file, or a commit on the Hub.
 
-    text   how it was named, for messages
-    name   what it is called in results: the name of its builder where a build report in a folder or a repository of
-           ours has it; of another repository its id, of another folder or file "folder:" and its last part
+    Attributes:
+        text: Name that the user passed, for messages.
+        name: Name in results. For a folder with a build report or a repository of this project, this is the name of the
+            builder. For another repository it is the id, and for another folder or file "folder:" and the last part of
+            its path.
     """
 
     text: str
@@ -138,26 +141,26 @@ class FoundDataset:
 
     @property
     def repo(self) -> str | None:
-        """The repository on the Hub from which it is loaded."""
+        """Repository on the Hub from which the dataset is loaded, or None."""
         return self.commit.repo if self.commit else None
 
     @property
     def revision(self) -> str | None:
-        """The commit of that repository."""
+        """Commit of the repository on the Hub, or None."""
         return self.commit.sha if self.commit else None
 
     @property
     def title(self) -> str | None:
-        """The owner's name for it, from the build report in a local folder."""
+        """Title of the user's own data, from the build report in a local folder, or None."""
         return read_report(self.folder).get("title") if self.folder else None
 
     @property
     def hidden_masks(self) -> str | None:
-        """The split whose masks are hidden, from the build report, or None."""
+        """Split whose masks are hidden, from the build report, or None."""
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
-        """Load a split, even if it exists only under another usual name, such as val for validation.
+        """Load a split. If it exists only under another usual name, such as val for validation, that split is loaded.
 
         Raises:
             UserError: The split is unknown, or data cannot be read or trusted.
@@ -165,14 +168,14 @@ class FoundDataset:
         return self._load_named(split)[0]
 
     def _load_named(self, split: str) -> tuple[Dataset, str]:
-        """Return the rows that `load` returns, and the name of the split."""
+        """Return the rows that `load` returns, and the name under which the split exists."""
         try:
             return self._load(split), split
         except UnknownSplitError as error:
             if (other := same_split(split, error.known)) is None or other == split:
                 raise
         rows = self._load(other)
-        _complain_once(f"{self.text} has no split {split}; using its split {other}")
+        _complain_once(f"{self.text} has no split {split}; its split {other} is used")
         return rows, other
 
     def _load(self, split: str) -> Dataset:
@@ -193,18 +196,18 @@ class FoundDataset:
         """Load several splits for training and model selection.
 
         Raises:
-            UserError: The dataset is a single split, which would be loaded as each of them; or as in `load`.
+            UserError: The dataset is a single split, which would be loaded for each name, or `load` raises an error.
         """
         folder = self.folder
         is_one = folder is not None and (folder.is_file() or (folder / SAVED).is_file())
         if is_one or isinstance(self.rows, Dataset):
             raise UserError(
-                f"{self.text} is one split, but training needs {', '.join(splits)}; give a folder or a DatasetDict"
+                f"{self.text} is one split, but training needs {', '.join(splits)}; pass a folder or a DatasetDict"
             )
         return {split: self.load(split) for split in splits}
 
     def load_usual(self, split: str) -> tuple[Dataset, str]:
-        """Return a split and its name; if `train` is the only split, use it instead of `test`, with a message."""
+        """Return a split and its name. If `train` is the only split, it is used instead of `test`, with a message."""
         try:
             return self._load_named(split)
         except UnknownSplitError as error:
@@ -215,13 +218,13 @@ class FoundDataset:
         return rows, "train"
 
     def _report(self) -> dict[str, Any]:
-        """The build report that comes with the data, or {}."""
+        """Build report that is stored with the data, or {}."""
         if self.commit is None:
             return {} if self.folder is None else read_report(self.folder)
         return published_report(self.commit.repo, self.commit.sha, cached=not self.commit.reached)
 
     def _join(self, source: Path, split: str) -> Dataset:
-        """Return the annotations in a folder or repository, joined with the images of the user's copy of the source."""
+        """Return the annotations in a folder or repository, joined with the images in the user's copy of the source."""
         if self.commit is None:
             assert self.folder is not None
             notes = _load_folder(self.folder, split, ANNOTATIONS)
@@ -242,7 +245,7 @@ def find(
 ) -> FoundDataset:
     """Find the dataset that `load_dataset` would load, with one request to the Hub for the commit.
 
-    Nothing else is downloaded. For arguments and errors see `load_dataset`.
+    Nothing else is downloaded. The arguments and errors are documented in `load_dataset`.
     """
     if not isinstance(name, str | Path):
         settings = builder_options | {"source": source, "revision": revision}
@@ -260,7 +263,7 @@ def find(
         if is_embedded(text) and given.revision is None:
             if given.name != text:
                 _complain_once(
-                    f"{given.name} is generated by the package; write {FORCED}{given.name} for the published one"
+                    f"{given.name} is generated by the package; use {FORCED}{given.name} for the published dataset"
                 )
             return FoundDataset(text, text, folder=embedded(text, builder_options))
     if source is not None and is_embedded(text):
@@ -274,12 +277,15 @@ def find(
     if folder.is_file():
         return FoundDataset(text, f"folder:{folder.resolve().name}", folder=folder, source=where)
     if could_be_on_the_hub(text):
-        _complain_once(f"the dataset {text} is the folder {folder.resolve()}; write hub:{text} for the Hub")
+        _complain_once(f"the dataset {text} is the folder {folder.resolve()}; use hub:{text} for the Hub")
     return FoundDataset(text, _name_of(folder), folder=folder, source=where)
 
 
 def _name_of(folder: Path) -> str:
-    """Return the name of the dataset built in a folder, or the folder's name if it is another folder or was changed."""
+    """Return the name of the dataset built in a folder.
+
+    For a folder without a build report, or if the files were changed since the build, return "folder:" and its name.
+    """
     place = folder.resolve()
     build_report = read_report(folder)
     by_folder, built = f"folder:{place.name}", build_report.get("dataset")
@@ -288,8 +294,8 @@ def _name_of(folder: Path) -> str:
     if changed := changed_files(folder, build_report):
         several = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         _complain_once(
-            f"{folder} was changed since it was built: {changed[0]}{several} differs from {REPORT}; results call it "
-            f"{by_folder}, not {built} (build it again, or delete {REPORT} if you made the change)"
+            f"{folder} was changed since it was built: {changed[0]}{several} differs from {REPORT}, so results name it "
+            f"{by_folder}, not {built}; build it again, or delete {REPORT} if you made the change"
         )
         return by_folder
     return built
@@ -298,14 +304,14 @@ def _name_of(folder: Path) -> str:
 def _in_memory(rows: object) -> FoundDataset:
     if not isinstance(rows, Dataset | DatasetDict):
         raise UserError(
-            f"a dataset is a name, a folder, a Parquet file or a datasets.Dataset; got {type(rows).__name__}: give its "
-            "rows as a datasets.Dataset, or save them in a folder"
+            f"a dataset is a name, a folder, a Parquet file or a datasets.Dataset; got {type(rows).__name__}; convert "
+            "its rows to a datasets.Dataset, or save them in a folder"
         )
     return FoundDataset("the dataset", "in-memory", rows=rows)
 
 
 def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
-    """Return one split; if labels are text, its classes are the classes of all splits.
+    """Return one split of a DatasetDict. If labels are text, the classes of all splits become the split's classes.
 
     Raises:
         UnknownSplitError: There is no such split.
@@ -314,16 +320,16 @@ def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
     if whole not in splits:
         raise UnknownSplitError(name, split, splits)
     if bracket:
-        raise UserError(f"a part of a split, {split}, is taken from files only; give dataset['{whole}'].select(...)")
+        raise UserError(f"a slice such as {split} is supported for files only; pass dataset['{whole}'].select(...)")
     plain = {name: _unformatted(rows) for name, rows in splits.items()}
     labels = [rows["label"] for rows in plain.values() if is_text(rows.features.get("label"))]
     return with_classes(plain[whole], sorted({text for texts in labels for text in texts if text is not None}))
 
 
 def embedded(name: str, options: dict[str, Any]) -> Path:
-    """Return the cached folder of a dataset that needs no source, building it if missing.
+    """Return the cached folder of a dataset that needs no source, and build the dataset if it is missing.
 
-    Safe for concurrent processes.
+    Several processes may call this function at the same time.
     """
     builder = registry.load("hub_builders", name)
     settings = settings_of(name, builder, options)
@@ -333,7 +339,7 @@ def embedded(name: str, options: dict[str, Any]) -> Path:
         try:
             build(name, folder, progress=sys.stderr.isatty(), **settings)
         except UserError:
-            if not (folder / REPORT).is_file():  # otherwise another process was faster
+            if not (folder / REPORT).is_file():  # otherwise another process has built the dataset in the meantime
                 raise
     return folder
 
@@ -351,11 +357,11 @@ def class_names(dataset: Dataset) -> list[str]:
 
 
 def _folder(name: str) -> Path | None:
-    """Return the folder or Parquet file of exactly this name, if any.
+    """Return the folder or Parquet file with exactly this name, or None.
 
-    A known name refers to a folder only if that is a built dataset.
+    For the name of a known dataset, a folder is returned only if it contains a built dataset.
     """
-    path = Path(os.path.expanduser(name))  # an unknown ~user is kept
+    path = Path(os.path.expanduser(name))  # leaves an unknown ~user unchanged
     if path.suffix.lower() == PARQUET and not path.is_dir():
         if path.is_file():
             return path
@@ -371,13 +377,13 @@ def _folder(name: str) -> Path | None:
 
 
 def _local(folder: Path, name: str, split: str) -> Dataset:
-    """Load a split of a folder written by any program."""
+    """Load a split from a folder that any program may have written."""
     return _with_images(_load_folder(folder, split), name)
 
 
 def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset:
     place = folder.resolve()
-    problem = f"{folder} holds no readable dataset; build one with `saliency-bench build`"
+    problem = f"{folder} contains no readable dataset; build one with `saliency-bench build`"
     try:
         check_cards(place, str(folder))
         with _quiet():
@@ -393,23 +399,23 @@ def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset
 
 
 def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
-    """Return rows, after checking that they do not declare another split.
+    """Return the rows after checking that they do not belong to another split.
 
     Raises:
-        UserError: The rows declare another split, which the message names.
+        UserError: The rows state that they belong to another split. The message names it.
     """
-    stated = str(rows.split).partition("[")[0] if rows.split is not None else split  # also of a slice
+    stated = str(rows.split).partition("[")[0] if rows.split is not None else split  # without a slice
     if stated.isidentifier() and stated != split.partition("[")[0]:
-        text = f"{name} is the split {stated}, not {split}; give split='{stated}' (--split {stated})"
+        text = f"{name} is the split {stated}, not {split}; use split='{stated}' (--split {stated})"
         raise UnknownSplitError(name, split, [stated], text)
     return rows
 
 
 def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
-    """Do the same as `datasets.load_dataset`, but check the files before reading any.
+    """Load a split like `datasets.load_dataset`, but check the files before reading any.
 
-    `datasets` keeps what it has read in its cache and finds it again by the names of the files, or their dates: here by
-    what is in them. Pictures beside a table are not kept but opened when they are asked for.
+    `datasets` caches the rows under the names and dates of the files. Here, the cache key is a hash of the content.
+    Images next to a table are not cached but opened on access.
     """
     cache = _cache()
     builder = datasets.load_dataset_builder(str(place), config, cache_dir=str(cache))
@@ -422,7 +428,7 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
 
 
 def _of_file(place: Path, split: str) -> Dataset:
-    """Load a Parquet file as the requested split, whichever it is; the cache is keyed by its content."""
+    """Load a Parquet file as the requested split. The key of the cache is a hash of the file's content."""
     whole = split.partition("[")[0]
     _check_sizes([place], str(place))
     cache = _cache()
@@ -432,7 +438,7 @@ def _of_file(place: Path, split: str) -> Dataset:
 
 
 def _check_sizes(files: Iterable[Path], name: str) -> None:
-    """Raise UserError for a Parquet file that unpacks to more than is read."""
+    """Raise UserError if a Parquet file expands to more than the size limit."""
     for path in (path for path in files if path.suffix.lower() == PARQUET):
         try:
             check_table(path, max(MOST_BYTES, 10 * path.stat().st_size))
@@ -441,7 +447,7 @@ def _check_sizes(files: Iterable[Path], name: str) -> None:
 
 
 def _cache() -> Path:
-    """Return the cache folder of `datasets`, or a temporary folder if that is not writable."""
+    """Return the cache folder of `datasets`, or a temporary folder if the cache is not writable."""
     folder = Path(datasets.config.HF_DATASETS_CACHE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -450,7 +456,7 @@ def _cache() -> Path:
     except OSError as error:
         why = error.strerror or one_line(error)
         _complain_once(
-            f"cannot write to the cache folder {folder}: {why}; every start reads the data into a temporary folder; "
+            f"cannot write to the cache folder {folder}: {why}, so every start reads the data into a temporary folder; "
             "make the cache folder writable, or set HF_DATASETS_CACHE to another folder"
         )
     return _temporary_cache()
@@ -465,7 +471,7 @@ def _temporary_cache() -> Path:
 
 
 def _saved(place: Path, split: str) -> Dataset | None:
-    """Return one split written by `save_to_disk`, or None for any other folder."""
+    """Return one split of a folder that `save_to_disk` wrote, or None for any other folder."""
     if (place / SAVED).is_file():
         return _of_split(datasets.load_from_disk(str(place)), split, str(place))
     if not (place / "dataset_dict.json").is_file():
@@ -476,7 +482,7 @@ def _saved(place: Path, split: str) -> Dataset | None:
 
 
 def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, split: str) -> None:
-    """Compare the rows with the build report, if there is one, once per content.
+    """Compare the fingerprint of the rows with the build report, if any. Equal content is checked only once.
 
     Raises:
         UserError: The rows differ from the report.
@@ -489,21 +495,21 @@ def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, s
         return
     if fingerprint(rows) != part["fingerprint"]:
         raise UserError(
-            f"the split {split} of {name} differs from the one described in its {REPORT}: a broken download or a "
-            "changed file; delete the cached copy in {datasets.config.HF_CACHE_HOME} and load it again"
+            f"the split {split} of {name} does not match its {REPORT}: the download is broken or a file was changed; "
+            f"delete the cached copy in {datasets.config.HF_CACHE_HOME} and load it again"
         )
     with suppress(UserError):  # no writable cache: check again next time
         write_text(mark, "")
 
 
 def _with_images(dataset: Dataset, name: str) -> Dataset:
-    """Return rows with a column of images; raise UserError if this is impossible."""
+    """Return rows with a column of images, or raise UserError if this is impossible."""
     if not isinstance(dataset, Dataset):
-        raise UserError(f"{name}: name one split, such as split='test'")
+        raise UserError(f"{name}: several splits were requested; choose one, such as split='test'")
     if "image" not in dataset.features and "image_sha256" in dataset.features:
         raise UserError(
-            f"{name} is published without its images, which may not be redistributed; get the source (its card says "
-            f"where) and give its folder: load_dataset('{name}', source=DIR)"
+            f"{name} is published without its images, which may not be redistributed; download the source (see its "
+            f"card) and pass its folder: load_dataset('{name}', source=DIR)"
         )
     dataset = with_pictures(_unformatted(dataset), ("image", "mask"))
     check_images(dataset, name)
@@ -511,15 +517,15 @@ def _with_images(dataset: Dataset, name: str) -> Dataset:
 
 
 def _unformatted(dataset: Dataset) -> Dataset:
-    """Return rows as stored, without the format set for reading them (torch, numpy, selected columns)."""
+    """Return the rows without the output format that was set for them (torch, numpy, selected columns)."""
     if dataset.format["type"] == "custom":
-        _complain_once("the transform of the dataset is not applied: pictures are read as stored")
+        _complain_once("the transform of the dataset is not applied; images are read as stored")
     is_plain = dataset.format["type"] is None and dataset.format["columns"] == dataset.column_names
     return dataset if is_plain else dataset.with_format(None)
 
 
 def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
-    """Return rows with encoded pictures, and masks stored as numbers, in these columns cast to pictures."""
+    """Return rows in which these columns are cast to images, from encoded files or from masks stored as numbers."""
     for column in columns:
         kind = dataset.features.get(column)
         if column == "mask" and (number := _number_of_grid(kind)) is not None:
@@ -530,12 +536,12 @@ def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
 
 
 def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
-    """Return rows in which a column of numbers (H, W) is encoded as pictures.
+    """Return rows in which a column of numbers (H, W) is encoded as images.
 
     Raises:
-        UserError: A picture has rows of different length, a pixel without a number, or numbers that are too large.
+        UserError: An image has rows of different length, a pixel without a number, or numbers that are too large.
     """
-    # `datasets` encodes plain lists only, and truncates integers to 32 bits.
+    # `datasets` does not encode numbers in this form itself: it supports plain lists and truncates integers to 32 bits.
     number = Value("int32") if pa.types.is_integer(number.pa_type) else number
     try:
         with warnings.catch_warnings():
@@ -543,13 +549,13 @@ def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
             return dataset.cast_column(column, List(List(number))).cast_column(column, Image())
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"the column {column} holds arrays that are not pictures (H, W): each needs rows of one length, and a "
-            f"number of at most 32 bits in every pixel ({one_line(error, 100)})"
+            f"the column {column} contains arrays that are not images (H, W) ({one_line(error, 100)}); each array "
+            "needs rows of equal length, and a number of at most 32 bits in every pixel"
         ) from error
 
 
 def _is_encoded(kind: object) -> bool:
-    """Return whether a column holds the bytes of picture files, like tables not written by `datasets`."""
+    """Return whether a column contains the bytes of image files, as in tables that `datasets` did not write."""
     if isinstance(kind, dict):
         return set(kind) == {"bytes", "path"}
     type_held = getattr(kind, "pa_type", None) if isinstance(kind, Value) else None
@@ -571,7 +577,7 @@ def _list(names: Iterable[str]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide progress bars and log lines for a local folder, which loads quickly."""
+    """Hide the progress bars and log lines of `datasets` while a local folder is loaded."""
     level, shown = datasets.logging.get_verbosity(), not datasets.are_progress_bars_disabled()
     datasets.logging.set_verbosity(logging.CRITICAL)
     datasets.disable_progress_bars()

@@ -1,9 +1,8 @@
-"""Find near-identical pictures in different splits, with which a classifier would be tested on its training data.
+"""Find near-identical images in different splits, which would test a classifier on its training data.
 
-The difference hash (Krawetz, 2013): the picture in grey, averaged to 9 x 8; bit (row, column) is
-set if a value is greater than its right neighbour. Two pictures are near-duplicates if at most `NEAR` of their 64 bits
-differ. Then at least one of `NEAR + 1` bands of 16 bits is equal in both, so only pictures that share a band are
-compared.
+The difference hash (Krawetz, 2013) averages the grey image to 9 x 8 values. Bit (row, column) is set if a value is
+greater than its right neighbour. Two images are near-duplicates if at most `NEAR` of their 64 bits differ. In this
+case, at least one of `NEAR + 1` bands of 16 bits is equal in both, so only images that share a band are compared.
 """
 
 from io import BytesIO
@@ -13,28 +12,29 @@ from PIL import Image
 
 NEAR = 3
 BANDS, WIDTH = NEAR + 1, 64 // (NEAR + 1)
-AT_ONCE = 2**22  # comparisons in memory
+AT_ONCE = 2**22  # maximum number of comparisons in memory
 
 
 def difference_hash(data: bytes) -> int:
-    """Return 64 bits of an encoded picture, the first (top left) the highest."""
+    """Return the 64-bit difference hash of an encoded image. The top left value is the highest bit."""
     image = Image.open(BytesIO(data))
-    image.draft("L", (72, 64))  # a JPEG is decoded at the smallest sufficient size
+    image.draft("L", (72, 64))  # decodes a JPEG at the smallest sufficient size
     grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
     return int.from_bytes(np.packbits(grey[:, :-1] > grey[:, 1:]).tobytes(), "big")
 
 
 def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return (i, j, number of differing bits) for each i that has a near-duplicate j in an earlier split.
+    """Find the images that have a near-duplicate in an earlier split.
 
-    Memory grows by only a few numbers per picture.
+    Memory grows by only a few numbers per image.
 
     Args:
-        hashes: uint64 (N,).
-        splits: int (N,), the number of each picture's split.
+        hashes: Difference hashes, uint64 (N,).
+        splits: Number of each image's split, int (N,).
 
     Returns:
-        If there are several near-duplicates, j is the nearest, or the first of equally near ones.
+        (i, j, number of differing bits) for each image i with a near-duplicate j in an earlier split. If there are
+        several near-duplicates, j is the nearest. If several are equally near, j is the first.
     """
     pairs = np.zeros(len(hashes), [("split", np.int64), ("hash", np.uint64)])
     pairs["split"], pairs["hash"] = splits, hashes
@@ -48,7 +48,7 @@ def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]
 
 
 def _nearest(hashes: np.ndarray, splits: np.ndarray, first: np.ndarray) -> list[tuple[int, int]]:
-    """Return for each distinct (split, hash) the smallest (distance, index) of a picture in an earlier split."""
+    """Return, for each distinct (split, hash), the smallest (distance, index) of an image in an earlier split."""
     best = [(65, -1)] * len(hashes)
     for band in range(BANDS):
         keys = (hashes >> np.uint64(band * WIDTH)) & np.uint64(2**WIDTH - 1)
@@ -62,7 +62,7 @@ def _nearest(hashes: np.ndarray, splits: np.ndarray, first: np.ndarray) -> list[
 def _update_nearest(
     members: np.ndarray, hashes: np.ndarray, splits: np.ndarray, first: np.ndarray, best: list[tuple[int, int]]
 ) -> None:
-    """Lower the distances in `best` by comparing the pictures of one bucket."""
+    """Compare the images of one bucket, and update `best` with smaller distances."""
     members = members[np.argsort(first[members])]
     later = members[splits[members] > splits[members].min()]
     for block in np.array_split(later, -(-len(later) * len(members) // AT_ONCE)):

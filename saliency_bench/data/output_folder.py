@@ -1,4 +1,4 @@
-"""The folder of a build: locked while it is written, written in a sibling folder, moved into place when complete."""
+"""Manage the output folder of a build, which is locked, written in a sibling folder, and moved when complete."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,26 +13,26 @@ from saliency_bench.utils.files import write_text
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder, storage_error, sync, sync_all
 
-IDENTITY = "made_by.json"  # the settings of a workspace
-PUBLISHED = "published.json"  # for your own data: {repository: its split with hidden masks, or null}
+IDENTITY = "made_by.json"  # file with the settings of a workspace
+PUBLISHED = "published.json"  # for the user's own data: {repository: split with hidden masks, or null}
 
 
 def source_folder(source: str | Path, out: Path) -> Path:
-    """Return the path of a source.
+    """Return the path of a source folder after checking it.
 
     Raises:
-        UserError: The folder does not exist, or lies inside `out`.
+        UserError: The folder does not exist, or is inside `out`.
     """
     source = Path(source).expanduser().resolve()
     if not source.is_dir():
-        raise UserError(f"source folder {source} does not exist; give the folder that holds the raw data")
+        raise UserError(f"source folder {source} does not exist; pass the folder that contains the raw data")
     if source.is_relative_to(out):
         raise UserError(f"the source {source} is inside the output folder {out}; write to another folder")
     return source
 
 
 def check_replaceable(out: Path, overwrite: bool) -> None:
-    """Raise UserError unless `out` is new, empty, or a dataset built earlier and `overwrite` is given."""
+    """Raise UserError unless `out` is new or empty, or `overwrite` is set and `out` is a dataset built earlier."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / REPORT).is_file():
@@ -43,9 +43,12 @@ def check_replaceable(out: Path, overwrite: bool) -> None:
 
 @contextmanager
 def build_lock(out: Path) -> Iterator[None]:
-    """Let one build of a folder run at a time; a second one waits, and the lock ends with its process."""
+    """Hold a lock so that only one build of a folder runs at a time.
+
+    A second build waits. The lock is released when its process ends.
+    """
     with ExitStack() as stack:
-        with suppress(OSError):  # no writable place for a lock, or a lock of another user: build without a lock
+        with suppress(OSError):  # no writable folder for a lock, or a lock of another user: build without a lock
             locks = cache_folder() / "locks"
             locks.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(locks / f"{seed_of(out):016x}.lock"))
@@ -54,9 +57,9 @@ def build_lock(out: Path) -> Iterator[None]:
 
 @contextmanager
 def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
-    """Open a temporary folder next to `out`.
+    """Create a temporary folder next to `out`.
 
-    The batches of an interrupted build with the same settings are used again.
+    The batches of an interrupted build with the same settings are reused.
     """
     folder = _workspace(out)
     identity = folder / IDENTITY
@@ -73,7 +76,7 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
         yield folder
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # it holds something else by now
+        with suppress(OSError):  # another process may have added files
             for parent in new:
                 parent.rmdir()
         if not isinstance(error, UserError) and (named := storage_error(error)):
@@ -83,15 +86,15 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
 
 
 def clean_up(out: Path) -> None:
-    """Remove the leftovers next to `out` of a build that was killed after completing it."""
+    """Remove the temporary folders of a build that was killed after it had completed `out`."""
     shutil.rmtree(_replaced(out), ignore_errors=True)
     shutil.rmtree(_workspace(out), ignore_errors=True)
 
 
 def move_into_place(folder: Path, out: Path) -> None:
-    """Rename `folder` to `out`, keeping the record of where it was published.
+    """Rename `folder` to `out`, keeping the list of repositories to which `out` was published.
 
-    Folders cannot be swapped in one step: the old one is restored if that fails.
+    Folders cannot be swapped in one step. If the second step fails, the old folder is restored.
     """
     if (out / PUBLISHED).is_file():
         shutil.copyfile(out / PUBLISHED, folder / PUBLISHED)
@@ -116,5 +119,5 @@ def _workspace(out: Path) -> Path:
 
 
 def _replaced(out: Path) -> Path:
-    """Return the folder next to `out` to which its old content is moved."""
+    """Return the folder next to `out` to which the old content of `out` is moved."""
     return out.parent / f".{out.name}.replaced"

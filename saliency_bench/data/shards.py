@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 from datasets import Features
 
 SHARD_BYTES = 500_000_000
-ROW_GROUP = 100  # rows held in memory at once, and loaded at once by the Hub's viewer
+ROW_GROUP = 100  # rows in memory at a time; the Hub's viewer also loads this number at a time
 
 
 class Shards:
-    """One split: `data/SPLIT-00000-of-0000N.parquet`, a new shard after about `SHARD_BYTES`."""
+    """Writer of one split to `data/SPLIT-00000-of-0000N.parquet`, with about `SHARD_BYTES` per shard."""
 
     def __init__(self, folder: Path, split: str, features: Features):
         self.folder, self.split, self.features = folder, split, features
@@ -27,7 +27,7 @@ class Shards:
             self._flush()
 
     def close(self) -> list[Path]:
-        """Write the remaining rows and give the shards their final names; no rows, no shard."""
+        """Write the remaining rows and rename the shards to their final names. Without rows, there is no shard."""
         if self.rows:
             self._flush()
         self.abandon()
@@ -38,7 +38,7 @@ class Shards:
         ]
 
     def abandon(self) -> None:
-        """Close the file that is being written."""
+        """Close the file that is being written, without completing the split."""
         if self.writer:
             self.writer.close()
             self.writer = None

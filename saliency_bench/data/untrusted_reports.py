@@ -1,7 +1,7 @@
-"""Checks of datasets from strangers: which files are read, and valid build reports and rows.
+"""Check datasets from untrusted sources: the files to read, the build report, and the rows.
 
-`datasets` resolves the patterns in a card's YAML anywhere on this machine, opens archives, and opens any path that a
-row holds instead of a picture. These checks prevent all of that.
+`datasets` resolves the file patterns in a card's YAML anywhere on this machine, opens archives, and opens any path that
+a row contains instead of an image. These checks prevent all three.
 """
 
 import os
@@ -32,7 +32,7 @@ READ = {*TABLES, *PICTURES}
 CARDS = ("README.md", ".huggingface.yaml")
 LARGEST_CARD = 5_000_000  # bytes
 LONGEST_ID = 1000  # bytes
-UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # categories of Unicode: control characters, halves of pairs, ends of lines
+UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # Unicode categories: control characters, surrogates, line and paragraph ends
 UNITE = (
     "combine the masks of several objects, for example with dataset.map(lambda row: {'mask': functools.reduce("
     "PIL.ImageChops.lighter, [mask.convert('L') for mask in row['mask']])})"
@@ -47,7 +47,7 @@ Words = Annotated[str, StringConstraints(pattern=r"^[\w -]*$", max_length=200)]
 
 
 class File(BaseModel):
-    """A file of a split. Its path stays inside the dataset's folder."""
+    """A file of a split, with a path inside the dataset's folder."""
 
     path: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+/[A-Za-z0-9_-][A-Za-z0-9._-]*$")]
     bytes: Annotated[int, Field(ge=0)]
@@ -55,7 +55,7 @@ class File(BaseModel):
 
 
 class ReportedSplit(BaseModel):
-    """The fields of a split that are read; the report may have more."""
+    """The fields of a split that are read. The report may contain more."""
 
     num_examples: Annotated[int, Field(ge=0)]
     num_bytes: Annotated[int, Field(ge=0)]
@@ -66,7 +66,7 @@ class ReportedSplit(BaseModel):
 
 
 class Report(BaseModel):
-    """The fields of a report that are read; each is checked if it exists."""
+    """The fields of a report that are read. Each existing field is checked."""
 
     dataset: Annotated[str, StringConstraints(max_length=200)] = ""
     version: Annotated[str, StringConstraints(max_length=200)] = ""
@@ -84,54 +84,54 @@ class Report(BaseModel):
 
 
 def check_names(files: Iterable[str], name: str) -> None:
-    """Check that the files include a table or picture.
+    """Check that the files include a table or an image.
 
     Raises:
-        UserError: The files include neither; the message lists the existing files.
+        UserError: The files include neither. The message lists existing files.
     """
     data_files = [file for file in files if file not in CARDS and not file.startswith(".")]
     if not any(PurePosixPath(file).suffix.lower() in READ for file in data_files):
         content = (
-            f"it holds {', '.join(data_files[:3])}{', ...' if len(data_files) > 3 else ''}"
+            f"it contains {', '.join(data_files[:3])}{', ...' if len(data_files) > 3 else ''}"
             if data_files
             else "it is empty"
         )
-        raise UserError(f"{name} has neither tables ({', '.join(TABLES)}) nor readable pictures; {content}")
+        raise UserError(f"{name} has neither tables ({', '.join(TABLES)}) nor readable images; {content}")
 
 
 def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
-    """Check that every file to be read is a table or a picture of this dataset.
+    """Check that `datasets` would read only tables and images of this dataset.
 
     Args:
-        builder: builder that would read them.
-        name: name of the dataset.
-        root: the folder, or the address of the repository's commit.
+        builder: Builder of `datasets` that would read the files.
+        name: Name of the dataset.
+        root: Folder, or URL of the repository's commit.
 
     Raises:
-        UserError: Another file would be read; the message names the first.
+        UserError: The builder would read another file. The message names the first such file.
     """
     for file in (file for files in (builder.config.data_files or {}).values() for file in files):
         if not (file.startswith(f"{root}/") if "://" in root else _inside(file, Path(root))):
-            raise UserError(f"{name} refers to {file}, which is outside this folder; the dataset is not loaded")
+            raise UserError(f"{name} refers to {file}, which is outside this folder; remove this path from the dataset")
         if PurePosixPath(file).suffix.lower() not in READ:
             raise UserError(
-                f"{name} has its data in {PurePosixPath(file).name}; only tables ({', '.join(TABLES)}) and pictures "
-                "are read, archives and anything else are not opened"
+                f"{name} has its data in {PurePosixPath(file).name}, which is not read; use tables "
+                f"({', '.join(TABLES)}) or images, not archives or other files"
             )
 
 
 def check_cards(folder: Path, name: str) -> None:
-    """Raise UserError unless the YAML that `datasets` reads in a folder can be parsed safely."""
+    """Raise UserError unless all YAML that `datasets` reads in a folder can be parsed safely."""
     for path in (folder / card for card in CARDS):
         if not path.is_file():
             continue
         where = f"{path.name} of {name}"
         if path.stat().st_size > LARGEST_CARD:
-            raise UserError(f"{where} has {path.stat().st_size:,} bytes; at most {LARGEST_CARD:,} are read")
+            raise UserError(f"{where} has {path.stat().st_size:,} bytes; shorten it to at most {LARGEST_CARD:,} bytes")
         text = path.read_bytes().decode("utf-8", errors="replace")
         if (
             path.suffix == ".md"
-        ):  # exactly the text that `datasets` parses as YAML: another rule would let text bypass this check
+        ):  # exactly the text that `datasets` parses as YAML; otherwise text could bypass this check
             block = REGEX_YAML_BLOCK.search(text)
             text = block[2] if block else ""
         try:
@@ -141,23 +141,23 @@ def check_cards(folder: Path, name: str) -> None:
 
 
 def check_rows(rows: Dataset, name: str, root: Path) -> None:
-    """Check that each picture of the rows comes with its bytes, or lies inside `root`.
+    """Check that the bytes of each image are stored in its row or in a file inside `root`.
 
     Raises:
-        UserError: A picture does not; the message names the first.
+        UserError: An image is stored elsewhere. The message names the first such image.
     """
     for column in rows.column_names:
         for chunk in rows.data.column(column).chunks:
             for path in _paths_without_bytes(chunk):
                 if not _inside(path, root):
                     raise UserError(
-                        f"{name}: a row names the file {path[:200]} as its {column} instead of holding the picture; "
-                        f"files outside of {root} are not opened; save_to_disk stores the pictures themselves"
+                        f"{name}: a row refers to the file {path[:200]} as its {column}, but files outside of {root} "
+                        "are not opened; store the images in the rows, for example with save_to_disk"
                     )
 
 
 def _paths_without_bytes(array: pa.Array) -> Iterator[str]:
-    """Yield the paths that would be opened, of pictures and other media at any depth."""
+    """Yield the paths of images and other media, at any depth, that `datasets` would open."""
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         yield from _paths_without_bytes(array.flatten())
@@ -172,10 +172,10 @@ def _paths_without_bytes(array: pa.Array) -> Iterator[str]:
 
 
 def check_samples(rows: Dataset) -> None:
-    """Check that the rows of a split can be run: ids, labels, and the presence of pictures; no picture is opened.
+    """Check ids and labels of a split, and that its images exist. No image is opened.
 
     Raises:
-        UserError: A sample cannot; the message names the first one and the fix.
+        UserError: A sample is invalid. The message names the first invalid sample and the fix.
     """
     ids = _checked_ids(rows)
     _check_labels(rows, ids)
@@ -186,21 +186,21 @@ def check_samples(rows: Dataset) -> None:
 
 
 def check_columns(rows: Dataset) -> None:
-    """Raise UserError unless `image` and `mask` hold pictures; a mask may be null."""
+    """Raise UserError unless the columns `image` and `mask` contain images. A mask may be null."""
     for column in {"image", "mask"} & set(rows.features):
         kind = rows.features[column]
         is_null = pa.types.is_null(getattr(kind, "pa_type", None) or pa.binary())
         if isinstance(kind, Image) or (is_null and column == "mask"):
             continue
         if column == "mask" and _is_array(kind):
-            raise UserError(f"the column mask holds arrays ({kind}), and {FLATTEN}")
+            raise UserError(f"the column mask contains arrays ({kind}), but {FLATTEN}")
         if hasattr(kind, "feature"):
-            raise UserError(f"the column {column} holds lists ({kind}), but a sample has one picture; {UNITE}")
-        raise UserError(f"the column {column} holds {kind}, not pictures; cast it to datasets.Image(), or rename it")
+            raise UserError(f"the column {column} contains lists ({kind}), but a sample has one image; {UNITE}")
+        raise UserError(f"the column {column} contains {kind}, not images; cast it to datasets.Image(), or rename it")
 
 
 def _is_array(kind: object) -> bool:
-    """Return whether a column holds numbers in one axis or more."""
+    """Return whether a column contains arrays of numbers."""
     if isinstance(kind, Array3D | Array4D | Array5D):
         return True
     inner = kind
@@ -210,35 +210,37 @@ def _is_array(kind: object) -> bool:
 
 
 def _checked_ids(rows: Dataset) -> list[str]:
-    """Check and return the ids of the images, which identify records, random draws and pictures."""
+    """Return the ids of the images after checking them. The ids identify records, random draws and images."""
     if "image_id" not in rows.features:
         return [str(position) for position in range(len(rows))]
     kind = getattr(rows.features["image_id"], "pa_type", None)
     if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
-        raise UserError(f"the column image_id holds {rows.features['image_id']}; give text or whole numbers")
+        raise UserError(f"the column image_id contains {rows.features['image_id']}; use text or integers")
     try:
         ids = list(rows["image_id"])
     except UnicodeDecodeError as error:
-        raise UserError(f"the column image_id holds bytes that are not UTF-8 ({one_line(error, 100)})") from error
+        raise UserError(
+            f"the column image_id contains bytes that are not UTF-8 ({one_line(error, 100)}); encode the ids as UTF-8"
+        ) from error
     for position, image_id in enumerate(ids):
         if image_id is None or str(image_id).strip() == "":
-            raise UserError(f"the sample at position {position} (from 0) has no image_id; every sample needs its own")
+            raise UserError(f"the sample at position {position} (from 0) has no image_id; add a unique id")
         if any(unicodedata.category(sign) in UNWRITABLE for sign in str(image_id)):
             name = one_line(ascii(image_id), 100)
-            raise UserError(f"the image id {name} holds a line break or another control character; rename it")
+            raise UserError(f"the image id {name} contains a line break or another control character; rename it")
         if len(str(image_id).encode()) > LONGEST_ID:
             name = one_line(image_id, 60)
-            raise UserError(f"the image id {name} has more than {LONGEST_ID} bytes; give the sample a shorter one")
+            raise UserError(f"the image id {name} has more than {LONGEST_ID} bytes; use a shorter id")
     twice, times = Counter(map(str, ids)).most_common(1)[0]
     if times > 1:
-        raise UserError(f"the image id {one_line(twice, 100)} occurs {times} times; every sample needs its own id")
+        raise UserError(f"the image id {one_line(twice, 100)} occurs {times} times; every sample needs a unique id")
     return [str(image_id) for image_id in ids]
 
 
 def _check_labels(rows: Dataset, ids: list[str]) -> None:
-    """Check that a label is null, negative (no label), or one of the classes.
+    """Raise UserError unless each `label` is null, negative (no label) or a class, and `labels` are lists of classes.
 
-    `labels` are lists of names or numbers of classes.
+    `labels` may contain names or numbers of classes.
     """
     kind = rows.features.get("label")
     if kind is None:
@@ -248,7 +250,7 @@ def _check_labels(rows: Dataset, ids: list[str]) -> None:
             type_held
         ):
             fix = "dataset.class_encode_column('label')" if pa.types.is_string(type_held) else "whole numbers"
-            raise UserError(f"the column label holds {type_held}, not classes; make it {fix}")
+            raise UserError(f"the column label contains {type_held}, not classes; convert it to {fix}")
         return
     for image_id, label in zip(ids, rows["label"], strict=True):
         class_name(kind, label, image_id)
@@ -259,8 +261,8 @@ def _check_labels(rows: Dataset, ids: list[str]) -> None:
             )
             if not known:
                 raise UserError(
-                    f"labels of image {one_line(image_id, 100)} holds {one_line(label, 100)}, which is not one of the "
-                    f"dataset's {kind.num_classes} classes; give a list of their names or numbers"
+                    f"labels of image {one_line(image_id, 100)} contains {one_line(label, 100)}, which is not one of "
+                    f"the dataset's {kind.num_classes} classes; use a list of names or numbers of classes"
                 )
 
 
@@ -269,7 +271,7 @@ def _is_class(kind: ClassLabel, label: object) -> bool:
 
 
 def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
-    """Check that an image exists (a mask may be null), and that a named file exists."""
+    """Raise UserError if an image is missing (a mask may be null) or refers to a missing file."""
     stored = [_absence(chunk, column) for chunk in rows.data.column(column).chunks]
     absent = dict(enumerate(chain.from_iterable(stored)))
     order = range(len(rows)) if rows._indices is None else rows._indices.column(0).to_pylist()
@@ -279,12 +281,12 @@ def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
 
 
 def _absence(array: pa.Array, column: str) -> list[str]:
-    """Return for each row of a column of pictures why its picture is missing, or "". No file is opened."""
+    """Return, for each row of a column of images, why its image is missing, or "". No file is opened."""
     missing = pc.is_null(pc.struct_field(array, "bytes")).to_pylist()
     paths = pc.struct_field(array, "path").filter(pa.array(missing)).to_pylist()
     named = iter(paths)
     reasons = [next(named) if is_missing else "" for is_missing in missing]
-    none = "it has no picture" if column == "image" else ""
+    none = "it has no image" if column == "image" else ""
     return [
         none if path is None else "" if path == "" or os.path.isfile(path) else f"its {column} {path} does not exist"
         for path in reasons
@@ -292,7 +294,7 @@ def _absence(array: pa.Array, column: str) -> list[str]:
 
 
 def _inside(path: str, root: Path) -> bool:
-    """Return whether a path lies inside a folder, after resolving links of both."""
+    """Return whether a path is inside a folder after resolving all links."""
     try:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
     except (OSError, ValueError):  # a null byte, a loop of links
@@ -300,10 +302,10 @@ def _inside(path: str, root: Path) -> bool:
 
 
 def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return a complete report; `where` is its name in messages.
+    """Return a build report after checking that no field is missing. `where` is its name in messages.
 
     Raises:
-        UserError: Something is missing; the message names it.
+        UserError: A field is missing. The message names it.
     """
     if missing := [
         name for name in Report.model_fields if name not in build_report and name not in ("title", "hidden_masks")
@@ -313,13 +315,13 @@ def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def options_of(build_report: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the options in a downloaded report for the builder that it names.
+    """Return the builder options in a downloaded report.
 
-    Texts must be plain words or the builder's default, never a path or address of someone else. Options private to a
-    machine (a token, a server) are refused.
+    A text must be a plain word or the builder's default, so that a report cannot set a path or a URL. Options that
+    concern only one machine (a token, a server) are rejected.
 
     Raises:
-        UserError: An option is refused; the message names it.
+        UserError: An option is rejected. The message names it.
     """
     builder = registry.load("hub_builders", build_report["dataset"])
     known = {key: value for key, value in defaults(builder.samples).items() if key not in private(builder)} | {

@@ -1,1 +1,1 @@
-"""Client and uploads for the Hub, independent of datasets, models and results."""
+"""Hub client and uploads, independent of datasets, models and results."""

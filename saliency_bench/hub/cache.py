@@ -1,7 +1,7 @@
-"""Commits of a repository in the client's cache.
+"""Record which commit a branch refers to, next to the cache of huggingface_hub.
 
-A file requested by commit leaves no trace of its branch, so the commit of a branch is recorded here: later, without the
-Hub, the same name gives the same commit.
+The cache does not record the branch of a file that was requested by commit. With this record, a branch can later be
+resolved to the same commit without the Hub.
 """
 
 from contextlib import suppress
@@ -25,7 +25,7 @@ def snapshot_of(kind: str, repo: str, commit: str) -> Path:
 
 
 def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
-    """Remember the commit of a revision (default "main")."""
+    """Record the commit of a revision (default "main")."""
     if revision == commit:
         return
     with suppress(UserError):  # no writable cache
@@ -33,7 +33,10 @@ def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
 
 
 def remembered(kind: str, repo: str, revision: str | None) -> str | None:
-    """Return the last known commit of a revision; a commit is returned itself if any of its files is cached."""
+    """Return the last known commit of a revision, or None.
+
+    If the revision is a commit, it is returned if any of its files is cached.
+    """
     with suppress(OSError, ValueError):
         if revision and snapshot_of(kind, repo, revision).is_dir():
             return revision

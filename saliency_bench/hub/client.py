@@ -18,12 +18,14 @@ READ_ONLY = "with this token, which only has read access"
 
 @dataclass(frozen=True)
 class Account:
-    """The account a token belongs to.
+    """The account that a token belongs to.
 
-    name        of the user
-    roles       {namespace: role} of the user and the organisations: "admin", "write", "contributor" or "read"
-    read_only   whether the token only has read access
-    scopes      namespaces and repositories that a fine-grained token may write to; None: all
+    Attributes:
+        name: Name of the user.
+        roles: {namespace: role} of the user and the user's organisations. A role is "admin", "write", "contributor" or
+            "read".
+        read_only: Whether the token has only read access.
+        scopes: Namespaces and repositories that a fine-grained token may write to, or None for all.
     """
 
     name: str
@@ -32,19 +34,19 @@ class Account:
     scopes: frozenset[str] | None
 
     def role(self, repo: str) -> str | None:
-        """Return the role in a repository's namespace, ignoring case, or None."""
+        """Return the account's role in a repository's namespace, ignoring case, or None."""
         namespace = repo.partition("/")[0].casefold()
         return {name.casefold(): role for name, role in self.roles.items()}.get(namespace)
 
     def refusal(self, repo: str) -> str | None:
-        """Return why the account may not write to a repository, whether or not it exists, or None."""
+        """Return why the account may not write to a repository, or None if it may. The repository need not exist."""
         namespace, role = repo.partition("/")[0], self.role(repo)
         if role is None:
-            return f"{self.name} may not write to {repo}: it belongs to {namespace}"
+            return f"{self.name} may not write to {repo}, which belongs to {namespace}"
         if self.read_only:
             return f"{self.name} may not write to {repo} {READ_ONLY}"
         if role == "read":
-            return f"{self.name} may not write to {repo}, as a member of {namespace} with read access"
+            return f"{self.name} may not write to {repo}, because the account has only read access to {namespace}"
         if self.scopes is not None and not {namespace, repo} & self.scopes:
             return (
                 f"{self.name} may not write to {repo} with this fine-grained token, which does not include {namespace}"
@@ -53,7 +55,7 @@ class Account:
 
 
 def account(api: HfApi) -> Account:
-    """Return the account of the token in use, as the Hub reports it; raise the Hub's errors."""
+    """Return the account that the Hub reports for the token in use. Errors of the Hub are not converted."""
     info: dict[str, Any] = api.whoami(cache=True)  # the Hub limits this request
     token = info.get("auth", {}).get("accessToken", {})
     scoped = (token.get("fineGrained") or {}).get("scoped") if token.get("role") == "fineGrained" else None
@@ -67,14 +69,17 @@ def account(api: HfApi) -> Account:
 
 @dataclass(frozen=True)
 class Rights:
-    """Permission of an account to write to a repository: `may` (None: unknown), and a sentence."""
+    """Permission of an account to write to a repository: `may` (None if unknown), and a sentence for the plan."""
 
     may: bool | None
     line: str
 
 
 def rights(api: HfApi, repo: str) -> Rights:
-    """Return the write permission of the current account. Never raises, because the Hub decides in the end."""
+    """Return the write permission of the current account.
+
+    No error is raised, because the Hub checks the permission again.
+    """
     if (token := token_of(api)) is None:
         return Rights(None, "rights not checked: not logged in")
     try:
@@ -98,7 +103,7 @@ def default_api() -> HfApi:
 
 
 def shown_endpoint(api: HfApi) -> str:
-    """Return the address of the Hub, without the user name and password that HF_ENDPOINT may hold."""
+    """Return the URL of the Hub, without the user name and password that HF_ENDPOINT may contain."""
     parts = urlsplit(api.endpoint)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 

@@ -1,4 +1,7 @@
-"""Errors of the Hub and of the network as one readable line, without the token, which a server may echo."""
+"""Convert errors of the Hub and of the network to one readable line.
+
+The line never contains the token, although a server may include it in its response.
+"""
 
 from collections.abc import Iterator
 from typing import NoReturn
@@ -8,7 +11,7 @@ from huggingface_hub.utils import parse_ratelimit_headers
 
 from saliency_bench.errors import UserError, one_line
 
-PASSING = (408, 412, 429, 500, 502, 503, 504)  # may succeed when retried
+PASSING = (408, 412, 429, 500, 502, 503, 504)  # status of requests that may succeed when retried
 NETWORK = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # HTTP libraries that huggingface_hub may use
 
 
@@ -22,7 +25,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_network_error(error: BaseException) -> bool:
-    """Return whether the network failed, rather than the Hub answering with an error."""
+    """Return whether the network failed, rather than the Hub returning an error."""
     return status_of(error) is None and any(
         isinstance(item, ConnectionError | TimeoutError) or type(item).__module__.partition(".")[0] in NETWORK
         for item in _chain(error)
@@ -35,12 +38,12 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_from_hub(error: BaseException) -> bool:
-    """Return whether an error is a response of the Hub or explains why there was none."""
+    """Return whether an error is a response of the Hub, or means that the Hub did not respond."""
     return status_of(error) is not None or is_network_error(error) or _is_offline(error)
 
 
 def retry_after(error: BaseException) -> int | None:
-    """Return the seconds to wait, if the Hub asks for it."""
+    """Return the seconds that the Hub requests to wait, or None."""
     for item in _chain(error):
         headers = getattr(getattr(item, "response", None), "headers", {})
         if (seconds := headers.get("Retry-After", "")).isdigit():
@@ -51,9 +54,9 @@ def retry_after(error: BaseException) -> int | None:
 
 
 def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
-    """Raise a UserError with the fix; `repo` is the repository of the failed request.
+    """Raise a UserError with the fix. `repo` is the repository of the failed request.
 
-    The cause is kept for `--debug`, unless it contains the token.
+    The original error remains the cause, for `--debug`, unless it contains the token.
     """
     again = "; nothing is lost: start the same command again" if may_pass(error) else ""
     holds_token = token and any(token in str(item) for item in _chain(error))
@@ -61,7 +64,7 @@ def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
 
 
 def reason(error: BaseException, repo: str, token: str | None) -> str:
-    """Return what went wrong, without the token."""
+    """Return a description of an error, without the token."""
     line = _reason(error, repo)
     return line.replace(token, "***") if token else line
 
@@ -72,14 +75,14 @@ def _reason(error: BaseException, repo: str) -> str:
         return f"this account may not read {repo} (403): request access on its page, or use another token"
     lines = {
         401: "the Hub rejects the credentials (401): log in with `hf auth login`, or set HF_TOKEN to a valid token",
-        403: f"this account may not write to {repo} (403): give --namespace YOUR-NAME, or a token with write access",
-        404: f"the Hub has no {repo} that this account can see (404): check the name, and the token",
+        403: f"this account may not write to {repo} (403): use --namespace YOUR-NAME, or a token with write access",
+        404: f"the Hub has no repository {repo} that this account can read (404): check the name and the token",
         409: f"the Hub reports a conflict at {repo} (409): {_server_message(error)}; resolve it, then start again",
         412: f"{repo} was changed by someone else in the meantime (412)",
-        429: f"too many requests to the Hub (429), which asks to wait {f'{wait} s' if wait else 'a while'}",
+        429: f"too many requests to the Hub (429): wait {f'{wait} s' if wait else 'a while'}",
     }
     if status is not None:
-        return lines.get(status, f"the Hub answers {status} for {repo} ({_server_message(error)})")
+        return lines.get(status, f"the Hub returned status {status} for {repo} ({_server_message(error)})")
     if _is_offline(error):
         return "HF_HUB_OFFLINE is set, so the Hub is not contacted; unset it and start again"
     if is_network_error(error):
@@ -93,7 +96,7 @@ def _is_offline(error: BaseException) -> bool:
 
 
 def _was_reading(error: BaseException) -> bool:
-    """Return whether only requests that read were refused."""
+    """Return whether the refused request was a read request."""
     responses = (getattr(item, "response", None) for item in _chain(error))
     return any(response.request.method in ("GET", "HEAD") for response in responses if response is not None)
 

@@ -1,4 +1,4 @@
-"""The one retry loop for the Hub: wait if it is busy (429, 503) or the connection breaks, then try again."""
+"""Retry requests to the Hub after a pause if the Hub is busy (429, 503) or the connection breaks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from saliency_bench.hub.client import token_of
 from saliency_bench.hub.failures import is_from_hub, may_pass, reason, refuse, retry_after
 
 T = TypeVar("T")
-PAUSES = (2, 15, 60, 300)  # seconds, if the Hub names none; the Hub limits requests per five minutes
-LONGEST_WAIT = 3600  # seconds; the limits of a day are longer than anybody waits for
+PAUSES = (2, 15, 60, 300)  # seconds, used if the Hub states none; the Hub limits requests per five minutes
+LONGEST_WAIT = 3600  # seconds; waiting for a daily limit would take too long
 
 
 def patiently(
@@ -25,14 +25,14 @@ def patiently(
     """Call `action`, retrying while the Hub is busy. `action` must be idempotent.
 
     Args:
-        action: a request to the Hub, or an upload that is not repeated.
-        repo: repository of the request, for messages.
-        api: client of the Hub.
-        say: called with a line before each pause.
-        pauses: successive pauses in seconds, if the Hub states none.
+        action: Request to the Hub, or upload that resumes when it is called again.
+        repo: Repository of the request, for messages.
+        api: Client of the Hub.
+        say: Function that is called with a line of text before each pause.
+        pauses: Successive pauses in seconds, used if the Hub states none.
 
     Raises:
-        UserError: The action fails in a way that waiting does not help, or the Hub stays busy.
+        UserError: The action fails with an error that waiting does not fix, or the Hub remains busy.
     """
     for pause in (*pauses, None):
         try:

@@ -1,4 +1,4 @@
-"""Repository names given by users: OWNER/NAME, OWNER/NAME@REVISION, and hub:OWNER/NAME if a folder has that name."""
+"""Parse repository names: OWNER/NAME, OWNER/NAME@REVISION, and hub:OWNER/NAME if a folder has the same name."""
 
 import re
 from typing import NamedTuple
@@ -10,12 +10,12 @@ ID = re.compile(r"(?:[\w.-]+/)?[\w.-]+")
 
 
 class HubName(NamedTuple):
-    """A name without `hub:` and `@REVISION`.
+    """A parsed repository name.
 
     Attributes:
-        name: OWNER/NAME, or a path.
-        revision: branch, tag or commit.
-        forced: whether the name starts with `hub:`, so it does not mean a folder.
+        name: OWNER/NAME, or a path, without `hub:` and `@REVISION`.
+        revision: Branch, tag or commit, or None.
+        forced: Whether the name starts with `hub:`, so that it does not refer to a folder.
     """
 
     name: str
@@ -27,22 +27,22 @@ def hub_name(text: str, revision: str | None = None) -> HubName:
     """Parse the name of a repository.
 
     Args:
-        text: the name.
-        revision: revision given separately.
+        text: Name to parse.
+        revision: Revision that was passed separately.
 
     Raises:
-        UserError: There are two revisions, or none after the @.
+        UserError: There are two revisions, or no revision after the @.
     """
     name, at, written = text.removeprefix(FORCED).partition("@")
     if not could_be_on_the_hub(name):  # a path, which may contain @
         return HubName(text.removeprefix(FORCED), revision, text.startswith(FORCED))
     if at and not written:
-        raise UserError(f"'{text}' names no revision after the @; write OWNER/NAME@COMMIT, or leave out the @")
+        raise UserError(f"'{text}' has no revision after the @; use OWNER/NAME@COMMIT, or leave out the @")
     if at and revision is not None and written != revision:
-        raise UserError(f"'{text}' and revision='{revision}' name two revisions; leave one out")
+        raise UserError(f"'{text}' and revision='{revision}' are two revisions; leave one out")
     return HubName(name, written or revision, text.startswith(FORCED))
 
 
 def could_be_on_the_hub(text: str) -> bool:
-    """Return whether a name has the form of an id of the Hub, rather than of a path."""
+    """Return whether a name has the format of a Hub id rather than of a path."""
     return ID.fullmatch(text) is not None and not text.startswith(".")

@@ -1,4 +1,4 @@
-"""Upload files to the Hub: show the plan first, send only differences, resume an interrupted upload."""
+"""Upload files to the Hub. The plan is shown first, only differences are sent, and interrupted uploads resume."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +17,9 @@ from saliency_bench.hub.upload_plan import Publication, UploadPlan, plan_if_reac
 class Published:
     """The result of `publish`.
 
-    `commit`: head of the repository; None after a dry run. `changed`: whether anything was sent.
+    Attributes:
+        commit: Latest commit of the repository, or None after a dry run.
+        changed: Whether any file was sent.
     """
 
     plan: UploadPlan
@@ -49,27 +51,28 @@ def publish(
     api: HfApi | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> Published:
-    """Make the repository contain the files of `publication`; unchanged files are not sent.
+    """Update a repository so that it contains the files of `publication`. Unchanged files are not sent.
 
-    An interrupted upload resumes, now or in a later call: uploaded files are not sent again, and there is one commit.
+    An interrupted upload resumes, in this call or in a later call: uploaded files are not sent again, and all changes
+    are in one commit.
 
     Args:
-        publication: its intended content.
-        private: make a new repository private.
-        dry_run: send nothing.
-        api: client of the Hub; None: client of the account that is logged in.
-        say: called with each line of the plan before anything is sent.
+        publication: Intended content of the repository.
+        private: Whether to make a new repository private.
+        dry_run: Whether to send nothing.
+        api: Client of the Hub, or None for a client of the account that is logged in.
+        say: Function that is called with each line of the plan before any file is sent.
 
     Raises:
-        UserError: The account may not write, the Hub refuses, a connection stays broken, or the repository is public
-            and `private` is requested.
+        UserError: The account may not write, the Hub rejects the upload, the connection is broken, or the repository is
+            public although `private` is requested.
     """
     api = api or default_api()
     _check(publication, api, dry_run)
     url, started = f"{shown_endpoint(api)}/{publication.url_path}", False
 
     def attempt() -> Published:
-        """Compare, and send what differs."""
+        """Compare the files with the repository, and send the differences."""
         nonlocal started
         plan = (plan_if_reachable if dry_run else upload_plan)(publication, private, api)
         if not started:
@@ -82,7 +85,7 @@ def publish(
             return Published(plan, url, plan.head, started, False)
         if plan.rights and plan.rights.may is False:
             raise UserError(
-                f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that has write access"
+                f"{plan.rights.line}; use --namespace YOUR-NAME, or log in with a token that has write access"
             )
         started = True
         return Published(plan, url, _send(plan, api), True, False)
@@ -91,7 +94,7 @@ def publish(
 
 
 def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
-    """Raise UserError for an account that may not write to the repository."""
+    """Raise UserError if the account may not write to the repository, or the repository name is invalid."""
     try:
         validate_repo_id(publication.repo)
     except ValueError as error:
@@ -101,7 +104,7 @@ def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
 
 
 def _send(plan: UploadPlan, api: HfApi) -> str:
-    """Make one commit on top of the compared one; return its id."""
+    """Make one commit on top of the commit that was compared, and return the id of the new commit."""
     publication, head = plan.publication, plan.head
     if head is None:
         sdk = publication.sdk if publication.kind == "space" else None
@@ -109,8 +112,10 @@ def _send(plan: UploadPlan, api: HfApi) -> str:
             publication.repo, repo_type=publication.kind, private=plan.private, exist_ok=True, space_sdk=sdk
         )
         info = api.repo_info(publication.repo, repo_type=publication.kind)
-        if plan.private and not info.private:  # somebody else may have created it in the meantime
-            raise UserError(f"{publication.repo} should be private but is public; nothing was sent")
+        if plan.private and not info.private:  # another process may have created it in the meantime
+            raise UserError(
+                f"{publication.repo} should be private but is public, so nothing was sent; change this in its settings"
+            )
         head = info.sha
     commit = api.create_commit(
         publication.repo,

@@ -1,4 +1,4 @@
-"""The intended content of a repository, and the plan of an upload: the files that differ from the Hub."""
+"""Define the intended content of a repository, and plan an upload: the files that differ from the Hub."""
 
 import json
 from collections.abc import Sequence
@@ -25,15 +25,16 @@ class Publication:
     """The intended content of a repository.
 
     Attributes:
-        repo: the repository.
-        kind: "dataset", "model" or "space".
-        files: {path in the repository: a local file, or its content}.
-        message: message of the commit.
-        owned: patterns of paths that we manage; such a file is removed from the repository if it is not in `files`.
-        mark: (a path in `files`, keys of its JSON): a repository with existing files must have this file with the same
-            values, else it is unrelated work. The key is "" if the file itself is sufficient.
+        repo: Id of the repository.
+        kind: Type of the repository: "dataset", "model" or "space".
+        files: {path in the repository: local file, or content of the file}.
+        message: Message of the commit.
+        owned: Patterns of the paths that this package manages. A matching file in the repository is removed if it is
+            not in `files`.
+        mark: Path in `files` and keys of its JSON. A repository with existing files must contain this file with the
+            same values; otherwise it contains unrelated work. The key is "" if the file only has to exist.
         sdk: SDK of a Space.
-        first: paths that are sent only if the repository lacks them, because others write them later.
+        first: Paths that are sent only if the repository lacks them, because other programs change them later.
     """
 
     kind: str  # "dataset", "model" or "space"
@@ -47,11 +48,11 @@ class Publication:
 
     @property
     def url_path(self) -> str:
-        """The path of the repository's page on the Hub."""
+        """Path of the repository's page on the Hub."""
         return self.repo if self.kind == "model" else f"{self.kind}s/{self.repo}"
 
     def bytes(self, path: str) -> int:
-        """Return the size of a file."""
+        """Return the size of a file in bytes."""
         content = self.files[path]
         return len(content) if isinstance(content, bytes) else content.stat().st_size
 
@@ -60,9 +61,9 @@ class Publication:
 class UploadPlan:
     """Plan of an upload.
 
-    `changes`: {path: "new", "changed", "removed" or "unchanged"}. `head` is the commit used for the comparison; None if
-    the repository does not exist or was not compared. `rights` are the rights of the current account; None if nothing
-    would be sent.
+    `changes` is {path: "new", "changed", "removed" or "unchanged"}. `head` is the commit used for the comparison, or
+    None if the repository does not exist or was not compared. `rights` is the permission of the current account, or
+    None if no file would be sent.
     """
 
     publication: Publication
@@ -75,11 +76,11 @@ class UploadPlan:
 
     @property
     def nothing(self) -> bool:
-        """Return whether there is nothing to send."""
+        """Return whether no file has to be sent."""
         return all(change == "unchanged" for change in self.changes.values())
 
     def lines(self) -> list[str]:
-        """Return the plan as text, shown before anything is sent."""
+        """Return the lines of the plan that are shown before any file is sent."""
         publication = self.publication
         sizes = {path: publication.bytes(path) for path in publication.files}
         differ = [path for path, change in self.changes.items() if change != "unchanged"]
@@ -115,15 +116,15 @@ class UploadPlan:
 
 
 def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Compare the files with the Hub; errors of the Hub are passed on.
+    """Compare the files with the Hub and return the plan. Errors of the Hub are not converted.
 
     Raises:
-        UserError: The repository must be private but is public, or it holds something else.
+        UserError: The repository must be private but is public, or it contains unrelated work.
     """
     try:
         info: Any = api.repo_info(publication.repo, repo_type=publication.kind)
     except RepositoryNotFoundError as error:
-        if status_of(error) == 401 and token_of(api):  # with a valid token, a missing repository is a 404
+        if status_of(error) == 401 and token_of(api):  # with a valid token, a missing repository gives status 404
             raise
         return UploadPlan(publication, private, False, dict.fromkeys(sorted(publication.files), "new"))
     if private and not info.private:
@@ -142,10 +143,9 @@ def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPl
 
 
 def _refuse_other_work(publication: Publication, there: set[str], head: str, api: HfApi) -> None:
-    """Refuse a repository with foreign content, which is never overwritten or mixed with ours.
+    """Raise UserError if a repository contains unrelated work, which must never be overwritten or mixed with new files.
 
-    Raises:
-        UserError: There is foreign content; the message names it.
+    The message names the unrelated content.
     """
     others = sorted(there - set(STARTERS))
     if publication.mark is None or not others:
@@ -154,7 +154,7 @@ def _refuse_other_work(publication: Publication, there: set[str], head: str, api
     fix = "choose another --name or --namespace"
     if path not in there:
         shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        raise UserError(f"the {publication.kind} {publication.repo} holds something else ({shown}); {fix}")
+        raise UserError(f"the {publication.kind} {publication.repo} contains unrelated work ({shown}); {fix}")
     if not any(keys):
         return
     with no_bars():
@@ -162,14 +162,14 @@ def _refuse_other_work(publication: Publication, there: set[str], head: str, api
     for key in keys:
         expected, theirs = _value(publication.files[path], key), _value(Path(downloaded), key)
         if expected != theirs:
-            is_first = key == keys[0]  # which names the work itself
+            is_first = key == keys[0]  # the first key identifies the work itself
             values = [one_line(value, 100) if is_first else f"{key} {one_line(value, 100)}" if value else f"no {key}"
                      for value in (theirs, expected)]  # fmt: skip
-            raise UserError(f"the {publication.kind} {publication.repo} holds {values[0]}, not {values[1]}; {fix}")
+            raise UserError(f"the {publication.kind} {publication.repo} contains {values[0]}, not {values[1]}; {fix}")
 
 
 def _value(content: Path | bytes, key: str) -> object:
-    """Return the value of a key in JSON, or "" for the key ""."""
+    """Return the value of a key in a JSON file, or "" for the key ""."""
     try:
         read = json.loads(content if isinstance(content, bytes) else content.read_bytes())
     except (ValueError, RecursionError):
@@ -178,7 +178,7 @@ def _value(content: Path | bytes, key: str) -> object:
 
 
 def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Return the plan; offline, return a plan in which every file is new, so that a dry run still works."""
+    """Return the plan. If the Hub is unreachable, every file is new in the plan, so that a dry run works offline."""
     try:
         return upload_plan(publication, private, api)
     except Exception as error:
@@ -189,7 +189,7 @@ def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> Up
 
 
 def size(count: int) -> str:
-    """Return bytes as text: 512 B, 1.2 kB, 3.4 MB."""
+    """Format a number of bytes, such as 512 B, 1.2 kB or 3.4 MB."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
@@ -197,7 +197,7 @@ def size(count: int) -> str:
 
 
 def _change(content: Path | bytes, remote: RepoFile | None) -> str:
-    """Return the change of a file: "new", "changed" or "unchanged"."""
+    """Return the state of a file compared with the Hub: "new", "changed" or "unchanged"."""
     if remote is None:
         return "new"
     if (len(content) if isinstance(content, bytes) else content.stat().st_size) != remote.size:

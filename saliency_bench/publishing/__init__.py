@@ -1,1 +1,1 @@
-"""Datasets, metrics and models on the Hub and in the cache of `evaluate`."""
+"""Publish datasets, metrics, models and apps on the Hub, and install metrics in the cache of `evaluate`."""

@@ -1,4 +1,4 @@
-"""Publication of a built dataset: complete, or only its annotations if the images may not be redistributed."""
+"""Publish a built dataset, or only its annotations if the images may not be redistributed."""
 
 import re
 from io import BytesIO
@@ -47,19 +47,19 @@ def dataset_publication(
     """Return the files to publish for a dataset written by `saliency-bench build`.
 
     Args:
-        folder: folder of the dataset.
-        namespace: namespace on the Hub.
-        workspace: an empty folder for temporary files.
-        name: name of the repository; None: the dataset's.
-        with_images: licence under which to publish images that may not be redistributed otherwise; without it, only the
+        folder: Folder of the dataset.
+        namespace: Namespace on the Hub.
+        workspace: Empty folder for temporary files.
+        name: Name of the repository, or None for the dataset's name.
+        with_images: Licence under which to publish images that may not be redistributed otherwise. Without it, only the
             annotations of such a dataset are published.
-        evaluation: add `eval.yaml` (`headline`), with which the Hub shows scores of models on the dataset's page; the
-            Hub may refuse an unregistered framework, and with it the whole upload.
-        hide: split whose masks are left out; `masks_publication` keeps them.
+        evaluation: Whether to add `eval.yaml` (`headline`), with which the Hub shows scores of models on the dataset's
+            page. The Hub may reject an unregistered framework, and with it the whole upload.
+        hide: Split whose masks are left out. `masks_publication` publishes them in a private repository.
 
     Raises:
-        UserError: The folder is not a built dataset or was changed since, a licence is not needed, or masks cannot be
-            hidden because anyone can make them.
+        UserError: The folder is not a built dataset or was changed since the build, a licence is not needed, or masks
+            cannot be hidden because anyone can build them.
     """
     folder = Path(folder)
     build_report = _checked_report(folder)
@@ -69,13 +69,15 @@ def dataset_publication(
     )
     nameless = is_own_data(build_report["dataset"])
     if nameless and name is None:
-        raise UserError(f"{folder} holds your own data, which have no name on the Hub yet; add --name NAME")
+        raise UserError(f"{folder} contains your own data, which have no name on the Hub yet; add --name NAME")
     if with_images and build_report["redistribute_images"]:
         raise UserError(
             f"the licence of {build_report['dataset']} allows its images to be published; leave out --with-images"
         )
     if with_images and (with_images == "other" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images)):
-        raise UserError(f"--with-images takes a licence identifier of the Hub, such as cc-by-4.0; got '{with_images}'")
+        raise UserError(
+            f"--with-images {with_images} is not a licence identifier of the Hub; use one such as cc-by-4.0"
+        )
     if nameless:
         check_published_alike(folder, repo, hide)
     if hide:
@@ -109,30 +111,33 @@ def dataset_publication(
 
 
 def masks_publication(public: Publication, folder: str | Path, split: str, workspace: Path) -> Publication:
-    """Return the files of the private repository of hidden masks: everything of the split except its pictures.
+    """Return the files of the private repository of hidden masks: all columns of the split except its images.
 
     Args:
-        public: the dataset without these masks.
-        folder: folder of the dataset with the masks.
-        split: split whose masks are hidden.
-        workspace: an empty folder for temporary files.
+        public: Publication of the dataset without these masks.
+        folder: Folder of the dataset with the masks.
+        split: Split whose masks are hidden.
+        workspace: Empty folder for temporary files.
     """
     build_report = keep_masks(Path(folder), _checked_report(Path(folder)), split, workspace) | {MASKS_OF: public.repo}
-    text = f"# Hidden masks\n\nThe masks of the split `{split}` of {public.repo}. This repository must stay private.\n"
+    text = (
+        f"# Hidden masks\n\nThis repository contains the masks of the split `{split}` of {public.repo}. It must remain "
+        "private.\n"
+    )
     files = _files(workspace, build_report, text, public.repo, None)
     return Publication("dataset", public.repo + KEPT, files, public.license, OWNED, MARK)
 
 
 def check_never_shown(repo: str, split: str, api: HfApi) -> None:
-    """Check that masks to hide were never published; errors of the Hub are passed on.
+    """Check that the masks to hide were never published. Errors of the Hub are not converted.
 
     Args:
-        repo: the public repository.
-        split: split whose masks are to be hidden.
-        api: client of the Hub.
+        repo: Id of the public repository.
+        split: Split whose masks are to be hidden.
+        api: Client of the Hub.
 
     Raises:
-        UserError: A commit of the repository has them, or unknown data.
+        UserError: A commit of the repository contains these masks or unknown data.
     """
     try:
         refs = api.list_repo_refs(repo, repo_type="dataset")
@@ -145,24 +150,25 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
         files = set(api.list_repo_files(repo, repo_type="dataset", revision=commit)) - set(STARTERS)
         if files and published_report(repo, commit, api).get(HIDDEN) != split:
             raise UserError(
-                f"commit {commit[:12]} of {repo} was published without hiding the masks of {split}: hiding masks that "
-                "others may have is useless; use images that were never published, and another --name"
+                f"commit {commit[:12]} of {repo} was published without hiding the masks of {split}, so others may "
+                "already have them; use images that were never published, and another --name"
             )
 
 
 def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: HfApi) -> None:
-    """Check that no private repository of the account hides masks to publish, whatever the name of the folder.
+    """Check that no private repository of the account hides masks that would now be published.
 
-    Samples are compared by their images, so a copied or rebuilt folder is recognised. Errors of the Hub are passed on.
+    Samples are compared by their images, so a copied, renamed or rebuilt folder is recognised. Errors of the Hub are
+    not converted.
 
     Args:
-        folder: folder of the dataset.
-        repo: repository to publish.
-        hide: split whose masks it hides; None: it shows all.
-        api: client of the Hub, with a token.
+        folder: Folder of the dataset.
+        repo: Repository to publish.
+        hide: Split whose masks `repo` hides, or None if it shows all masks.
+        api: Client of the Hub, with a token.
 
     Raises:
-        UserError: There is such a repository; the message names it.
+        UserError: A private repository hides these masks. The message names the repository.
     """
     build_report = _checked_report(Path(folder))
     masks = {checksum(row["image"]): row["image_id"]
@@ -181,8 +187,8 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
         if both := sorted(masks[image] for image in masks.keys() & hidden):
             raise UserError(
                 f"{public} hides the masks of {counted(len(both), 'image')} that {repo} would show, such as "
-                f"{one_line(both[0], 100)}: add --hide-masks, or leave these out; if they are no longer hidden, delete "
-                f"{kept}"
+                f"{one_line(both[0], 100)}; add --hide-masks, or leave these images out; if their masks are no longer "
+                f"hidden, delete {kept}"
             )
 
 
@@ -190,12 +196,12 @@ def _check_secret(build_report: dict, with_images: str | None) -> None:
     """Raise UserError if anyone can build the masks, or if the images would not be published."""
     if not is_own_data(build_report["dataset"]):
         raise UserError(
-            f"anyone can build {build_report['dataset']} with its masks, so hiding them is useless; --hide-masks is "
-            f"for your own data"
+            f"anyone can build {build_report['dataset']} with its masks, so they cannot be hidden; use --hide-masks "
+            f"only for your own data"
         )
     if not (build_report["redistribute_images"] or with_images):
         raise UserError(
-            "nobody can make maps of images that are not published; publish them with --with-images LICENCE"
+            "without published images, nobody can make maps to score; publish them with --with-images LICENCE"
         )
 
 
@@ -218,7 +224,7 @@ def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]
 
 
 def _checked_report(folder: Path) -> dict:
-    """Return the build report, after checking every file against it."""
+    """Return the build report after checking every file against it."""
     if not (folder / REPORT).is_file():
         raise UserError(f"{folder} is not a dataset built by `saliency-bench build` (it has no {REPORT})")
     build_report = complete(read_report(folder), str(folder))
@@ -231,7 +237,7 @@ def _checked_report(folder: Path) -> dict:
 
 
 def _files(root: Path, build_report: dict, readme: str, repo: str, config: str | None) -> dict[str, Path | bytes]:
-    """Return the files to publish; `config` is the config in eval.yaml, or None without eval.yaml."""
+    """Return the files to publish. `config` is the config in eval.yaml, or None to leave out eval.yaml."""
     files: dict[str, Path | bytes] = {
         file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
@@ -246,13 +252,13 @@ def _with_picture(readme: str, shown: list[str]) -> str:
 
 
 def _with_bias(readme: str, line: str | None) -> str:
-    """Return the card with a line about centred masks."""
-    none, head = "## Known biases\n\n- None are known.\n", "## Known biases\n\n"
+    """Add a line about centred masks to the section on biases of a card."""
+    none, head = "## Known biases\n\n- No biases are known.\n", "## Known biases\n\n"
     return readme.replace(none, head).replace(head, f"{head}- {line}\n", 1) if line and line not in readme else readme
 
 
 def _centre(folder: Path, build_report: dict) -> str | None:
-    """Return a line on how well a map that ignores the image would match the masks."""
+    """Return a line for the card that states how well a map that ignores the image would match the masks."""
     split = shown_split(build_report)
     rows = annotations.rows_of(folder, build_report["splits"][split], ["mask"])
     masks = (object_in(decode(row["mask"]["bytes"])) for row in rows if row["mask"] is not None)
@@ -261,13 +267,16 @@ def _centre(folder: Path, build_report: dict) -> str | None:
         return None
     area, centre = np.mean(covered, axis=0)
     return (
-        f"In the split {split} the mask covers {area:.0%} of the image on average, and the central pixel lies in it in "
-        f"{centre:.0%} of the samples: compare every explainer with the baseline `centre`, which ignores the image."
+        f"In the split {split}, the mask covers {area:.0%} of the image on average, and it contains the central pixel "
+        f"in {centre:.0%} of the samples. Compare every explainer with the baseline `centre`, which ignores the image."
     )
 
 
 def _chosen(folder: Path, build_report: dict) -> list[dict]:
-    """Return the first samples with a mask, from as many classes as possible, of the split test if it exists."""
+    """Return the first samples with a mask, from as many classes as possible.
+
+    The samples come from the split test if it exists.
+    """
     by_class: dict[int, dict] = {}
     others: list[dict] = []
     for row in annotations.rows_of(folder, build_report["splits"][shown_split(build_report)]):
@@ -281,7 +290,7 @@ def _chosen(folder: Path, build_report: dict) -> list[dict]:
 
 
 def _with_mask(row: dict) -> Image.Image:
-    """Return the image with the mask tinted and outlined, at most CELL pixels on a side."""
+    """Return an image with its mask tinted and outlined, scaled to at most CELL pixels per side."""
     image = open_rgb(row["image"]["bytes"])
     scale = CELL / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))

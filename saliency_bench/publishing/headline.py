@@ -1,11 +1,13 @@
-"""Numbers of a model for the Hub's own leaderboards: one per task in a dataset's `eval.yaml`.
+"""Collect the scores of a model for the Hub's own leaderboards, one score per task in a dataset's `eval.yaml`.
+
+The tasks are:
 
     accuracy             top-1
     gradcam-miou         saliency_miou of gradcam, for datasets with masks
     gradcam-insertion    saliency_insertion of gradcam
 
-All numbers are on the whole split, for the classes of the dataset's labels. Model repositories hold the numbers in
-`.eval_results/saliency-bench.yaml`; their records are in the results repository.
+All scores are computed on the whole split, with the dataset's labels as explained classes. A model repository contains
+the scores in `.eval_results/saliency-bench.yaml`; the records of all samples are in the results repository.
 """
 
 from datetime import UTC, datetime
@@ -17,7 +19,7 @@ from saliency_bench.read.cell import Interval
 from saliency_bench.read.run_folder import RunData
 
 ACCURACY = "accuracy"
-EXPLAINER = "gradcam"  # one explainer for all models, because models are compared
+EXPLAINER = "gradcam"  # the same explainer for all models, because models are compared
 SCORES = {f"{EXPLAINER}-miou": "saliency_miou", f"{EXPLAINER}-insertion": "saliency_insertion"}
 NEEDS_MASKS = ("saliency_miou",)
 
@@ -28,7 +30,7 @@ def shown_split(build_report: dict) -> str:
 
 
 def eval_yaml(build_report: dict, config: str) -> bytes:
-    """Return eval.yaml of a dataset: the tasks for which the Hub lists models on its page."""
+    """Return eval.yaml of a dataset, which defines the tasks for which the Hub lists models on the dataset's page."""
     split = shown_split(build_report)
     has_masks = build_report["splits"][split]["masks"] > 0
     tasks = [ACCURACY, *(task for task, metric in SCORES.items() if has_masks or metric not in NEEDS_MASKS)]
@@ -48,12 +50,12 @@ def eval_results_yaml(entries: list[EvalResultEntry]) -> bytes:
 
 
 def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
-    """Return the accuracy of a model.
+    """Return the accuracy of a model as an entry for the Hub.
 
     Args:
-        repo: repository of the model.
-        log: training_log.json, whose dataset is on the Hub.
-        accuracy: accuracy on the split test.
+        repo: Repository of the model.
+        log: Content of training_log.json. Its dataset is on the Hub.
+        accuracy: Accuracy on the split test.
     """
     side = log["settings"]["size"]
     return EvalResultEntry(
@@ -68,13 +70,13 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
 
 def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
-    """Return (scores of a run on a dataset of the Hub, the reason if they are not listed or "").
+    """Return the scores of a run on a dataset of the Hub, and the reason if they cannot be listed, else "".
 
     Args:
-        run: run of the model.
-        dataset: {"repo", "revision"}.
-        published: build report of the dataset.
-        namespace: namespace whose results repository holds the records.
+        run: Run of the model.
+        dataset: Dictionary with the keys "repo" and "revision".
+        published: Build report of the dataset.
+        namespace: Namespace whose results repository contains the records.
     """
     about, split = run.summary["dataset"], run.summary["dataset"]["split"]
     if published.get("splits", {}).get(split, {}).get("fingerprint") != about["fingerprint"]:
@@ -102,7 +104,7 @@ def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) 
         for cell in cells
         if cell.value is not None
     ]
-    return entries, "" if entries else f"it holds no score of {EXPLAINER} by {' or '.join(texts)}"
+    return entries, "" if entries else f"it contains no score of {EXPLAINER} by {' or '.join(texts)}"
 
 
 def _spread(score: Interval) -> list[str]:

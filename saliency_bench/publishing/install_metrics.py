@@ -1,4 +1,4 @@
-"""Install the metrics so that `evaluate.load("saliency_miou")` works by bare name, from any folder and offline."""
+"""Install the metrics so that `evaluate.load("saliency_miou")` works without a namespace, in any folder and offline."""
 
 import inspect
 import os
@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.publishing.vendoring import has_module, metric_files, siblings_of
 from saliency_bench.utils.files import write_text
 
-# The parameters of evaluate's private function that writes a module into its cache.
+# Parameters of evaluate's private function that writes a module into its cache.
 EXPECTED = (
     "local_path",
     "local_imports",
@@ -27,7 +27,7 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class Installed:
-    """`changed`: whether anything was written; False if the same text was already in use."""
+    """An installed metric. `changed` is False if the same text was already installed."""
 
     name: str
     path: str
@@ -37,10 +37,11 @@ class Installed:
 def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
     """Copy metrics into the module cache of evaluate, HF_MODULES_CACHE.
 
-    evaluate uses the copy whose main script was modified last, so the last installation wins, whatever its version.
+    evaluate uses the copy whose main script was modified last. The last installation is therefore used, regardless of
+    its version.
 
     Args:
-        names: names of the metrics; (): all.
+        names: Names of the metrics, or () for all.
 
     Raises:
         UserError: A metric is unknown, or this version of evaluate has another cache layout.
@@ -52,14 +53,14 @@ def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
 
 
 def _check_evaluate() -> None:
-    """Raise UserError for a version of evaluate with another cache layout."""
+    """Raise UserError if this version of evaluate has another cache layout."""
     import evaluate
     from evaluate import loading
 
     create = getattr(loading, "_create_importable_file", None)
     if create is None or tuple(inspect.signature(create).parameters) != EXPECTED:
         raise UserError(
-            f"evaluate {evaluate.__version__} has another cache layout than 0.4.6; "
+            f"the cache layout of evaluate {evaluate.__version__} is not supported; "
             "pip install evaluate==0.4.6, or load metrics by the path of their folder"
         )
 
@@ -71,7 +72,7 @@ def _install(name: str, texts: dict[str, str]) -> Installed:
     used = _in_use(folder_of_metric, name)
     folder = folder_of_metric / _cached(name, texts)
     stale = [path for path in folder.glob("*.py") if path.name in texts and path.read_text("utf-8") != texts[path.name]]
-    for path in stale:  # evaluate's hash ignores comments, and it never overwrites
+    for path in stale:  # evaluate's hash ignores comments, and evaluate never overwrites a file
         write_text(path, texts[path.name])
     if _in_use(folder_of_metric, name) != folder:
         newest = max(path.stat().st_mtime for path in folder_of_metric.glob(f"*/{name}.py"))
@@ -81,7 +82,7 @@ def _install(name: str, texts: dict[str, str]) -> Installed:
 
 
 def _in_use(folder_of_metric: Path, name: str) -> Path | None:
-    """Return the copy that evaluate uses, if one is newer than all others."""
+    """Return the copy that evaluate uses (the newest copy), or None if there is no newest copy."""
     times = sorted((main.stat().st_mtime, main.parent) for main in folder_of_metric.glob(f"*/{name}.py"))
     if not times or (len(times) > 1 and times[-1][0] == times[-2][0]):
         return None
@@ -89,7 +90,7 @@ def _in_use(folder_of_metric: Path, name: str) -> Path | None:
 
 
 def _cached(name: str, texts: dict[str, str]) -> str:
-    """Write the files into evaluate's cache, unless present; return the name of their folder, a hash."""
+    """Write the files into evaluate's cache unless they exist, and return the name of their folder, which is a hash."""
     from datasets import DownloadMode
     from evaluate import loading
 

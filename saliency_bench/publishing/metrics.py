@@ -1,4 +1,4 @@
-"""The publication of a metric as a Space: `evaluate.load("NAMESPACE/NAME")` loads it, and its page is a demo."""
+"""Publish a metric as a Space, which `evaluate.load("NAMESPACE/NAME")` loads and whose page is a demo."""
 
 import re
 from pathlib import Path
@@ -30,27 +30,27 @@ def card_of(name: str) -> str:
 
 
 def check_publishable(name: str) -> None:
-    """Raise UserError for a function in a file, and for a metric without a card or list of requirements."""
+    """Raise UserError if a metric is a function in a file, or has no card or no list of requirements."""
     if OWN_FILE.search(name):
         raise UserError(
             f"{name} is a function in a file, but a published metric is a folder with NAME.py, score.py, README.md and "
-            "requirements.txt; create one with `saliency-bench new metric` in a checkout, or in your own package, like "
-            "examples/plugin there, and give its NAME"
+            "requirements.txt; create it with `saliency-bench new metric` in a checkout, or in your own package (see "
+            "examples/plugin), and pass its NAME"
         )
     if name in (known := registry.files("metrics")):
         folder = known[name].parent
         if missing := [file for file in (CARD, REQUIREMENTS) if not (folder / file).is_file()]:
             raise UserError(
-                f"metric {name} has no {' and no '.join(missing)}; write it into {folder}, like `saliency-bench new "
-                f"metric` in a checkout, and install the package again"
+                f"metric {name} has no {' and no '.join(missing)}; add it to {folder}, as `saliency-bench new metric` "
+                f"does in a checkout, and install the package again"
             )
 
 
 def metric_publication(name: str, namespace: str) -> Publication:
-    """Return the self-contained files of a metric: card, requirements, page, script and the modules that it imports.
+    """Return the files of a metric's Space: card, requirements, page, script and the modules that the script imports.
 
     Raises:
-        UserError: The metric is unknown, or lacks what a Space needs.
+        UserError: The metric is unknown, or lacks a file that a Space needs.
     """
     check_publishable(name)
     texts = metric_files(name)

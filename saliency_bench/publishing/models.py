@@ -1,4 +1,4 @@
-"""Publication of a trained classifier: safetensors, processor, class names, training log, and a card."""
+"""Publish a trained classifier with its weights (safetensors), processor, class names, training log and a card."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ from saliency_bench.utils.messages import complain
 NEEDED = {"config.json": "the class names", "training_log.json": "the training"}
 KEPT = ("*.safetensors", "*.safetensors.index.json", "config.json", "preprocessor_config.json", "training_log.json")
 EVALUATION = ".eval_results/saliency-bench.yaml"
-Z = 1.96  # quantile of a 95 % interval for a share
+Z = 1.96  # normal quantile of a 95 % interval for a proportion
 
 
 def model_publication(
@@ -41,20 +41,21 @@ def model_publication(
 ) -> Publication:
     """Return the files of a checkpoint written by `saliency-bench train`.
 
-    The card links to the dataset on the Hub if it was loaded from there, or if a dataset in our namespace or in this
-    one has the same fingerprint; any other dataset is only named.
+    The card links to the dataset on the Hub if the dataset was loaded from there, or if a dataset with the same
+    fingerprint exists in this project's namespace or in `namespace`. Otherwise the card contains only the name of the
+    dataset.
 
     Args:
-        folder: folder of the checkpoint.
-        namespace: namespace on the Hub.
-        name: name of the repository; None: the folder's.
-        license: licence of the weights, an identifier of the Hub.
-        results: folder of a run on this model, for the card's table and model-index.
-        eval_results: add the numbers of `headline` for the Hub's page of the dataset.
-        api: client of the Hub.
+        folder: Folder of the checkpoint.
+        namespace: Namespace on the Hub.
+        name: Name of the repository, or None for the name of the folder.
+        license: Licence of the weights, as an identifier of the Hub.
+        results: Folder of a run on this model, for the card's table and model-index.
+        eval_results: Whether to add the scores of `headline` for the Hub's page of the dataset.
+        api: Client of the Hub.
 
     Raises:
-        UserError: The folder is not such a checkpoint, or the run is on another model.
+        UserError: The folder is not a checkpoint of `saliency-bench train`, or the run uses another model.
     """
     folder = Path(folder)
     files = _files(folder)
@@ -78,12 +79,12 @@ def _files(folder: Path) -> dict[str, Path]:
     """Return the files of a checkpoint.
 
     Raises:
-        UserError: One is missing.
+        UserError: A required file is missing.
     """
     files = {path.name: path for pattern in KEPT for path in sorted(folder.glob(pattern))}
     if not any(name.endswith(".safetensors") for name in files):
         raise UserError(
-            f"{folder} holds no weights as safetensors; make one with `saliency-bench train --out {folder}`"
+            f"{folder} contains no weights as safetensors; train a model with `saliency-bench train --out {folder}`"
         )
     for name, content in NEEDED.items():
         if name not in files:
@@ -94,7 +95,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
-    """Return the training log without local folders, and with the repository and commit of the dataset."""
+    """Return the training log without local paths, and with the repository and commit of the dataset."""
     model, settings, dataset = log["model"], log["settings"], log["dataset"]
     base = log.get("base")
     repo, revision = dataset["repo"], dataset.get("revision")
@@ -110,14 +111,18 @@ def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
 def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str | None, str | None]:
     """Return (repository, commit) of a published dataset with exactly these training images, or (None, None).
 
-    Raise UserError if the Hub is too busy to answer.
+    Raises:
+        UserError: The Hub is too busy to respond.
     """
     for repo in dict.fromkeys((f"{NAMESPACE}/{name}", f"{namespace}/{name}") if name in list_datasets() else ()):
         try:
             info = api.dataset_info(repo)
             head = info.sha  # a cached report may be older than the repository
             report = published_report(repo, head, api)
-        except (HFValidationError, UserError):  # the one is reported when publishing, the other is not our dataset
+        except (
+            HFValidationError,
+            UserError,
+        ):  # an invalid name is reported later, and an invalid report means another dataset
             continue
         except Exception as error:
             if failures.is_network_error(error):
@@ -186,7 +191,10 @@ def _model_index(log: dict, run: RunData | None) -> list[EvalResult]:
 
 
 def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> EvalResult:
-    """Return a result; `dataset` has id, split and, if it was loaded from the Hub, repository and commit."""
+    """Return a result for the model-index of a card.
+
+    `dataset` contains id and split, and if it was loaded from the Hub, repository and commit.
+    """
     return EvalResult(
         task_type="image-classification",
         dataset_type=dataset.get("repo") or "other",
@@ -201,14 +209,17 @@ def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> Eval
 
 
 def _accuracy(log: dict) -> Interval:
-    """Return the accuracy on the split test with Wilson's interval; older logs lack the number of images."""
+    """Return the accuracy on the split test with Wilson's interval.
+
+    The interval is missing for older logs, which lack the number of images.
+    """
     value, n = log["test_accuracy"], log.get("test_samples", 0)
     low, high = wilson(value, n, Z) if n else (None, None)
     return Interval.model_construct(value=value, low=low, high=high, n=n)
 
 
 def _spread(score: Interval) -> dict:
-    """Return {"n": samples, "interval_95": [low, high]}, as far as known."""
+    """Return {"n": samples, "interval_95": [low, high]}, without unknown values."""
     return ({"n": score.n} if score.n else {}) | ({"interval_95": list(score.ends)} if score.ends else {})
 
 
@@ -217,12 +228,12 @@ def _title(dataset: str) -> str:
 
 
 def _evaluation(repo: str, log: dict, folder: Path, run: RunData | None, api: HfApi) -> bytes:
-    """Return the file of results for the Hub's page of the dataset."""
+    """Return the file of scores for the Hub's page of the dataset."""
     dataset = log["dataset"]
     if dataset["repo"] is None:
         raise UserError(
-            f"--eval-results needs a dataset of the Hub; {folder} was trained on a local {dataset['name']}, and "
-            "none with the same training images is published there; push the dataset first"
+            f"--eval-results needs a dataset on the Hub, but {folder} was trained on a local {dataset['name']}, and "
+            "no dataset with the same training images is published; push the dataset first"
         )
     entries = [accuracy_entry(repo, log, _accuracy(log))]
     if run is not None:

@@ -1,4 +1,4 @@
-"""Record where your own data were published, so that no repository shows masks that another one hides."""
+"""Record where the user's own data were published, so that no repository shows masks that another repository hides."""
 
 from pathlib import Path
 
@@ -9,43 +9,48 @@ from saliency_bench.utils.files import read_json, write_json
 
 
 def is_own_data(name: str) -> bool:
-    """Return whether a builder is for your own data, which have no name on the Hub until you give one."""
+    """Return whether a builder is for the user's own data, which have no name on the Hub until the user chooses one."""
     return hasattr(registry.load("hub_builders", name), "OWN_DATA")
 
 
 def check_published_alike(folder: Path, repo: str, hide: str | None) -> None:
-    """Check that no other repository hides a folder's masks that this one would show, or shows masks it would hide.
+    """Check that the repositories published from a folder agree on which masks are hidden.
 
     Args:
-        folder: folder of the dataset.
-        repo: repository to publish.
-        hide: split whose masks it hides; None: it shows all.
+        folder: Folder of the dataset.
+        repo: Repository to publish.
+        hide: Split whose masks `repo` hides, or None if it shows all masks.
 
     Raises:
-        UserError: There is such a repository; the message names it.
+        UserError: Another repository hides masks that `repo` would show, or shows masks that `repo` would hide. The
+            message names the other repository.
     """
     for other, hidden in _published(folder).items():
         if other.casefold() == repo.casefold() or hidden == hide:
             continue
-        unless = f"if this is no longer true, delete {folder / PUBLISHED}"
+        unless = f"if this is no longer the case, delete {folder / PUBLISHED}"
         if hidden:
             raise UserError(
-                f"{other} hides the masks of {hidden}, which {repo} would show: add --hide-masks {hidden}; {unless}"
+                f"{other} hides the masks of {hidden}, which {repo} would show; add --hide-masks {hidden}; {unless}"
             )
         raise UserError(
-            f"{other} was published with the masks of {hide}: hiding masks that others may have is useless; {unless}"
+            f"{other} was published with the masks of {hide}, so others may already have them; leave out --hide-masks; "
+            f"{unless}"
         )
 
 
 def note_published(folder: Path, repo: str, hide: str | None) -> None:
-    """Record in a folder that a repository is published from it; for arguments see `check_published_alike`."""
+    """Record in a folder that a repository was published from it.
+
+    The arguments are documented in `check_published_alike`.
+    """
     write_json(folder / PUBLISHED, _published(folder) | {repo: hide})
 
 
 def _published(folder: Path) -> dict[str, str | None]:
-    """Return {repository: the split whose masks it hides, or None if it shows all} of a folder."""
+    """Return {repository: split whose masks it hides, or None} for the repositories published from a folder."""
     path = folder / PUBLISHED
     content = read_json(path) if path.is_file() else {}
     if not isinstance(content, dict):
-        raise UserError(f"{path} was changed; delete it if none of its repositories hides masks")
+        raise UserError(f"{path} is not valid; delete it if none of the repositories in it hides masks")
     return content

@@ -1,7 +1,7 @@
-"""The package itself, for Spaces: its files, a wheel of them, and its requirements in the installed versions.
+"""Bundle this package for Spaces: its files, a wheel, and its requirements in the installed versions.
 
-Until `saliency-bench` is released on PyPI, anyone who registers the name there could run code in every Space that
-installs it by name. A Space therefore installs this wheel from its own repository and by its hash.
+Until `saliency-bench` is released on PyPI, anyone who registers this name there could run code in every Space that
+installs the package by name. A Space therefore installs this wheel from its own repository and by its hash.
 """
 
 import re
@@ -29,7 +29,7 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: saliency-bench\nRoot-Is-Purelib: true\n
 
 
 def package_files() -> dict[str, Path]:
-    """Return {path below site-packages: file} of the package with its plugins, like in an installation."""
+    """Return {path below site-packages: file} of the package with its plugins, as in an installation."""
     roots = {"saliency_bench": [CORE]}
     roots |= {f"saliency_bench/{kind}": registry.folders(kind) for kind in registry.KINDS}
     return {
@@ -43,9 +43,10 @@ def package_files() -> dict[str, Path]:
 
 @cache
 def wheel() -> tuple[str, bytes]:
-    """Return (the name of the package's wheel, its bytes); the same files give the same bytes.
+    """Return the name and the bytes of the package's wheel. Equal files produce equal bytes.
 
-    It is written here, not by `build`: an installation has no sources to build from, and needs no tools for this.
+    The wheel is not written by `build`, because an installation contains neither the sources nor the tools that `build`
+    needs.
     """
     release = saliency_bench.__version__
     about = f"saliency_bench-{release}.dist-info"
@@ -59,7 +60,9 @@ def wheel() -> tuple[str, bytes]:
     buffer = BytesIO()
     with ZipFile(buffer, "w", ZIP_DEFLATED) as packed:
         for path, content in files.items():
-            packed.writestr(ZipInfo(path), content, ZIP_DEFLATED)  # always 1980, so that the bytes are reproducible
+            packed.writestr(
+                ZipInfo(path), content, ZIP_DEFLATED
+            )  # ZipInfo's default date (1980) makes the bytes reproducible
     return f"saliency_bench-{release}-py3-none-any.whl", buffer.getvalue()
 
 
@@ -68,19 +71,19 @@ def _digest(content: bytes) -> str:
 
 
 def _installed() -> Distribution:
-    """Return the metadata of the installed package. Raise UserError if it is not installed."""
+    """Return the metadata of the installed package, or raise UserError if it is not installed."""
     try:
         return Distribution.from_name(NAME)
     except PackageNotFoundError as error:
-        raise UserError(f"{NAME} is not installed, so its requirements are unknown: pip install -e .") from error
+        raise UserError(f"{NAME} is not installed, so its requirements are unknown; pip install -e .") from error
 
 
 def with_wheel(requirements: str, repo: str) -> tuple[str, dict[str, bytes]]:
-    """Return (requirements that install this package from a Space, files that the Space needs for this).
+    """Return requirements that install this package from a Space, and the files that the Space needs for this.
 
     Args:
-        requirements: one per line; one of them may name this package.
-        repo: the Space.
+        requirements: Requirements, one per line, which may include this package.
+        repo: Id of the Space.
     """
     lines = requirements.splitlines()
     ours = [line for line in lines if re.fullmatch(rf"{NAME}(\[[\w,-]+\])?", line.strip())]
@@ -102,7 +105,7 @@ def plain_requirements(extras: Sequence[str] = ()) -> list[str]:
 
 
 def read_requirements(extras: Sequence[str] = ()) -> list[str]:
-    """Return the requirements of this package with these extras for reading results without running networks."""
+    """Return the requirements, with these extras, for reading results without running networks."""
     named = {line: re.match(r"[\w.-]+", line) for line in plain_requirements(extras)}
     return [line for line, name in named.items() if name is None or name[0] not in COMPUTING]
 

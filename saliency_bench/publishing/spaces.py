@@ -1,11 +1,12 @@
-"""Publication of an app as a Space: its card and requirements, a short `app.py`, and this version of the package.
+"""Publish an app as a Space with its card and requirements, a short `app.py`, and this version of the package.
 
-Apps that are not made with Gradio are Spaces of the SDK `docker`: the Hub documents it for any web server on a port.
-The SDK `gradio` would install Gradio, which they do not use, and promises to run nothing else. They install every wheel
-by its hash (`spaces/requirements.txt`), except torch: its CPU build has a separate index. Gradio Spaces cannot use
-hashes, because the Hub installs further packages there.
+Apps that do not use Gradio are Spaces with the SDK `docker`, which the Hub documents for any web server on a port. The
+SDK `gradio` would install Gradio, which these apps do not need, and supports no other server. Docker Spaces install
+every wheel by its hash (`spaces/requirements.txt`), except torch, whose CPU build has a separate index. Gradio Spaces
+cannot use hashes, because the Hub installs additional packages there.
 
-The package is included, so that page and results are read by the same version. Weights, pictures and tests are not.
+The package is included, so that the same version writes the page and reads the results. Weights, images and tests are
+not included.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ from saliency_bench.errors import unknown
 from saliency_bench.hub.upload_plan import Publication
 from saliency_bench.publishing.package import TORCH, package_files, pinned, read_requirements
 
-STUDY = "human-study"  # the tag of a card
+STUDY = "human-study"  # tag in the card of a study's page
 DOCKERFILE = """FROM python:3.11-slim
 RUN useradd --create-home --uid 1000 user
 USER user
@@ -30,8 +31,8 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.txt
 COPY --chown=user . .
 EXPOSE 7860
 CMD ["python", "app.py"]
-"""  # only a process that is the command itself receives the signal to end, so that it can send the remaining answers
-START = '''"""Starts the app `{name}` of saliency-bench, which is in the same folder as this file."""
+"""  # CMD in exec form: the app receives the signal to end and can send the remaining answers
+START = '''"""Start the app `{name}` of saliency-bench, which is in the same folder as this file."""
 
 from saliency_bench.spaces.{name}.app import main
 
@@ -40,10 +41,11 @@ main()
 
 
 def list_spaces(*, studies: bool = True) -> dict[str, Path]:
-    """Return {name: its folder} of the publishable apps.
+    """Return {name: folder} of the apps that can be published.
 
-    Args: studies: include the pages of studies with people, which belong to the organiser of a study, not to the owner
-    of a board.
+    Args:
+        studies: Whether to include the pages of human studies, which belong to the organiser of a study, not to the
+            owner of a board.
     """
     folders = (path for folder in registry.folders("spaces") for path in sorted(folder.iterdir()))
     apps = {path.name: path for path in folders if (path / "app.py").is_file() and (path / "README.md").is_file()}
@@ -55,7 +57,7 @@ def _tags(folder: Path) -> list[str]:
 
 
 def space_publication(name: str, namespace: str, repo_name: str | None = None) -> Publication:
-    """Return the files of the Space `namespace`/`repo_name` (None: its name).
+    """Return the files of an app's Space `namespace`/`repo_name`. `repo_name` is the app's name by default.
 
     Raises:
         UserError: The app is unknown.

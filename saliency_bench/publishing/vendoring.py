@@ -1,7 +1,7 @@
-"""A self-contained copy of a metric's folder, with the core files that its `evaluate` module imports.
+"""Make a self-contained copy of a metric's folder, with the core files that its `evaluate` module imports.
 
-It can be copied into the cache of `evaluate` or pushed as a Space, and loads where saliency_bench is not installed.
-`evaluate` looks for files to copy in the main script only, so that script imports each of them itself.
+The copy can be stored in the cache of `evaluate` or pushed as a Space, and can be loaded without saliency_bench.
+`evaluate` copies only files that the main script imports, so the main script imports each file itself.
 """
 
 import ast
@@ -13,14 +13,14 @@ from saliency_bench import registry
 from saliency_bench.errors import UserError
 
 OWN = "saliency_miou"  # a metric of the package, whose folder is next to the Space
-DECLARED = "Declared in score.py."  # the docstring of a main script
+DECLARED = "Declared in score.py."  # docstring of a main script
 
 
 def metric_files(name: str) -> dict[str, str]:
     """Return {file name: text} of a metric, with `from saliency_bench.X import` rewritten to `from .X import`.
 
-    Only imports at the top level of a file count: imports inside a function of the main script are unchanged and need
-    an installed saliency_bench.
+    Only imports at the top level of a file are rewritten. Imports inside a function of the main script need an
+    installed saliency_bench.
 
     Raises:
         UserError: The metric is unknown, or has no module for evaluate.
@@ -31,8 +31,8 @@ def metric_files(name: str) -> dict[str, str]:
         raise registry.unknown_item("metrics", name)
     if not has_module(name):
         raise UserError(
-            f"metric {name} has no module for evaluate: write {name}.py next to its score.py, like `saliency-bench new "
-            f"metric`"
+            f"metric {name} has no module for evaluate; write {name}.py next to its score.py, as `saliency-bench new "
+            f"metric` does"
         )
     folder = known[name].parent
     texts = {
@@ -40,7 +40,7 @@ def metric_files(name: str) -> dict[str, str]:
         for path in sorted(folder.iterdir())
         if path.suffix in (".py", ".md", ".txt")
     }
-    if "app.py" not in texts:  # one Space for all metrics, including metrics of plugins
+    if "app.py" not in texts:  # all metrics, including metrics of plugins, use the same page
         app = registry.files("metrics")[OWN].parents[1] / "_app.py"
         texts["app.py"] = app.read_text(encoding="utf-8")
     needed = _needed(known[name])
@@ -52,20 +52,20 @@ def metric_files(name: str) -> dict[str, str]:
 
 
 def has_module(name: str) -> bool:
-    """Return whether a metric has a module for evaluate: a folder of its name with the file NAME.py and score.py."""
+    """Return whether a metric has a module for evaluate: a folder NAME that contains NAME.py and score.py."""
     main = registry.files("metrics")[name]
     return main.stem == name and main.with_name("score.py").is_file()
 
 
 def siblings_of(main: str) -> list[str]:
-    """Return file names (without .py) that a vendored main script imports from its own folder."""
+    """Return the names (without .py) of the files that a vendored main script imports from its own folder."""
     return sorted({node.module for node in _imports(main) if node.level == 1 and node.module})
 
 
 def _needed(main: Path) -> list[Path]:
-    """Return the main script and all files of its folder and of the core that it imports, directly or not."""
+    """Return the main script and all files of its folder and of the core that it imports, directly or indirectly."""
     files = [main]
-    for path in files:  # grows during the loop
+    for path in files:  # the list grows during the loop
         for node in _imports(path.read_text(encoding="utf-8")):
             module = node.module or ""
             if node.level == 1:
@@ -85,14 +85,14 @@ def _imports(text: str) -> list[ast.ImportFrom]:
 
 
 def _relative(text: str) -> str:
-    """Return a script that imports from its own folder."""
+    """Rewrite the imports of a script so that it imports from its own folder."""
     return re.sub(r"^from saliency_bench\.(?:\w+\.)*(\w+) import", r"from .\1 import", text, flags=re.MULTILINE)
 
 
 def _importing(text: str, siblings: list[str]) -> str:
-    """Return a script with an import of each sibling after its own imports.
+    """Add an import of each sibling to a script, after its own imports.
 
-    These lines must not have comments: evaluate's scanner reads a comment as the download address of the file.
+    These lines must not have comments, because evaluate's scanner treats a comment as the download URL of the file.
     """
     missing = [name for name in siblings if name not in siblings_of(text)]
     last = max(node.end_lineno or 0 for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom))

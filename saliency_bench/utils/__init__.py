@@ -1,1 +1,1 @@
-"""Files, hashes, seeds, pictures, devices: helpers that every layer may use and that do not depend on saliency."""
+"""Helpers for files, hashes, seeds, images and devices. Every layer may use them; none depends on saliency."""

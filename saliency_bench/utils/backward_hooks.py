@@ -1,8 +1,8 @@
 """Disable backward hooks that a caller has registered on a network's modules.
 
-torch passes views of inputs and outputs to a module with such a hook, and in-place operations on these views fail. So
-the hooks are disabled while maps are computed. For a hook that only observes gradients, this makes no difference. A
-hook that changes them is refused: the gradients would not be the gradients of the logits.
+torch passes views of inputs and outputs to a module with a backward hook, and in-place operations on these views fail.
+The hooks are therefore disabled while maps are computed. This makes no difference for a hook that only observes
+gradients. A hook that changes gradients is rejected, because they would not be the gradients of the logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,21 +21,21 @@ Hooks = dict[int, Callable[..., Any]]
 
 @dataclass
 class _Waiting:
-    """The hooks taken out of a dict, and the number of contexts that keep it empty."""
+    """The hooks removed from a dict, and the number of open contexts in which the dict must remain empty."""
 
     place: Hooks
     hooks: Hooks = field(default_factory=dict)
     contexts: int = 0
 
 
-_waiting: dict[int, _Waiting] = {}  # by the id of the dict
+_waiting: dict[int, _Waiting] = {}  # {id of the dict of hooks: removed hooks}
 
 
 @contextmanager
 def without_backward_hooks(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Remove backward hooks, and restore them when the last context around these modules ends.
 
-    Hooks added inside, for example by an explainer, are called. Only one thread may be inside at a time.
+    Hooks added inside the context, for example by an explainer, are called. Only one thread at a time may enter it.
     """
     places = [place for module in modules for place in _places(module)] + _places_of_every_module()
     for place in places:
@@ -57,14 +57,14 @@ def without_backward_hooks(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> None:
-    """Raise UserError if a disabled hook changes the gradients that it receives; the message names its module.
+    """Raise UserError if a disabled hook changes the gradients that it receives. The message names the hook's module.
 
-    Each hook is called once, with noise in place of gradients.
+    Each hook is called once, with noise instead of gradients.
 
     Args:
-        network: The network, inside `without_backward_hooks`.
-        name: Its name, for messages.
-        images: Images for the network; only the first is passed through it.
+        network: Network inside `without_backward_hooks`.
+        name: Name of the network, for messages.
+        images: Images for the network. Only the first image is used.
     """
     if not any(waiting.hooks for waiting in _waiting.values()):
         return
@@ -87,29 +87,29 @@ def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> N
 
     with ExitStack() as handles, torch.no_grad():
         for module in hooked:
-            if not isinstance(module, torch.jit.ScriptModule):  # it accepts no hooks
+            if not isinstance(module, torch.jit.ScriptModule):  # a ScriptModule accepts no hooks
                 handles.callback(module.register_forward_hook(check).remove)
         network(images[:1])
 
 
 def _places(module: nn.Module) -> list[Hooks]:
-    """Return the dicts with a module's backward hooks: before its backward pass, and after it."""
+    """Return the two dicts of a module's backward hooks, for before and after its backward pass."""
     return [module._backward_pre_hooks, module._backward_hooks]
 
 
 def _places_of_every_module() -> list[Hooks]:
-    """Return the dicts with the global backward hooks, which torch calls for every module."""
+    """Return the dicts of the global backward hooks, which torch calls for every module."""
     return [every_module._global_backward_pre_hooks, every_module._global_backward_hooks]
 
 
 def _hooks_of(module: nn.Module) -> list[list[Callable[..., Any]]]:
-    """Return a module's disabled hooks: before its backward pass, and after it."""
+    """Return the two lists of a module's disabled hooks, for before and after its backward pass."""
     pairs = zip(_places_of_every_module(), _places(module), strict=True)
     return [[hook for place in pair for hook in _waiting[id(place)].hooks.values()] for pair in pairs]
 
 
 def _noise(values: Any) -> tuple[Tensor | None, ...]:
-    """Return noise in the shapes of a module's inputs or outputs; None for values that are no tensors."""
+    """Return noise in the shapes of a module's inputs or outputs, with None for values that are not tensors."""
     generator = torch.Generator().manual_seed(0)
     return tuple(
         torch.randn(value.shape, generator=generator).to(value) if isinstance(value, Tensor) else None

@@ -1,14 +1,14 @@
-"""Call a function on files from strangers in a child process with bounded memory, time and output.
+"""Call a function on untrusted files in a child process with bounded memory, time and output.
 
-Damaged Parquet can make pyarrow end its process from C++, where no `except` catches it, and a few kilobytes of JSON,
-zip or Parquet can unpack to gigabytes. Here only the child ends, and the caller gets a `UserError` of one line.
+A damaged Parquet file can make pyarrow end its process from C++, where no `except` catches the error. A few kilobytes
+of JSON, zip or Parquet can expand to gigabytes. In both cases only the child ends, and the caller gets a `UserError`
+with a one-line message.
 
-    content = bounded(read_whole, str(path)) # read_whole: a function of a module that takes JSON values and returns
-    bytes
+    content = bounded(read_whole, str(path))  # read_whole: module-level function of JSON values that returns bytes
 
-A child is started once (about two seconds, for its imports) and serves all further calls of this process. Its answers
-are bytes, never pickled objects. It has no tokens, and writes no files unless a call sets their largest size.
-Memory is bounded on Linux only, the rest on every POSIX system.
+A child process is started once (about two seconds, for its imports) and serves all further calls of this process. It
+returns bytes, never pickled objects. It has no access to tokens, and writes no files unless a call sets a maximum file
+size. Memory is bounded on Linux only. Time, output and files are bounded on every POSIX system.
 """
 
 import atexit
@@ -29,38 +29,43 @@ from typing import Any
 from saliency_bench.errors import UserError, described
 from saliency_bench.utils.interrupts import exit_with_parent
 
-MEMORY = 2 * 2**30  # bytes on top of what the child takes after its imports
+MEMORY = 2 * 2**30  # bytes in addition to the child's memory after its imports
 SECONDS = 300.0
-ANSWER = 2**29  # bytes
-SECRETS = ("TOKEN", "SECRET", "PASSWORD", "KEY")  # no variable whose name holds one of these is passed on
-DONE, REFUSED, SPENT = b"d", b"r", b"s"  # kinds of an answer; after the last a child is not used again
+ANSWER = 2**29  # maximum bytes of a result
+SECRETS = ("TOKEN", "SECRET", "PASSWORD", "KEY")  # variables whose names contain these words are not passed on
+DONE, REFUSED, SPENT = b"d", b"r", b"s"  # status of a response; after SPENT, the child is not used again
 
 
 class ReaderDiedError(UserError):
-    """The child ended, took too long or answered too much."""
+    """Error for a child process that ended, exceeded its time, or returned too many bytes."""
 
 
 class _Child:
-    """A process that answers one call after the other."""
+    """A child process that executes one call after the other."""
 
     def __init__(self) -> None:
         kept = {name: value for name, value in os.environ.items() if not any(word in name for word in SECRETS)}
         path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
         self.process = subprocess.Popen(
-            # -P: nothing is imported from the current folder, which may be that of a stranger's files.
+            # -P: no module is imported from the current folder, which may contain untrusted files.
             [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({os.getpid()})"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=kept | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
-            start_new_session=True,  # Ctrl-C is for this process, which then ends the child
+            start_new_session=True,  # Ctrl-C reaches only this process, which then ends the child
         )  # fmt: skip
 
     def ask(self, request: dict[str, Any]) -> bytes:
-        """Send a call and return the answer. Raise ReaderDiedError if there is none, UserError if it is a refusal."""
+        """Send a call to the child and return its result.
+
+        Raises:
+            ReaderDiedError: The child returned no result.
+            UserError: The function in the child raised an error.
+        """
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # the child is dead, which reading detects
+        with suppress(BrokenPipeError):  # the child has ended, which the read below detects
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
-        # Importing the function's module counts too, so allow twice the time of a call.
+        # The time includes importing the function's module, so twice the time of a call is allowed.
         deadline, most = monotonic() + 2 * request["seconds"] + 60, request["most"]
         head = self._read(9, deadline, request["seconds"])
         kind, size = head[:1], int.from_bytes(head[1:], "little")
@@ -96,14 +101,14 @@ class _Child:
 
 
 def _cause_of_death(code: int, seconds: float) -> str:
-    """Return why a child ended."""
+    """Return why a child process ended."""
     if -code in (signal.SIGXCPU, signal.SIGALRM):
         return f"reading it takes more than {seconds:g} s"
     how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
     return f"it is damaged so badly that it ends the reading process ({how})"
 
 
-_idle: list[_Child] = []  # list.pop and list.append are atomic: threads never share a child
+_idle: list[_Child] = []  # list.pop and list.append are atomic, so threads never share a child
 
 
 def bounded(
@@ -113,15 +118,15 @@ def bounded(
     """Return `function(*args)`, called in a child process.
 
     Args:
-        function: function of a module, so that the child can import it by its name. What it raises becomes a UserError.
-        args: values that JSON can represent.
-        memory: bytes of memory that it may use.
-        seconds: seconds that it may compute.
-        most: bytes that it may return.
-        files: bytes of the largest file that it may write.
+        function: Module-level function, which the child imports by its name. Its errors become a UserError.
+        args: Values that JSON can represent.
+        memory: Maximum bytes of memory.
+        seconds: Maximum seconds of computation.
+        most: Maximum bytes of the result.
+        files: Maximum bytes of a file that the function writes.
 
     Raises:
-        UserError: The function raises an error, which is passed on; or the child ended (`ReaderDiedError`).
+        UserError: The function raised an error, or the child ended (`ReaderDiedError`).
     """
     request = {"module": function.__module__, "name": function.__qualname__, "args": args, "memory": memory,
                "seconds": seconds, "most": most, "files": files, "folder": os.getcwd()}  # fmt: skip
@@ -137,7 +142,7 @@ def bounded(
         else:
             _idle.append(child)
         raise
-    except BaseException:  # Ctrl-C: the child may be in the middle of its answer
+    except BaseException:  # Ctrl-C: the child may have sent only a part of its result
         child.end()
         raise
     _idle.append(child)
@@ -145,34 +150,34 @@ def bounded(
 
 
 def serve(parent: int) -> None:
-    """Answer calls, one per line of JSON on standard input, until it ends, or the process `parent`."""
-    # During a call nobody reads that the input has ended. (prctl's PDEATHSIG would react to the end of the thread that
-    # started this process, but other threads use it too.)
+    """Execute calls, one per line of JSON on standard input, until the input or the process `parent` ends."""
+    # During a call, the end of the input goes unnoticed, so the parent process is watched. (prctl's PDEATHSIG would
+    # react to the end of the thread that started this process, but other threads use this process too.)
     exit_with_parent(parent)
     pipe = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output printed by libraries is not an answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output that libraries print must not mix with results
     for line in sys.stdin.buffer:
         request = json.loads(line)
         function = getattr(import_module(request["module"]), request["name"])
-        if "saliency_bench.registry" in sys.modules:  # the call may load explainers, whose files import torch
+        if "saliency_bench.registry" in sys.modules:  # the call may load explainers, which import torch
             with suppress(ImportError):
                 import_module("torch")
         os.chdir(request["folder"])  # paths may be relative
         _limit(request)
         kind, answer = _answer(function, request)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        # The limits of a call do not apply to the imports for the next call, which may write: libraries test the folder
-        # for temporary files.
+        # The limits of a call do not apply to the imports for the next call, because libraries may write a test file to
+        # the folder for temporary files.
         for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU):
             hard = resource.getrlimit(limit)[1]
             resource.setrlimit(limit, (hard, hard))
         with os.fdopen(os.dup(pipe), "wb") as out:
             out.write(kind + len(answer).to_bytes(8, "little"))
-            out.write(answer[: request["most"]])  # if it is longer, the caller reads only the length
+            out.write(answer[: request["most"]])  # for a longer result, the caller reads only the length
 
 
 def _answer(function: Callable[..., bytes], request: dict[str, Any]) -> tuple[bytes, bytes]:
-    """Return (the kind of the answer, its content)."""
+    """Return (status, content) of the response to a call."""
     try:
         return DONE, function(*request["args"])
     except UserError as error:
@@ -187,7 +192,7 @@ def _limit(request: dict[str, Any]) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     processor = int(used.ru_utime + used.ru_stime + request["seconds"]) + 1
     bounds = {resource.RLIMIT_CPU: processor, resource.RLIMIT_FSIZE: request["files"], resource.RLIMIT_CORE: 0}
-    # The processor's clock stands still in a sleep, the alarm's does not.
+    # CPU time does not advance during a sleep, but the alarm's clock does.
     signal.setitimer(signal.ITIMER_REAL, request["seconds"])
     with suppress(OSError):
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[5])  # private memory: data and stack

@@ -1,8 +1,8 @@
-"""CSV text without formulas, for files that people may open in a spreadsheet.
+"""Write CSV text without formulas, for files that users may open in a spreadsheet.
 
-A spreadsheet computes a cell that begins with =, +, - or @. Some spreadsheets also split lines at semicolons or tabs,
-so the text after one of these begins a cell too. An apostrophe before the sign keeps the cell a text; `unescaped`
-removes it.
+A spreadsheet evaluates a cell that begins with =, +, - or @. Some spreadsheets also split lines at semicolons or tabs,
+so the text after a semicolon or tab also begins a cell. An apostrophe before the sign makes the cell plain text.
+`unescaped` removes the apostrophe.
 """
 
 import csv
@@ -23,9 +23,10 @@ def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 class _CsvLines:
-    """In-memory file for a csv writer, which replaces the end of each line by a line feed.
+    """In-memory file for a csv writer that replaces the end of each line by a line feed.
 
-    A csv writer quotes a cell with a carriage return only if its own line ends have one.
+    The csv writer is set to line ends with a carriage return, because only then does it quote cells with a carriage
+    return.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ def _cell(value: object) -> object:
 
 
 def escaped(text: str) -> str:
-    """Escape a text so that no part of it becomes a formula. Numbers stay unchanged.
+    """Escape a text so that no part of it becomes a formula. Numbers remain unchanged.
 
     >>> escaped("=1+1"), escaped("-1.5"), escaped("a;@b"), escaped("a = b")
     ("'=1+1", '-1.5', "a;'@b", 'a = b')
@@ -53,14 +54,14 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """Undo `escaped`: return the original text."""
+    """Reverse `escaped` and return the original text."""
     return re.sub(CELL + "'" + SIGN, r"\1\2", text)
 
 
 def csv_rows(text: str) -> list[dict[str, str]]:
     """Return the rows of CSV with a header as {column: text}, without the apostrophes that `escaped` adds.
 
-    Line breaks inside a cell are dropped: no id or name may have one.
+    Line breaks inside a cell are dropped, because no id or name may contain a line break.
     """
     return [
         {name: unescaped(value or "") for name, value in row.items() if name is not None}

@@ -1,4 +1,4 @@
-"""The device to compute on, and its memory."""
+"""Select the device to compute on, measure its memory, and set its arithmetic."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from saliency_bench.errors import UserError
 
 
 def device_of(text: str | torch.device | None) -> torch.device:
-    """Return the device named "cpu", "cuda" or "cuda:1"; for None "cuda" if available, else "cpu".
+    """Return the device with the name "cpu", "cuda" or "cuda:1". For None, return "cuda" if available, else "cpu".
 
     Raises:
         UserError: The device is unknown or unavailable.
@@ -32,20 +32,20 @@ def device_of(text: str | torch.device | None) -> torch.device:
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Return values on a device; copies from the host to a GPU are asynchronous."""
+    """Copy values to a device. Copies from the host to a GPU are asynchronous."""
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the peak memory in bytes since it was reset: of torch on a GPU, or of this process on a CPU.
+    """Return the peak memory in bytes since its last reset, or None if the system does not report it.
 
-    None if the system does not report it.
+    This is torch's memory on a GPU, and the memory of this process on a CPU.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    with suppress(OSError, StopIteration, ValueError):  # of Linux, the only one that can be reset
+    with suppress(OSError, StopIteration, ValueError):  # Linux only: no other system can reset the value
         lines = Path("/proc/self/status").read_text("ascii").splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
     try:
@@ -57,7 +57,7 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error says that something did not fit into the memory of the device."""
+    """Return whether an error means that the memory of the device was insufficient."""
     words = str(error).lower()
     return isinstance(error, MemoryError) or "out of memory" in words or "can't allocate memory" in words
 
@@ -66,14 +66,14 @@ def is_out_of_memory(error: Exception) -> bool:
 def arithmetic(tf32: bool) -> Iterator[None]:
     """Compute reproducibly, and restore the settings of torch afterwards.
 
-    cuDNN uses deterministic kernels and selects them without timing, because timing may select another kernel each
-    time.
+    cuDNN uses deterministic kernels and selects them without timing, because timing may select a different kernel in
+    each run.
 
     Args:
-        tf32: multiply float32 in TF32 (10 bits after the point) on a GPU, instead of in float32.
+        tf32: Whether to multiply float32 values in TF32 (10-bit mantissa) on a GPU.
 
     Raises:
-        UserError: torch's setting is ambiguous because both its older and its newer names were used.
+        UserError: torch's precision is ambiguous because both its older and its newer settings were used.
     """
     cudnn = torch.backends.cudnn
     try:
@@ -92,7 +92,7 @@ def arithmetic(tf32: bool) -> Iterator[None]:
 
 
 def _set_arithmetic(products: str, convolutions: bool, deterministic: bool, benchmark: bool) -> None:
-    """Set the precision of products, TF32 for convolutions, and how cuDNN chooses kernels."""
+    """Set the precision of matrix products, TF32 for convolutions, and the selection of cuDNN kernels."""
     cudnn = torch.backends.cudnn
     torch.set_float32_matmul_precision(products)
     cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = convolutions, deterministic, benchmark

@@ -1,4 +1,4 @@
-"""Times as people write them: 90s, 30m, 2h."""
+"""Parse durations such as 90s, 30m and 2h."""
 
 import re
 
@@ -8,10 +8,10 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds_of(within: str | float | None) -> float | None:
-    """Return a time in seconds: "30m" is 1800, and a number is in seconds.
+    """Return a duration in seconds: 1800 for "30m". A number without a unit is in seconds.
 
     Raises:
-        UserError: The text is not a time above 0.
+        UserError: The text is not a duration above 0.
     """
     if within is None or within == "none":
         return None

@@ -1,6 +1,7 @@
-"""Files: written atomically, to a temporary file in the same folder, then a rename (`storage.py`); read within bounds.
+"""Write files atomically, and read files within size limits.
 
-Files may come from strangers: a pipe that never ends, a file of gigabytes, or a file that unpacks to gigabytes.
+A file is written to a temporary file in the same folder and then renamed (`storage.py`). Files to read may come from
+untrusted sources: a pipe that never ends, a file of gigabytes, or a file that expands to gigabytes.
 """
 
 import json
@@ -19,17 +20,17 @@ from typing import IO, TYPE_CHECKING, Any
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.storage import check_output_file, make_folder, rename, storage_error
 
-if TYPE_CHECKING:  # arrays are read and written here, and most commands need none
+if TYPE_CHECKING:  # NumPy is imported on use, because most commands need no arrays
     import numpy as np
     from numpy.typing import DTypeLike
 
-LARGEST = 2**26  # bytes of text that are read at once
-LARGEST_ARRAYS = 2**29  # bytes that the arrays of one file unpack to
-DEEPEST = 100  # levels of lists and objects of JSON
+LARGEST = 2**26  # maximum bytes of a text file
+LARGEST_ARRAYS = 2**29  # maximum bytes of the unpacked arrays of one file
+DEEPEST = 100  # maximum nesting of lists and objects in JSON
 
 
 def near_folders(path: Path, wanted: Callable[[Path], bool] = Path.is_dir) -> list[str]:
-    """Return up to three `wanted` folders whose paths differ from this one by typos."""
+    """Return up to three existing paths that resemble a mistyped path and for which `wanted` is true."""
     places = [Path(path.anchor)]
     for name in path.parts[bool(path.anchor) :]:
         places = [place / near for place in places for near in _near(name, place)]
@@ -37,7 +38,7 @@ def near_folders(path: Path, wanted: Callable[[Path], bool] = Path.is_dir) -> li
 
 
 def _near(name: str, folder: Path) -> list[str]:
-    """Return the subfolder of this name, or else those with similar names."""
+    """Return the subfolder with this name, or else the subfolders with similar names."""
     with suppress(OSError, ValueError):
         if (folder / name).is_dir():
             return [name]
@@ -47,15 +48,17 @@ def _near(name: str, folder: Path) -> list[str]:
 
 
 def write_with(path: Path, write: Callable[[Path], object], *, private: bool = False) -> None:
-    """Call `write(temporary path)`, then rename to `path`, both synced to disk; on an error nothing is left behind.
+    """Call `write(temporary path)` and rename the result to `path`. Both steps are synced to disk.
+
+    If an error occurs, the temporary file is removed.
 
     Args:
-        path: path of the file.
-        write: writes its content.
-        private: nobody but the owner can read the file.
+        path: Path of the file.
+        write: Function that writes the content.
+        private: Whether only the owner may read the file.
 
     Raises:
-        UserError: The disk is full, the folder is not writable or the like, or `path` is not a file.
+        UserError: The file cannot be written, for example because the disk is full, or `path` is not a file.
     """
     check_output_file(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -63,7 +66,7 @@ def write_with(path: Path, write: Callable[[Path], object], *, private: bool = F
         make_folder(path.parent)
         if private:
             temporary.unlink(missing_ok=True)
-            temporary.touch(0o600, exist_ok=False)  # before there is anything to read
+            temporary.touch(0o600, exist_ok=False)  # sets the permissions before any content is written
         write(temporary)
         rename(temporary, path)
     except UserError:
@@ -83,12 +86,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write indented JSON with a fixed layout, so that equal content gives equal bytes; NaN becomes null."""
+    """Write indented JSON with a fixed layout, so that equal content produces equal bytes. NaN becomes null."""
     write_text(path, json.dumps(_without_nan(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _without_nan(content: object) -> object:
-    """Replace NaN by None, in lists and dicts too."""
+    """Replace NaN by None, also inside lists and dicts."""
     if isinstance(content, dict):
         return {key: _without_nan(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -100,36 +103,36 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
     """Return the whole content of a regular file.
 
     Raises:
-        OSError: The system cannot read it.
+        OSError: The system cannot read the file.
         ValueError: The file is a pipe or device, or has more than `most` bytes.
     """
     check_readable(path, most)
     with path.open("rb") as file:
         content = file.read(most + 1)
-    if len(content) > most:  # it has grown, or has no size
+    if len(content) > most:  # the file has grown, or its size is unknown
         raise ValueError(f"it has more than {most:,} bytes")
     return content
 
 
 def check_regular(path: Path) -> None:
-    """Raise ValueError for a pipe, device or the like, which might block forever when it is opened."""
+    """Raise ValueError unless the path is a regular file. Opening a pipe or device might block forever."""
     if not S_ISREG(path.stat().st_mode):
         raise ValueError("it is not a regular file")
 
 
 def check_readable(path: Path, most: int) -> None:
-    """Raise the errors of `read_bytes`, before anything is read."""
+    """Raise the errors of `read_bytes` without reading the file."""
     check_regular(path)
     if (size := path.stat().st_size) > most:
-        raise ValueError(f"it has {size:,} bytes, of which at most {most:,} are read")
+        raise ValueError(f"it has {size:,} bytes, but the limit is {most:,}")
 
 
 def parse_json(content: bytes | str, *, unique: bool = False) -> Any:
-    """Return the content of a stranger's JSON.
+    """Parse JSON from an untrusted source.
 
     Args:
-        content: content of a file.
-        unique: refuse duplicate names in an object, because readers differ in which value they use.
+        content: Content of a file.
+        unique: Refuse duplicate names in an object, because readers differ in which value they use.
 
     Raises:
         ValueError: The content is not JSON, or nests more than `DEEPEST` levels deep.
@@ -148,7 +151,7 @@ def parse_json(content: bytes | str, *, unique: bool = False) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. Raise ValueError for a duplicate name."""
+    """Return a JSON object as a dict, or raise ValueError for a duplicate name."""
     content = dict(pairs)
     if len(content) < len(pairs):
         name, times = Counter(name for name, _ in pairs).most_common(1)[0]
@@ -161,7 +164,7 @@ def _items(container: dict | list) -> Iterable:
 
 
 def read_json(path: Path) -> dict:
-    """Return the content of a JSON file; raise UserError if it cannot be read."""
+    """Return the content of a JSON file, or raise UserError if the file cannot be read."""
     try:
         return parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
@@ -172,16 +175,16 @@ def read_json(path: Path) -> dict:
 def load_arrays(
     path: Path, most: int = LARGEST_ARRAYS, names: Collection[str] | None = None
 ) -> "dict[str, np.ndarray]":
-    """Return the arrays of an .npz file, after checking their sizes in its directory and headers before unpacking.
+    """Read the arrays of an .npz file after checking the sizes in its directory and headers.
 
     Args:
-        path: the file.
-        most: the largest size of all arrays together, in bytes.
-        names: the arrays to read; default: all.
+        path: Path of the file.
+        most: Maximum size of all arrays together, in bytes.
+        names: Names of the arrays to read, or None for all.
 
     Raises:
-        ValueError: The arrays have more than `most` bytes. Damaged files raise OSError, EOFError, KeyError, zlib.error
-            and BadZipFile, too.
+        ValueError: The arrays have more than `most` bytes. Damaged files also raise OSError, EOFError, KeyError,
+            zlib.error and BadZipFile.
     """
     import numpy as np
 
@@ -196,25 +199,25 @@ def load_arrays(
 
 
 def check_members(packed: zipfile.ZipFile, most: int) -> None:
-    """Raise ValueError for an archive that unpacks to more than `most` bytes, or has two members with the same name."""
+    """Raise ValueError if an archive expands to more than `most` bytes, or has two members with the same name."""
     members = packed.infolist()
     if sum(member.file_size for member in members) > most:
         raise ValueError(f"its arrays unpack to more than {most:,} bytes")
     name, times = Counter(member.filename for member in members).most_common(1)[0] if members else ("", 0)
-    if times > 1:  # readers differ in which one they read
-        raise ValueError(f"it has {times} members called {one_line(ascii(name), 100)}")
+    if times > 1:  # programs differ in which of these members they read
+        raise ValueError(f"it has {times} members named {one_line(ascii(name), 100)}")
 
 
 def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raise ValueError if the header of a packed array promises more than the member holds."""
+    """Raise ValueError if the header of a packed array states more bytes than the member contains."""
     with packed.open(member) as file:
         shape, dtype = read_header(file)
     if prod(shape) * dtype.itemsize > member.file_size:
-        raise ValueError(f"{one_line(member.filename, 100)} is smaller than its header says")
+        raise ValueError(f"{one_line(member.filename, 100)} is smaller than its header states")
 
 
 def read_header(file: IO[bytes]) -> "tuple[tuple[int, ...], np.dtype]":
-    """Return (shape, dtype) of a .npy file, and leave the file at the start of its numbers."""
+    """Read (shape, dtype) from the header of a .npy file, and leave the file position at the start of the data."""
     import numpy as np
 
     version = np.lib.format.read_magic(file)
@@ -224,11 +227,11 @@ def read_header(file: IO[bytes]) -> "tuple[tuple[int, ...], np.dtype]":
 
 
 def new_array(path: Path, kind: "DTypeLike", shape: tuple[int, ...]) -> "np.memmap":
-    """Create a .npy file and return its array, memory-mapped. Raise OSError if the disk has no room for all of it."""
+    """Create a .npy file and return its memory-mapped array, or raise OSError if the disk has not enough space."""
     import numpy as np
 
     array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
-    if hasattr(os, "posix_fallocate"):  # otherwise a full disk would kill the process by SIGBUS when a page is written
+    if hasattr(os, "posix_fallocate"):  # otherwise, writing a page on a full disk would kill the process by SIGBUS
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
@@ -244,7 +247,7 @@ def save_arrays(path: Path, **arrays: "np.ndarray") -> None:
 
     # `allow_pickle=False` cannot be used, because numpy 2.0 treats it as the name of an array.
     if objects := [name for name, array in arrays.items() if np.asarray(array).dtype.hasobject]:
-        raise TypeError(f"{path} cannot hold arrays of objects: {', '.join(objects)}")
+        raise TypeError(f"{path} cannot store arrays of Python objects: {', '.join(objects)}")
     buffer, named = BytesIO(), dict[str, Any](arrays)
     np.savez_compressed(buffer, **named)
     write_with(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))

@@ -1,4 +1,4 @@
-"""Hashes of files and of plain data."""
+"""Compute hashes of files and of plain data."""
 
 import json
 import time
@@ -12,11 +12,11 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.storage import cache_folder
 
-SETTLED = 2.0  # seconds since its last change after which a file cannot change again within one clock tick
+SETTLED = 2.0  # seconds after its last change when a file cannot change again within the same clock tick
 
 
 def hash_of(*parts: object) -> str:
-    """Return a hash of the parts' canonical JSON, 16 hexadecimal digits."""
+    """Return a hash of the canonical JSON of `parts`, as 16 hexadecimal digits."""
     return hash_of_text(canonical(parts))
 
 
@@ -26,12 +26,15 @@ def canonical(content: object) -> str:
 
 
 def hash_of_text(text: str) -> str:
-    """Return a hash of a text, 16 hexadecimal digits."""
+    """Return a hash of a text, as 16 hexadecimal digits."""
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file; raise OSError for a pipe too, which might never end."""
+    """Return the SHA-256 of a file, or raise OSError if it is unreadable or not a regular file.
+
+    Reading a pipe might never end.
+    """
     if path.exists() and not path.is_file():
         raise OSError(EINVAL, "is not a regular file", str(path))
     digest = sha256()
@@ -42,20 +45,20 @@ def sha256_of(path: Path) -> str:
 
 
 def known_sha256(path: Path) -> str:
-    """Return `sha256_of` a file, `remembered`."""
+    """Return the SHA-256 of a file, cached by `remembered`."""
     return remembered(["sha256", str(path.resolve())], [path], lambda: sha256_of(path))
 
 
 def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -> str:
-    """Return `compute()`, or its cached result as long as the files do not change.
+    """Return `compute()`, or its cached result if the files have not changed.
 
-    Size and modification time can be the same after a change, but the time of the last change of any kind (ctime),
-    which no program can set, cannot. (Windows has no such time.)
+    A change may leave size and modification time the same, but it always updates the status change time (ctime), which
+    programs cannot set. (Windows has no such time.)
 
     Args:
-        key: name of the result in the cache.
-        files: the files that the result depends on.
-        compute: function that reads the files.
+        key: Name of the result in the cache.
+        files: Files that the result depends on.
+        compute: Function that reads the files.
     """
     state = _state(files)
     note = cache_folder() / "hashes" / f"{hash_of(key)}.json"
@@ -65,7 +68,7 @@ def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -
             return str(kept[-1])
     start = time.time_ns()
     result = compute()
-    # A file changed within one clock tick may change again without a trace, so its result is not kept yet.
+    # A second change within the same clock tick would not be detected, so the result is not cached yet.
     newest = max((max(times) for *_, times in state), default=0)
     if _state(files) == state and start - newest > SETTLED * 1e9:
         with suppress(UserError):  # no writable cache: read again next time
@@ -74,6 +77,6 @@ def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -
 
 
 def _state(files: Sequence[Path]) -> list[tuple[int, int, int, tuple[int, int]]]:
-    """Return (device, inode, size, times of change) of each file."""
+    """Return (device, inode, size, modification and change times) of each file."""
     stats = [path.stat() for path in files]
     return [(stat.st_dev, stat.st_ino, stat.st_size, (stat.st_mtime_ns, stat.st_ctime_ns)) for stat in stats]

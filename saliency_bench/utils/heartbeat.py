@@ -1,9 +1,9 @@
-"""Heartbeats of the processes of a group, so that a stopped process does not make the others wait forever.
+"""Send heartbeats between the processes of a group, so that a stopped process does not make the others wait forever.
 
-The launcher notices a process that died. A process that was stopped or swapped out, or whose machine is gone, does not
-die. The others then wait in a collective operation, whose own timeout would have to be longer than the longest batch.
-Therefore a thread of each process increments a counter in a store that all processes share, whatever is being computed,
-and checks the counters of the others.
+The launcher detects a process that has died. It does not detect a process that was stopped or swapped out, or whose
+machine is unreachable. The other processes then wait in a collective operation, whose own timeout would have to be
+longer than the longest batch. Therefore, a thread of each process regularly increments a counter in a shared store and
+checks the counters of the other processes.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from saliency_bench.utils.messages import show
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-BEAT, SILENCE = 5.0, 300.0  # seconds between two heartbeats; seconds without one until a process is given up
+BEAT, SILENCE = 5.0, 300.0  # seconds between heartbeats; seconds without a heartbeat until a process is given up
 KEY = "saliency-bench/beat/"
 DONE = "done"
 
@@ -39,13 +39,13 @@ def watch_others(rank: int, count: int) -> None:
 
 
 def _finish(store: "Store", rank: int) -> None:
-    """Mark a process as finished, so that the others expect no more heartbeats of it."""
+    """Mark a process as finished, so that the others expect no more heartbeats from it."""
     with suppress(Exception):
         store.set(f"{KEY}{rank}", DONE)
 
 
 def _watch(store: "Store", rank: int, count: int) -> None:
-    """Send heartbeats until another process sends none; then end this process."""
+    """Send heartbeats, and end this process if another process stops sending heartbeats."""
     known: dict[int, bytes] = {}
     seen, last = dict.fromkeys(set(range(count)) - {rank}, monotonic()), monotonic()
     for number in range(2**62):
@@ -56,9 +56,9 @@ def _watch(store: "Store", rank: int, count: int) -> None:
                 if value == DONE.encode() or value != known.get(other):
                     known[other], seen[other] = value, monotonic()
         except Exception as error:
-            if "timeout" in str(error).lower():  # process 0 holds the store, so it is the silent one
+            if "timeout" in str(error).lower():  # process 0 hosts the store, so it is the silent process
                 _give_up([0], rank, count)
-            return  # the store is gone: the run has ended, or the launcher ends it
+            return  # the store has closed: the run has ended, or the launcher is ending it
         if monotonic() - last > SILENCE / 2:  # this process itself was stopped and saw no heartbeats
             seen = dict.fromkeys(seen, monotonic())
         last = monotonic()
@@ -74,6 +74,6 @@ def _give_up(silent: list[int], rank: int, count: int) -> None:
     """
     if rank == min(set(range(count)) - set(silent)):
         names = " and ".join(f"process {other}" for other in silent)
-        why = f"did not respond for {SILENCE:g} s (stopped, or its machine is gone)"
+        why = f"did not respond for {SILENCE:g} s (stopped, or its machine is unreachable)"
         show(f"error: {names} of {count} {why}; start the same command again: complete batches are kept")
     os._exit(2)

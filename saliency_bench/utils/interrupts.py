@@ -1,4 +1,4 @@
-"""Signals: how a command ends on Ctrl-C, SIGTERM and SIGHUP, and what a caller's own signal handlers raise."""
+"""Handle signals: end a command on Ctrl-C, SIGTERM and SIGHUP, and pass on errors of a caller's signal handlers."""
 
 import os
 import signal
@@ -10,15 +10,15 @@ from types import FrameType
 from typing import cast
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-REPEATED = 1.0  # seconds; a terminal and a launcher may send the same signal twice, later ones are meant
+REPEATED = 1.0  # seconds in which a second signal is ignored, because terminal and launcher may both send it
 Handler = Callable[[int, FrameType | None], object]
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal, raised as an exception inside the work.
+    """Exception that is raised when the process receives a signal.
 
     Attributes:
-        number: number of the signal.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int):
@@ -28,13 +28,14 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stopped_by_signals(last_words: Callable[[int], object]) -> Iterator[None]:
-    """Raise `Stopped` inside on Ctrl-C, SIGTERM and SIGHUP; a later signal ends the process at once.
+    """Raise `Stopped` inside the context on Ctrl-C, SIGTERM and SIGHUP. A later signal ends the process at once.
 
-    Ending at once is safe: files are written under a temporary name and renamed, so none is half-written. A signal that
-    is ignored (nohup) or handled by the caller is left alone, and so is everything outside the main thread.
+    Ending at once is safe: files are written under a temporary name and renamed, so no file is half-written. Signals
+    that are ignored (nohup) or handled by the caller are not changed. Outside the main thread, the context has no
+    effect.
 
     Args:
-        last_words: called with the number of the signal before the process ends at once.
+        last_words: Function that is called with the number of the signal before the process ends at once.
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
     numbers = [number for number in SIGNALS if signal.getsignal(number) in usual]
@@ -61,10 +62,10 @@ def stopped_by_signals(last_words: Callable[[int], object]) -> Iterator[None]:
 
 
 class _HandlerError(KeyboardInterrupt):
-    """Carrier of an error from a caller's signal handler past every `except Exception`.
+    """Wrapper around an error of a caller's signal handler that `except Exception` does not catch.
 
     Attributes:
-        error: what the handler raised.
+        error: Error that the handler raised.
     """
 
     def __init__(self, error: BaseException):
@@ -74,10 +75,10 @@ class _HandlerError(KeyboardInterrupt):
 
 @contextmanager
 def handlers_end_work() -> Iterator[None]:
-    """Let an error raised by one of the caller's signal handlers end the work inside and reach the caller unchanged.
+    """Pass errors of the caller's signal handlers to the caller unchanged, which ends the work inside the context.
 
-    Launchers (torchrun) and timeouts install handlers that raise an Exception or SystemExit. Code that guards against
-    faulty explainers and networks would mistake it for such a fault, leave a sample out and carry on.
+    Launchers (torchrun) and timeouts install handlers that raise an Exception or SystemExit. Code that catches errors
+    of explainers and networks would otherwise treat it as such an error, leave a sample out and continue.
     """
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     raising = {number: cast(Handler, handler) for number, handler in handlers.items() if _may_raise(handler)}
@@ -114,7 +115,7 @@ def _carrying(handler: Handler) -> Handler:
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process when its parent process `parent` ends, even if the parent was killed."""
+    """End this process when the parent process with the id `parent` ends, even if the parent was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,6 +1,6 @@
-"""Decide which values of a mask are the object: those that the user chooses, or else the only value besides 0.
+"""Decide which values of a mask are the object: the values that the user chooses, or else the only value besides 0.
 
-This module needs only NumPy, because the modules of `evaluate` apply the same rules; `masks.py` reads pictures.
+This module needs only NumPy, because the modules of `evaluate` apply the same rules. `masks.py` reads mask files.
 """
 
 from collections.abc import Iterable
@@ -11,17 +11,17 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 
-FULL = (1, 255, 65535)  # a mask with only this value covers the whole picture: 1, 8 and 16 bits
-SHOWN = 6  # most values in a message
+FULL = (1, 255, 65535)  # values (1, 8 and 16 bits) of a mask that covers the whole image
+SHOWN = 6  # maximum number of values in a message
 NOT_NUMBERS = "values that are not numbers"
 NONZERO, ALPHA = "nonzero", "alpha"
 
-# A value, ("from", the lowest value), a colour, `NONZERO` or `ALPHA`.
+# A value, ("from", lowest value), a colour, `NONZERO` or `ALPHA`.
 Choice = float | tuple[str, float] | tuple[int, int, int] | str
 
 
 def words_of(given: Any) -> tuple[str, ...]:
-    """Return mask values given as None, a text, a number or several of these as words of `choices`.
+    """Convert mask values (None, a text, a number, or a list of texts and numbers) to words for `choices`.
 
     Raises:
         UserError: A word is not valid.
@@ -36,13 +36,14 @@ def words_of(given: Any) -> tuple[str, ...]:
 
 @cache
 def choices(foreground: str) -> tuple[Choice, ...]:
-    """Parse words separated by spaces into choices of mask values; () if the mask itself defines the object.
+    """Parse words separated by spaces into choices of mask values, or return () for an empty text.
 
-    A word is a value (`255`), a value and all above it (`128+`), a colour (`#ff0000`, `255,0,0` or `red`), `nonzero`
-    (everything but the background), or `alpha` (everything that is not transparent).
+    A word is a value (`255`), a value and all greater values (`128+`), a colour (`#ff0000`, `255,0,0` or `red`),
+    `nonzero` (all pixels except the background), or `alpha` (all pixels that are not transparent). Without choices, the
+    mask itself must define the object.
 
     Raises:
-        UserError: A word is none of these.
+        UserError: A word is not valid.
     """
     return tuple(map(_choice, foreground.split()))
 
@@ -59,13 +60,13 @@ def _choice(word: str) -> Choice:
     except ValueError:
         pass
     raise UserError(
-        f"foreground={word} is not valid; give a value from 0 to {FULL[-1]}, a value and all above it such as 128+, a "
-        "colour such as '#ff0000' or 255,0,0, nonzero, or alpha"
+        f"foreground={word} is not valid; use a value from 0 to {FULL[-1]}, a value and all greater values such as "
+        "128+, a colour such as '#ff0000' or 255,0,0, nonzero, or alpha"
     )
 
 
 def _colour(word: str) -> tuple[int, int, int]:
-    """Return the colour that a word names; raise ValueError if it is not a colour."""
+    """Return the RGB colour that a word names, or raise ValueError if the word is not a colour."""
     if "," in word:
         red, green, blue = map(int, word.split(","))
     else:
@@ -78,7 +79,7 @@ def _colour(word: str) -> tuple[int, int, int]:
 
 
 def spelled(foreground: str) -> str:
-    """Return the canonical spelling of equivalent words: sorted, colours as numbers."""
+    """Return the canonical spelling of a text for `choices`: sorted words, with colours as numbers."""
     return " ".join(sorted({_spelled(choice) for choice in choices(foreground)}))
 
 
@@ -91,13 +92,13 @@ def _spelled(choice: Choice) -> str:
 
 
 def unclear(values: np.ndarray, background: int = 0) -> str:
-    """Return why values do not separate the object from the background; "" if they do.
+    """Return why the values of a mask do not separate the object from the background, or "" if they do.
 
-    They separate them if they are the background and one other value, only the background, or only one of `FULL`.
+    They do if the mask contains the background and one other value, only the background, or only a value of `FULL`.
 
     Args:
-        values: values of a mask, with any shape and dtype.
-        background: the value of the background.
+        values: Values of a mask, with any shape and dtype.
+        background: Value of the background.
     """
     if values.dtype == bool or values.size == 0:
         return ""
@@ -114,6 +115,6 @@ def unclear(values: np.ndarray, background: int = 0) -> str:
 
 
 def in_words(distinct: np.ndarray) -> str:
-    """Format sorted, distinct values: all of them if there are few, else their range."""
+    """Format sorted, distinct values as text: all values if there are few, else their range."""
     few = len(distinct) <= SHOWN
     return ", ".join(f"{value:g}" for value in distinct) if few else f"{distinct[0]:g} to {distinct[-1]:g}"

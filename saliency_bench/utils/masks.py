@@ -1,8 +1,8 @@
-"""Read masks, with the same rules for builds, runs, studies and publishing and without guessing what the object is.
+"""Read masks by the same rules in builds, runs, studies and publishing, without guessing what the object is.
 
-A mask has two values, of which 0 or black is the background, or the user chooses the object (`mask_values.choices`).
-Palette pictures are read by index, a picture of one colour by its alpha, 16-bit and float pictures as they are. Any
-other mask is an `UnreadableError` that lists the values and names the option to choose the object with.
+Either a mask has two values, with 0 or black as the background, or the user chooses the object (`mask_values.choices`).
+Palette images are read by index, images of a single colour by their alpha, and 16-bit and float images by their values.
+Any other mask raises an `UnreadableError` that lists the values and names the option that selects the object.
 """
 
 from typing import Any
@@ -17,45 +17,45 @@ from saliency_bench.utils.pictures import UnreadableError, opened, orientation_o
 DEEP = ("I", "F")  # first letters of modes with more than 8 bits per channel
 LOSSY = ("JPEG", "MPO")
 OFTEN_LOSSY = ("WEBP", "AVIF", "JPEG2000")
-TINT = 2  # largest difference between the channels of a grey pixel in these formats
+TINT = 2  # maximum difference between the channels of a grey pixel in these formats
 PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
 CHOOSE = "choose the object with --foreground"
 
 
 class UnclearMaskError(UnreadableError):
-    """A readable mask that does not define the object; the text gives the reason and the fix."""
+    """Error for a readable mask that does not define the object. The text contains the reason and the fix."""
 
 
 def read_mask(given: Any, size: tuple[int, int], orientation: int = 1, foreground: str = "") -> np.ndarray:
-    """Return bool (H, W): the object in the mask of a picture, turned upright like the picture.
+    """Return the object in the mask of an image, turned upright with the image, bool (H, W).
 
     Args:
-        given: anything that `opened` accepts, or numbers (H, W) as an array, a tensor or lists.
-        size: (height, width) of the upright picture.
-        orientation: the EXIF orientation by which the picture was turned upright, 1 to 8.
-        foreground: words of `mask_values.choices`; "": the mask itself defines the object.
+        given: Any type that `opened` accepts, or numbers (H, W) as an array, a tensor or lists.
+        size: (height, width) of the upright image.
+        orientation: EXIF orientation by which the image was turned upright, 1 to 8.
+        foreground: Words for `mask_values.choices`, or "" if the mask itself defines the object.
 
     Raises:
         UnclearMaskError: The mask does not define the object.
-        UnreadableError: The mask cannot be read, or has another size.
+        UnreadableError: The mask cannot be read, or its size differs from the image's size.
     """
     try:
         stored = _opened(given)
     except UnreadableError as error:
         raise UnreadableError(f"the mask cannot be read: {error}") from None
-    turn = _turn(stored, size, orientation)  # before the values, because resizing turns two values into many
+    turn = _turn(stored, size, orientation)  # checked before the values, because resizing turns two values into many
     return turned(object_in(stored, foreground), turn)
 
 
 def _opened(given: Any) -> Image.Image:
-    """Return a mask as stored.
+    """Open a mask as stored.
 
     Raises:
         UnreadableError: The mask cannot be read.
     """
     if isinstance(given, list | tuple) and any(isinstance(item, dict | Image.Image) for item in given):
-        raise UnreadableError(f"a list of {len(given)} pictures, but a sample has one mask; combine them")
-    if hasattr(given, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
+        raise UnreadableError(f"a list of {len(given)} images, but a sample has one mask; combine them")
+    if hasattr(given, "detach"):  # a tensor, detected without importing torch; numpy has no bfloat16
         given = given.detach().cpu()
         given = (given.float() if given.is_floating_point() else given).numpy()
     if isinstance(given, list | tuple):
@@ -69,16 +69,17 @@ def _opened(given: Any) -> Image.Image:
         if given.ndim == 2 and given.dtype not in (bool, np.uint8, np.uint16):
             given = given.astype(np.int32 if given.dtype.kind in "iu" and given.itemsize < 4 else np.float32)
         if given.ndim != 2 and given.dtype != np.uint8:
-            raise UnreadableError(f"an array of {given.dtype}, shape {given.shape}; give (H, W), or uint8 (H, W, 3)")
+            raise UnreadableError(f"an array of {given.dtype}, shape {given.shape}; use (H, W), or uint8 (H, W, 3)")
         given = Image.fromarray(given) if given.ndim == 2 else given
     return opened(given)
 
 
 def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
-    """Return the EXIF orientation by which a mask is turned to fit its upright picture.
+    """Return the EXIF orientation that turns a mask to fit its upright image.
 
-    This is the mask's own orientation if it has one that fits; else the picture's, if the mask has the size of the file
-    as stored, even if the upright picture has the same size; else 1, if the mask has the size of the upright picture.
+    This is the first of these that applies: the mask's own orientation if the turned mask fits; the orientation of the
+    image if the mask has the size of the image file as stored (even if the upright image has the same size); 1 if the
+    mask has the size of the upright image.
 
     Raises:
         UnreadableError: The mask has any other size.
@@ -89,8 +90,8 @@ def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
         if turn != 1 and (as_it_is[::-1] if turn >= 5 else as_it_is) == size:
             if turn != own_turn and as_it_is == size:
                 complain_once(
-                    "EXIF turns some pictures whose masks may have been drawn on the file as stored or on the upright "
-                    "picture (both have the same size); these masks are turned with their pictures"
+                    "EXIF turns some images whose masks may have been drawn on the file as stored or on the upright "
+                    "image (both have the same size); these masks are turned with their images"
                 )
             return turn
     if as_it_is == size:
@@ -101,7 +102,7 @@ def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
 
 
 def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
-    """Return bool (H, W): the pixels of a mask as stored that are the object.
+    """Return the pixels of a mask as stored that belong to the object, bool (H, W).
 
     Raises:
         UnclearMaskError: The mask does not define the object.
@@ -111,7 +112,7 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
     alpha = _alpha(image)
     codes, background, is_colour = _coded(image, alpha)
     if _is_blurred(stored, codes) and not all(isinstance(each, tuple) and len(each) == 2 for each in chosen or [0]):
-        raise UnclearMaskError(f"a {stored.format} mask with blurred values; save masks as PNG, or give a "
+        raise UnclearMaskError(f"a {stored.format} mask with blurred values; save masks as PNG, or set a "
                                "threshold, such as --foreground 128+ (in Python mask_values=)")  # fmt: skip
     if is_colour and _is_blurred(stored, codes) and (greys := _nearly_grey(image)) is not None:
         codes, background, is_colour = greys, 0, False
@@ -127,10 +128,10 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
 
 
 def _is_blurred(stored: Image.Image, codes: np.ndarray) -> bool:
-    """Return whether the format of a mask changes its values.
+    """Return whether the file format has changed the values of a mask.
 
-    A format with a lossless variant counts as lossy if the file is not known to be lossless and the mask has more than
-    two values.
+    For a format with a lossless variant, this is assumed if the file is not known to be lossless and the mask has more
+    than two values.
     """
     if stored.format in OFTEN_LOSSY and not stored.info.get("lossless"):
         return len(np.unique(codes)) > 2
@@ -138,14 +139,14 @@ def _is_blurred(stored: Image.Image, codes: np.ndarray) -> bool:
 
 
 def _nearly_grey(image: Image.Image) -> np.ndarray | None:
-    """Return the grey values (H, W) of a grey picture that a lossy format tinted slightly; None if it has colours."""
+    """Return the grey values (H, W) of a grey image that a lossy format tinted slightly, or None if it has colours."""
     channels, greys = np.asarray(image.convert("RGB")), np.asarray(image.convert("RGB").convert("L"))
     is_tinted = (channels.max(-1) - channels.min(-1) <= TINT).all()
-    return greys if is_tinted and np.ptp(greys) > 10 * TINT else None  # few dark colours may be class numbers
+    return greys if is_tinted and np.ptp(greys) > 10 * TINT else None  # a few dark colours may be class numbers
 
 
 def _alpha(image: Image.Image) -> np.ndarray | None:
-    """Return the alpha (H, W) of a picture; None if it is the same everywhere."""
+    """Return the alpha channel (H, W) of an image, or None if alpha is constant."""
     if "A" in image.getbands():
         alpha = image.getchannel("A")
     elif "transparency" in image.info and not image.mode.startswith(DEEP):
@@ -157,11 +158,11 @@ def _alpha(image: Image.Image) -> np.ndarray | None:
 
 
 def _coded(image: Image.Image, alpha: np.ndarray | None) -> tuple[np.ndarray, int, bool]:
-    """Return (code of each pixel, code of the background, whether codes are colours, 65536 R + 256 G + B).
+    """Return the code of each pixel, the code of the background, and whether codes are colours (65536 R + 256 G + B).
 
     The background is 0 or black. In a palette it is the index whose colour is black, because programs that write small
-    files reorder colours; without black it is index 0, if there are other indices. If all pixels have one colour and
-    `alpha` varies, alpha is the code.
+    files reorder colours. Without black, it is index 0 if there are other indices. If all pixels have the same colour
+    and alpha varies, alpha is the code.
     """
     if (image.mode in ("1", "L") and alpha is None) or image.mode.startswith(DEEP):
         return np.asarray(image), 0, False
@@ -182,28 +183,28 @@ def _coded(image: Image.Image, alpha: np.ndarray | None) -> tuple[np.ndarray, in
 def _chosen(
     choice: Choice, image: Image.Image, alpha: np.ndarray | None, codes: np.ndarray, background: int, is_colour: bool
 ) -> np.ndarray:
-    """Return bool (H, W): the pixels that a choice of the user selects. Other arguments are as in `object_in`."""
+    """Return the pixels that one of the user's choices selects, bool (H, W)."""
     if choice == NONZERO:
-        if np.isnan(codes).any():  # NaN may mean background or unknown
+        if np.isnan(codes).any():  # NaN may mean "background" or "unknown"
             raise UnclearMaskError(_with_fix(NOT_NUMBERS, codes, is_colour, False))
         return codes != background
     if choice == ALPHA:
         if alpha is None:
-            raise UnclearMaskError("a mask without a varying alpha; give --foreground a value or a colour")
+            raise UnclearMaskError("a mask whose alpha is constant; set --foreground to a value or a colour")
         if reason := unclear(alpha):
             raise UnclearMaskError(_with_fix(f"an alpha with {reason}", alpha, False, False))
         return alpha > 0
     if isinstance(choice, tuple) and len(choice) == 3:
         if image.mode.startswith(DEEP):
-            raise UnclearMaskError("a mask of numbers without colours; give --foreground a value")
+            raise UnclearMaskError("a mask of numbers without colours; set --foreground to a value")
         return (np.asarray(image.convert("RGB")) == choice).all(-1)
     if is_colour:
-        raise UnclearMaskError("a mask of colours without single values; give --foreground a colour")
+        raise UnclearMaskError("a mask of colours without single values; set --foreground to a colour")
     return codes >= choice[1] if isinstance(choice, tuple) else codes == choice
 
 
 def _with_fix(reason: str, codes: np.ndarray, is_colour: bool, has_alpha: bool) -> str:
-    """Return why a mask does not define the object, with its values and the option to choose with."""
+    """Return the message why a mask does not define the object, with its values and the option to set."""
     distinct = np.unique(codes)
     hint = ", or alpha" if has_alpha else ""
     if is_colour:

@@ -1,4 +1,4 @@
-"""One-line warnings through the logger `saliency_bench` of Python's `logging`; commands print them."""
+"""Log one-line warnings with the logger `saliency_bench` of Python's `logging`. Commands print these warnings."""
 
 import logging
 import sys
@@ -18,18 +18,18 @@ def complain(text: str) -> None:
 
 @cache
 def complain_once(text: str) -> None:
-    """Print a message like `complain`, but only once per process."""
+    """Log a one-line warning as `complain` does, but only once per process."""
     complain(text)
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 row", "1,234 rows", "0 repositories"."""
+    """Return a number with its noun, such as "1 row", "1,234 rows" or "0 repositories"."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
 class ShownLines(logging.Handler):
-    """Handler that prints log lines like a command."""
+    """Logging handler that prints log lines as a command does."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line on standard error."""
@@ -38,7 +38,7 @@ class ShownLines(logging.Handler):
 
 @contextmanager
 def lines_shown() -> Iterator[None]:
-    """Show lines like a command, even if a library has configured logging."""
+    """Print log lines as a command does, even if a library has configured logging."""
     before = LOGGER.propagate, LOGGER.handlers
     LOGGER.propagate, LOGGER.handlers = False, [ShownLines()]
     try:

@@ -1,4 +1,4 @@
-"""Rasterise outlines: a pixel is inside if its centre is. Also read the outlines of COCO's JSON."""
+"""Rasterise outlines and read the outlines in COCO's JSON. A pixel is inside an outline if its centre is inside."""
 
 from collections.abc import Sequence
 from math import cos, radians, sin
@@ -10,9 +10,10 @@ Point = tuple[float, float]
 
 
 def polygon(points: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
-    """Return bool (H, W): the pixels inside a polygon with corners [x, y]; overlapping parts of it count as inside.
+    """Return the pixels inside a polygon with corners [x, y], bool (H, W).
 
-    A centre on a left or upper edge is inside, one on a right or lower edge is not, so neighbours share no pixel.
+    Regions where the polygon overlaps itself are inside. A centre on a left or upper edge is inside, and a centre on a
+    right or lower edge is outside, so adjacent polygons share no pixel.
 
     >>> polygon([(1, 0), (3, 0), (3, 2), (1, 2)], 2, 4).astype(int).tolist()
     [[0, 1, 1, 0], [0, 1, 1, 0]]
@@ -22,11 +23,11 @@ def polygon(points: Sequence[Sequence[float]], height: int, width: int) -> np.nd
     """
     corners = np.array([[float(x), float(y)] for x, y in points])
     if len(corners) < 3 or not np.isfinite(corners).all():
-        raise ValueError("an outline with fewer than three points, or not of numbers")
+        raise ValueError("an outline with fewer than three points, or with values that are not numbers")
     start, end = corners, np.roll(corners, -1, axis=0)
     edges = np.ceil(np.clip(np.stack([start[:, 1], end[:, 1]]), 0, height + 1) - 0.5).astype(int)
     first, last = np.clip(edges.min(0), 0, height), np.clip(edges.max(0), 0, height)
-    counts = last - first  # number of row centres that an edge crosses
+    counts = last - first  # number of row centres that each edge crosses
     edge = np.repeat(np.arange(len(corners)), counts)
     row = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts) + first[edge]
     (x, y), (across, down) = start[edge].T, (end - start)[edge].T
@@ -37,7 +38,7 @@ def polygon(points: Sequence[Sequence[float]], height: int, width: int) -> np.nd
 
 
 def box(left: float, top: float, across: float, down: float, angle: float = 0, at: Point | None = None) -> list[Point]:
-    """Return the corners of a box rotated clockwise by an angle in degrees around the point `at`, or its centre."""
+    """Return the corners of a box rotated clockwise by an angle in degrees around `at` (default: the box's centre)."""
     x, y = at or (left + across / 2, top + down / 2)
     c, s = cos(radians(angle)), sin(radians(angle))
     corners = ((left, top), (left + across, top), (left + across, top + down), (left, top + down))
@@ -45,7 +46,7 @@ def box(left: float, top: float, across: float, down: float, angle: float = 0, a
 
 
 def ellipse(centre: Point, radii: Point, angle: float, height: int, width: int) -> np.ndarray:
-    """Return bool (H, W): the pixels of an ellipse rotated clockwise by an angle in degrees.
+    """Return the pixels of an ellipse rotated clockwise by an angle in degrees, bool (H, W).
 
     Raises:
         ValueError: A value is not a number, or a radius is not positive.
@@ -59,9 +60,9 @@ def ellipse(centre: Point, radii: Point, angle: float, height: int, width: int) 
 
 
 def parts_of(segmentation: Any) -> list[Any]:
-    """Return the parts of a COCO outline: flat lists [x, y, x, y ...], or run lengths unchanged.
+    """Return the parts of a COCO outline as flat lists [x, y, x, y ...]. Run lengths are returned unchanged.
 
-    COCO has a list of flat lists; some programs write one flat list, or points as pairs.
+    COCO uses a list of flat lists. Some programs write a single flat list, or points as pairs.
     """
     if not isinstance(segmentation, list | tuple):
         return [segmentation] if segmentation else []
@@ -73,7 +74,7 @@ def parts_of(segmentation: Any) -> list[Any]:
 
 
 def _flat(part: Any) -> Any:
-    """Return a part whose points are pairs as a flat list, and anything else unchanged."""
+    """Convert a list of pairs to a flat list, and return any other value unchanged."""
     pairs = isinstance(part, list | tuple) and part and all(_is_pair(value) for value in part)
     return [number for pair in part for number in pair] if pairs else part
 

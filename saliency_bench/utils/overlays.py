@@ -1,7 +1,8 @@
-"""A saliency map drawn over its picture.
+"""Draw saliency maps over their images.
 
-A map with negative values is drawn around zero, blue below and red above, on a scale that ends at a high percentile of
-its absolute values; any other map is drawn from its smallest to its largest value, where brighter is more important.
+A map with negative values is drawn in blue below zero and red above zero, on a scale that ends at a high percentile of
+its absolute values. Any other map is drawn on a scale from its smallest to its largest value, where brighter means more
+important.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from PIL import Image
 if TYPE_CHECKING:
     from torch import Tensor
 
-STRENGTH = 0.6  # opacity of a map over its picture
+STRENGTH = 0.6  # opacity of a map over its image
 LEVELS = 255  # levels from zero to the end of a scale
-PERCENTILE = 99.0  # of a signed map's absolute values: single pixels of a gradient are far larger than the rest
-ROUNDING = 1e-6  # share of a map's largest absolute value below which negative values do not make it signed
+PERCENTILE = 99.0  # of a signed map's absolute values, because a few pixels of a gradient are far larger than others
+ROUNDING = 1e-6  # negative values below this fraction of a map's largest absolute value do not make the map signed
 
 
 def eight_bit(image: Tensor) -> np.ndarray:
@@ -37,7 +38,7 @@ def scaled(values: np.ndarray) -> np.ndarray:
 
 
 def overlay(image: np.ndarray, values: np.ndarray, strength: float = STRENGTH) -> Image.Image:
-    """Draw a map (h, w) over the picture, uint8 (H, W, 3), in grey."""
+    """Draw a map (h, w) over a grey version of its image, uint8 (H, W, 3)."""
     height, width = image.shape[:2]
     levels = Image.fromarray((LEVELS * scaled(values)).astype(np.float32))
     levels = levels.resize((width, height), Image.Resampling.BILINEAR)
@@ -47,7 +48,10 @@ def overlay(image: np.ndarray, values: np.ndarray, strength: float = STRENGTH) -
 
 
 def heat_map(levels: np.ndarray) -> Image.Image:
-    """Draw `LEVELS` times a `scaled` map (h, w) without a picture, in the colours of `overlay`."""
+    """Draw a map without an image, in the colours of `overlay`.
+
+    `levels` (h, w) is a `scaled` map multiplied by `LEVELS`.
+    """
     signed = bool((levels < 0).any())
     level = (levels + LEVELS) / 2 if signed else levels
     image = Image.fromarray(np.clip(np.round(level), 0, LEVELS).astype(np.uint8)).convert("P")
@@ -57,7 +61,7 @@ def heat_map(levels: np.ndarray) -> Image.Image:
 
 @cache
 def _colours(name: str) -> np.ndarray:
-    """Return the colours (256, 3) in [0, 1] of a colour map of matplotlib."""
+    """Return the colours (256, 3) in [0, 1] of a matplotlib colour map."""
     from matplotlib import colormaps
 
     return colormaps[name](np.arange(256))[:, :3]

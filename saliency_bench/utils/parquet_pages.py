@@ -1,7 +1,8 @@
-"""Measure what a Parquet file unpacks to from the headers of its pages, because the sizes in its footer may be wrong.
+"""Measure the unpacked size of a Parquet file from the headers of its pages, because its footer may state wrong sizes.
 
-A reader allocates the size in the header of a page and unpacks the page into it. PyArrow does not expose these headers.
-They are structs of Thrift's compact protocol (https://github.com/apache/parquet-format); most fields are skipped.
+A reader allocates the size in the header of a page and unpacks the page into this memory. PyArrow does not expose these
+headers. They are structs of Thrift's compact protocol (https://github.com/apache/parquet-format). Most of their fields
+are skipped here.
 """
 
 from collections import Counter
@@ -15,9 +16,9 @@ import pyarrow.parquet as pq
 
 from saliency_bench.utils.files import LARGEST_ARRAYS
 
-MOST_BYTES = 4 * LARGEST_ARRAYS  # bytes that a row group may unpack to
-PREFIXES = 7  # the encoding DELTA_BYTE_ARRAY, in which a page of 1 kB can hold gigabytes of texts
-LONGEST_HEADER = 2**24  # bytes, as in Arrow
+MOST_BYTES = 4 * LARGEST_ARRAYS  # maximum unpacked bytes of a row group
+PREFIXES = 7  # the encoding DELTA_BYTE_ARRAY, with which a page of 1 kB can expand to gigabytes of text
+LONGEST_HEADER = 2**24  # maximum bytes of a header, as in Arrow
 BOOLEANS, BYTE, WHOLE, DOUBLE, BINARY, LISTS, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12  # types of fields
 TYPE, UNPACKED, PACKED, DATA, DATA_2 = 1, 2, 3, 5, 8  # fields of a page header
 VALUES, ENCODING = 1, {DATA: 2, DATA_2: 4}  # fields of the header of a data page
@@ -27,22 +28,22 @@ def check_pages(
     path: Path, about: pq.FileMetaData, columns: Collection[str] | None = None, most: int = MOST_BYTES, *,
     at_once: bool = False,
 ) -> Counter[str]:  # fmt: skip
-    """Check the unpacked size of columns before anything is unpacked.
+    """Check the unpacked size of columns without unpacking them.
 
-    Texts may unpack to `LARGEST_ARRAYS` bytes, and all columns together to `most` bytes.
+    The limit is `LARGEST_ARRAYS` bytes for text and `most` bytes for all columns together.
 
     Args:
         path: Path of the file.
         about: Metadata of the file.
-        columns: Names of the columns that will be read; None for all.
-        most: Most bytes of a row group.
+        columns: Names of the columns that will be read, or None for all.
+        most: Maximum unpacked bytes of a row group.
         at_once: Whether the limits apply to all row groups together.
 
     Returns:
         {column: number of values in its pages}.
 
     Raises:
-        ValueError: The columns unpack to more, contain texts stored as prefixes, or a page header is damaged.
+        ValueError: The columns exceed a limit, contain text stored as prefixes, or a page header is damaged.
     """
     texts = set(text_columns(about))
     values: Counter[str] = Counter()
@@ -65,17 +66,17 @@ def check_pages(
 
 
 def text_columns(about: pq.FileMetaData) -> list[str]:
-    """Return the names of the columns of texts."""
+    """Return the names of the text columns."""
     kinds = ((field.name, field.type) for field in about.schema.to_arrow_schema())
     plain = ((name, kind.value_type if pa.types.is_dictionary(kind) else kind) for name, kind in kinds)
     return [name for name, kind in plain if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
 
 
 def read_checked(path: Path, about: pq.FileMetaData, columns: Collection[str]) -> pa.Table:
-    """Read columns whose pages were checked (`check_pages`) into memory; texts are read as dictionaries.
+    """Read columns whose pages were checked (`check_pages`) into memory. Text is read as dictionaries.
 
     Raises:
-        ValueError: The texts have more bytes than the limit, counting repeated texts.
+        ValueError: The text, including repeated text, exceeds the limit.
     """
     texts = [name for name in text_columns(about) if name in columns]
     table = pq.ParquetFile(path, metadata=about, read_dictionary=texts).read(list(columns))
@@ -84,10 +85,10 @@ def read_checked(path: Path, about: pq.FileMetaData, columns: Collection[str]) -
 
 
 def check_table(path: Path, most: int = MOST_BYTES) -> None:
-    """Check the unpacked size of each row group of a file, and its texts counting repeated ones.
+    """Check the unpacked size of each row group of a file, and of its text including repeated text.
 
     Raises:
-        ValueError: A row group unpacks to more than `most` bytes, or its texts to more than `LARGEST_ARRAYS`.
+        ValueError: A row group expands to more than `most` bytes, or its text to more than `LARGEST_ARRAYS` bytes.
     """
     about = pq.read_metadata(path)
     check_pages(path, about, most=most)
@@ -98,44 +99,44 @@ def check_table(path: Path, most: int = MOST_BYTES) -> None:
 
 
 def check_texts(columns: Iterable[pa.DictionaryArray]) -> None:
-    """Raise ValueError if texts have more bytes than the limit, counting repeated texts."""
+    """Raise ValueError if the text in columns, including repeated text, has more bytes than the limit."""
     sizes = (pc.binary_length(texts.dictionary).cast(pa.int64()).take(texts.indices) for texts in columns)
     if (length := sum(pc.sum(lengths).as_py() or 0 for lengths in sizes)) > LARGEST_ARRAYS:
         raise ValueError(f"its texts have {length:,} bytes, more than the limit of {LARGEST_ARRAYS:,}")
 
 
 def _values(header: dict, column: pq.ColumnChunkMetaData) -> int:
-    """Return the number of values in a page; 0 for a dictionary."""
+    """Return the number of values in a page, which is 0 for a dictionary page."""
     values = 0
     for kind, encoding in ENCODING.items():
         about = header.get(kind, {})
         values += about.get(VALUES, 0)
         if about.get(encoding) == PREFIXES:
             name = column.path_in_schema
-            raise ValueError(f"its column {name} has the encoding DELTA_BYTE_ARRAY, which is not read")
+            raise ValueError(f"its column {name} has the encoding DELTA_BYTE_ARRAY, which is not supported")
     return values
 
 
 def _headers(file: IO[bytes], column: pq.ColumnChunkMetaData) -> list[dict]:
-    """Return the page headers of a column in a row group, from the positions that Arrow reads."""
+    """Return the page headers of a column in a row group, read at the positions that Arrow uses."""
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
         start = column.dictionary_page_offset
     end, headers = start + column.total_compressed_size, []
     if start < 0:
-        raise ValueError("a page starts before the file")
+        raise ValueError("a page starts before the beginning of the file")
     while start < end:
         file.seek(start)
         header = _struct(file, start + LONGEST_HEADER)
         if min(size := header.get(PACKED, -1), header.get(UNPACKED, -1)) < 0:
-            raise ValueError("a header of its pages has no size")
+            raise ValueError("a page header has no size")
         headers.append(header)
         start = file.tell() + size
     return headers
 
 
 def _struct(file: IO[bytes], end: int, depth: int = 0) -> dict:
-    """Return {field number: value} of a struct, with the fields that are whole numbers or structs."""
+    """Read a struct and return {field number: value} for the fields that are integers or structs."""
     fields: dict = {}
     number = 0
     while head := _byte(file, end):
@@ -145,17 +146,17 @@ def _struct(file: IO[bytes], end: int, depth: int = 0) -> dict:
 
 
 def _value(file: IO[bytes], kind: int, end: int, depth: int) -> int | dict | None:
-    """Return a whole number or a struct; skip anything else."""
+    """Read an integer or a struct and return it. Skip values of other types and return None."""
     if depth > len(ENCODING):
-        raise ValueError("a header of its pages nests too deep")
+        raise ValueError("a page header is nested too deeply")
     if kind == STRUCT:
         return _struct(file, end, depth + 1)
     if kind in WHOLE:
         return _whole(file, end)
     if kind in BOOLEANS:
         return None
-    if kind not in (BYTE, DOUBLE, BINARY):  # headers have no lists
-        raise ValueError(f"a header of its pages has a field of the type {kind}")
+    if kind not in (BYTE, DOUBLE, BINARY):  # headers contain no lists
+        raise ValueError(f"a page header has a field of the unknown type {kind}")
     file.seek({BYTE: 1, DOUBLE: 8}.get(kind) or _unsigned(file, end), 1)
     return None
 
@@ -171,10 +172,10 @@ def _unsigned(file: IO[bytes], end: int) -> int:
         number |= ((byte := _byte(file, end)) & 127) << shift
         if byte < 128:
             return number
-    raise ValueError("a header of its pages has a number that does not end")
+    raise ValueError("a page header has a number without an end")
 
 
 def _byte(file: IO[bytes], end: int) -> int:
     if not (byte := file.read(1)) or file.tell() > end:
-        raise ValueError("a header of its pages is cut off")
+        raise ValueError("a page header is truncated")
     return byte[0]

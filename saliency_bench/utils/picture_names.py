@@ -1,8 +1,8 @@
-"""Find the pictures that lists and annotation programs refer to.
+"""Find the images that lists and annotation programs refer to.
 
-They may store paths from other machines, with other parent folders, backslashes, percent escapes or URLs, and Label
-Studio puts eight hexadecimal digits before the name of an upload (`ab12cd34-photo.png`). Some systems store ü as one
-character, others as u and a combining mark; such names are equal here.
+Lists may contain paths from other machines, with other parent folders, backslashes, percent escapes or URLs. Label
+Studio adds eight hexadecimal digits in front of the name of an uploaded file (`ab12cd34-photo.png`). Some systems store
+ü as one character, others as u and a combining mark; the two spellings are treated as equal.
 """
 
 import re
@@ -25,7 +25,7 @@ def stem(name: str) -> str:
 
 
 def ends_of(name: str) -> list[str]:
-    """Return a path and all its ends (without the first folder, the first two ...), longest first."""
+    """Return a path and its shorter ends (without the first folder, without the first two, ...), longest first."""
     parts = name.split("/")
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
@@ -41,22 +41,23 @@ def composed(name: str) -> str:
 
 
 def folders_of(name: str) -> tuple[str, ...]:
-    """Return the folders of a path."""
+    """Return the names of all folders in a path."""
     return PurePosixPath(composed(plain(name))).parts[:-1]
 
 
 class Sides:
-    """Compare the folders of paths in a list with those of the pictures that these paths may refer to."""
+    """Comparison of the folders of paths in a list with the folders of the images that they may refer to."""
 
     def __init__(self, names: Iterable[str], pictures: Iterable[str]):
         self.paths = {folders_of(name) for name in names}
         self.folders = {folder for picture in pictures for folder in folders_of(picture)}
 
     def contradict(self, name: str, picture: str) -> bool:
-        """Return whether the folders show that a path refers to another picture, although the file names are equal.
+        """Return whether a path and an image have contradictory folders, although the file names are equal.
 
-        A path from another machine may have further parent folders. But `dog/1.jpg` does not refer to `cat/1.jpg` if
-        `dog` is the folder of another picture, or if the list also has a path in `cat`. Folders of uploads are ignored.
+        A path from another machine may have additional parent folders. However, `dog/1.jpg` does not refer to
+        `cat/1.jpg` if `dog` is the folder of another image, or if the list also contains a path in `cat`. Folders of
+        uploaded files are ignored.
         """
         here, there = folders_of(name), folders_of(picture)
         further, lacking = set(here) - set(there), set(there) - set(here)
@@ -72,13 +73,13 @@ class Sides:
 
 
 def without_upload(name: str) -> str:
-    """Return a path without the prefix that Label Studio gives uploads."""
+    """Return a path without the prefix that Label Studio adds to uploaded files."""
     folder, slash, last = name.rpartition("/")
     return f"{folder}{slash}{UPLOADED.sub('', last, count=1) if UPLOADED.match(last) else last}"
 
 
 def _forms(name: str) -> Iterator[str]:
-    """Yield the paths that a name may refer to, the most literal first."""
+    """Yield the paths that a name may refer to, with the most literal path first."""
     path = plain(name)
     query = IN_QUERY.search(path)
     for form in dict.fromkeys([path, *([query[1]] if query else []), re.split(r"[?#]", path)[0]]):
@@ -87,13 +88,13 @@ def _forms(name: str) -> Iterator[str]:
 
 
 def _cleaned(name: str) -> str:
-    """Return the last part of a path as Django stores an upload: without spaces and most punctuation."""
+    """Return the file name as Django stores an uploaded file: without spaces and most punctuation."""
     return re.sub(r"[^-\w.]", "", composed(name).rpartition("/")[2].strip().replace(" ", "_"))
 
 
 @dataclass(frozen=True)
 class Meant:
-    """The picture that a name refers to, or "", with the reason and the candidates."""
+    """The image that a name refers to, or "" with the reason and the candidates."""
 
     picture: str = ""
     lacks: str = ""
@@ -101,7 +102,7 @@ class Meant:
 
 
 class PictureNames:
-    """Look up pictures by their path or its end, with, without or with another file extension (.JPG)."""
+    """Index of images by their paths and ends of paths, with any or no file extension."""
 
     def __init__(self, names: Iterable[str]):
         self.names = list(names)
@@ -111,21 +112,21 @@ class PictureNames:
             self.add(name, name)
 
     def add(self, alias: str, name: str) -> None:
-        """Add another path of a picture."""
+        """Add another path for an image."""
         for end in {end for form in (alias, stem(alias)) for end in ends_of(form)}:
             self.known.setdefault(composed(end), []).append(name)
         for form in {_cleaned(alias), _cleaned(stem(alias))}:
             self.cleaned.setdefault(form, []).append(name)
 
     def called(self, given: str) -> list[str]:
-        """Return all pictures with this name."""
+        """Return all images with this name."""
         has_ending = PurePosixPath(given).suffix.lower() in ENDINGS
         form = composed(given)
         exact = self.known.get(form, [])
         return [given] if given in exact else exact or (self.known.get(stem(form), []) if has_ending else [])
 
     def meant(self, given: str) -> list[str]:
-        """Return all pictures that match the longest end of the path that a program wrote."""
+        """Return all images that match the longest possible end of a path that a program wrote."""
         for upload in (False, True):
             for form in map(without_upload, _forms(given)) if upload else _forms(given):
                 for end in filter(None, ends_of(form)):
@@ -136,9 +137,9 @@ class PictureNames:
         return [] if uploaded == last else self.cleaned.get(uploaded) or self.cleaned.get(stem(uploaded), [])
 
     def resolved(self, given: Iterable[str]) -> dict[str, Meant]:
-        """Return the picture of each name. If several names match a picture, the name closest to its path gets it.
+        """Return {name: image}. If several names match an image, the name closest to the image's path is used.
 
-        If two names are equally close, neither gets the picture.
+        If two names are equally close, the image is assigned to neither.
         """
         given = list(given)
         sides = Sides(given, self.names)
@@ -154,13 +155,16 @@ class PictureNames:
         meant = {}
         for name, pictures in matches.items():
             if len(pictures) != 1:
-                meant[name] = Meant(lacks="several pictures" if pictures else "no picture", perhaps=tuple(pictures))
+                meant[name] = Meant(lacks="several images" if pictures else "no image", perhaps=tuple(pictures))
             elif ranks[name] == best[pictures[0]] and times[pictures[0]] == 1:
                 meant[name] = Meant(pictures[0])
             else:
-                meant[name] = Meant(lacks="no picture of its own", perhaps=tuple(pictures))
+                meant[name] = Meant(lacks="no image of its own", perhaps=tuple(pictures))
         return meant
 
     def _rank(self, given: str, picture: str) -> int:
-        """Return how far a name is from a picture's path: 0 equal, 1 other folders or extension, 2 anything else."""
+        """Return how much a name differs from an image's path.
+
+        The result is 0 for equal, 1 for other folders or another extension, and 2 for any other difference.
+        """
         return 0 if plain(given) == picture else 1 if picture in self.called(plain(given)) else 2

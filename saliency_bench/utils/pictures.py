@@ -1,17 +1,17 @@
-"""Reading untrusted pictures. The only exception is `UnreadableError`, whose text is the reason for the build log.
+"""Read untrusted images. The only exception is `UnreadableError`, whose text is the reason for the build log.
 
-One rule converts every picture to 8-bit RGB (`open_rgb`): a file, bytes, an array, a PIL image or one of `datasets`.
+`open_rgb` converts any image (a file, bytes, an array, a PIL image or an image of `datasets`) to 8-bit RGB:
 
-    more than 8 bits, one channel    grey, scaled from the 1st to the 99th percentile of the picture's own values
+    more than 8 bits, one channel    grey, scaled from the 1st to the 99th percentile of the image's own values
     16 bits, several channels        the upper 8 bits, as Pillow reads such a file
     alpha, a transparent colour      dropped; premultiplied colours are first divided by alpha
     palette, grey, CMYK, LAB, ...    as Pillow converts them; colour profiles (ICC) are not applied
     several frames                   the first frame of a file, the current frame of a PIL image
     EXIF orientation                 applied
 
-Cameras store turned pictures and say so in EXIF: orientation 1 is upright, 2 to 8 are mirrored or turned, and anything
-else (0, or EXIF that cannot be read) counts as upright. `read` turns the picture; what was drawn on the file as stored
-(a mask, a box) is turned with it by `turned` and `turned_box`.
+Cameras may store an image turned and record this in EXIF. Orientation 1 is upright, and 2 to 8 are mirrored or turned.
+Other values (0, or unreadable EXIF) are treated as upright. `read` turns the image upright. `turned` and `turned_box`
+turn masks and boxes that were drawn on the file as stored.
 """
 
 import warnings
@@ -27,7 +27,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError, features
 from saliency_bench.errors import one_line
 from saliency_bench.utils.files import read_bytes
 
-AVIF = ("AVIF",) if "avif" in features.modules and features.check("avif") else ()  # not in every Pillow
+AVIF = ("AVIF",) if "avif" in features.modules and features.check("avif") else ()  # optional in Pillow
 # None of these decoders runs an external program, and all formats are recognised by their first bytes.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "PCX", "QOI", "SGI", *AVIF)
 ENDINGS = (
@@ -38,10 +38,10 @@ ENDINGS = (
 SUFFIXES = {"JPEG": ".jpg", "PNG": ".png"}
 ORIENTATION = 0x0112
 MAX_PIXELS = 64_000_000
-WINDOW = (1, 99)  # percentiles of the values of a picture of more than 8 bits, which are shown black and white
+WINDOW = (1, 99)  # percentiles that become black and white in an image of more than 8 bits
 ROWS = 256  # rows converted to float64 at a time
-LARGEST = 2**29  # bytes of a file: so many pixels without compression, and to spare
-FLIPS = {  # orientation: rows reversed, columns reversed; from 5 on rows and columns are then exchanged
+LARGEST = 2**29  # maximum bytes of a file, more than the largest allowed image needs without compression
+FLIPS = {  # orientation: (rows reversed, columns reversed); from 5 on, rows and columns are then exchanged
     1: (False, False),
     2: (False, True),
     3: (True, True),
@@ -54,20 +54,20 @@ FLIPS = {  # orientation: rows reversed, columns reversed; from 5 on rows and co
 
 
 class UnreadableError(ValueError):
-    """A file that is not a usable picture; the text says why."""
+    """Error for a file that is not a valid image. The text contains the reason."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An encoded upright RGB picture.
+    """An encoded upright RGB image.
 
     Attributes:
-        data: the encoded bytes.
-        suffix: the matching suffix of a file.
-        width: width in pixels.
-        height: height in pixels.
-        orientation: the EXIF orientation (1 to 8) of the file it was read from.
-        is_windowed: whether the file has more than 8 bits per channel, of which `windowed` shows a part.
+        data: Encoded bytes.
+        suffix: File extension for the encoding.
+        width: Width in pixels.
+        height: Height in pixels.
+        orientation: EXIF orientation (1 to 8) of the original file.
+        is_windowed: Whether the original file has more than 8 bits per channel, so that `windowed` scaled its values.
     """
 
     data: bytes
@@ -79,28 +79,28 @@ class Picture:
 
     @property
     def stored(self) -> tuple[int, int]:
-        """(height, width) of the file as stored, before EXIF turned it."""
+        """Size (height, width) of the file as stored, before EXIF turned the image."""
         return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
 def read(path: Path, *, deep: bool = False) -> Picture:
-    """Read a picture file in the form stored in a dataset.
+    """Read an image file in the form stored in a dataset.
 
-    An upright RGB JPEG or PNG keeps its bytes; anything else (GIF, palette, grey, CMYK, alpha, EXIF rotation) becomes a
-    lossless PNG of the result of `rgb`.
+    The bytes of an upright RGB JPEG or PNG are not changed. Any other image (GIF, palette, grey, CMYK, alpha, EXIF
+    rotation) is converted with `rgb` and encoded as a lossless PNG.
 
     Args:
-        path: path of the file.
-        deep: also accept pictures with more than 8 bits, and scale them with `windowed`.
+        path: Path of the file.
+        deep: Whether to accept images with more than 8 bits, which are scaled with `windowed`.
 
     Raises:
-        UnreadableError: The file is not a usable picture.
+        UnreadableError: The file is not a valid image.
     """
     return picture_of(file_bytes(path), deep=deep)
 
 
 def picture_of(data: bytes, *, deep: bool = False) -> Picture:
-    """Return the result of `read` for the bytes of a file."""
+    """Read an image as `read` does, from the bytes of a file."""
     image = decode(data, deep=deep)
     orientation = orientation_of(image)
     if orientation == 1 and is_plain(image):
@@ -110,14 +110,20 @@ def picture_of(data: bytes, *, deep: bool = False) -> Picture:
 
 
 def turned(values: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn an array (H, W, ...) drawn on a file as stored to how EXIF shows it; (W, H, ...) from orientation 5 on."""
+    """Turn an array (H, W, ...) that was drawn on a file as stored according to EXIF.
+
+    From orientation 5 on, the shape of the result is (W, H, ...).
+    """
     rows, columns = FLIPS[orientation]
     values = values[:: -1 if rows else 1, :: -1 if columns else 1]
     return np.ascontiguousarray(values.swapaxes(0, 1) if orientation >= 5 else values)
 
 
 def turned_box(box: list[float], orientation: int, height: int, width: int) -> list[float]:
-    """Turn a box [xmin, ymin, xmax, ymax], counted from 1 in a file stored as (height, width), as EXIF shows it."""
+    """Turn a box [xmin, ymin, xmax, ymax] that was drawn on a file as stored according to EXIF.
+
+    Pixels are counted from 1, and (height, width) is the size of the file as stored.
+    """
     left, top, right, bottom = box
     rows, columns = FLIPS[orientation]
     if columns:
@@ -128,18 +134,20 @@ def turned_box(box: list[float], orientation: int, height: int, width: int) -> l
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turn an image according to EXIF; if EXIF is damaged, leave it as stored, like viewers do."""
+    """Turn an image according to EXIF. If EXIF is damaged, return the image as stored, as image viewers do."""
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # damaged EXIF raises many kinds of errors
+    except Exception:  # damaged EXIF raises errors of many types
         return image
 
 
 def values(path: Path) -> np.ndarray:
-    """Return the pixel values (H, W) of a one-channel picture such as a trimap; palette indices if it has a palette.
+    """Return the pixel values (H, W) of an image with one channel, such as a trimap.
+
+    For an image with a palette, the values are palette indices.
 
     Raises:
-        UnreadableError: The file is not a usable picture of one channel.
+        UnreadableError: The file is not a valid image with one channel.
     """
     image = decode(file_bytes(path))
     if image.mode not in ("1", "L", "P"):
@@ -148,7 +156,11 @@ def values(path: Path) -> np.ndarray:
 
 
 def file_bytes(path: Path) -> bytes:
-    """Return the bytes of a picture file; raise UnreadableError for more than `LARGEST`, a pipe and the like."""
+    """Return the bytes of an image file.
+
+    Raises:
+        UnreadableError: The file cannot be read, is not a regular file, or has more than `LARGEST` bytes.
+    """
     try:
         return read_bytes(path, LARGEST)
     except (OSError, ValueError) as error:
@@ -157,11 +169,14 @@ def file_bytes(path: Path) -> bytes:
 
 
 def decode(data: bytes, *, deep: bool = False) -> Image.Image:
-    """Decode a picture completely, so that a truncated file is detected here; raise UnreadableError if that fails.
+    """Decode an image completely, so that a truncated file is detected.
 
     Args:
-        data: the encoded picture.
-        deep: also accept pictures with more than 8 bits.
+        data: Encoded image.
+        deep: Whether to accept images with more than 8 bits.
+
+    Raises:
+        UnreadableError: The image cannot be decoded.
     """
     if not data:
         raise UnreadableError("empty file")
@@ -177,7 +192,7 @@ def decode(data: bytes, *, deep: bool = False) -> Image.Image:
         raise UnreadableError("not an image") from None
     except Image.DecompressionBombError:
         raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels") from None
-    except Exception as error:  # decoders raise many kinds of errors on damaged files
+    except Exception as error:  # decoders raise errors of many types on damaged files
         raise UnreadableError(f"damaged image ({one_line(error)})") from None
     if is_deep(image) and not deep:
         raise UnreadableError(f"has pixels of type {image.mode}, not 8 bits per channel")
@@ -190,17 +205,17 @@ def is_deep(image: Image.Image) -> bool:
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Return a decoded picture upright and in RGB; see the module docstring.
+    """Return a decoded image upright and in RGB, converted as described in the module docstring.
 
     Raises:
-        UnreadableError: Pillow cannot convert the picture, or all its values are NaN.
+        UnreadableError: Pillow cannot convert the image, or all its values are NaN.
     """
     orientation = orientation_of(image) or 1
     try:
         if is_deep(image):
             image = Image.fromarray(windowed(np.asarray(image)))
             image.getexif()[ORIENTATION] = orientation
-        image = image.convert("LA") if image.mode == "La" else image  # Pillow converts "RGBa" in one step
+        image = image.convert("LA") if image.mode == "La" else image  # for "RGBa", Pillow needs no extra step
         return upright(image).convert("RGB")
     except UnreadableError:
         raise
@@ -209,7 +224,7 @@ def rgb(image: Image.Image) -> Image.Image:
 
 
 def windowed(values: np.ndarray) -> np.ndarray:
-    """Scale numbers (H, W) to uint8, from the lower to the upper of their percentiles `WINDOW`.
+    """Scale numbers (H, W) to uint8, so that the two percentiles `WINDOW` become 0 and 255.
 
     Raises:
         UnreadableError: No value is finite.
@@ -220,7 +235,7 @@ def windowed(values: np.ndarray) -> np.ndarray:
         raise UnreadableError("has no finite value")
     low, high = map(float, np.percentile(known, WINDOW))
     grey = np.empty(values.shape, np.uint8)
-    # A few rows at a time: in float64 a picture of 60 million pixels, a file of 100 kB, would take two gigabytes.
+    # Convert a few rows at a time: in float64, an image of 60 million pixels (a file of 100 kB) would need 2 GB.
     for first in range(0, len(values), ROWS):
         rows = values[first : first + ROWS].astype(np.float64)
         with np.errstate(over="ignore"):  # infinities overflow
@@ -230,55 +245,56 @@ def windowed(values: np.ndarray) -> np.ndarray:
 
 
 def orientation_of(image: Image.Image) -> int | None:
-    """Return the EXIF orientation, 1 to 8; 1 for other values, None if EXIF cannot be read."""
+    """Return the EXIF orientation from 1 to 8, or None if EXIF cannot be read. Invalid values are returned as 1."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = image.getexif().get(ORIENTATION, 1)
         return int(value) if value in FLIPS else 1
-    except Exception:  # damaged EXIF raises many kinds of errors
+    except Exception:  # damaged EXIF raises errors of many types
         return None
 
 
 def _refuse_giant(image: Image.Image) -> None:
-    """Check the size in the header: a small file that unpacks to gigabytes is rejected before it is decoded."""
+    """Raise UnreadableError if the header states too many pixels, because a small file may expand to gigabytes."""
     if image.width * image.height > MAX_PIXELS:
         raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels")
 
 
 def is_plain(image: Image.Image) -> bool:
-    """Return whether a file can be stored in a dataset unchanged: RGB without alpha, one frame, JPEG or PNG."""
+    """Return whether a dataset can store an image unchanged: a JPEG or PNG in RGB with one frame, without alpha."""
     one_frame = getattr(image, "n_frames", 1) == 1
     return image.format in SUFFIXES and image.mode == "RGB" and one_frame and "transparency" not in image.info
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Encode uint8 (H, W, 3), uint8 (H, W), or bool (H, W), which becomes 0 and 255, as PNG."""
+    """Encode an image, uint8 (H, W, 3) or uint8 (H, W), or a mask, bool (H, W), as PNG. A mask becomes 0 and 255."""
     buffer = BytesIO()
     Image.fromarray(pixels.astype(np.uint8) * 255 if pixels.dtype == bool else pixels).save(buffer, format="png")
     return buffer.getvalue()
 
 
 def open_rgb(picture: Any) -> Image.Image:
-    """Return a picture upright and in RGB; see the module docstring.
+    """Return an image upright and in RGB, converted as described in the module docstring.
 
     Args:
-        picture: a PIL image, a path, the bytes of a file, an undecoded image of `datasets`, or an array: (H, W) of any
-            numbers, scaled if they have more than 8 bits, or uint8 or uint16 with 1 to 4 channels (H, W, C).
+        picture: A PIL image, a path, the bytes of a file, an undecoded image of `datasets`, or an array. An array is
+            (H, W) of any numbers, which are scaled if they have more than 8 bits, or uint8 or uint16 (H, W, C) with 1
+            to 4 channels.
 
     Raises:
-        UnreadableError: The picture is anything else, or cannot be read.
+        UnreadableError: The value has another type, or cannot be read.
     """
     return rgb(opened(picture))
 
 
 def _from_array(values: np.ndarray) -> Image.Image:
-    """Return an array as an image with 8 bits per channel."""
+    """Convert an array to an image with 8 bits per channel."""
     values = values[..., 0] if values.ndim == 3 and values.shape[2] == 1 else values
     is_colour = values.ndim == 3 and 2 <= values.shape[2] <= 4 and values.dtype in (np.uint8, np.uint16)
     if 0 in values.shape or not (is_colour or (values.ndim == 2 and values.dtype.kind in "buif")):
         raise UnreadableError(
-            f"an array of {values.dtype}, shape {values.shape}; give grey (H, W), or uint8 from 0 to 255 (H, W, 3)"
+            f"an array of {values.dtype}, shape {values.shape}; use grey (H, W), or uint8 from 0 to 255 (H, W, 3)"
         )
     if values.dtype == bool:
         values = values * np.uint8(255)
@@ -288,7 +304,7 @@ def _from_array(values: np.ndarray) -> Image.Image:
 
 
 def _is_lossless_webp(content: bytes) -> bool:
-    """Return whether the first picture of a WebP file is lossless, that is, stored in a VP8L chunk."""
+    """Return whether the first image of a WebP file is lossless, that is, stored in a VP8L chunk."""
     place = 12
     while content[:4] == b"RIFF" and content[8:12] == b"WEBP" and place < len(content):
         if content[place : place + 4] in (b"VP8L", b"VP8 "):
@@ -299,10 +315,10 @@ def _is_lossless_webp(content: bytes) -> bool:
 
 
 def opened(picture: Any) -> Image.Image:
-    """Decode anything that `open_rgb` accepts, in its own mode and orientation.
+    """Decode any value that `open_rgb` accepts, without changing its mode and orientation.
 
     Raises:
-        UnreadableError: The picture is anything else, or cannot be read.
+        UnreadableError: The value has another type, or cannot be read.
     """
     if isinstance(picture, np.ndarray):
         picture = _from_array(picture)
@@ -315,12 +331,12 @@ def opened(picture: Any) -> Image.Image:
         picture = decode(picture, deep=True)
         picture.info |= {"lossless": True} if is_lossless else {}
     if not isinstance(picture, Image.Image):
-        raise UnreadableError("no picture" if picture is None else f"{type(picture).__name__} is not a picture")
+        raise UnreadableError("no image" if picture is None else f"{type(picture).__name__} is not an image")
     if 0 in picture.size:
         raise UnreadableError("has no pixels")
     _refuse_giant(picture)
     try:
-        picture.load()  # an opened file is decoded only now
+        picture.load()  # Pillow decodes an opened file only here
     except Exception as error:
         raise UnreadableError(f"damaged image ({one_line(error)})") from None
     return picture

@@ -1,8 +1,8 @@
-"""Bounded parser for plain YAML, which reads every YAML file of the package.
+"""Parse plain YAML within limits. The package reads all YAML files with this parser.
 
-A few hundred bytes of aliases or merge keys can stand for gigabytes, deep nesting crashes the parser, and scalars
-(dates, integers of thousands of digits) raise errors of many kinds. Nodes are counted before any value is built, and
-the nodes of an alias are counted each time it is used.
+A few hundred bytes of aliases or merge keys can expand to gigabytes, deep nesting crashes the parser, and scalars
+(dates, integers of thousands of digits) raise errors of many types. Nodes are therefore counted before any value is
+built. The nodes of an alias are counted each time the alias is used.
 """
 
 from collections import Counter
@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 from saliency_bench.errors import one_line
 from saliency_bench.utils.files import DEEPEST
 
-if TYPE_CHECKING:  # most commands need no YAML
+if TYPE_CHECKING:  # yaml is imported on use, because most commands need no YAML
     import yaml
 
-MOST_NODES = 100_000  # values that aliases may repeat; a file's own values are bounded by its size
+MOST_NODES = 100_000  # maximum number of values that aliases repeat; other values are limited by the size of the file
 LARGEST_NUMBER = 2**64
 
 
 def parse_yaml(content: bytes | str, *, aliases: bool = True, texts: bool = False) -> Any:
-    """Return the content of plain YAML.
+    """Parse plain YAML.
 
     Args:
-        content: the content of a file.
-        aliases: allow values that refer to other values; False for files of strangers.
-        texts: keep every scalar as a text, so that `no` is a name and not False.
+        content: Content of a file.
+        aliases: Whether to allow values that refer to other values. False for untrusted files.
+        texts: Whether to return every scalar as text, so that `no` is a name and not False.
 
     Raises:
-        ValueError: The content is not YAML, is too large or too deep, has an impossible value such as the day
-            2001-99-99, or has a duplicate key (YAML itself would keep the last value).
+        ValueError: The content is not YAML, is too large or nested too deeply, has an impossible value such as the date
+            2001-99-99, or has a duplicate key (YAML itself would use the last value).
     """
     import yaml
 
@@ -38,15 +38,15 @@ def parse_yaml(content: bytes | str, *, aliases: bool = True, texts: bool = Fals
     try:
         _check_nodes(content, base, aliases)
         return yaml.load(content, _unique_keys(base))
-    except Exception as error:  # decoders of scalars raise many kinds: ValueError, OverflowError, AttributeError
+    except Exception as error:  # scalars raise errors of many types: ValueError, OverflowError, AttributeError
         text = one_line(error, 250).replace('in "<unicode string>", ', "").replace('in "<byte string>", ', "")
         if not isinstance(error, ValueError | yaml.YAMLError):
-            text = f"a value does not fit its tag ({type(error).__name__}: {text})"
+            text = f"a value does not match its tag ({type(error).__name__}: {text})"
         raise ValueError(text) from error
 
 
 def _check_nodes(content: bytes | str, loader: Any, aliases: bool) -> None:
-    """Raise ValueError if aliases repeat too many nodes, nodes nest too deep, or aliases are used but not allowed."""
+    """Raise ValueError if aliases repeat too many nodes or are not allowed, or if nodes are nested too deeply."""
     import yaml
 
     sizes: dict[str, int] = {}  # {anchor: nodes below it, with aliases expanded}
@@ -57,7 +57,7 @@ def _check_nodes(content: bytes | str, loader: Any, aliases: bool) -> None:
             if not aliases:
                 raise ValueError(f"it has the alias *{event.anchor}; write out the value instead")
             if event.anchor not in sizes:
-                raise ValueError(f"the alias *{event.anchor} refers to no finished value before it")
+                raise ValueError(f"the alias *{event.anchor} does not refer to a complete value before it")
             nodes += sizes[event.anchor]
             repeated += sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
@@ -74,12 +74,12 @@ def _check_nodes(content: bytes | str, loader: Any, aliases: bool) -> None:
         if repeated > MOST_NODES:
             raise ValueError(f"its aliases repeat more than {MOST_NODES:,} values")
         if len(level) > DEEPEST:
-            raise ValueError(f"it nests more than {DEEPEST} levels deep")
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
 
 
 @cache
 def _unique_keys(base: Any) -> Any:
-    """Return a loader that rejects duplicate keys and integers with an absolute value of 2**64 or more."""
+    """Return a subclass of a loader that rejects duplicate keys and integers of magnitude 2**64 or more."""
     import yaml
 
     class UniqueKeys(base):

@@ -1,4 +1,4 @@
-"""Several processes started by torchrun or accelerate: each computes a share, the main one decides for all."""
+"""Coordinate processes started by torchrun or accelerate: each computes a share, and the main process decides."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,15 +16,15 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.heartbeat import watch_others
 
-# A finished process waits for the others, however long they take. The launcher notices a process that died, and
-# `heartbeat` notices one that was stopped.
+# A finished process waits for the others without a time limit. The launcher detects a process that has died, and
+# `heartbeat` detects a process that was stopped.
 PATIENCE = timedelta(days=30)
 
 T = TypeVar("T")
 
 
 class ProcessGroup(Protocol):
-    """Processes that share the batches of a run, such as accelerate's Accelerator for all launched processes."""
+    """Protocol of a group of processes that share the batches of a run, such as accelerate's Accelerator."""
 
     device: torch.device
     num_processes: int
@@ -33,12 +33,12 @@ class ProcessGroup(Protocol):
     is_local_main_process: bool
 
     def wait_for_everyone(self) -> None:
-        """Wait until all processes have come here."""
+        """Wait until all processes have called this method."""
 
 
 @dataclass
 class Alone:
-    """One of several processes that computes a run alone, while the others compute other runs."""
+    """Process group of a single process that computes a run alone, while other processes compute other runs."""
 
     device: torch.device
     num_processes: int = 1
@@ -47,11 +47,11 @@ class Alone:
     is_local_main_process: bool = True
 
     def wait_for_everyone(self) -> None:
-        """Return at once, because no other process takes part."""
+        """Return at once, because the group has no other process."""
 
 
 def accelerator_on(device: str | None) -> Accelerator:
-    """Return the process group of this process; raise UserError for an unavailable device."""
+    """Return the process group of this process, or raise UserError if the device is unavailable."""
     waiting = InitProcessGroupKwargs(timeout=PATIENCE)
     accelerator = Accelerator(cpu=device_of(device).type == "cpu", kwargs_handlers=[waiting])
     _watch_once(accelerator.process_index, accelerator.num_processes)
@@ -69,8 +69,8 @@ def agreed(accelerator: ProcessGroup, decide: Callable[[], T]) -> T:
     """Call `decide` in the main process and return its result in every process.
 
     Raises:
-        UserError: In the main process, the error of `decide`; the others exit without a message. In all processes, if
-            one was lost.
+        UserError: `decide` raised this error in the main process, and the other processes exit without a message; or a
+            process has ended.
     """
     if accelerator.num_processes == 1:
         return decide()
@@ -91,14 +91,14 @@ def agreed(accelerator: ProcessGroup, decide: Callable[[], T]) -> T:
 
 
 def wait_for_all(accelerator: ProcessGroup) -> None:
-    """Wait until all processes are here; raise UserError if one was lost."""
+    """Wait until all processes have called this function, or raise UserError if a process has ended."""
     with _none_lost():
         accelerator.wait_for_everyone()
 
 
 @contextmanager
 def _none_lost() -> Iterator[None]:
-    """Turn torch's error for a process that has ended into a UserError of one line."""
+    """Convert torch's error for a process that has ended to a one-line UserError."""
     try:
         yield
     except RuntimeError as error:

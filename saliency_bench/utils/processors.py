@@ -1,4 +1,4 @@
-"""The processors of this machine."""
+"""Count the CPU cores of this machine."""
 
 import os
 

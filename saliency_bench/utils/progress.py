@@ -1,4 +1,4 @@
-"""Progress: a live bar on a terminal or in a notebook, a line every 30 seconds in a log; or silence."""
+"""Show progress as a live bar on a terminal or in a notebook, or as a line every 30 seconds in a log."""
 
 import os
 import sys
@@ -11,18 +11,18 @@ from typing import Any
 from tqdm import tqdm
 
 EVERY = 30  # seconds between two lines of a log
-# `datasets`, `transformers` and `huggingface_hub` read these when they are imported.
+# `datasets`, `transformers` and `huggingface_hub` read these variables when they are imported.
 NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 _silent = False
 
 
 def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any) -> tqdm:
-    """Return a tqdm bar on standard error, or a widget in a notebook; TQDM_DISABLE=1 turns all of them off.
+    """Return a tqdm progress bar on standard error, or a widget in a notebook. TQDM_DISABLE=1 disables all bars.
 
     Args:
-        iterable: the iterable; None for a bar that is advanced manually.
-        shown: whether to show it.
-        **options: tqdm's (desc, unit, total ...).
+        iterable: Iterable to follow, or None for a bar that is advanced manually.
+        shown: Whether to show the bar.
+        **options: Options of tqdm (desc, unit, total ...).
     """
     if _silent or not shown:
         return tqdm(iterable, disable=True, **options)
@@ -31,7 +31,7 @@ def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any)
 
 
 def step(line: str) -> None:
-    """Print a line on standard error about long work, unless `silent`."""
+    """Print a line about a long operation on standard error, except inside `silent`."""
     if not _silent:
         tqdm.write(line, file=sys.stderr)
 
@@ -42,7 +42,7 @@ def _in_notebook() -> bool:
 
 
 def _notebook_bar() -> type[tqdm]:
-    """Return a widget; without ipywidgets, about which `tqdm` would warn, a bar of text."""
+    """Return the class of a notebook widget, or of a text bar if ipywidgets is missing (tqdm would print a warning)."""
     with warnings.catch_warnings(action="ignore"):
         from tqdm.auto import tqdm as kind
     return kind
@@ -50,7 +50,7 @@ def _notebook_bar() -> type[tqdm]:
 
 @contextmanager
 def without_bars(enabled: bool = True) -> Iterator[None]:
-    """Hide bars and progress lines of all calls inside, if `enabled`."""
+    """Hide the bars and progress lines of all calls inside the context, if `enabled`."""
     global _silent
     before, _silent = _silent, _silent or enabled
     try:
@@ -61,7 +61,7 @@ def without_bars(enabled: bool = True) -> Iterator[None]:
 
 @contextmanager
 def silent(enabled: bool = True) -> Iterator[None]:
-    """Print nothing on standard output and show no bars, if `enabled`; warnings and errors appear as usual."""
+    """Print nothing on standard output and show no bars, if `enabled`. Warnings and errors are printed as usual."""
     if not enabled:
         yield
         return
@@ -71,7 +71,7 @@ def silent(enabled: bool = True) -> Iterator[None]:
 
 
 class _Lines(tqdm):
-    """Lines instead of a redrawn bar: at the start, every `EVERY` seconds, and at the end."""
+    """Progress bar for logs that prints a line at the start, every `EVERY` seconds, and at the end."""
 
     disable: bool
 
@@ -80,7 +80,7 @@ class _Lines(tqdm):
         super().__init__(*args, **options | {"mininterval": EVERY, "leave": True, "ascii": True})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-        """Print a line if the last one is `EVERY` seconds old; the arguments are tqdm's and unused."""
+        """Print a line if the last line is `EVERY` seconds old. The arguments are required by tqdm and not used."""
         now = time.monotonic()
         if now - self._written >= EVERY:
             self._write(now)
@@ -90,14 +90,14 @@ class _Lines(tqdm):
         """Print the last line."""
         if not self.disable:
             self._write(time.monotonic())
-            self.disable = True  # nothing is left to draw
+            self.disable = True  # the last line was printed
             self._decr_instances(self)
 
     def _write(self, now: float) -> None:
-        """Print a line, unless it would be the same again."""
+        """Print a line unless it equals the previous line."""
         if (line := str(self)) != self._last:
-            # Ignore a closed reader: an error here would leave tqdm's lock held by this thread, and all others waiting
-            # for it.
+            # Ignore a closed reader. After an error here, this thread would still hold tqdm's lock, and all other
+            # threads would wait forever.
             with suppress(OSError):
                 print(line, file=sys.stderr, flush=True)
         self._written, self._last = now, line

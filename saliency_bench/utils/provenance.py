@@ -1,4 +1,4 @@
-"""Library versions and hardware of a run. They are not part of a cell's identity."""
+"""Record the library versions and hardware of a run. They are not part of a cell's identity."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ LIBRARIES = ("accelerate", "datasets", "evaluate", "numpy", "pillow", "pyarrow",
 
 
 def provenance(device: torch.device, plugins: Iterable[str] = ()) -> dict:
-    """Return {item: its version or name} for this package, its libraries, its plugins, and this machine."""
+    """Return {item: version or name} for this package, its libraries, its plugins, and this machine."""
     gpu = device.type == "cuda"
     return {
         "saliency_bench": saliency_bench.__version__,

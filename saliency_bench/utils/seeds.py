@@ -1,7 +1,7 @@
-"""Random numbers that are equal on every machine and with every library version.
+"""Generate random numbers that are equal on every machine and with every library version.
 
-Seeds are hashes of their purpose: (run seed, sample id, purpose). Streams are SplitMix64 (Steele, Lea and Flood,
-2014) in unsigned 64-bit integers, so nothing depends on the generator of a library.
+A seed is a hash of (run seed, sample id, purpose). The generator is SplitMix64 (Steele, Lea and Flood, 2014) in
+unsigned 64-bit integers, so the numbers do not depend on the generator of a library.
 """
 
 from hashlib import blake2b
@@ -16,13 +16,13 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def seed_of(*parts: object) -> int:
-    """Hash the text of the parts to an integer in [0, 2^63)."""
+    """Hash the text of `parts` to an integer in [0, 2^63)."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def random_bits(seed: int, count: int) -> np.ndarray:
-    """Draw `count` uniform unsigned 64-bit integers: element i is SplitMix64's output number i for this seed."""
+    """Draw `count` uniform unsigned 64-bit integers. Element i is output number i of SplitMix64 for this seed."""
     z = np.uint64(seed) + GOLDEN * np.arange(1, count + 1, dtype=np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -30,14 +30,14 @@ def random_bits(seed: int, count: int) -> np.ndarray:
 
 
 def uniform(seed: int, count: int) -> np.ndarray:
-    """Draw `count` float32 in [0, 1), multiples of 2^-24, so exact on every machine."""
+    """Draw `count` float32 values in [0, 1). They are multiples of 2^-24 and therefore exact on every machine."""
     return (random_bits(seed, count) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def normal(seed: int, count: int) -> np.ndarray:
-    """Draw `count` float32, standard normal (Box and Muller, 1958): two per 64 bits, at most 6.8 in magnitude.
+    """Draw `count` standard normal float32 values (Box and Muller, 1958), two per 64 bits and at most 6.8 in magnitude.
 
-    Logarithm and cosine depend on the machine: unlike the bits, a value may differ in its last digits.
+    Logarithm and cosine depend on the machine, so a value may differ in its last digits, unlike the random bits.
     """
     bits = random_bits(seed, -(-count // 2))
     high, low = (bits >> np.uint64(32)).astype(np.float32), bits.astype(np.uint32).astype(np.float32)
@@ -47,11 +47,12 @@ def normal(seed: int, count: int) -> np.ndarray:
 
 
 def normals(seeds: "Tensor", count: int) -> "Tensor":
-    """Draw float32 (n, count): `normal` of each of the seeds, int64 (n,), up to the last digits, on their device.
+    """Draw `normal` for each of the seeds, int64 (n,), on their device. Return float32 (n, count).
 
-    Integers of 64 bits wrap around in torch as they do in numpy, where they have no sign.
+    The values equal `normal` up to the last digits. Signed 64-bit integers in torch wrap around like unsigned integers
+    in numpy.
     """
-    import torch  # metrics that need numpy alone draw here too
+    import torch  # imported here, because metrics that need only numpy use this module too
 
     steps = torch.arange(1, -(-count // 2) + 1, device=seeds.device)
     z = seeds[:, None] + _signed(0x9E3779B97F4A7C15) * steps
@@ -65,10 +66,10 @@ def normals(seeds: "Tensor", count: int) -> "Tensor":
 
 
 def _signed(number: int) -> int:
-    """Return the signed 64-bit integer with the bits of an unsigned one."""
+    """Return the signed 64-bit integer with the same bits as an unsigned integer."""
     return number - 2**64 if number >= 2**63 else number
 
 
 def _right(z: "Tensor", bits: int) -> "Tensor":
-    """Shift to the right, with zeros from the left; torch repeats the sign."""
+    """Shift to the right and fill with zeros from the left, whereas torch repeats the sign bit."""
     return (z >> bits) & (2 ** (64 - bits) - 1)

@@ -1,15 +1,15 @@
-"""The version of your own function: a hash of everything it uses.
+"""Compute the version of the user's own function as a hash of all code and values that it uses.
 
     code_hash(function)        # CodeHash(version="5f0c...", unhashable="")
 
-`datasets` hashes the function like the argument of `Dataset.map`: code, defaults, closures, and the globals that it
-names, by their contents. References to importable modules enter that hash by name only, so the sources of your own
-files are hashed too: the modules that it refers to, and everything that these import. Objects of Python, an installed
-library or this package count by name, and by version if they declare one.
+`datasets` hashes the function like an argument of `Dataset.map`: its code, defaults and closures, and the contents of
+the globals that it names. That hash includes importable modules only by name. The source files of the user's own
+modules are therefore hashed too: the modules that the function refers to, and the user's modules that these import.
+Objects of Python, of an installed library or of this package are hashed by name, and by version if they declare one.
 
-So a change in a helper's file gives another version even if the function does not use the changed part: recomputing too
-often is better than too rarely. The hash does not cover what a function looks up only at run time: files, environment
-variables, the network, modules imported by a computed name.
+A change in a helper's file therefore changes the version even if the function does not use the changed code.
+Recomputing too often is better than too rarely. The hash does not cover inputs that a function reads only at run time:
+files, environment variables, the network, and modules imported by a computed name.
 """
 
 import ast
@@ -34,9 +34,9 @@ from saliency_bench.errors import described, one_line
 
 LIBRARIES = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
 LIBRARIES.add(os.path.dirname(os.__file__))
-INSTALLED = {"site-packages", "dist-packages"}  # also folders of other interpreters, such as on PYTHONPATH
+INSTALLED = {"site-packages", "dist-packages"}  # also of other interpreters, whose folders may be on PYTHONPATH
 THIS_PACKAGE = "saliency_bench"
-STARTED = time()  # files edited since then may not be what this process has imported
+STARTED = time()  # a file edited after this time may differ from the code that this process has imported
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,8 @@ class CodeHash:
     """A hash of a function.
 
     Attributes:
-        version: 16 hexadecimal digits.
-        unhashable: why the function cannot be hashed, in a few words, so that its version is different each time; "" if
-            it can be hashed.
+        version: Hash of 16 hexadecimal digits. It differs each time if the function cannot be hashed.
+        unhashable: Short reason why the function cannot be hashed, or "" if it can.
     """
 
     version: str
@@ -54,7 +53,7 @@ class CodeHash:
 
 
 class EditedError(Exception):
-    """The file of a module was edited since it was imported."""
+    """Error for a module whose file was edited after it was imported."""
 
 
 def code_hash(function: Callable) -> CodeHash:
@@ -65,21 +64,21 @@ def code_hash(function: Callable) -> CodeHash:
         sources = [_source(name, file) for name, file in _own_files(names).items()]
         ours = [name for name in names if name.partition(".")[0] == THIS_PACKAGE]
         versions = [_versions(sys.modules[name]) for name in ours]
-    except Exception as error:  # pickling calls methods of whatever the function holds
+    except Exception as error:  # pickling calls methods of all objects that the function refers to
         return CodeHash(secrets.token_hex(8), described(error))
     return CodeHash(_digest([pickled, *sources, *(version.encode() for version in versions)]))
 
 
 def _versions(module: ModuleType) -> str:
-    """Return the version of a module of this package, and the versions that its functions declare."""
+    """Return the version of this package's module, and the versions that its functions declare."""
     declared = (getattr(getattr(value, "declaration", None), "version", None) for value in vars(module).values())
     return " ".join(str(version) for version in (getattr(module, "VERSION", None), *declared) if version is not None)
 
 
 def package_code(module: str) -> str:
-    """Return a hash of the source of an imported module, and of all imports from its own package.
+    """Return a hash of the source of an imported module and of the modules that it imports from its own package.
 
-    The hash is over the bytes of files, which are the same on every machine with the same release.
+    The hash covers the bytes of the files, which are equal on all machines with the same release.
     """
     root, waiting = module.partition(".")[0], [module]
     files: dict[str, Path] = {}
@@ -92,14 +91,14 @@ def package_code(module: str) -> str:
 
 
 def file_of(function: Callable) -> str:
-    """Return the name of the file that defines a function or an object's class; "" if there is no source."""
+    """Return the name of the file that defines a function or an object's class, or "" if there is no source file."""
     try:
         kind = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
         inspect.getsource(kind)
         file = inspect.getsourcefile(kind) or ""
     except (OSError, TypeError):
         return ""
-    if file.startswith("<"):  # as of `python -c`, whose source newer Pythons keep
+    if file.startswith("<"):  # code from `python -c`, whose source newer Python versions store
         return ""
     return "a notebook" if "ipykernel" in file else Path(file).name
 
@@ -111,7 +110,7 @@ def name_of(function: Callable) -> str:
 
 
 def first_line(function: Callable) -> str:
-    """Return the first line of the docstring of a function, or of a callable object's class; "" without one."""
+    """Return the first line of the docstring of a function or of a callable object's class, or "" if there is none."""
     inner = _inner(function)
     documented = inner if inspect.isroutine(inner) else type(inner)
     return one_line((inspect.getdoc(documented) or "").partition("\n")[0])
@@ -123,7 +122,7 @@ def _inner(function: Callable) -> Callable:
 
 
 def _digest(parts: Iterable[bytes]) -> str:
-    """Return 16 hexadecimal digits of byte strings, each with its length."""
+    """Return a hash of byte strings and their lengths, as 16 hexadecimal digits."""
     digest = blake2b(digest_size=8)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -132,13 +131,13 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 @cache
 def _pickler() -> type:
-    """Return the pickler with which `datasets` fingerprints values, with two additions."""
-    from datasets.utils._dill import Pickler  # here, as it imports pyarrow and pandas
+    """Return the pickler with which `datasets` fingerprints values, extended for modules and sets."""
+    from datasets.utils._dill import Pickler  # imported here, because it imports pyarrow and pandas
 
     class ContentPickler(Pickler):
         def save(self, value: Any, *arguments: Any, **options: Any) -> None:
             if isinstance(value, ModuleType):
-                # Pickle modules by name: dill would add their contents and paths. `code_hash` hashes their source.
+                # Pickle modules by name, because dill would add their contents and paths. `code_hash` hashes them.
                 self.save_reduce(importlib.import_module, (value.__name__,), obj=value)
             elif type(value) in (set, frozenset) and id(value) not in self.memo:
                 # Sort sets, whose order differs between processes; `x in {"a", "b"}` in code creates a frozenset.
@@ -150,7 +149,7 @@ def _pickler() -> type:
 
 
 def _dumps(value: object) -> bytes:
-    """Serialise to bytes that are equal in all processes for equal contents."""
+    """Serialise a value to bytes that are equal in all processes for equal values."""
     buffer = BytesIO()
     _pickler()(buffer, recurse=True).dump(value)
     return buffer.getvalue()
@@ -159,8 +158,8 @@ def _dumps(value: object) -> bytes:
 def _pickled(value: object) -> bytes:
     """Return the pickle of a function with its code and globals, or of any other value."""
     if isinstance(value, FunctionType):
-        # An importable function would be pickled only by its name. A copy of it is not the module's attribute of that
-        # name, so it is pickled with its code and the globals that it names.
+        # An importable function would be pickled only by its name. A copy of the function is not the module's attribute
+        # of that name, so the copy is pickled with its code and the globals that it names.
         copied = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__)
         copied.__kwdefaults__, copied.__module__ = value.__kwdefaults__, value.__module__
         copied.__qualname__ = value.__qualname__
@@ -171,15 +170,15 @@ def _pickled(value: object) -> bytes:
 
 
 def _module_names(pickled: bytes) -> list[str]:
-    """Return the names of loaded modules of functions, classes and modules in a pickle."""
+    """Return the names of the loaded modules whose functions or classes a pickle contains, or that it contains."""
     texts = {word for _, text, _ in genops(pickled) if isinstance(text, str) for word in text.split(" ")[:1]}
     return sorted(texts & sys.modules.keys())
 
 
 def _own_files(names: Iterable[str]) -> dict[str, Path]:
-    """Return {module: its file} for your own modules among these, and for your own modules that they import."""
+    """Return {module: file} for the user's own modules among `names`, and for the user's modules that they import."""
     files: dict[str, Path] = {}
-    waiting = [name for name in names if name != "__main__"]  # whose functions are pickled with their code
+    waiting = [name for name in names if name != "__main__"]  # functions in __main__ are pickled with their code
     while waiting:
         name = waiting.pop()
         if name not in files and (file := _own_file(name)) is not None:
@@ -189,7 +188,7 @@ def _own_files(names: Iterable[str]) -> dict[str, Path]:
 
 
 def _own_file(name: str) -> Path | None:
-    """Return the Python file of your own module, or None for a library or a missing module."""
+    """Return the Python file of the user's own module, or None for a library or a missing module."""
     file = _file(name)
     return None if is_library(name) or file is None or file.suffix != ".py" else file
 
@@ -212,7 +211,7 @@ def _file(module: str) -> Path | None:
     """Return the file of a loaded or importable module, or None."""
     try:
         spec = sys.modules[module].__spec__ if module in sys.modules else importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):  # a member of a module that is none itself
+    except (ImportError, ValueError, AttributeError):  # an attribute of a module that is not a module itself
         return None
     origin = getattr(spec, "origin", None)
     return None if origin is None else Path(origin)
@@ -232,13 +231,14 @@ def _imported(name: str, file: Path) -> Iterator[str]:
 
 
 def _source(name: str, file: Path) -> bytes:
-    """Return the source of a module as a syntax tree, without comments and layout.
+    """Return the syntax tree of a module's source as bytes, which contains no comments and layout.
 
     Raises:
-        EditedError: The file was edited after the import, so it is not the running code.
+        EditedError: The file was edited after the import, so it may differ from the running code.
     """
     source = file.read_bytes()
-    # Older files are the imported ones; import hooks (type checkers, pytest) may transform their code.
+    # Files that were not edited contain the imported code, although import hooks (type checkers, pytest) may transform
+    # it.
     if name in sys.modules and file.stat().st_mtime > STARTED:
         written = set(nested(compile(source, file, "exec", dont_inherit=True)))
         functions = [value for value in vars(sys.modules[name]).values() if isinstance(value, FunctionType)]
@@ -248,12 +248,12 @@ def _source(name: str, file: Path) -> bytes:
 
 
 def _is_plain(function: FunctionType) -> bool:
-    """Return whether a function is exactly what its `def` created: no decorator has replaced it."""
+    """Return whether a function is the object that its `def` created, not a replacement by a decorator."""
     return not hasattr(function, "__wrapped__") and function.__code__.co_name == function.__name__
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code and the code of the functions inside it."""
+    """Yield a code object and the code objects of all functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,8 +1,9 @@
 """Read the declarations of explainers and metrics without torch.
 
-Their files declare version, options and range next to the code that computes, and import torch for that code. If torch
-is missing, `stand_ins` lets such a file be imported: each name of a missing library is an empty class, which works as a
-base class, in an annotation or as a decorator. Calling it later raises the usual ModuleNotFoundError.
+The file of an explainer or metric declares version, options and range, and imports torch for its computations. If torch
+is missing, the file can be imported inside `stand_ins`, which replaces each name of a missing library by an empty
+class. The class can serve as a base class, in an annotation or as a decorator. Calling it raises the usual
+ModuleNotFoundError.
 """
 
 import builtins
@@ -14,7 +15,7 @@ from importlib.util import find_spec
 from threading import Lock, local
 from typing import Any
 
-# Requirements of the package for running but not for reading.
+# Libraries that the package requires for running explainers and metrics, but not for reading results.
 COMPUTING = ("accelerate", "evaluate", "safetensors", "torch", "torchvision", "transformers")
 _import: Any = builtins.__import__
 _lock, _thread, _open = Lock(), local(), 0
@@ -22,7 +23,7 @@ _lock, _thread, _open = Lock(), local(), 0
 
 @contextmanager
 def stand_ins(package: str) -> Iterator[None]:
-    """Let this package and saliency_bench import missing libraries of `COMPUTING`, in this thread."""
+    """Let `package` and saliency_bench import missing libraries of `COMPUTING` as stand-ins, in this thread."""
     global _open
     if not _missing():
         yield
@@ -59,7 +60,7 @@ def _root(module: str) -> str:
 
 
 def _import_or_stand_in(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-    """Import like Python, but give the packages of this thread a stand-in for a missing library."""
+    """Import a module as Python does, but return a stand-in if a missing library is imported inside `stand_ins`."""
     asking = _root(str((globals or {}).get("__name__", "")))
     if level == 0 and _root(name) in _missing() and asking in getattr(_thread, "packages", ()):
         return _StandIn(_root(name), (), {"__module__": _root(name)})
@@ -67,7 +68,7 @@ def _import_or_stand_in(name: str, globals: Any = None, locals: Any = None, from
 
 
 class _StandIn(ABCMeta):
-    """Metaclass of stand-ins: they are classes, so that they can be base classes and annotations."""
+    """Metaclass of stand-ins, which are classes so that they can be base classes and annotations."""
 
     def __getattr__(cls, name: str) -> "_StandIn":
         if name.startswith("__"):
@@ -76,6 +77,6 @@ class _StandIn(ABCMeta):
 
     def __call__(cls, *_: object, **__: object) -> Any:
         if getattr(_thread, "packages", ()):
-            return lambda function: function  # a decorator, such as torch.no_grad()
+            return lambda function: function  # for use as a decorator, such as torch.no_grad()
         library = next(base.__module__ for base in cls.__mro__ if _root(base.__module__) in COMPUTING)
         raise ModuleNotFoundError(f"No module named '{library}'", name=library)

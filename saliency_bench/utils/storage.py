@@ -1,4 +1,4 @@
-"""Storage: cache folders, syncing to disk, and one-line errors for a full or read-only disk."""
+"""Locate cache folders, sync files to disk, and convert errors of a full or read-only disk to one-line messages."""
 
 import errno
 import os
@@ -11,12 +11,12 @@ from stat import S_ISREG
 
 from saliency_bench.errors import UserError, one_line
 
-CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of a file system without fsync
+CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # the file system has no fsync
 FULL = (errno.ENOSPC, errno.EDQUOT)
-CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file instead of a folder
-# Messages of libraries whose errors have no number (safetensors, `datasets`, SQLite).
+CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file where a folder is expected
+# Messages of libraries whose errors have no errno (safetensors, `datasets`, SQLite).
 WORDS = (*map(os.strerror, (*FULL, errno.EROFS)), "Not enough disk space", "database or disk is full")
-ROOM = 2**20  # bytes; a folder with less free space counts as full
+ROOM = 2**20  # bytes; a disk with less free space is treated as full
 
 
 def cache_folder() -> Path:
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 
 def cache_folders() -> dict[str, Path]:
-    """Return {environment variable that moves it: folder} of the caches that libraries write on their own."""
+    """Return {environment variable: cache folder that it sets} for the caches of libraries."""
     general = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{general}/huggingface"
     usual = {
@@ -39,11 +39,14 @@ def cache_folders() -> dict[str, Path]:
 
 
 def sync(path: Path) -> None:
-    """Sync a file, or the names in a folder, to disk if the file system supports it; raise OSError on failure.
+    """Sync a file, or the names in a folder, to disk if the file system supports it.
 
-    Otherwise a power failure may leave a file of the right name and size that is empty or full of zeros.
+    Without this, a power failure may leave a file of the correct name and size that is empty or full of zeros.
+
+    Raises:
+        OSError: Syncing failed.
     """
-    if os.name == "nt" and path.is_dir():  # Windows opens no folders
+    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -56,7 +59,7 @@ def sync(path: Path) -> None:
 
 
 def sync_all(path: Path) -> None:
-    """Call `sync` for a file, or for a folder with everything in it."""
+    """Sync a file, or a folder and all files and folders in it, to disk."""
     if not path.is_dir():
         return sync(path)
     for folder, _, files in os.walk(path):
@@ -66,7 +69,7 @@ def sync_all(path: Path) -> None:
 
 
 def rename(temporary: Path, path: Path) -> None:
-    """Rename a complete file or folder, with its content synced before and its name synced after."""
+    """Rename a complete file or folder. Its content is synced before, and its new name after the renaming."""
     sync_all(temporary)
     os.replace(temporary, path)
     sync(path.parent)
@@ -81,20 +84,20 @@ def make_folder(folder: Path) -> None:
 
 
 def check_output_file(path: Path) -> None:
-    """Raise UserError for the name of something that is not a regular file, which writing would replace."""
+    """Raise UserError if a path exists and is not a regular file, because writing would replace it."""
     with suppress(FileNotFoundError, NotADirectoryError):
         if not S_ISREG(path.stat().st_mode):
-            kind = "a folder" if path.is_dir() else "not a regular file (but a device, a pipe or the like)"
-            raise UserError(f"{path} is {kind} and is not replaced; give the name of a file")
+            kind = "a folder" if path.is_dir() else "not a regular file (for example a device or a pipe)"
+            raise UserError(f"{path} is {kind} and is not replaced; choose the name of a file")
 
 
 def storage_error(error: BaseException, path: Path | None = None) -> UserError | None:
-    """Return the UserError for an error caused by a full disk or a read-only folder, or None for any other error.
+    """Return a UserError if an error was caused by a full disk or a read-only folder, or None for any other error.
 
     Args:
-        error: the error, perhaps with causes.
-        path: the path that was being written. If it is unknown, a missing permission counts only in a cache folder,
-            because elsewhere it may concern reading.
+        error: Error, which may have causes.
+        path: Path that was being written. If the path is unknown, a missing permission is considered only in a cache
+            folder, because elsewhere the error may concern reading.
     """
     for cause in _chain(error):
         number = cause.errno if isinstance(cause, OSError) else None
@@ -104,27 +107,27 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
         closed = number in CLOSED or (number == errno.ENOENT and cache is not None and not cache[1].exists())
         writing = number == errno.EROFS or (closed and cache is not None) or (number and path is not None)
         if full or writing:
-            # SQLAlchemy's own text contains the whole statement with its values.
+            # SQLAlchemy's own message contains the whole statement with its values.
             why = os.strerror(number) if number else one_line(getattr(cause, "orig", None) or cause)
             return UserError(_line(where, cache, why, "free some space" if full else "make it writable"))
     return None
 
 
 def _line(where: Path | None, cache: tuple[str, Path] | None, why: str, fix: str) -> str:
-    """Return the message for a path, or for the cache folder (variable, folder) that it is in."""
+    """Return the message for a path, or for the cache folder (variable, folder) that contains it."""
     if cache is None:
         return f"cannot write {where or 'to the disk'}: {why}; {fix} or choose another --out, and start again"
     return f"cannot write to the cache folder {cache[1]}: {why}; {fix}, or set {cache[0]} to another folder"
 
 
 def _named_in(cause: BaseException) -> Path | None:
-    """Return the file that an error of the system names."""
+    """Return the path that an OSError names, or None."""
     name = getattr(cause, "filename", None)
     return Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
 
 
 def _cache_of(path: Path) -> tuple[str, Path] | None:
-    """Return (variable that moves it, folder) of the cache that contains a path, or that a file at this path blocks."""
+    """Return (variable, folder) of the cache folder that contains a path, or that a file at this path blocks."""
     for variable, folder in cache_folders().items():
         if path.is_relative_to(folder) or (folder.is_relative_to(path) and path.exists() and not path.is_dir()):
             return variable, folder
@@ -132,7 +135,7 @@ def _cache_of(path: Path) -> tuple[str, Path] | None:
 
 
 def _full_folder() -> Path | None:
-    """Return the first full folder among the folders that libraries write to on their own."""
+    """Return the first cache or temporary folder of libraries whose disk is full, or None."""
     for folder in (*cache_folders().values(), Path(tempfile.gettempdir())):
         existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Keep the caller's torch settings from affecting results: every call of a network runs inside `untouched`."""
+"""Isolate results from the caller's torch settings. Every call of a network runs inside `untouched`."""
 
 import random
 import sys
@@ -21,32 +21,33 @@ from saliency_bench.utils.devices import arithmetic
 def untouched(network: nn.Module | None = None) -> Iterator[None]:
     """Compute with torch's default settings, and restore the caller's settings and network afterwards.
 
-    May be nested. Only one thread at a time works with a network, because threads share its hooks, its flags and the
-    random generators. Inside:
+    Contexts may be nested. Only one thread at a time may use a network, because threads share its hooks, its flags and
+    the random generators. Inside the context:
 
     - Autocast is off. A classifier's `precision` and a network's own forward may switch it on.
-    - Inference mode is off and autograd is on; use `torch.no_grad()` inside. Anomaly detection is off.
-    - New tensors are float32 and on the CPU, whatever the default dtype and device; a network on another device gets
-      the caller's default device (`callers_device`).
-    - Products are float32 and cuDNN is deterministic, as `arithmetic` sets.
-    - Compiled networks, layers and functions run uncompiled (`compiling` undoes this).
-    - `torch.utils.checkpoint` calls its function and keeps the activations, so nothing is computed twice.
+    - Inference mode is off and autograd is on, so use `torch.no_grad()` where needed. Anomaly detection is off.
+    - New tensors are float32 and on the CPU, regardless of the default dtype and device. A network on another device
+      gets the caller's default device (`callers_device`).
+    - Products are float32 and cuDNN is deterministic, as set by `arithmetic`.
+    - Compiled networks, layers and functions run uncompiled, except inside `compiling`.
+    - `torch.utils.checkpoint` calls its function directly and stores the activations, so no activation is computed
+      twice.
     - Torch's module trackers, as used by `FlopCounterMode`, are off, because their hooks fail in `autograd.grad`.
 
-    With a network also:
+    If a network is passed:
 
-    - The network is in evaluation mode, its parameters take no gradients, and its backward hooks are disabled.
+    - The network is in evaluation mode, its parameters require no gradients, and its backward hooks are disabled.
     - Afterwards, its modes, flags and gradients and the states of the global random generators are restored.
 
-    Deterministic algorithms, attention kernels and threads stay as the caller set them: they change only the last bits.
-    Forward hooks, and what the network's own forward sets, are part of the network.
+    Deterministic algorithms, attention kernels and threads remain as set by the caller, because they change only the
+    last bits. Forward hooks, and settings that the network's own forward changes, are part of the network.
 
     Args:
-        network: The network that is called; None for code that calls networks inside.
+        network: Network to call, or None for code that passes its networks to an inner context.
 
     Raises:
-        UserError: The call is inside a transform of torch.func, or the precision of torch is ambiguous because it was
-            set by its old and its new names.
+        UserError: The call is inside a transform of torch.func, or torch's precision is ambiguous because both its old
+            and its new settings were used.
     """
     with ExitStack() as inside:
         inside.enter_context(_process())
@@ -58,12 +59,12 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
 
 
 def compiling() -> Any:
-    """Return a context, for use inside `untouched`, in which compiled functions run compiled."""
+    """Return a context for use inside `untouched` in which compiled functions run compiled."""
     return torch.compiler.set_stance("default")
 
 
 def callers_device() -> torch.device | None:
-    """Return the caller's default device, as set outside `untouched`; None if it is the CPU."""
+    """Return the caller's default device, as set outside `untouched`, or None for the CPU."""
     return getattr(_callers, "device", None)
 
 
@@ -75,7 +76,9 @@ _one_at_a_time = RLock()
 def _thread() -> Iterator[None]:
     """Pin the settings that torch keeps per thread."""
     if getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)() is not None:
-        raise UserError("torch.func (vmap, grad, jvp ...) cannot transform calls of an explainer; call it outside")
+        raise UserError(
+            "torch.func (vmap, grad, jvp ...) cannot transform the call of an explainer; call the explainer outside"
+        )
     with ExitStack() as inside:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
@@ -123,7 +126,7 @@ def _pinned() -> Iterator[None]:
         _without_trackers(),
         ExitStack() as inside,
     ):
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled
+        if "torch._dynamo" in sys.modules:  # otherwise no function is compiled
             inside.enter_context(torch.compiler.set_stance("force_eager"))
         torch.set_default_dtype(torch.float32)
         try:
@@ -133,7 +136,7 @@ def _pinned() -> Iterator[None]:
 
 
 class _Plain:
-    """Stand-in for `CheckpointFunction`."""
+    """Replacement for `CheckpointFunction` that calls the function directly."""
 
     @staticmethod
     def apply(function: Any, preserve: bool, *inputs: Any) -> Any:
@@ -142,15 +145,15 @@ class _Plain:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
-    """Do nothing before and after the checkpointed function."""
+    """Run the checkpointed function without any extra step before or after it."""
     yield
 
 
-# Names that `torch.utils.checkpoint` looks up when called, even if a library has imported it under another name.
+# Functions that `torch.utils.checkpoint` looks up by name when it is called, even under an alias.
 _CHECKPOINTS = {
     "CheckpointFunction": _Plain,
     "_checkpoint_without_reentrant_generator": _nothing,
-    "_checkpoint_without_reentrant_generator_impl": _nothing,  # of torch 2.13 and later
+    "_checkpoint_without_reentrant_generator_impl": _nothing,  # in torch 2.13 and later
 }
 
 
@@ -189,7 +192,7 @@ def _unchanged(network: nn.Module) -> Iterator[None]:
     required = [(parameter, parameter.requires_grad, parameter.grad) for parameter in network.parameters()]
     states = random.getstate(), np.random.get_state()
     devices = list({p.device.index for p, *_ in required if p.device.type == "cuda"})
-    precision = getattr(network, "precision", None)  # also used in backward passes; a bare module has none
+    precision = getattr(network, "precision", None)  # also used in backward passes; a plain module has none
     try:
         with (
             torch.random.fork_rng(devices=devices),

@@ -1,4 +1,4 @@
-"""Read XML from strangers: no entities, which can unpack to gigabytes, and no deep nesting."""
+"""Read untrusted XML. Entities, which can expand to gigabytes, and deep nesting are rejected."""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -9,11 +9,11 @@ from defusedxml.ElementTree import ParseError, iterparse
 
 from saliency_bench.utils.files import DEEPEST
 
-ERRORS = (ValueError, LookupError, ParseError)  # entities and nesting, an encoding without a decoder, the syntax
+ERRORS = (ValueError, LookupError, ParseError)  # entities or nesting, an unknown encoding, invalid syntax
 
 
 def parse_xml(content: bytes) -> Any:
-    """Return the root element of XML. Raise one of `ERRORS` if it is unusable."""
+    """Parse XML and return its root element, or raise one of `ERRORS` if the XML is invalid or rejected."""
     root = None
     for event, element in xml_events(BytesIO(content)):
         root = element if root is None and event == "start" else root
@@ -21,13 +21,13 @@ def parse_xml(content: bytes) -> Any:
 
 
 def xml_events(file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Yield ("start" or "end", element) while reading. Raise one of `ERRORS` if it is unusable."""
+    """Yield ("start" or "end", element) while reading XML, or raise one of `ERRORS` if it is invalid or rejected."""
     depth = 0
     try:
         for event, element in iterparse(file, events=("start", "end")):
             depth += 1 if event == "start" else -1
             if depth > DEEPEST:
-                raise ValueError(f"it nests more than {DEEPEST} levels deep")
+                raise ValueError(f"it is nested more than {DEEPEST} levels deep")
             yield event, element
     except DefusedXmlException:
         raise ValueError("it declares entities") from None

@@ -250,7 +250,7 @@ def test_the_core_is_the_one_that_is_given_or_that_of_the_board_or_the_usual_one
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("[" * 50_000, ".* nests more than 100 levels deep"),
+    ("[" * 50_000, ".* is nested more than 100 levels deep"),
     ("name: x\ndatasets: &a [*a]", ".* has the alias .a; write out the value instead"),
     ("name: x\ndatasets: [3]", "datasets.0: Input should be"),
 ])  # fmt: skip

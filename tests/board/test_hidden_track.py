@@ -224,7 +224,7 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
     with pytest.raises(UserError, match=f"belong to {PUBLIC}; maps of mallory/things are not scored with them"):
         join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels, and attempts of its own
-    refused("holds no masks of the split train", join_masks, shown, kept, "train")
+    refused("contains no masks of the split train", join_masks, shown, kept, "train")
 
 
 def fresh(tmp_path):
@@ -269,7 +269,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
         code, shown = push(name, *more, **given)
         assert (code, shown.count("\n")) == (2, 1)
         assert f"{PUBLIC} hides the masks of test, which " in shown
-        assert f"add --hide-masks test; if this is no longer true, delete {folder}/published.json" in shown
+        assert f"add --hide-masks test; if this is no longer the case, delete {folder}/published.json" in shown
     assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
     # A build that replaces the folder is of the same masks.
     move_into_place(shutil.copytree(own_data, tmp_path / "again"), folder)
@@ -279,10 +279,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
     here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
     (folder / "published.json").unlink()
     assert push("pets-masks")[0] == 0
-    assert (
-        "with the masks of test: hiding masks that others may have is useless"
-        in push("pets", "--hide-masks", "test")[1]
-    )
+    assert "with the masks of test, so others may already have them" in push("pets", "--hide-masks", "test")[1]
     (folder / "published.json").unlink()
     before = here.files("datasets", f"{OWNER}/pets-masks")
     code, shown = push("pets", "--hide-masks", "test")
@@ -317,7 +314,7 @@ def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_dat
             code, shown = push(folder, "other", *more, namespace=namespace)
             assert (code, shown.count("\n")) == (2, 1)
             assert f"{PUBLIC} hides the masks of 29 images that {namespace}/other would show, such as t" in shown
-            assert f"if they are no longer hidden, delete {PRIVATE}" in shown
+            assert f"if their masks are no longer hidden, delete {PRIVATE}" in shown
     assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
     assert push(copied, "things", *hiding)[0] == 0  # the same again
     here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
@@ -330,7 +327,7 @@ def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here
     api = here.api(FOUNDER)
     create = api.create_repo
     monkeypatch.setattr(api, "create_repo", lambda repo, **given: create(repo, **given | {"private": False}))
-    refused("should be private but is public; nothing was sent", publish, plan, private=True, api=api)
+    refused("should be private but is public, so nothing was sent", publish, plan, private=True, api=api)
     assert not [path for path in here.files("datasets", PRIVATE) if path.endswith(".parquet")]
 
 

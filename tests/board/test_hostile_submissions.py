@@ -221,7 +221,7 @@ CLAIMS = {"status": '"run by the board"', "rank": "[1, 1]", "best": "true", "rec
     ('"seed": 0', '"seed": NaN', "seed: Input should be a valid integer"),
     ('"value": ', '"value": 1e999, "x": ', "value: Input should be a finite number"),
     ('"seed": 0', f'"seed": {"9" * 5000}', "cannot be read: Exceeds the limit"),
-    ('"note": ""', f'"note": {"[" * 200}{"]" * 200}', "it nests more than 100 levels deep"),
+    ('"note": ""', f'"note": {"[" * 200}{"]" * 200}', "it is nested more than 100 levels deep"),
     ('"note": ""', '"note": "\\ud800"', "the text of note cannot be printed"),
     ('"submitter": "mallory"', '"submitter": "../ada"', "submitter: String should match pattern"),
 ])  # fmt: skip

@@ -103,7 +103,7 @@ def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board,
         assert sum(event["type"] == "comment" for event in found.events) == 1
     board.api().merge_pull_request(BOARD, first, repo_type="dataset")
     board.api().change_discussion_status(BOARD, second, "closed", repo_type="dataset")
-    assert said(capsys, ["review", BOARD]) == f"no pull request of {BOARD} is open\n"
+    assert said(capsys, ["review", BOARD]) == f"{BOARD} has no open pull request\n"
 
 
 @pytest.mark.slow

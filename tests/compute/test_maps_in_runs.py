@@ -137,7 +137,7 @@ class OfAKind(torch.Tensor):
     (lambda: torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
     (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared frame is 2 x 3"),
     (lambda: torch.full((2, 3), torch.nan), "the map holds NaN"),
-    (lambda: torch.zeros(2**26 + 1), "of which at most 268,435,456 are read"),
+    (lambda: torch.zeros(2**26 + 1), "but the limit is 268,435,456"),
     *((lambda content=content: content, "is not the zip archive that torch.save writes")
       for content in (b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR.")),
 ])  # fmt: skip
@@ -174,8 +174,8 @@ def of_pickle(change):
 @pytest.mark.parametrize(("change", "options", "words"), [
     (lambda name, content: content + bytes(2**29) * name.endswith("/0"), {"kind": zipfile.ZIP_DEFLATED},
      "unpack to more than 268,435,456 bytes"),
-    (lambda name, content: content, {"again": ("data.pkl",)}, "2 members called 'a/data.pkl'"),
-    (lambda name, content: content, {"again": ("0",)}, "2 members called 'a/data/0'"),
+    (lambda name, content: content, {"again": ("data.pkl",)}, "2 members named 'a/data.pkl'"),
+    (lambda name, content: content, {"again": ("0",)}, "2 members named 'a/data/0'"),
     (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description states"),
     (lambda name, content: b"big" if name.endswith("byteorder") else content, {}, "not little-endian"),
     (of_pickle(lambda content: content + bytes(10**6)), {}, "description has more than 100,000 bytes"),

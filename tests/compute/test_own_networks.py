@@ -191,7 +191,7 @@ def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
     assert scores[0] == scores[1] == scores[2]
     assert f"--model {text}" in (tmp_path / "cli/report.html").read_text()
     assert main(["run", *settings, "--model", text, "--out", "cli"]) == 0
-    assert "already holds every requested score" in capsys.readouterr().out
+    assert "already contains every requested score" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

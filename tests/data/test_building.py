@@ -136,7 +136,7 @@ def test_a_failed_overwrite_keeps_the_old_folder(monkeypatch, tmp_path):
     out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
     before = content(out)
     faulty(monkeypatch, lambda source, log: iter(()))
-    refused("no usable image", sb.build, "shapes-xai", out, overwrite=True, progress=False)
+    refused("no valid image", sb.build, "shapes-xai", out, overwrite=True, progress=False)
     assert content(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -204,7 +204,7 @@ def test_a_source_without_a_usable_image_says_why(tmp_path):
     (tmp_path / "images" / "cat").mkdir(parents=True)
     for name in "abc":
         (tmp_path / "images" / "cat" / f"{name}.png").write_bytes(b"no picture")
-    refused(r"no usable image in .*images \(3 left out: .+\)", sb.build, "folder", tmp_path / "out",
+    refused(r"no valid image in .*images \(3 left out: .+\)", sb.build, "folder", tmp_path / "out",
             tmp_path / "images", progress=False)  # fmt: skip
 
 

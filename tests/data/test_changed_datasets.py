@@ -300,5 +300,5 @@ def test_a_dataset_that_was_shortened_is_one_line_with_both_numbers(tmp_path):
     (table,) = (folder / "data").glob("test-*.parquet")
     rows = pq.read_table(table)
     pq.write_table(rows.slice(0, 2), table)
-    message = refused(rf"the split test has 2 samples, and its card .* says {len(rows)}", sb.load_dataset, folder)
+    message = refused(rf"the split test has 2 samples, but its card .* states {len(rows)}", sb.load_dataset, folder)
     assert "SplitInfo" not in message

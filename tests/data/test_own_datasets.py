@@ -130,9 +130,9 @@ def lists_of(kind, *length):
     return kind(kind(datasets.Value("int64"), *length), *length)
 
 
-def united(rows, words="lists .* a sample has one picture; combine"):
+def united(rows, words="lists .* a sample has one image; combine"):
     """What the refusal of several masks of a sample says to do."""
-    with pytest.raises(UserError, match=f"the column mask holds {words}") as refused:
+    with pytest.raises(UserError, match=f"the column mask contains {words}") as refused:
         find(rows).load("test"), describe({"dataset": rows})
     code = str(refused.value).partition("with dataset")[2].partition(", with axis=-1")[0]
     return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL, "numpy": np})
@@ -152,11 +152,11 @@ def test_every_form_gives_the_same_numbers(form, rows, run, tmp_path):
 
 @pytest.mark.parametrize(
     ("mask", "words"),
-    [([[0, 1], [None, 0]], "a number of at most 32 bits in every pixel"), ([[0, 1], [0]], "rows of one length"),
+    [([[0, 1], [None, 0]], "a number of at most 32 bits in every pixel"), ([[0, 1], [0]], "rows of equal length"),
      ([[0, 2**40]] * 2, "Integer value 1099511627776 not in range"), ([0, 1], r"a mask has two axes, \(H, W\)")],
 )  # fmt: skip
 def test_numbers_that_are_no_mask_are_one_line(mask, words, rows, run):
-    refused(f"the column mask holds arrays .*{words}", run, with_masks(rows, [mask] * 6))
+    refused(f"the column mask contains arrays .*{words}", run, with_masks(rows, [mask] * 6))
 
 
 def test_labels_that_are_text_become_classes(rows, tmp_path):
@@ -182,7 +182,7 @@ def test_a_split_is_found_by_its_other_names_and_a_line_says_so(asked, there, us
     for data, name in ((splits, "the dataset"), (tmp_path, tmp_path)):
         found, split = find(data).load_usual(asked)
         assert (len(found), split) == (2, used)
-        assert f"{name} has no split {asked}; using its split {used}" in capsys.readouterr().err
+        assert f"{name} has no split {asked}; its split {used} is used" in capsys.readouterr().err
 
 
 def test_a_split_of_which_there_are_two_is_not_guessed(rows):
@@ -218,7 +218,7 @@ def test_a_cache_that_is_not_writable_is_reported_and_replaced(rows, tmp_path, m
 def test_a_dict_is_that_split_and_no_other(rows, run):
     held = datasets.DatasetDict(train=rows.select([0, 1]), test=rows)
     assert (run(held, split="train").cells[0].n, run(held).cells[0].n) == (2, 6)
-    refused(r"give dataset\['test'\]\.select", sb.load_dataset, held, "test[:2]")
+    refused(r"pass dataset\['test'\]\.select", sb.load_dataset, held, "test[:2]")
 
 
 def test_pictures_of_16_bits_run_and_arrays_say_how_they_become_pictures(rows, run):
@@ -230,7 +230,7 @@ def test_pictures_of_16_bits_run_and_arrays_say_how_they_become_pictures(rows, r
         numbers.append(run(held.cast_column("image", datasets.Image(**kind))).to_pandas()["value"].tolist())
     assert numbers[0] == numbers[1] == numbers[2]
     arrays = datasets.Dataset.from_dict(content | {"image": [drawing(index) for index in range(len(NAMES))]})
-    refused(r"column image .* holds arrays; .*PIL.Image.fromarray", run, arrays)
+    refused(r"column image .* contains arrays; .*PIL.Image.fromarray", run, arrays)
     made = arrays.map(lambda row: {"image": Image.fromarray(np.asarray(row["image"], "uint8"))})
     made = made.cast_column("image", datasets.Image())
     assert run(made).to_pandas()["value"].tolist() == run(rows).to_pandas()["value"].tolist()

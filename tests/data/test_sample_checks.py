@@ -33,14 +33,14 @@ def changed(rows, column, value, kind=None):
 CASES = {
     "null id": ("image_id", None, "position 3 .from 0. has no image_id"),
     "empty id": ("image_id", " ", "position 3"),
-    "line break": ("image_id", "a\nb", r"'a\\nb' holds a line break"),
-    "line separator": ("image_id", "a\u2028b", r"u2028.* holds a line break"),
-    "nul": ("image_id", "a\0b", r"x00b' holds"),
+    "line break": ("image_id", "a\nb", r"'a\\nb' contains a line break"),
+    "line separator": ("image_id", "a\u2028b", r"u2028.* contains a line break"),
+    "nul": ("image_id", "a\0b", r"x00b' contains"),
     "long": ("image_id", "\u00e9" * 501, "more than 1000 bytes"),
     "twice": ("image_id", "shapes-%s", "occurs 2 times"),
     "class": ("label", 8, "label 8 of image .* not one of the dataset's 8 classes"),
-    "image": ("image", None, "image .*: it has no picture; add the file, or leave the sample out"),
-    "neither": ("image", {"bytes": None, "path": None}, "has no picture"),
+    "image": ("image", None, "image .*: it has no image; add the file, or leave the sample out"),
+    "neither": ("image", {"bytes": None, "path": None}, "has no image"),
     "file": ("image", {"bytes": None, "path": "/nowhere/x.png"}, "its image /nowhere/x.png does not exist"),
     "mask file": ("mask", {"bytes": None, "path": "/nowhere/m.png"}, "its mask /nowhere/m.png does not exist"),
 }  # fmt: skip
@@ -61,15 +61,20 @@ def test_what_cannot_be_run_is_one_line_before_the_model_is_loaded(column, value
 
 
 KINDS = {
-    "ids of numbers": ("image_id", 0.5, datasets.Value("float64"), "image_id holds .*float64"),
+    "ids of numbers": ("image_id", 0.5, datasets.Value("float64"), "image_id contains .*float64"),
     "text labels": ("label", "disc", datasets.Value("string"), "class_encode_column"),
-    "fractions": ("label", 0.5, datasets.Value("float32"), "label holds float, not classes"),
-    "mask of numbers": ("mask", [[0, 1]], datasets.List(datasets.List(datasets.Value("int64"))), "column mask holds"),
-    "mask of text": ("mask", "/etc/passwd", datasets.Value("string"), "mask holds .*not pictures"),
-    "labels of text": ("labels", "disc", datasets.Value("string"), "labels of image .* holds disc"),
-    "unknown name": ("labels", ["disc", "dis"], datasets.List(datasets.Value("string")), "holds dis, "),
-    "unknown number": ("labels", [0, 8], datasets.List(datasets.Value("int64")), "holds 8, which"),
-    "null in labels": ("labels", [None], datasets.List(datasets.Value("int64")), "holds None"),
+    "fractions": ("label", 0.5, datasets.Value("float32"), "label contains float, not classes"),
+    "mask of numbers": (
+        "mask",
+        [[0, 1]],
+        datasets.List(datasets.List(datasets.Value("int64"))),
+        "column mask contains",
+    ),
+    "mask of text": ("mask", "/etc/passwd", datasets.Value("string"), "mask contains .*not images"),
+    "labels of text": ("labels", "disc", datasets.Value("string"), "labels of image .* contains disc"),
+    "unknown name": ("labels", ["disc", "dis"], datasets.List(datasets.Value("string")), "contains dis, "),
+    "unknown number": ("labels", [0, 8], datasets.List(datasets.Value("int64")), "contains 8, which"),
+    "null in labels": ("labels", [None], datasets.List(datasets.Value("int64")), "contains None"),
 }
 
 
@@ -93,7 +98,7 @@ def test_ids_that_are_no_text(rows):
     bad = pa.Array.from_buffers(pa.string(), 6, ids.buffers())
     place = table.schema.get_field_index("image_id")
     table = table.set_column(place, table.schema.field(place), bad)
-    refused("image_id holds bytes that are not UTF-8", check_samples, datasets.Dataset(table))
+    refused("image_id contains bytes that are not UTF-8", check_samples, datasets.Dataset(table))
 
 
 def test_a_target_file_that_names_other_images_is_refused(shapes, resnet, tmp_path):

@@ -54,7 +54,7 @@ def test_a_row_may_not_name_a_file_of_this_machine(tmp_path, secret, column):
     aims = [str(secret), "../secret.png", f"file://{secret}", "/etc/passwd", "http://127.0.0.1:9/x.png", "a\0b"]
     for number, aim in enumerate(aims):
         folder = write(inside / str(number), [row(), row(**{column: {"bytes": None, "path": aim}})])
-        refused(f"names the file .* as its {column}", sb.load_dataset, folder)
+        refused(f"refers to the file .* as its {column}", sb.load_dataset, folder)
     (inside / "own").mkdir()
     (inside / "own" / "link.png").symlink_to(secret)
     shutil.copy(secret, inside / "own" / "own.png")
@@ -72,7 +72,7 @@ def test_also_where_a_picture_is_nested(tmp_path, secret):
     features = datasets.Features({**FEATURES, "more": datasets.List({"deep": datasets.Image()})})
     bad = row() | {"more": [{"deep": picture()}, {"deep": {"bytes": None, "path": str(secret)}}]}
     folder = write(tmp_path / "set", [bad], features=features)
-    refused(r"names the file .*secret\.png as its more", sb.load_dataset, folder)
+    refused(r"refers to the file .*secret\.png as its more", sb.load_dataset, folder)
 
 
 def test_the_card_may_not_name_a_file_outside(tmp_path, secret):
@@ -129,7 +129,7 @@ def test_scripts_archives_and_pickles_are_not_touched(tmp_path, monkeypatch):
     (made["pkl"] / "test.pkl").write_bytes(pickle.dumps(Runs()))
     (made["h5"] / "test.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     for folder in made.values():
-        words = "script|holds no readable dataset|archives and anything else"
+        words = "script|contains no readable dataset|not archives or other files"
         assert len(refused(words, sb.load_dataset, folder)) < 700
     assert not (tmp_path / "ran").exists()
 

@@ -111,7 +111,7 @@ def test_a_copy_that_is_not_complete_is_not_loaded(here, away, monkeypatch):
     here.fault("GET .*parquet", status=403, times=99)
     refused(REPO, sb.load_dataset, REPO)
     away()
-    refused(f"commit {later} is not completely in the cache", sb.load_dataset, REPO)
+    refused(f"the cache does not contain the complete commit {later}", sb.load_dataset, REPO)
     assert len(sb.load_dataset(REPO, revision=commit)) == 1
 
 
@@ -148,7 +148,7 @@ def test_rows_bring_their_pictures(here, tmp_path):
     secret.write_bytes(png())
     for aim in (str(secret), "/etc/passwd", "../../secret.png", "https://example.org/x.png", "hf://datasets/x/y/z.png"):
         put(here, data__test_dot_parquet=parquet({"bytes": png(), "path": "x"}, {"bytes": None, "path": aim}))
-        refused(f"{REPO}: a row names the file .* instead of holding the picture", sb.load_dataset, REPO)
+        refused(f"{REPO}: a row refers to the file .* are not opened", sb.load_dataset, REPO)
 
 
 def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
@@ -163,12 +163,12 @@ def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
 @pytest.mark.parametrize(
     ("files", "match"),
     [
-        ({"things_dot_py": b"open('ran', 'w')"} | filled("red"), "script, and nothing downloaded is executed"),
-        ({"things_dot_py": b"open('ran', 'w')"}, r"holds things\.py"),
-        ({"test_dot_zip": b"PK"}, r"holds test\.zip"),
-        ({"test_dot_tar": b"x"}, r"holds test\.tar"),
+        ({"things_dot_py": b"open('ran', 'w')"} | filled("red"), "script, and downloaded code is never executed"),
+        ({"things_dot_py": b"open('ran', 'w')"}, r"contains things\.py"),
+        ({"test_dot_zip": b"PK"}, r"contains test\.zip"),
+        ({"test_dot_tar": b"x"}, r"contains test\.tar"),
         ({"test_dot_tar": b"x", "a_dot_txt": b"x"}, REPO),
-        ({"test_dot_pkl": b"x"}, r"holds test\.pkl"),
+        ({"test_dot_pkl": b"x"}, r"contains test\.pkl"),
         ({"README_dot_md": CARD % b"/etc/hosts.txt"}, REPO),
         ({"README_dot_md": CARD % b"../../founder/other/x.csv"}, REPO),
         (

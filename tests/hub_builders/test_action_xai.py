@@ -170,8 +170,8 @@ def test_answers_of_other_models_and_wordings_do_not_count(source, service):
     samples, log = built(source, model="m")
     assert "t1" in samples
     assert [remark["text"] for remark in log.remarks if remark["id"] != action_xai.ANNOTATIONS] == [
-        "line 3 is not an answer and is skipped", "line 4 is not an answer and is skipped"
-    ]  # fmt: skip
+        f"line {number} is not a reply of a language model and is skipped" for number in (3, 4)
+    ]
     asked = len(service)
     built(source, model="m")  # the line that was cut off by a kill swallows no answer
     assert len(service) == asked
@@ -290,7 +290,7 @@ def test_a_server_that_repeats_the_token_does_not_bring_it_into_errors_or_answer
 
 @pytest.mark.parametrize("token", ["sk-abc123", "hf_abcDEF", "my token", "$TOKEN"])
 def test_a_token_is_not_taken_for_the_name_of_its_variable_and_not_repeated(source, tmp_path, token):
-    with pytest.raises(UserError, match="name of the environment variable") as caught:
+    with pytest.raises(UserError, match="name of the variable that contains the token") as caught:
         build("action-xai", tmp_path / "out", source=source, token=token)
     assert token not in str(caught.value)
     assert not list(tmp_path.rglob("made_by.json"))
@@ -314,7 +314,7 @@ def test_a_busy_server_is_asked_again(source, server, monkeypatch, passing):
 def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan, calls, text):
     server.plan = [None, plan, plan, plan, plan]
     message = refused(text, built, source, server=server.address)
-    assert message.endswith("start again: the answers so far are kept")
+    assert message.endswith("start again, the replies so far are kept")
     assert len(server.requests) == calls
     assert len((source / "answers.jsonl").read_text().splitlines()) == 1
     server.plan = []

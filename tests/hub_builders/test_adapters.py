@@ -63,7 +63,9 @@ def test_one_sample_an_image_and_images_dropped_by_content(voc):
     assert samples["2007_000001"]["labels"] == ["cat", "person"]
     kept, log = built_by(voc_val, source, parts="test", drop=("cow", "person"))
     assert sorted(kept) == ["2007_000003:boat", "2007_000005:bus"]
-    assert log.left_out == [{"id": "2007_000001", "what": "image", "reason": "it shows a dropped class (person)"}]
+    assert log.left_out == [
+        {"id": "2007_000001", "what": "image", "reason": "it shows a class listed in drop (person)"}
+    ]
     refused(r"pottedplants.*pottedplant", built_by, voc_val, source, drop=("pottedplants",))
     refused(r"classes=one .*image", built_by, voc_val, source, classes="one")
 
@@ -100,7 +102,7 @@ def test_voc_2007_with_boxes(tmp_path):
         (root / f"Annotations/00000{number}.xml").unlink()
     samples, log = built_by(voc_val, source, year=2007, lists="detection")
     assert set(splits_of(samples)) == {"test"}
-    assert "lists no training images" in log.remarks[0]["text"]
+    assert "the list contains no training images" in log.remarks[0]["text"]
 
 
 def test_coco_unites_the_objects_of_a_class(tmp_path):
@@ -269,8 +271,8 @@ def test_openimages_one_kind_of_animal(tmp_path):
     samples, log = built_by(openimages_animals, tmp_path)
     labels = {name[-1]: sample["label"] for name, sample in samples.items()}
     assert labels == {"1": "Cat", "2": "Owl", "3": "Cat", "4": "Owl", "5": "Cat"}
-    assert log.left_out == [{"id": "0" * 16, "what": "image", "reason": "animals of several kinds"}]
-    assert "not a box of four shares" in log.remarks[0]["text"]
+    assert log.left_out == [{"id": "0" * 16, "what": "image", "reason": "animals of several categories"}]
+    assert "not a box of four numbers" in log.remarks[0]["text"]
     assert {sample["label"] for sample in built_by(openimages_animals, tmp_path, kinds=1)[0].values()} == {"Cat"}
     assert set(splits_of(samples)) == {"test"}
     (tmp_path / "validation-images-with-rotation.csv").unlink()

@@ -133,13 +133,13 @@ def test_what_is_wrong_with_a_case_is_named(source):
     assert len(samples) == 4
     reasons = {entry["id"]: entry["reason"] for entry in log.left_out}
     assert reasons["pancreas_010"] == reasons["pancreas_016"] == "no label in labelsTr/"
-    assert reasons["pancreas_011"] == "mask of another size than its image"
-    assert reasons["pancreas_012"].startswith("no usable slice")
+    assert reasons["pancreas_011"] == "mask and image differ in size"
+    assert reasons["pancreas_012"].startswith("no slice can be drawn")
     assert "pancreas_013" in reasons
-    assert reasons["pancreas_014"].startswith("no usable NIfTI file")
-    assert reasons["pancreas_015"] == "a label without image in imagesTr/"
+    assert reasons["pancreas_014"].startswith("not a readable NIfTI file")
+    assert reasons["pancreas_015"] == "the label has no image in imagesTr/"
     assert "imagesTr/readme.txt" in reasons
-    assert reasons["PANCREAS_0002"] == "no usable DICOM file in this folder"
+    assert reasons["PANCREAS_0002"] == "the folder contains no readable DICOM file"
 
 
 def test_missing_slices_are_named(tmp_path):
@@ -147,7 +147,7 @@ def test_missing_slices_are_named(tmp_path):
     (root / "Pancreas-CT/PANCREAS_0001/study/series/1-002.dcm").unlink()
     samples, log = built(root)
     assert {"pancreas_000", "PANCREAS_0001"} == set(samples)
-    assert [remark["text"] for remark in log.remarks] == ["1 slices of the series seem to be missing"]
+    assert [remark["text"] for remark in log.remarks] == ["1 slices of the series are probably missing"]
 
 
 @pytest.mark.parametrize("number", [0.0, float("nan")])

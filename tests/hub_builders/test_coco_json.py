@@ -56,7 +56,7 @@ def test_a_sample_for_each_class_and_where_the_size_is_not_written(tmp_path):
     for size in ((40, 20), ("40", "20")):
         source(tmp_path, objects, size=size)
         _, left_out = built(tmp_path)
-        assert left_out["a:dog", "mask"] == "annotations of another size than its image"
+        assert left_out["a:dog", "mask"] == "annotations and image differ in size"
 
 
 @pytest.mark.parametrize("outline", [[], None])
@@ -85,8 +85,8 @@ def test_pictures_are_found_by_the_end_of_their_path(tmp_path):
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"deep/a:dog", "b:dog"}
-    assert left_out == {("d.jpg", "image"): "several pictures with this file_name",
-                        ("nowhere.jpg", "image"): "no picture with this file_name"}  # fmt: skip
+    assert left_out == {("d.jpg", "image"): "several images with this file_name",
+                        ("nowhere.jpg", "image"): "no image with this file_name"}  # fmt: skip
 
 
 def test_what_is_no_coco_is_one_line_and_json_is_the_file_of_annotations(tmp_path, capsys):
@@ -148,7 +148,7 @@ def test_what_is_no_id_or_means_no_image_is_named(tmp_path):
     rows, left_out = built(tmp_path)
     assert set(rows) == {"a:cat"}
     assert "HEIC" in left_out.pop(("c.heic", "image"))  # named once, as the file
-    assert left_out == {("b.jpg", "image"): "no object of a category that is in the list"}
+    assert left_out == {("b.jpg", "image"): "no object of a listed category"}
     texts = [one["text"] for one in read_report(tmp_path / "out")["remarks"]]
     assert sum("without id or file_name" in text for text in texts) == 4
     assert "my.json: an object in image 5, which is not in the list of images" in texts
@@ -175,7 +175,7 @@ def test_a_bad_part_of_an_outline_does_not_cost_the_mask(tmp_path, bad, apart):
 def test_keypoints_are_no_outline(tmp_path):
     points = {"keypoints": [5, 5, 2, 6, 6, 2], "num_keypoints": 2, "bbox": [4, 4, 16, 8]}
     source(tmp_path, [points])
-    assert "with keypoints and without an outline; --boxes" in built(tmp_path)[1]["a:cat", "mask"]
+    assert "with keypoints and without an outline; use --boxes" in built(tmp_path)[1]["a:cat", "mask"]
     np.testing.assert_array_equal(of_mask(built(tmp_path, boxes=True)[0]["a:cat"]), WHOLE)
 
 
@@ -229,13 +229,17 @@ def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"b:cat"}
-    assert left_out == {("x/other.jpg", "image"): "no picture with this file_name",
+    assert left_out == {("x/other.jpg", "image"): "no image with this file_name",
                         ("a", "image"): "it is not in my.json"}  # fmt: skip
     texts = {one["text"] for one in read_report(tmp_path / "out")["remarks"]}
-    assert "1 name has no picture, such as x/other.jpg; the folder also holds a.jpg" in texts
+    assert "1 name has no image, such as x/other.jpg; the folder also contains a.jpg" in texts
     content["images"][1]["file_name"] = "x/another.jpg"
     (tmp_path / "my.json").write_text(json.dumps(content))
-    refused(r"the file names x/other\.jpg .*, but the folder holds a\.jpg; give --images", built, tmp_path)
+    refused(
+        r"the file lists x/other\.jpg .*, but the folder contains a\.jpg; pass the folder of the annotated images as",
+        built,
+        tmp_path,
+    )
 
 
 # Photographs in portrait: the file is 30 x 20, upright it is 20 wide and 30 high.
@@ -282,12 +286,14 @@ def test_where_both_frames_fit_the_user_says_which(tmp_path, orientation, size):
     portrait(tmp_path, MIDDLE, orientation, size)
     rows, left_out = built(tmp_path)
     assert rows["a:cat"]["mask"] is None
-    assert "give --upright or --stored" in left_out["a:cat", "mask"]
+    assert "use --upright or --stored" in left_out["a:cat", "mask"]
     upright = (30, 20) if orientation >= 5 else (20, 30)
     np.testing.assert_array_equal(of_mask(built(tmp_path, upright=True)[0]["a:cat"]), ones(upright, MIDDLE))
     expected = as_shown(ones((20, 30), MIDDLE), orientation)
     np.testing.assert_array_equal(of_mask(built(tmp_path, stored=True)[0]["a:cat"]), expected)
-    refused("give --upright or --stored, not both", built, tmp_path, upright=True, stored=True)
+    refused(
+        "--upright and --stored exclude each other; use only one of them", built, tmp_path, upright=True, stored=True
+    )
 
 
 def test_the_upright_size_and_run_lengths_prove_their_frame(tmp_path):
@@ -307,9 +313,9 @@ def test_the_upright_size_and_run_lengths_prove_their_frame(tmp_path):
 def test_a_stray_point_proves_nothing(tmp_path):
     (rows, columns) = MIDDLE
     portrait(tmp_path, (rows, columns), segmentation=[*corners(rows, columns), [0, 0, 5, 900, 5, 5]])
-    assert "give --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
+    assert "use --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
     portrait(tmp_path, (rows, columns), segmentation=corners((5, 20.5), columns))  # rounded, not outside
-    assert "give --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
+    assert "use --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])

@@ -48,7 +48,7 @@ def test_terms_and_help(name, capsys):
     words = " ".join(text.split())  # lines are as wide as the terminal
     assert "Source" in text or getattr(builder, "EMBEDDED", False)
     assert "--workers N" in text
-    licence = "what --license says" if getattr(builder, "OWN_DATA", "") else builder.LICENSE
+    licence = "set by --license" if getattr(builder, "OWN_DATA", "") else builder.LICENSE
     assert f"licence: {licence}" in words
     assert ("published: images" if builder.REDISTRIBUTE else "published: masks and labels only") in words
     assert " ".join(builder.RULE.split()) in words

@@ -148,7 +148,7 @@ DICOM = {
     "no orientation": {"ImageOrientationPatient": None},
     "not axial": {"ImageOrientationPatient": [1, 0, 0, 0, 0, -1]},
     "another slice's place": {"ImagePositionPatient": [0, 0, 0]},
-    "no series": {"SeriesInstanceUID": None},
+    "no SeriesInstanceUid": {"SeriesInstanceUID": None},
     "giant": {"Rows": 60000, "Columns": 60000},
     "colour": {"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB", "PlanarConfiguration": 0},
     "no uid": {"SOPInstanceUID": None},

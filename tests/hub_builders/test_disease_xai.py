@@ -241,27 +241,27 @@ def test_what_is_missing_or_odd_is_named(source):
     samples, log = built(source, crop_mm=21.0)
     assert len(samples) == 2
     assert [entry["reason"] for entry in log.left_out][:5] == [
-        "no usable DICOM file in this folder", "marks of a chest X-ray, not of a CT",
-        "no DICOM series with the UID in 161.xml", "162.xml is not usable XML (it declares entities)",
-        "163.xml is not a LIDC-IDRI reading but html"]  # fmt: skip
+        "the folder contains no readable DICOM file", "the marks belong to a chest X-ray, not to a CT",
+        "no DICOM series has the UID in 161.xml", "162.xml is not usable XML (it declares entities)",
+        "163.xml is not a LIDC-IDRI reading; its root element is html"]  # fmt: skip
     first, second, *others = (remark["text"] for remark in log.remarks)
-    assert first.startswith("1-001.dcm: no usable DICOM file")
-    assert second == "1 slices of the series seem to be missing"
-    assert "another XML of the same series was read before" in others
+    assert first.startswith("1-001.dcm: not a readable DICOM file")
+    assert second == "1 slices of the series are probably missing"
+    assert "skipped, because another XML file of the same series was read before" in others
 
 
 @pytest.mark.parametrize(
     ("tags", "reason"),
-    [({"PixelData": None}, "DICOM without pixel data"), ({"PixelSpacing": None}, "no usable DICOM file"),
-     ({"Rows": 9999, "Columns": 9999}, "more than 64 million pixels"), ({"PixelData": b"\0" * 10}, "no usable DICOM"),
-     ({"NumberOfFrames": 900}, "no usable DICOM file"), ({"RescaleSlope": "nan"}, "no usable DICOM")],
+    [({"PixelData": None}, "the DICOM file has no pixel data"), ({"PixelSpacing": None}, "not a readable DICOM file"),
+     ({"Rows": 9999, "Columns": 9999}, "more than 64 million pixels"), ({"PixelData": b"\0" * 10}, "a readable DICOM"),
+     ({"NumberOfFrames": 900}, "not a readable DICOM file"), ({"RescaleSlope": "nan"}, "a readable DICOM")],
 )  # fmt: skip
 def test_a_damaged_middle_slice_is_named(source, tags, reason):
     folder = source / "LIDC-IDRI/LIDC-IDRI-0007/01-01-2000-NA/3000566-NA"
     dicom(folder / "1-005.dcm", chest(SIZE, SIZE), (-50, -50, -87.5), uid(5), SERIES, "LIDC-IDRI-0007", **tags)
     samples, log = built(source)
     assert samples == {}
-    assert reason in log.left_out[0]["reason"] or "DICOM without" in log.left_out[0]["reason"]
+    assert reason in log.left_out[0]["reason"] or "the DICOM file has no" in log.left_out[0]["reason"]
 
 
 @pytest.mark.skipif(not CT.is_dir(), reason="the real samples are not here")

@@ -94,7 +94,7 @@ def test_the_detector_keeps_what_it_names_rightly(source, monkeypatch):
     assert {int(s["object_id"][5:]) // 10 for s in samples.values()} <= set(range(1, 11))
     reasons = [entry["reason"] for entry in log.left_out]
     assert reasons.count("the detector does not classify this cut-out correctly") == 30
-    assert reasons.count("the detector finds an object in this scene, or the scene cannot be read") == 20
+    assert reasons.count("the detector detects an object in this scene, or the scene cannot be read") == 20
     assert len(looked) == 40 + 60
     with (source / "detections.jsonl").open("a") as file:
         file.write('{"what": "half')

@@ -87,7 +87,7 @@ def test_lists_that_lead_elsewhere_or_are_wrong(tmp_path):
     (tmp_path / "places365_val.txt").write_text(listing + "../../secret.jpg 2\nPlaces365_val_00000002.jpg 3\n")
     samples, log = built(tmp_path)
     assert len(samples) == 12
-    assert reasons(log)["../../secret.jpg", "image"] == "its name leads out of the source folder"
+    assert reasons(log)["../../secret.jpg", "image"] == "its name points outside the source folder"
     assert log.remarks[0]["id"] == "Places365_val_00000002"
     for wrong, message in (("x.jpg\n", "line 1"), ("x.jpg 999\n", "999 is not the number"), ("x.jpg -1\n", "line 1")):
         (tmp_path / "places365_val.txt").write_text(wrong)

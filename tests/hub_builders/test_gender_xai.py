@@ -64,7 +64,7 @@ def test_which_images_stay_and_why_the_others_do_not(tmp_path):
     samples, log = built(source, outline=True)
     assert {int(name): s["label"] for name, s in samples.items()} == {1: "man", 2: "woman", 10: "man"}
     assert [entry["reason"] for entry in log.left_out] == [
-        "captions mention a man and a woman", *["several people"] * 3, "the person is too small",
+        "the captions mention a man and a woman", *["several people"] * 3, "the person is too small",
         "no person is annotated", "a polygon that is not a list of three or more points",
     ]  # fmt: skip
     assert samples["000000000001"]["mask"][5:20, 5:16].all()
@@ -105,7 +105,7 @@ def test_as_many_as_asked_for_are_drawn_and_another_image_moves_one_at_most(tmp_
     labels = [s["label"] for s in more.values()]
     assert (labels.count("man"), labels.count("woman")) == (10, 10)
     assert len(set(more) - set(less)) <= 1
-    more_images = "20 more images of this class fit the rule and were not drawn"
+    more_images = "20 more images of this class meet the conditions and were not drawn"
     assert [remark["text"] for remark in log.remarks] == [more_images] * 2
     assert set(built(tmp_path / "a", per_class=10, seed=1)[0]) != set(more)
 
@@ -160,7 +160,7 @@ def test_the_published_release(tmp_path):
     assert samples["a"]["mask_source"] == "annotators"
     assert {(entry["id"], entry["what"]): entry["reason"] for entry in log.left_out} == {
         ("d", "image"): "its folder cats is not a class",
-        ("gone", "mask"): "an attention label without image",
+        ("gone", "mask"): "the attention label has no image",
         ("b", "mask"): "empty mask",
         ("c", "mask"): "no attention label",
     }

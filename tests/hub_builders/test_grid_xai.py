@@ -109,7 +109,7 @@ def test_the_command_line(shapes, fitted, grids, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "line"),
-    [({"cells": 1}, "cells >= 2"), ({"confidence": 1.5}, "confidence"), ({"count": 0}, "count"),
+    [({"cells": 1}, "cells must be at least 2"), ({"confidence": 1.5}, "confidence"), ({"count": 0}, "count"),
      ({"cells": 3}, r"a grid has 9 classes.*--confidence")],
 )  # fmt: skip
 def test_what_cannot_be_built_is_named(shapes, fitted, tmp_path, options, line):

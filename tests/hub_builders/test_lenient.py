@@ -82,7 +82,7 @@ def test_lists_that_begin_with_a_byte_order_mark(whole, tmp_path, name):
 def test_two_copies_are_not_chosen_between(tmp_path):
     for name in ("a", "b"):
         _examples.write("pet-xai", tmp_path / name, 2, 32)
-    with pytest.raises(UserError, match=r"several copies: .*/a, .*/b; give one"):
+    with pytest.raises(UserError, match=r"several copies: .*/a, .*/b; pass one"):
         list(pet_xai.samples(tmp_path, BuildLog()))
     assert list(pet_xai.samples(tmp_path / "a", BuildLog()))
 

@@ -86,8 +86,8 @@ def test_masks_of_people_become_those_of_the_dataset(photos, store, tmp_path):
     assert not masks["IMG_3.jpg"].any()
     assert masks["IMG_4.jpg"] is None
     text = json.dumps(report)
-    assert "1 of 3 images have two people; their mask is the union of both" in text
-    assert "no answer that counts" in text
+    assert "1 of 3 images have masks of two people; the consensus is the union of both" in text
+    assert "the image has no valid answer" in text
     assert rows[1]["image"].size == SIZE[::-1], "upright, as people saw it"
 
 
@@ -112,7 +112,7 @@ def test_only_accepted_answers(photos, store, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "line"), [
-    ({}, "needs the store of the study: --annotations"),
+    ({}, "needs the store of the study; pass --annotations"),
     ({"annotations": "none.db"}, "there is no store"),
     ({"annotations": "study.db", "rule": "most"}, "consensus rule"),
     ({"annotations": "study.db", "people": ("eve",)}, "has nobody called eve"),
@@ -125,8 +125,8 @@ def test_wrong_options_are_one_line(photos, store, tmp_path, options, line, monk
 
 def test_a_study_of_another_dataset_is_refused(store, tmp_path, photos):
     (photos / "cat/IMG_1.jpg").rename(photos / "cat/other.jpg")
-    refused(r"the study is of another dataset: .* has no image IMG_1.jpg", sb.build, "masks", tmp_path / "out", photos,
-            progress=False, annotations=str(store))  # fmt: skip
+    words = r"the study belongs to another dataset: .* has no image IMG_1.jpg"
+    refused(words, sb.build, "masks", tmp_path / "out", photos, progress=False, annotations=str(store))
 
 
 def test_exports_name_the_files_of_the_photographs(photos, store, tmp_path):

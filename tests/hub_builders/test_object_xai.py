@@ -56,12 +56,12 @@ def test_single_class_images_stay_and_the_others_are_named(source):
     assert (samples["2007_000001"]["mask"] == (MASKS["2007_000001"] == 1)).all()
     assert not samples["2007_000001"]["mask"][3].any()  # void
     assert {key: reason for (key, _), reason in reasons(log).items()} == {
-        "../../../etc/passwd": "its name leads out of the source folder",
+        "../../../etc/passwd": "its name points outside the source folder",
         "2007_000003": "objects of several classes",
-        "2007_000004": "no object: background and void only",
-        "2007_000005": "mask: index 21 is not one of the 20 classes",
-        "2007_000006": "mask of another size than its image",
-        "2008_000007": "in a segmentation list, but no such file in SegmentationClass/",
+        "2007_000004": "no object, only background and void",
+        "2007_000005": "index 21 in the mask is not one of the 20 classes",
+        "2007_000006": "mask and image differ in size",
+        "2008_000007": "a segmentation list contains the image, but SegmentationClass/ does not",
         "2009_000009": "no such image file",
     }
     assert [remark["id"] for remark in log.remarks] == ["2007_000003"]
@@ -81,7 +81,7 @@ def test_augmented_as_png_and_as_the_original_matlab_files(source):
     assert samples["2008_000007"]["label"] == "dog"
     assert (samples["2008_000007"]["mask"] == (labelled(12) == 12)).all()
     assert samples["2007_000001"]["label"] == "aeroplane"  # VOC's own segmentation goes before
-    assert any("no usable MATLAB file" in entry["reason"] for entry in log.left_out)
+    assert any("not a valid MATLAB file" in entry["reason"] for entry in log.left_out)
     (root / "SegmentationClassAug").mkdir()
     Image.fromarray(labelled(6)).save(root / "SegmentationClassAug/2008_000007.png")
     assert built(source, segmentation="augmented")[0]["2008_000007"]["label"] == "bus"

@@ -234,7 +234,7 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
         masked = [sample for sample in samples.values() if sample["mask"] is not None]
         if drawn_on == "another":
             assert not masked, name
-            assert any("of another size than its image" in entry["reason"] for entry in log.left_out), name
+            assert any("and image differ in size" in entry["reason"] for entry in log.left_out), name
         else:
             assert [fits(sample) for sample in masked] == [1], name
     for samples, column in ((found["pet-xai"][0], "head_box"), (found["security-xai"][0], "objects")):
@@ -268,6 +268,6 @@ def test_an_outline_for_a_picture_of_half_the_size_is_refused_with_the_reason(tm
     samples, log = built_by(builder_of("coco-val"), tmp_path, parts="test")
     assert samples["000000000001:dog"]["mask"] is None
     assert samples["000000000002:dog"]["mask"] is not None
-    assert {entry["reason"] for entry in log.left_out} == {"annotations of another size than its image"}
-    with pytest.raises(ValueError, match="another size"):
+    assert {entry["reason"] for entry in log.left_out} == {"annotations and image differ in size"}
+    with pytest.raises(ValueError, match="annotations and image differ in size"):
         _coco.shown_mask([[[0, 0, 9, 0, 9, 9]]], (24, 25), Picture(b"", ".jpg", 24, 24))

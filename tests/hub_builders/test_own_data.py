@@ -52,7 +52,7 @@ def test_a_picture_of_16_bits_is_taken_as_the_page_of_a_study_shows_it(tmp_path)
     assert (seen == np.asarray(Image.open(shown((tmp_path / "images/cat/1.png").read_bytes()).path))).all()
     assert (seen.min(), seen.max()) == (0, 255)
     (remark,) = read_report(tmp_path / "out")["remarks"]
-    assert remark["text"].startswith("more than 8 bits: shown in a window from percentile 1 to 99")
+    assert remark["text"].startswith("the image has more than 8 bits; its values from percentile 1 to 99")
 
 
 REFUSED = {
@@ -75,20 +75,20 @@ def test_a_mask_that_cannot_be_used_is_left_out_with_the_reason(tmp_path, reason
 def test_masks_of_which_none_is_called_like_a_picture_are_refused_with_the_name_that_would_fit(tmp_path):
     picture(tmp_path / "images/cat/1.jpg")
     mask(tmp_path / "masks/1_mask.png")
-    words = r"it holds 1_mask\.png, and the mask of cat/1\.jpg would be cat/1\.png or 1\.png"
+    words = r"the folder contains 1_mask\.png, but the mask of cat/1\.jpg must be named cat/1\.png or 1\.png"
     refused(words, built, tmp_path, masks=str(tmp_path / "masks"))
 
 
-NONE = "no mask file with its name"
-SEVERAL = "its mask file has the name of several pictures"
-BLURRED = ("a JPEG mask with blurred values; save masks as PNG, or give a threshold, such as --foreground 128+ "
+NONE = "no mask file has its name"
+SEVERAL = "its mask file matches several images"
+BLURRED = ("a JPEG mask with blurred values; save masks as PNG, or set a threshold, such as --foreground 128+ "
            "(in Python mask_values=)")  # fmt: skip
 
 
 @pytest.mark.parametrize(("pictures", "masks", "used", "left_out"), [
     ("cat/1.png dog/1.png cat/2.jpg dog/3.jpg cat/4.jpg cat/5.jpg dog/5.jpg cat/6.jpg",
      "cat/1.png dog/1.png 2.png deep/er/3.png 4.png 4.gif 5.png 6.jpg nobody.png", "cat/1 dog/1 cat/2 dog/3",
-     {"cat/4": "several mask files with its name", "cat/5": SEVERAL, "dog/5": SEVERAL, "cat/6": BLURRED,
+     {"cat/4": "several mask files have its name", "cat/5": SEVERAL, "dog/5": SEVERAL, "cat/6": BLURRED,
       "nobody.png": "no image has the name of this mask file"}),
     ("cat/1.png dog/1.png", "dog/1.png", "dog/1", {"cat/1": NONE}),  # that of another class
     ("cat/ka\u0308se.png", "käse.png", "cat/ka\u0308se", {}),  # accents are spelled in two ways
@@ -109,7 +109,7 @@ def test_masks_below_the_pictures_are_no_class(tmp_path):
     mask(tmp_path / "images/masks/cat/1.png")
     rows, _ = built(tmp_path, masks=str(tmp_path / "images/masks"))
     assert set(rows) == {"cat/1", "dog/1"}
-    refused("a folder of their own", built, tmp_path, masks=str(tmp_path / "images"), overwrite=True)
+    refused("a separate folder", built, tmp_path, masks=str(tmp_path / "images"), overwrite=True)
 
 
 def test_folders_of_splits_and_a_picture_in_no_class(tmp_path):
@@ -121,7 +121,7 @@ def test_folders_of_splits_and_a_picture_in_no_class(tmp_path):
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["cat", "dog"]
     picture(tmp_path / "images/5.jpg")
     rows, left_out = built(tmp_path, overwrite=True)
-    assert left_out == {("5", "image"): "it lies in no class folder"}
+    assert left_out == {("5", "image"): "it is not in a class folder"}
     assert len(rows) == 4
 
 
@@ -154,21 +154,21 @@ def test_a_table_gives_labels_splits_and_groups(tmp_path):
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["2", "10"]
     assert "HEIC" in left_out.pop(("7.heic", "image"))
     assert report["counts"]["found"] == 6 + 1 + 1  # pictures, the HEIC file, and a name without a file
-    assert left_out == {("9.jpg", "image"): "a row of the table with no pictures of this name",
-                        ("3", "image"): "a row of the table with no label",
-                        ("4", "image"): "no usable row in labels.csv",
-                        ("5", "image"): "no usable row in labels.csv"}  # fmt: skip
-    assert report["remarks"] == [{"id": "2", "text": "labels.csv line 7: listed twice; the first row counts"}]
+    assert left_out == {("9.jpg", "image"): "no image matches this row of the table",
+                        ("3", "image"): "its row in the table has no label",
+                        ("4", "image"): "no valid row in labels.csv",
+                        ("5", "image"): "no valid row in labels.csv"}  # fmt: skip
+    assert report["remarks"] == [{"id": "2", "text": "labels.csv line 7: listed twice; the first row is used"}]
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ("picture;label\n0.jpg;a\n", r"no column 'image'; it has: picture;label \(separated by commas\)"),  # as --labels
-    ("image,kind\n0.jpg,a\n", r"no column 'label'; it has: image, kind"),
+    ("picture;label\n0.jpg;a\n", r"no column 'image', only picture;label \(separated by commas\)"),  # as --labels
+    ("image,kind\n0.jpg,a\n", r"no column 'label', only image, kind"),
     ("image,label\n", "no row with a label"),
     ("image,label,split\n0.jpg,a,evening\n", "line 2: split 'evening' is unknown"),
     ({"masks": "nowhere"}, "--masks nowhere is not a folder"),
     ({"labels": "nowhere.csv"}, r"--labels nowhere\.csv is not a file"),
-    ({"foreground": "reddish"}, "foreground=reddish is not valid; give a value from 0 to 65535"),
+    ({"foreground": "reddish"}, "foreground=reddish is not valid; use a value from 0 to 65535"),
     ({"foreground": "70000"}, "foreground=70000 is not valid"),
     ({"split": "half"}, "split=half is unknown"),
     ({}, "no class folders, and there is no table of labels"),
@@ -185,7 +185,7 @@ def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
 def test_folders_of_a_layout_are_no_classes(tmp_path, names):
     for name in names:
         picture(tmp_path / "images" / name)
-    refused(f"has folders called {names[0].split('/')[-2]}, which is a part of a dataset", built, tmp_path)
+    refused(f"has folders named {names[0].split('/')[-2]}, which is usually not a class", built, tmp_path)
 
 
 def test_the_command_line(tmp_path, capsys):
@@ -196,7 +196,7 @@ def test_the_command_line(tmp_path, capsys):
     line = "build folder --images {} --masks {} --out {}".format(*folders).split()
     told = said(capsys, line)
     assert "1 mask: a mask with more than two values; choose the object with --foreground" in told
-    assert "1 mask: no mask file with its name" in told
+    assert "1 mask: no mask file has its name" in told
     report = json.loads(said(capsys, [*line, "--foreground", "2", "--overwrite", "--json"]))
     assert report["counts"]["masks"] == 1
     assert report["options"] == {"foreground": "2", "seed": 0, "split": ""}  # no path of this machine
@@ -243,7 +243,7 @@ def test_own_data_have_a_name_and_a_licence_in_card_report_and_page(tmp_path, re
 @pytest.mark.parametrize(("name", "options", "message"), [
     ("folder", {"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
     ("folder", {"title": "two\nlines"}, "the name of a dataset must be one line"),
-    ("shapes-xai", {"license": "mit"}, "shapes-xai has its own license; leave it out"),
+    ("shapes-xai", {"license": "mit"}, "shapes-xai has a fixed license; leave it out"),
 ])  # fmt: skip
 def test_names_and_licences_that_are_none(tmp_path, name, options, message):
     picture(tmp_path / "images/disc/1.png")
@@ -258,9 +258,9 @@ KINDS = {
 }  # fmt: skip
 NOT_READ = {
     "a.heic": "pillow-heif", "b.CR2": "rawpy", "c.mp4": "a video", "d.zip": "an archive; unpack it",
-    "m.tar.gz": "an archive", "e.txt": "not a picture (.txt)", "f.xml": "not a picture (.xml)",
-    "j.xyz": "not a picture (.xyz)", "noise": "not a picture (no file extension)", "g.svg": "a vector drawing",
-    "h.tga": "an unsupported picture format (.tga); convert it to PNG", "i.jxl": "pillow-jxl-plugin",
+    "m.tar.gz": "an archive", "e.txt": "not an image (.txt)", "f.xml": "not an image (.xml)",
+    "j.xyz": "not an image (.xyz)", "noise": "not an image (no file extension)", "g.svg": "a vector drawing",
+    "h.tga": "an unsupported image format (.tga); convert it to PNG", "i.jxl": "pillow-jxl-plugin",
     "k.jpg": "not an image", "l.png": "empty file",
 }  # fmt: skip
 HIDDEN = [".DS_Store", "Thumbs.db", "._1.jpg", "desktop.ini"]
@@ -290,7 +290,7 @@ def test_a_folder_without_a_picture_says_what_it_holds(tmp_path):
     (tmp_path / "images/cat").mkdir(parents=True)
     for name in ("1.heic", "2.HEIC", "3.mp4"):
         (tmp_path / "images/cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
-    refused(r"has no readable pictures \(2 left out: a HEIC picture.* pillow-heif", built, tmp_path)
+    refused(r"has no readable images \(2 left out: a HEIC image.* pillow-heif", built, tmp_path)
 
 
 def test_all_endings_of_the_formats_that_are_read(tmp_path):
@@ -310,9 +310,9 @@ def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
     folder = sb.build("folder", tmp_path / "in/out", tmp_path / "in", progress=False)
     first = (folder / "build_report.json").read_bytes()
     left_out = {(one["id"], one["what"]): one["reason"] for one in read_report(folder)["left_out"]}
-    beside = "it lies outside the pictures' folder"
+    beside = "it is outside the folder of images"
     assert left_out == {("README.md", "image"): beside, ("extra/", "image"): beside,
-                        ("notes.docx", "mask"): "not a picture (.docx)"}  # fmt: skip
+                        ("notes.docx", "mask"): "not an image (.docx)"}  # fmt: skip
     sb.build("folder", folder, tmp_path / "in", progress=False, overwrite=True)
     assert (folder / "build_report.json").read_bytes() == first
 

@@ -80,13 +80,13 @@ def test_what_stays_and_what_is_left_out_with_which_reason(built):
     assert left_out == {
         ("._Abyssinian_1.jpg", "image"): "not named like an image file",
         ("Abyssinian_101.mat", "image"): "not named like an image file",
-        ("stray", "image"): "no breed: not in annotations/list.txt, and its name begins with none of the 37",
+        ("stray", "image"): "unknown breed: not in annotations/list.txt, and its name does not begin with a breed",
         ("pug_2", "image"): "not an image",
-        ("pug_9", "image"): "in annotations/list.txt, but no such file in images/",
-        ("Abyssinian_6", "mask"): "trimap without foreground",
-        ("Abyssinian_7", "mask"): "trimap of another size than its image",
+        ("pug_9", "image"): "listed in annotations/list.txt, but missing in images/",
+        ("Abyssinian_6", "mask"): "the trimap has no foreground",
+        ("Abyssinian_7", "mask"): "trimap and image differ in size",
         ("beagle_1", "mask"): "no trimap",
-        ("boxer_1", "mask"): "not in annotations/list.txt",
+        ("boxer_1", "mask"): "the image is not in annotations/list.txt",
         ("pug_3", "mask"): "trimap: not an image",
     }
     without = {name for name, sample in samples.items() if sample["mask"] is None}
@@ -125,7 +125,7 @@ def test_label_of_the_list_wins_and_the_report_says_so(source):
     (source / "annotations/list.txt").write_text(text.replace("Abyssinian_1 1", "Abyssinian_1 6"))
     samples, log = built_by(pet_xai, source)
     assert samples["Abyssinian_1"]["label"] == "Bengal"
-    text = "annotations/list.txt has Bengal, the file name has Abyssinian"
+    text = "annotations/list.txt lists Bengal, but the file name contains Abyssinian"
     assert log.remarks[0] == {"id": "Abyssinian_1", "text": text}
 
 

@@ -56,7 +56,7 @@ def test_boxes_become_objects_and_mask(source):
     assert (first["label"], first["source_split"]) == ("prohibited", "train")
     assert samples["P00002"]["mask"].sum() == 1
     assert [one["name"] for one in samples["P00002"]["objects"]] == ["Hammer"]
-    why = "the list has it as clean, but the XML shows Gun"
+    why = "the list says clean, but the XML contains Gun"
     assert {("N00001", "image"): why} | reasons(log) == {
         ("P00003", "mask"): "no box", ("P00004", "mask"): "no XML", ("P00005", "mask"): "empty mask",
         ("P00006", "image"): "no such image file", ("N00001", "image"): why}  # fmt: skip
@@ -80,7 +80,7 @@ def test_without_lists_the_xml_tells(source):
     labels = {name: sample["label"] for name, sample in samples.items()}
     assert labels["P00001"] == labels["N00001"] == "prohibited"
     assert labels["P00003"] == labels["N00002"] == "clean"
-    assert reasons(log)["P00004", "image"] == "neither in a list nor in an XML file"
+    assert reasons(log)["P00004", "image"] == "neither a list nor an XML file contains the image"
 
 
 def first_counted(source, **files):
@@ -94,7 +94,7 @@ def first_counted(source, **files):
 def test_boxes_count_from_0_or_1_by_what_all_of_them_show(source):
     """A 0 cannot count from 1; an end at the width cannot count from 0. The same first box is two masks."""
     samples, _, remark = first_counted(source, P00001=xml(("Gun", 3, 4, 10, 8), ("Knife", 5, 5, 40, 9)))
-    assert remark.endswith("are counted from 1: 0 boxes have a 0, 1 end at the width or height of their picture")
+    assert remark.endswith("are counted from 1: 0 boxes have a 0, 1 end at the width or height of their image")
     assert np.argwhere(samples["P00001"]["mask"])[0].tolist() == [3, 2]
     boxes = {"P00001": (3, 4, 10, 8), "P00002": (0, 7, 9, 9), "P00005": (0, 0, 39, 29)}
     samples, _, remark = first_counted(source, **{name: xml(("Gun", *box)) for name, box in boxes.items()})
@@ -110,7 +110,7 @@ def test_an_object_without_a_box_is_skipped_and_counted(source, empty):
     samples, log, _ = first_counted(source, P00001=content)
     assert samples["P00001"]["objects"] == [{"name": "Gun", "box": [3, 4, 10, 8]}]
     assert samples["P00001"]["mask"].sum() == 40
-    assert {"id": "P00001", "text": "without a box and skipped: 1 object"} in log.remarks
+    assert {"id": "P00001", "text": "1 object skipped for lack of a box"} in log.remarks
     broken = content.replace("<xmin>3<", "<xmin>three<")
     samples, log, _ = first_counted(source, P00001=broken)
     assert samples["P00001"]["mask"] is None
@@ -128,8 +128,8 @@ def test_names_that_lead_elsewhere_and_names_twice(source):
     (source / "ImageSet/10/train.csv").write_text(HEAD + rows)
     samples, log = built(source)
     assert samples["P00001"]["label"] == "prohibited"
-    assert reasons(log)["../../secret", "image"] == "its name leads out of the source folder"
-    assert log.remarks[0]["text"] == "train.csv line 4: listed twice; the first counts"
+    assert reasons(log)["../../secret", "image"] == "its name points outside the source folder"
+    assert log.remarks[0]["text"] == "train.csv line 4: listed twice; the first entry is used"
 
 
 @pytest.mark.parametrize("text", ["", "image,Gun\na,1\n", "name,Bomb\na,1\n", "name,Gun\n\xff\xfe"])

@@ -50,10 +50,10 @@ def test_pixels_of_boxes_and_outlines_by_hand():
     assert not half[rows + columns > 11].any()
     assert shape_of(["0", "0", "0.4", "0.5"], 8, 10).sum() == 2 * 2  # a box that the border cuts
     for words, message in (
-        ("0.1 0.1 0.1", "3 numbers, neither a box"),
-        ("0.4 0.5 0.4 0.5 0.9", "5 numbers, neither a box"),  # of a prediction: with its confidence
-        ("4 4 3 3", "not fractions of width and height"),
-        ("0.4 0.5 nan 0.5", "not fractions of width and height"),
+        ("0.1 0.1 0.1", "3 numbers, not a box"),
+        ("0.4 0.5 0.4 0.5 0.9", "5 numbers, not a box"),  # of a prediction: with its confidence
+        ("4 4 3 3", "not fractions from 0 to 1"),
+        ("0.4 0.5 nan 0.5", "not fractions from 0 to 1"),
         ("0.4 0.5 x 0.5", "not numbers"),
     ):
         with pytest.raises(UnreadableError, match=message):
@@ -92,7 +92,7 @@ def test_names_of_the_classes(tmp_path):
     text(tmp_path / "classes.txt", "dog\nblack cat\n\n")
     assert names_in(tmp_path / "classes.txt") == {0: "dog", 1: "black cat"}
     text(tmp_path / "classes.txt", "dog\n\nblack cat\n")  # passed over, the cats would be of another number
-    refused("empty line 2; each line is the name of a class", names_in, tmp_path / "classes.txt")
+    refused("line 2 is empty; each line must be the name of a class", names_in, tmp_path / "classes.txt")
     for content, message in (
         ("train: a\n", "has no list `names`"),
         ("names: [a, a]\n", "gives two classes the same name"),
@@ -121,14 +121,14 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
     assert [name for name, row in rows.items() if row["mask"] is None] == ["confidence:dog"]
     assert left_out.pop(("damaged", "image"))
     assert left_out == {
-        ("none", "image"): "no label file with its name",
+        ("none", "image"): "no label file has its name",
         ("empty", "image"): "no object",
-        ("confidence:dog", "mask"): "labels with 5 numbers, neither a box (4) nor an outline (6, 8, 10 ...)",
-        ("unknown", "image"): "no object of a class that has a name",
+        ("confidence:dog", "mask"): "its labels have 5 numbers, not a box (4) or an outline (6, 8, 10 ...)",
+        ("unknown", "image"): "no object has a class with a name",
         ("words", "image"): "line 1 of its labels does not begin with a class number",
     }
     remarks = {one["id"]: one["text"] for one in report["remarks"]}
-    assert remarks["strange"] == "class 9 is not among the names and is skipped"
+    assert remarks["strange"] == "class 9 has no name and is skipped"
     assert remarks["spare.txt"] == "no image has the name of this label file"
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["dog", "cat"]
     assert set(built(tmp_path, drop=("cat",))[0]) == {"strange:dog"}
@@ -147,7 +147,7 @@ def test_labels_are_those_of_the_upright_picture_unless_they_were_drawn_on_the_f
     assert mask.shape == (10, 8)
     # an upright picture of 8 columns: 0.1 of it has the centre of the first column; stored, the corner moves right
     assert np.argwhere(mask).tolist() == ([[0, 7]] if stored else [[0, 0]])
-    assert f"drawn on the {'file' if stored else 'upright picture'}" in report["remarks"][0]["text"]
+    assert f"drawn on the {'file' if stored else 'upright image'}" in report["remarks"][0]["text"]
 
 
 def test_splits_by_hash_and_the_command_line(tmp_path, capsys):
@@ -164,13 +164,13 @@ def test_splits_by_hash_and_the_command_line(tmp_path, capsys):
 
 def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
     picture(tmp_path / "in/a.png")
-    refused("give --names FILE", built, tmp_path)
+    refused("pass --names FILE", built, tmp_path)
     text(tmp_path / "in/classes.txt", "dog\n")
     refused(r"has no label files.*--labels", built, tmp_path)
     refused(r"--labels nowhere is not a folder", built, tmp_path, labels="nowhere")
     text(tmp_path / "none/a.txt", "0\n")
     (tmp_path / "in/a.png").unlink()
-    refused("has no readable pictures", built, tmp_path, labels=str(tmp_path / "none"))
+    refused("has no readable images", built, tmp_path, labels=str(tmp_path / "none"))
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
     with pytest.raises(UnreadableError, match="cannot be read as text"):
         objects_in(tmp_path / "binary.txt")
@@ -204,7 +204,7 @@ def test_poses_are_refused_by_their_lines_and_outlines_are_not(tmp_path, line):
     if line.startswith("outline"):
         assert of_mask(rows["a:cat"]).any()
     else:
-        assert "labels of a pose (a box and points with visibilities)" in str(left_out)
+        assert "its labels are poses (a box, and points with a visibility)" in str(left_out)
 
 
 def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
@@ -218,7 +218,7 @@ def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
     expected = np.zeros((8, 10), bool)
     expected[2:6, 2:6] = True
     np.testing.assert_array_equal(of_mask(rows["obj_Train_data/a:cat"]), expected)
-    assert left_out == {("obj.data", "image"): "not a picture (.data)"}
+    assert left_out == {("obj.data", "image"): "not an image (.data)"}
     assert [one["id"] for one in report["remarks"]] == ["train.txt"]
 
 

@@ -114,7 +114,7 @@ def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch,
     card = registry.files("metrics")["top_quarter"].parent / "README.md"
     missing = Path.is_file
     monkeypatch.setattr(Path, "is_file", lambda path: path != card and missing(path))
-    with pytest.raises(UserError, match=r"metric top_quarter has no README.md; write it into .*/top_quarter, like"):
+    with pytest.raises(UserError, match=r"metric top_quarter has no README.md; add it to .*/top_quarter, as"):
         metric_publication("top_quarter", "ada")
     with pytest.raises(UserError, match=r"my_score.py:my_iou is a function in a file.*saliency-bench new metric"):
         metric_publication("./my_score.py:my_iou", "ada")
@@ -362,7 +362,7 @@ def test_a_metric_may_be_one_file(tmp_path, resnet, shapes, added):
     added("metrics", "item", "broken.item", FLAT)
     run = sb.run(**few(shapes, resnet, tmp_path / "run") | {"explainers": ["random"], "metrics": ["item"]})
     assert 0.45 < run.cells[0].value < 0.55
-    refused(r"metric item has no module for evaluate: write item\.py next to its score\.py", metric_files, "item")
+    refused(r"metric item has no module for evaluate; write item\.py next to its score\.py", metric_files, "item")
     assert not has_module("item")
     assert has_module("saliency_miou")
 

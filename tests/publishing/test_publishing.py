@@ -114,8 +114,8 @@ def test_private(hub):
 def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model, shapes, workspace, tmp_path):
     """Another dataset, files of a model, a report that says nothing; what is empty or ours is filled."""
     ours = dataset_publication(pets, "founder", workspace, "x")
-    others = {"holds something else (model.safetensors)": {"model.safetensors": b"x"},
-              "holds shapes-xai, not pet-xai": dataset_publication(shapes, "founder", workspace, "x").files,
+    others = {"contains unrelated work (model.safetensors)": {"model.safetensors": b"x"},
+              "contains shapes-xai, not  pet-xai": dataset_publication(shapes, "founder", workspace, "x").files,
               "holds something unreadable, not pet-xai": {REPORT: b"[" * 100_000},
               "holds None, not pet-xai": {REPORT: b"{}"}}  # fmt: skip
     for number, (words, files) in enumerate(others.items()):
@@ -129,10 +129,10 @@ def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model,
     assert publish(ours, api=hub.api()).changed
     network = model_publication(model, "founder", "net", api=hub.api())
     publish(Publication("model", "founder/net", {"pytorch_model.bin": b"x"}, None), api=hub.api())
-    refused(r"founder/net holds something else \(pytorch_model\.bin\)", publish, network, api=hub.api())
+    refused(r"founder/net contains unrelated work \(pytorch_model\.bin\)", publish, network, api=hub.api())
     publish(Publication("space", "founder/saliency_miou", {"app.py": b"x"}, None), api=hub.api())
     metric = metric_publication("saliency_miou", "founder")
-    refused(r"founder/saliency_miou holds something else \(app\.py\)", publish, metric, api=hub.api())
+    refused(r"founder/saliency_miou contains unrelated work \(app\.py\)", publish, metric, api=hub.api())
 
 
 def test_the_card_of_a_single_split_and_of_many_classes(pets, shapes):
@@ -170,13 +170,13 @@ def test_the_dataset_card(hub, pets, workspace):
     assert "parkhi2012cats" in card["citation"]
     assert {split["name"]: split["num_examples"] for split in card["dataset_info"]["splits"]}
     assert card["configs"][0]["config_name"] == "default"
-    for part in ("## Source and licence", "## How a sample is made", "## Samples", "## Splits", "## Known biases",
-                 "Shares of each `label` in percent", "## How to cite", 'load_dataset("visitor/pet-xai"'):  # fmt: skip
+    for part in ("## Source and licence", "## How samples are made", "## Samples", "## Splits", "## Known biases",
+                 "Percentage of each `label`:", "## How to cite", 'load_dataset("visitor/pet-xai"'):  # fmt: skip
         assert part in text
     masks = [np.asarray(row["mask"]) > 0 for row in sb.load_dataset(pets)]
     area, centre = np.mean([mask.mean() for mask in masks]), np.mean([mask[12, 16] for mask in masks])
     assert f"the mask covers {area:.0%} of the image on average" in text
-    assert f"lies in it in {centre:.0%} of the samples" in text
+    assert f"contains the central pixel in {centre:.0%} of the samples" in text
     assert "eval.yaml" not in files  # the Hub may refuse what it does not know
     asked = dataset_publication(pets, "visitor", workspace, evaluation=True).files
     assert yaml.safe_load(asked["eval.yaml"])["tasks"] == [
@@ -345,7 +345,7 @@ def test_the_scores_of_gradcam_are_listed_on_the_page_of_the_dataset(hub, model,
 @pytest.mark.parametrize(("changes", "why"), [
     ({"limit": 2}, "it does not use the whole split"),
     ({"target": "predicted"}, "its target is predicted, not label"),
-    ({"explainers": ["centre"]}, "it holds no score of gradcam by saliency_miou or saliency_insertion"),
+    ({"explainers": ["centre"]}, "it contains no score of gradcam by saliency_miou or saliency_insertion"),
     ({"split": "train"}, "it uses the split train, not test"),
 ])  # fmt: skip
 def test_a_run_that_does_not_fit_the_tasks_is_not_listed(changes, why, hub, model, pets, workspace, tmp_path, capsys):
@@ -478,7 +478,7 @@ def test_who_may_write_is_told_too_and_where_it_is_not_known(hub, tmp_path):
     hub.fault("whoami", status=500, times=9, message=f"you sent {VISITOR.token}")
     done = publish(own, api=hub.api(VISITOR))  # the Hub itself has the last word
     assert done.changed
-    assert done.plan.lines()[-1] == "  rights not checked: the Hub answers 500 for visitor/small (you sent ***)"
+    assert done.plan.lines()[-1] == "  rights not checked: the Hub returned status 500 for visitor/small (you sent ***)"
     assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, nothing is asked
 
 
@@ -618,7 +618,7 @@ def test_annotations_are_joined_with_a_copy_of_the_source(annotations, closed, s
     monkeypatch.setattr("saliency_bench.data.annotations.build", None)
     assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was kept
     monkeypatch.setattr(pet_xai, "VERSION", "other")
-    refused(r"pet-xai.*version \d+ .*version other", sb.load_dataset, annotations, source=source)
+    refused(r"pet-xai.*version \d+ .*version is other", sb.load_dataset, annotations, source=source)
 
 
 def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
@@ -712,8 +712,8 @@ def test_command(line, hub, pets, model, tmp_path, capsys):
     assert "licence: not stated" in capsys.readouterr().out
     for words, message in (
         (("metric", "saliency_miou", "--with-images", "mit"),
-         "--with-images is for `push dataset`, not for `push metric`"),
-        (("dataset", pets, "--eval-results"), "--eval-results is for `push model`"),
+         "--with-images is an option of `push dataset`, not of `push metric`"),
+        (("dataset", pets, "--eval-results"), "--eval-results is an option of `push model`"),
         (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
         (("model", "nowhere"), "saliency-bench train --out nowhere"),
         (("results", model), "not the folder of a finished run (no summary.json)"),

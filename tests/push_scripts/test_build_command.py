@@ -45,13 +45,13 @@ def test_why_a_mask_cannot_be_used_is_printed(tmp_path, capsys):
     trimap = next((source / "annotations/trimaps").iterdir())
     Image.new("L", (20, 30), 1).save(trimap)
     assert main(["build", "pet-xai", "--source", str(source), "--out", str(tmp_path / "out")]) == 0
-    assert "1 mask: trimap of another size than its image" in capsys.readouterr().out
+    assert "1 mask: trimap and image differ in size" in capsys.readouterr().out
 
 
 def test_several_texts_of_an_option(tmp_path, capsys):
     source = _examples.write("voc-val", tmp_path / "source", 10, 32)
     line = ["build", "voc-val", "--source", str(source), "--out", str(tmp_path / "out"), "--classes", "image"]
-    assert "it shows a dropped class (bicycle)" in said(capsys, [*line, "--drop", "aeroplane", "bicycle"])
+    assert "it shows a class listed in drop (bicycle)" in said(capsys, [*line, "--drop", "aeroplane", "bicycle"])
     assert "did you mean aeroplane" in said(capsys, [*line, "--overwrite", "--drop", "aeroplan"], 2)
 
 

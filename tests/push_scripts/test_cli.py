@@ -430,7 +430,7 @@ def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys)
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 2
     assert main([*line, "--metrics", "saliency_miou", "--device", "cpu", "--out", folder]) == 0
     shown, bars = capsys.readouterr()
-    assert f"nothing to do: {folder} already holds every requested score" in shown
+    assert f"nothing to do: {folder} already contains every requested score" in shown
     assert "explain:" not in bars
     assert "gradcam" in shown
     more = ["--metrics", "saliency_miou", "saliency_iosr", "--device", "cpu", "--out", folder]

@@ -88,7 +88,7 @@ def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
 @pytest.mark.parametrize(("words", "message"), [
     (["gone.png"], "no picture 'gone.png'"),
     (["photo.png", "--out", "strip.gif"], "strip.gif must end in .png"),
-    (["photo.png", "--out", "photo.png"], "is the picture itself"),
+    (["photo.png", "--out", "photo.png"], "is the input image"),
     (["photo.png", "--explainers", "gradcan"], "did you mean gradcam"),
     (["photo.png", "--explainers", "rise:mask=3"], "did you mean masks"),
     (["photo.png", "--model", "./nothing"], "no folder './nothing'"),

@@ -46,7 +46,7 @@ def test_the_example_of_a_metric_has_the_second_classifier_and_its_column(capsys
 
 def test_data_of_ones_own_have_no_licence_before_they_are_built(capsys):
     assert main(["list", "folder", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["datasets"]["folder"]["licence"] == "what --license says"
+    assert json.loads(capsys.readouterr().out)["datasets"]["folder"]["licence"] == "set by --license"
 
 
 def test_a_dataset_shows_how_it_is_built(capsys):

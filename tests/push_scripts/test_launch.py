@@ -106,7 +106,7 @@ def test_ones_own_data_are_left_out_and_named(line, built, tmp_path, capsys):
     assert line("--only", "pet-xai", "--dry-run", "--json", data=data) == 0
     shown = capsys.readouterr()
     assert shown.err == (
-        f"saliency-bench: left out: {data}/mine holds your own data, which have no name on the Hub yet: "
+        f"saliency-bench: left out: {data}/mine contains your own data, which have no name on the Hub yet: "
         f"saliency-bench push dataset '{data}/mine' --name NAME --namespace saliency-bench\n"
     )
     assert [item["repo"] for item in json.loads(shown.out)["repositories"]] == [f"{OWNER}/pet-xai", REPO]
@@ -114,7 +114,7 @@ def test_ones_own_data_are_left_out_and_named(line, built, tmp_path, capsys):
     assert cli.main(["push", "all", "--namespace", OWNER, str(data)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == shown.err.strip()
-    assert lines[1].startswith(f"saliency-bench: error: {data} holds no built dataset")
+    assert lines[1].startswith(f"saliency-bench: error: {data} contains no built dataset")
 
 
 @pytest.mark.sample(3)
@@ -146,7 +146,7 @@ def test_what_is_there_is_said_with_what_would_be_overwritten(line, here, capsys
     shown = capsys.readouterr().out
     assert f"{REPO}: exists, 2 of 5 files" in shown  # core.yaml is new
     assert "    changed: README.md\n" in shown
-    assert "on 5 samples of 13, so that they have no rank" in shown
+    assert "on 5 samples of 13, so these rows have no rank" in shown
 
 
 @pytest.mark.slow
@@ -163,8 +163,8 @@ def test_it_is_refused_before_anything_is_sent(line, here, capsys, monkeypatch, 
     here.fault("GET /api/datasets", times=9, status=503)
     assert "503" in refusal(*SMALL, "--dry-run")  # a plan waits for nothing
     here.heal()
-    assert "resnet-18-pet-xai has no licence; give the licence of its weights" in refusal(*ONLY)
-    assert "holds no built dataset" in refusal(data=tmp_path)
+    assert "resnet-18-pet-xai has no licence; set the licence of its weights" in refusal(*ONLY)
+    assert "contains no built dataset" in refusal(data=tmp_path)
     for user, words in ((VISITOR, "visitor may not write to saliency-bench/"), (READER, "only has read access")):
         monkeypatch.setenv("HF_TOKEN", user.token)
         assert words in refusal(*SMALL)
@@ -174,7 +174,7 @@ def test_it_is_refused_before_anything_is_sent(line, here, capsys, monkeypatch, 
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     others = Publication("space", "saliency-bench/saliency_miou", {"game.py": b"x"}, None)
     publish(others, api=here.api())
-    assert "saliency-bench/saliency_miou holds something else (game.py)" in refusal(*SMALL)
+    assert "saliency-bench/saliency_miou contains unrelated work (game.py)" in refusal(*SMALL)
     assert set(here.store.repos) == {("spaces", "saliency-bench/saliency_miou")}
 
 
@@ -387,5 +387,5 @@ def test_a_first_day_with_faults_and_kills_ends_as_an_undisturbed_one(kills, tmp
     assert "2 rows (2 run by the board); Overall has 2\n" in told
     for words in ('load_dataset("saliency-bench/pet-xai"): 13 samples of test', "37 classes",
                   'evaluate.load("saliency-bench/saliency_miou"): saliency_miou',
-                  "submit: 2 cells are in saliency-bench/results", "review: no pull request"):  # fmt: skip
+                  "submit: 2 cells are in saliency-bench/results", "review: saliency-bench/results has no open pull request"):  # fmt: skip
         assert words in told

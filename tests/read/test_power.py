@@ -75,10 +75,10 @@ def test_the_fewest_clusters_and_more_for_several_comparisons():
 def test_the_command_answers_in_its_first_line(capsys):
     assert main(["power", "--spread", "0.3", "--difference", "0.05", "--cluster-size", "6"]) == 0
     needed, first = assumed(0.3, 0.05, size=6), capsys.readouterr().out.splitlines()[0]
-    assert first == (f"{needed.images} images ({needed.clusters} clusters) are enough to show a difference of 0.05 "
-                     "between the two explainers with a chance of 80%.")  # fmt: skip
+    assert first == (f"{needed.images} images ({needed.clusters} clusters) are enough to detect a difference of 0.05 "
+                     "between the two explainers with a power of 80%.")  # fmt: skip
     assert main(["power", "--spread", "1e6", "--difference", "1e-6"]) == 0
-    assert capsys.readouterr().out.startswith("No number of images in reach shows a difference of 1e-06")
+    assert capsys.readouterr().out.startswith("No realistic number of images is enough to detect a difference of 1e-06")
 
 
 def test_clusters_count_and_not_images():

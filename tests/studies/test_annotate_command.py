@@ -53,8 +53,8 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["--import", "x"], "--person NAME must be given together"),
-    (["--person", "x"], "--person NAME must be given together"),
+    (["--import", "x"], "--person NAME require each other"),
+    (["--person", "x"], "--person NAME require each other"),
     (["--report"], "there is no store"),
     (["--annotators", "0"], "--annotators must be at least 1"),
     (["--honeypots", "3"], "but the dataset has 2"),
@@ -149,4 +149,4 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     dog[10:30, 5:25] = shadow[10:30, 40:60] = True
     np.testing.assert_array_equal(masks["ada", "image-001"], dog)
     np.testing.assert_array_equal(masks["bob", "image-001"], shadow)
-    assert "--label NAME needs --import PATH" in said(capsys, [*line, "--label", "dog"], 2)
+    assert "--label NAME selects regions of an import" in said(capsys, [*line, "--label", "dog"], 2)

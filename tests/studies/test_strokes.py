@@ -180,6 +180,6 @@ def test_the_page_finds_regions_of_images_that_were_given(tmp_path):
 def test_segment_takes_two_files_or_none(tmp_path, capsys):
     words = ["annotate", "--dataset", "none", "--store", str(tmp_path / "s.db"), "--segment"]
     assert main([*words, "one.onnx"]) == 2
-    assert "--segment takes two ONNX files, an encoder and a decoder, or none, not 1" in capsys.readouterr().err
+    assert "--segment got 1 files; pass two ONNX files, encoder and decoder, or none" in capsys.readouterr().err
     assert "there is no file one.onnx" in said(capsys, [*words, "one.onnx", "two.onnx"], 2)
     assert not (tmp_path / "s.db").exists()

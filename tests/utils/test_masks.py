@@ -152,7 +152,7 @@ REFUSED = {
     "a single value that is not the background; .* (2;": np.full(SIZE, 2, np.uint8),
     "a single value that is not the background; .* (0;": palette(np.zeros(SIZE), [WHITE]),
     "colour and alpha disagree; choose the object with --foreground": OPPOSITE,
-    "JPEG mask with blurred values; save masks as PNG, or give a threshold": stored(grey(FULL), "JPEG"),
+    "JPEG mask with blurred values; save masks as PNG, or set a threshold": stored(grey(FULL), "JPEG"),
 }
 
 
@@ -165,16 +165,16 @@ def test_an_ambiguous_mask_is_refused_with_its_values_and_the_option(reason):
 
 @pytest.mark.parametrize(
     ("mask", "foreground", "words"),
-    [(coloured(RED), "9", "of colours without single values; give --foreground a colour"),
+    [(coloured(RED), "9", "of colours without single values; set --foreground to a colour"),
      (stored(grey(ONES.astype(np.uint16))), "red", "of numbers without colours"),
      (np.where(BOX, 1, np.nan), "nonzero", r"values that are not numbers; .* \(1, nan;"),
-     (FULL, "alpha", "without a varying alpha"),
+     (FULL, "alpha", "whose alpha is constant"),
      (with_alpha(NOISE, SOFT), "alpha", "more than two values"),
      (stored(grey(FULL), "JPEG"), "255", "JPEG mask"),
      (stored(grey(SOFT), "WEBP", quality=30), "nonzero", "WEBP mask with blurred values"),
      (stored(grey(SOFT), "JPEG2000", irreversible=True), "nonzero", "JPEG2000 mask with blurred values"),
      (b"no picture", "", "the mask cannot be read: not an image"),
-     ([grey(FULL), grey(FULL)], "", "a list of 2 pictures, but a sample has one mask"),
+     ([grey(FULL), grey(FULL)], "", "a list of 2 images, but a sample has one mask"),
      ([[1], [1, 2]], "", "not an array of numbers"),
      (FULL[:10], "", "the mask is 30 x 10, but its image is 30 x 20")],
 )  # fmt: skip
@@ -211,5 +211,7 @@ def test_words_of_a_choice():
     assert words_of("1 red") == ("1", "red")
     assert spelled("3 red 1 1.0") == spelled("1 3 #ff0000") == spelled("255,0,0 3 1") == "1 255,0,0 3"
     for wrong in ("70000", "-1", "reddish", "1,2", "1,2,999", "nan", "inf", "1e9", "+", True, {"a": 1}):
-        with pytest.raises(UserError, match="is not valid; give a value from 0 to 65535, a value and all above it"):
+        with pytest.raises(
+            UserError, match="is not valid; use a value from 0 to 65535, a value and all greater values"
+        ):
             words_of(wrong)

@@ -45,7 +45,7 @@ def test_of_two_matching_names_the_exact_path_gets_the_picture():
     given = ["train/1.jpg", "val/1.jpg", "a/2.jpg", "b/2.jpg", "x/3.jpg"]
     meant = names.resolved(given)
     assert [meant[name].picture for name in given] == ["", "val/1.jpg", "", "", "3.jpg"]
-    assert [meant[name].lacks for name in given[:4]] == ["no picture", "", *["no picture of its own"] * 2]
+    assert [meant[name].lacks for name in given[:4]] == ["no image", "", *["no image of its own"] * 2]
 
 
 @pytest.mark.parametrize(("given", "pictures", "picture"), [

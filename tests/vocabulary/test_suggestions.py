@@ -68,8 +68,8 @@ def test_what_is_like_nothing_gets_the_list():
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    ("build ./pictures --out x", "your own pictures: saliency-bench build folder --images ./pictures --out NEW"),
-    ("build pictures --out x", "your own pictures: saliency-bench build folder --images pictures --out NEW"),
+    ("build ./pictures --out x", "your own images use: saliency-bench build folder --images ./pictures --out NEW"),
+    ("build pictures --out x", "your own images use: saliency-bench build folder --images pictures --out NEW"),
     ("build a/b.json --out x", "saliency-bench build coco-json --json a/b.json --images DIR --out NEW"),
     ("build a/b.yaml --out x", "build yolo --names a/b.yaml --images DIR --labels DIR --out NEW"),
     ("run --dataset folder --model m --out x", "first `saliency-bench build folder --images DIR --out NEW`"),

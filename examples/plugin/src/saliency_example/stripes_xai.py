@@ -1,6 +1,6 @@
-"""Stripes: a square of stripes on plain grey, which lie or stand. Drawn, so that it needs no source.
+"""Stripes: a square of horizontal or vertical stripes on plain grey, drawn by the package without a source.
 
-The only thing by which the two classes differ lies inside the mask.
+The two classes differ only inside the mask.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,8 @@ REDISTRIBUTE = True
 EMBEDDED = True
 PAPER_COUNTS: dict = {}
 CITATION = """@misc{stripes, title = {Stripes-XAI: an example}}"""
-RULE = """A square of a third of each side, at a random place, holds stripes that lie or stand; it is the mask."""
+RULE = """A square at a random position, with a third of the image's side, contains horizontal ("lying") or vertical
+("standing") stripes. This square is the mask."""
 CLASSES = ["lying", "standing"]
 
 
@@ -31,13 +32,13 @@ def features() -> dict:
 
 
 def samples(source: Path | None, log: BuildLog, *, size: int = 48, count: int = 240) -> Iterator[Job]:
-    """Yield the drawings in order.
+    """Yield one job per image, in order.
 
     Args:
         source: not used.
-        log: gets what is left out, and why.
-        size: pixels on each side.
-        count: how many images.
+        log: build log, which records what is left out and why.
+        size: width and height in pixels.
+        count: number of images.
     """
     log.expected = count
     for index in range(count):
@@ -45,7 +46,7 @@ def samples(source: Path | None, log: BuildLog, *, size: int = 48, count: int = 
 
 
 def sample_of(log: BuildLog, index: int, size: int) -> dict:
-    """Return a drawing as a sample."""
+    """Return the sample of drawing number `index`."""
     random, side = np.random.default_rng(index), size // 3
     top, left = random.integers(0, size - side + 1, 2)
     label = CLASSES[index % 2]

@@ -1,1 +1,1 @@
-"""Explainers, a module each."""
+"""Explainers, one module each."""

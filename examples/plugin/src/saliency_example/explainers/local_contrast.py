@@ -1,6 +1,6 @@
-"""Measure how much each pixel differs from its surroundings. It does not look at the network.
+"""Measure how much each pixel differs from its surroundings. The network is not used.
 
-map(y, x) = mean over channels of |image - its mean over a square of `side` pixels around (y, x)|
+map(y, x) = mean over channels of |image - mean of the image over a square of `side` pixels around (y, x)|
 """
 
 from torch.nn.functional import avg_pool2d
@@ -21,9 +21,9 @@ def local_contrast(classifier: Classifier, images: Images, target: Target, *, si
 
     Args:
         classifier: not used.
-        images: (B, 3, H, W) in [0, 1].
+        images: images of shape (B, 3, H, W) in [0, 1].
         target: not used.
-        side: side of the square, in pixels; odd.
+        side: side of the square in pixels, an odd number.
 
     Returns:
         Maps (B, H, W) in [0, 1].

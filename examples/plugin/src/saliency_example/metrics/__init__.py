@@ -1,1 +1,1 @@
-"""Metrics, a folder each."""
+"""Metrics, one folder each."""

@@ -1,1 +1,1 @@
-"""Suites, a YAML file each."""
+"""Suites, one YAML file each."""

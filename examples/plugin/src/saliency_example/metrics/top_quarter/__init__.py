@@ -1,1 +1,1 @@
-"""Measure how much of the highest quarter of a map lies in the mask."""
+"""Measure how much of the highest quarter of a map is inside the mask."""

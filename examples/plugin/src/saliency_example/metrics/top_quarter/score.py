@@ -1,4 +1,4 @@
-"""Measure how much of the highest quarter of a map lies in the mask."""
+"""Measure how much of the highest quarter of a map is inside the mask."""
 
 from typing import Any
 
@@ -10,17 +10,19 @@ from saliency_bench.maps import read_pair
 
 @metric(version=1, higher_is_better=True, range=(0, 1), undefined="an empty mask")
 def top_quarter(maps: Any, masks: Any) -> np.ndarray:
-    """Return the share of the H W / 4 highest pixels of each map that lie in its mask; of equal ones the first.
+    """Return the fraction of the H W / 4 highest pixels of each map that are inside its mask.
+
+    Among equal pixels, the first pixels are selected.
 
     Args:
-        maps: (B, H, W), finite.
-        masks: (B, H, W), bool or 0 and one other value.
+        maps: finite maps of shape (B, H, W).
+        masks: masks of shape (B, H, W), bool or 0 and one other value.
 
     Returns:
-        Float64 (B,) in [0, 1]; NaN for an empty mask. Higher is better.
+        Scores, float64 (B,) in [0, 1], with NaN for an empty mask. Higher is better.
 
     Example:
-        Of the four highest pixels, 8, 7, 6 and 4, three lie in the lower right corner:
+        Three of the four highest pixels (8, 7, 6 and 4) are in the lower right corner:
 
         >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
         >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]

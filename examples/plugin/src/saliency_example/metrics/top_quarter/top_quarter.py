@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""Module of the metric for `evaluate`. It uses the declarations in score.py."""
 
 import evaluate
 
