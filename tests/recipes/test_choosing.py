@@ -462,7 +462,7 @@ def test_the_dearest_are_not_tried_where_time_is_short():
     assert affordable(192) == (["gradcam", "random"], ["rise"])
     # One round in half of it: 8 x (1 pass, and 2 of the metric) are 24 s.
     assert affordable(48) == (["gradcam", "random"], ["rise"])
-    refused(r"--within 47s is too little time, at 1 s per pass.*give --within 1m, or", affordable, 47)
+    refused(r"--within 47s is too short for .*a pass of the network takes 1 s; use --within 1m, or", affordable, 47)
 
 
 @pytest.mark.slow
