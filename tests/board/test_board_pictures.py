@@ -92,7 +92,7 @@ def test_maps_that_cannot_be_read_leave_the_samples_as_text(root, tmp_path):
         body = opened(archive)
     finally:
         shard.write_bytes(content)
-    assert "maps-00000.npz is not the file of maps that was submitted" in body
+    assert "maps-00000.npz is not the map file that was submitted" in body
     assert str(root) not in body
     assert images(body) == {}
     assert "Best" in body
@@ -123,7 +123,7 @@ def test_changed_maps_are_not_scored_again(root, shapes, resnet, tmp_path):
     folder = shard.parent.relative_to(tmp_path / "board").as_posix()
     with np.load(shard) as stored:
         np.savez(shard, **dict(stored) | {"values": np.ones_like(stored["values"])})
-    with pytest.raises(UserError, match="is not the file of maps that was submitted"):
+    with pytest.raises(UserError, match="is not the map file that was submitted"):
         recompute(tmp_path / "board", folder, dataset=str(shapes), model=str(resnet), device="cpu", progress=False)
 
 
