@@ -500,10 +500,10 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     page = Page(Archive.load(tmp_path))
     opened = page.show(f"row={shown[0].key}")["body"]
     assert "ranks by intervals" in opened
-    assert "user0 has had 2 attempts with these masks" in " ".join(opened.split())
-    assert "Scores of single samples by hidden masks are shown to nobody" in opened
+    assert "user0 has used 2 attempts with these masks" in " ".join(opened.split())
+    assert "Scores of single samples with hidden masks are not published" in opened
     assert "compare-" not in opened
-    assert "do not both have scores of single samples" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
+    assert "has no scores of single samples" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
     table = " ".join(page.show("as_list=yes")["body"].split())
     assert '<span class="lb-value">0.80</span> <span class="lb-interval">[0.74, 0.86]</span>' in table
     assert "scored by the board, hidden masks; 2 attempts</span>" in table
