@@ -134,7 +134,9 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     assert status.attempts == []
     third = sent({name: 2 * values for name, values in maps_like(rows).items()}, "taken", FOUNDER)
     status, _ = vouch(BOARD, third, **given)
-    assert status.suspicions == {"taken": [f"its maps are those of mine by visitor, scored on {date.today()}"]}
+    assert status.suspicions == {
+        "taken": [f"its maps are equal to the maps of mine by visitor, scored on {date.today()}"]
+    }
 
     # Nothing is scored with masks that others may have, and nothing is hidden that was public.
     here.api().update_repo_settings(PRIVATE, repo_type="dataset", private=False)
@@ -207,7 +209,7 @@ def test_a_template_says_that_maps_are_sent(own_data, resnet, tmp_path, capsys):
     assert "The masks of this split are hidden" in readmes["hidden"]
     assert "--partial" not in readmes["hidden"]
     assert "--partial" in readmes["shown"]
-    assert 'stays "checked"' in readmes["shown"]
+    assert 'keeps the status "checked"' in readmes["shown"]
 
 
 def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data, tmp_path):
@@ -413,7 +415,7 @@ def test_maps_are_known_again_when_they_are_scaled_and_shifted():
     assert hidden.sketch_of({"a": np.zeros((2, 2))}) == hidden.sketch_of({"a": np.ones((2, 2))})
     attempt = attempts(date(2026, 11, 25), submitter="eve")[0]
     before = SimpleNamespace(attempts=attempts(date(2026, 11, 20)))
-    assert hidden.copies_of(attempt, [before]) == ["its maps are those of m by ada, scored on 2026-11-20"]
+    assert hidden.copies_of(attempt, [before]) == ["its maps are equal to the maps of m by ada, scored on 2026-11-20"]
     assert hidden.copies_of(attempts(date(2026, 11, 25))[0], [before]) == []
 
 
@@ -430,7 +432,7 @@ def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_
     def mixed(noise):
         return {name: values + noise * draw.normal(size=values.shape) for name, values in maps.items()}
 
-    assert lines(mixed(0.3)) == ["its maps are nearly those of m by ada, scored on 2026-11-20"]
+    assert lines(mixed(0.3)) == ["its maps are nearly equal to the maps of m by ada, scored on 2026-11-20"]
     assert lines({name: np.sign(values) * abs(values) ** 1.1 for name, values in maps.items()}) != []
     sides = {name: values > (values.min() + values.max()) / 2 for name, values in maps.items()}
     noise = {name: draw.random(values.shape) for name, values in maps.items()}
@@ -499,7 +501,7 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     assert [row.explainer for row in shown][:5] == ["a", "b", "c", "d", "random"]  # own methods are not set apart
     page = Page(Archive.load(tmp_path))
     opened = page.show(f"row={shown[0].key}")["body"]
-    assert "ranks by intervals" in opened
+    assert "ranks are based on intervals" in opened
     assert "user0 has used 2 attempts with these masks" in " ".join(opened.split())
     assert "Scores of single samples with hidden masks are not published" in opened
     assert "compare-" not in opened

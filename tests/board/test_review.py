@@ -272,7 +272,7 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     ("predicted-by 0f3a", "predicted-by:google/vit-base-patch16-224", "predicted-by:google/vit-base-patch16-224"),
     ("predicted-by 0f3a", "predicted-by:torchvision:resnet18", "predicted-by:torchvision:resnet18"),
     ("predicted-by 0f3a", "predicted-by:folder:vit",
-     "folder:vit .* not on the Hub; give --target predicted-by:MODEL"),
+     "folder:vit .* not on the Hub; set --target predicted-by:MODEL"),
     ("predicted-by 0f3a", "predicted-by:..", "is not on the Hub"),  # a folder of the owner's machine
     ("predicted-by 0f3a", "classes.csv", "the file classes.csv; set --target to your copy"),
     ("0f3a", "predicted-by:google/vit-base-patch16-224", "set --target to your copy"),
@@ -328,7 +328,7 @@ def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_pat
     ).folder  # fmt: skip
     folder = of_run(named, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
     given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 4, "progress": False}
-    refused("give --target predicted-by:MODEL", recompute, tmp_path / "board", folder, **given)
+    refused("set --target predicted-by:MODEL", recompute, tmp_path / "board", folder, **given)
     status, *_ = recompute(tmp_path / "board", folder, target=f"predicted-by:{other}", **given)
     assert (status.refused, len(status.cells)) == (None, 1)
     refused("another target", recompute, tmp_path / "board", folder, target="predicted", **given)
@@ -387,7 +387,7 @@ def test_a_forged_part_of_an_aggregate_is_refused(shapes, resnet, tmp_path, monk
 
 
 def test_an_unknown_submission_is_named_before_anything_is_loaded(tmp_path):
-    refused("has no submission a/b/c; give its folder", vouch, str(tmp_path), "a/b/c")
+    refused("has no submission a/b/c; specify the folder", vouch, str(tmp_path), "a/b/c")
     folder = write(tmp_path, SCORES).relative_to(tmp_path).as_posix()
     refused(f"unknown submission '{folder}x' of .*; did you mean {folder}", vouch, str(tmp_path), f"{folder}x")
 
@@ -525,7 +525,7 @@ def test_files_of_maps_are_those_that_the_result_states():
     (line,) = _other_maps(result, paths | {first: paths[second]})
     assert line == f"{first} is not the file that result.json lists: its SHA-256 differs"
     (line,) = _other_maps(result, {first: paths[first]})
-    assert line == f"it adds no {second}, which result.json states"
+    assert line == f"it adds no {second}, which result.json lists"
     more = f"{result.folder}/maps-00002.npz"
     (line,) = _other_maps(result, paths | {more: paths[first]})
     assert line == f"it adds {more}, which result.json does not list"

@@ -225,7 +225,7 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     assert "2 cells are in board with the same values and are not sent" in said(capsys, line)
     assert {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()} == files
     assert main(["submit", str(other_run(run, tmp_path)), "--to", "board", "--by", "eve"]) == 0
-    assert said(capsys, ["review", "board"]).count(": may be merged") == 2
+    assert said(capsys, ["review", "board"]).count(": checks out") == 2
     ada, eve = sorted(path.parent.relative_to("board").as_posix() for path in Path("board").glob("*/*/*/result.json"))
     # The run has 12 of the dataset's samples, fewer than `recompute` draws.
     settings = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu"]
@@ -475,7 +475,7 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
 @pytest.mark.parametrize(("name", "value", "words"), [
     ("submission.LARGEST", {"records.parquet": 100},
      r"records\.parquet has [0-9,]+ bytes, more than the limit of 100"),
-    ("submission.MOST", 0, "it adds 1 submissions, more than the limit of 0; send a part of the runs at a time"),
+    ("submission.MOST", 0, "it adds 1 submissions, more than the limit of 0; submit fewer runs at a time"),
     ("submit.MOST_ROWS", 3, r"records\.parquet of .*first has 24 rows, more than the limit of 3"),
 ])  # fmt: skip
 def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
