@@ -543,7 +543,7 @@ def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Pa
     if not path.exists():
         raise UserError(f"{path} does not exist; specify a folder of a run or of maps")
     if name is None:
-        raise UserError(f"{path} is not a finished run; if it contains maps, set the name of your method with --name")
+        raise UserError(f"{path} is not a finished run; if it contains maps, name your method with --name NAME")
     from saliency_bench.board.template import score_maps  # imported only here, because it runs networks
 
     return score_maps(path, name, **scoring).folder

@@ -231,7 +231,7 @@ def test_overall_tables_are_of_the_core_alone(page, archive, root):
     for core in (read_core(app.CORE), None):  # nothing of the usual core is published yet
         empty = Page(archive, core)
         assert "Overall" not in Outline(empty.show("")["head"]).said
-        assert "no fixed core" in " ".join(Outline(empty.show("tab=overall")["body"]).said)
+        assert "This board has no core" in " ".join(Outline(empty.show("tab=overall")["body"]).said)
     partly = read_core(root / "core.yaml").model_copy(update={"datasets": [
         CoreCell(**CORE["datasets"][0]), *read_core(app.CORE).datasets[1:2]]})  # fmt: skip
     said = Outline(Page(archive, partly).show("tab=overall")["body"]).said
@@ -265,7 +265,7 @@ def test_exports_hold_all_rows_that_are_shown(page):
     assert page.export("tex", "", "http://here/")["text"].startswith("% \\usepackage{booktabs}\n% http://here/\n")
     assert "author = {{bob}}" in page.export("bib", "", 7)["text"]
     for kind in ("exe", None, ["csv"]):
-        refused("exported as csv, tex, bib", page.export, kind, "")
+        refused("use one of csv, tex, bib", page.export, kind, "")
 
 
 @pytest.mark.slow

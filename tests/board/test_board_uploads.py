@@ -173,7 +173,7 @@ def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run,
     (lambda maps: {name: content[:90] for name, content in maps.items()}, {}, r"^maps-00000\.npz cannot be read"),
     (lambda maps: maps, {"MOST_MAPS": 100}, "maps unpack to more than 100 bytes"),
     (lambda maps: maps, {"LARGEST_SHARD": 100}, r"maps-00000\.npz unpacks to more than 100 bytes"),
-    (lambda maps: maps, {"MOST_SHARDS": 0}, "more than 0 of them"),
+    (lambda maps: maps, {"MOST_SHARDS": 0}, "more than 0 map files"),
     (lambda maps: {f"second/{PUBLISHED}/maps-00000.npz": b""}, {}, "contains no maps"),
     (lambda maps: {f"first/{PUBLISHED}/../maps-00000.npz": b""}, {}, "contains no maps"),
 ])  # fmt: skip

@@ -79,7 +79,7 @@ def test_the_study_is_found_however_its_dataset_is_written(line, tmp_path, capsy
     dataset(3).save_to_disk("others")
     for options in (["--dataset", "others"], ["--dataset", "noise", "--name", "another"]):
         message = said(capsys, ["annotate", *options, *store, "--report"], 2).splitlines()[-1]
-        assert message.endswith("study.db holds no such study; it has: ./noise, test (annotate)")
+        assert message.endswith("study.db contains no such study; available: ./noise, test (annotate)")
     assert len(Store("study.db").all()) == 1
 
 
@@ -91,7 +91,7 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     captured = capsys.readouterr()
     assert "without an image in the dataset: 1, such as elsewhere" in captured.err
     assert "masks of 0 images" in captured.out
-    assert "has no mask to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
+    assert "has no masks to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
 
 
 @pytest.mark.parametrize(("options", "words"), [

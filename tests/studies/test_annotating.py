@@ -90,7 +90,7 @@ def test_everybody_sees_only_their_own(annotating, client):
 
 
 @pytest.mark.parametrize(("changed", "words"), [
-    ({"unit": "image-999"}, "not given to you"), ({"kind": "draw"}, "kind must be one of"),
+    ({"unit": "image-999"}, "not assigned to you"), ({"kind": "draw"}, "kind must be one of"),
     ({"runs": [4799]}, "60 x 80"), ({"runs": [4800]}, "nothing is marked"), ({"runs": {"a": 1}}, "60 x 80"),
     ({"request": ""}, "request must be"),
 ])  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(ann
     assert annotating.study.people()[0] not in str(state["tasks"])
     verdict = {"answer": state["tasks"][0]["answer"], "verdict": "reject", "comment": "<b>", "request": "v1"}
     refused = client.post("/api/review", json=verdict | {"comment": " \n"}, headers=reviewer)
-    assert refused.json() == {"error": "a rejection needs a comment that says what should be changed"}
+    assert refused.json() == {"error": "a rejection needs a comment that explains what should be changed"}
     assert client.post("/api/review", json=verdict, headers=reviewer).json()["tasks"] == []
     assert annotating.counted() == {}
     first = client.get("/api/state", headers=key).json()["tasks"][0]

@@ -62,6 +62,6 @@ def test_a_study_only_grows(store, options, words):
 
 def test_images_that_people_were_given_stay_the_same(store):
     finish(opened(store), "a")
-    refused("lacks the image image-003", opened, store, 3, "three", growing=True)
+    refused("has no image image-003", opened, store, 3, "three", growing=True)
     others = StudyImages(dataset(5, seed=1))
-    refused("is not the image that people have drawn on", open_study, store, "noise", others, "others", growing=True)
+    refused("differs from the annotated image", open_study, store, "noise", others, "others", growing=True)

@@ -78,7 +78,7 @@ def test_practice_is_drawn_apart_from_honeypots(annotating, tmp_path):
     assert not set(annotating.practice) & set(annotating.honeypots)
     assert len(annotating.units) == 3
     (tmp_path / "new").mkdir()
-    with pytest.raises(UserError, match="5 honeypots and images of practice need images with a mask"):
+    with pytest.raises(UserError, match="5 honeypots and practice images need images with a mask"):
         study_of(tmp_path / "new", dataset(6, masks=4), honeypots=1, practice=4)
 
 
