@@ -95,7 +95,7 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["--person", "bob"], "has no masks of bob; give --person, one of: ada"),
+    (["--person", "bob"], "has no masks of bob; set --person to one of: ada"),
     (["--person", "../ada"], "--person must be 1 to 100 letters"),
     (["--person", "consensus"], "is reserved"),
     (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),

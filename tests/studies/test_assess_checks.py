@@ -202,7 +202,7 @@ def test_only_masks_of_the_class_that_is_asked_about_are_shown():
     assert set(settings["images"]) == set(images.ids[1:-1])
     refused("no image of the run has a mask", configuration, replace(images, masks={}), read_questions())
     five = {str(number): images.maps["good"] for number in range(5)}
-    refused("the human mask included, not 6", configuration, replace(images, maps=five), read_questions())
+    refused("there are 6 including the human mask", configuration, replace(images, maps=five), read_questions())
     one = configuration(replace(images, maps={"good": images.maps["good"]}), read_questions(), checks=0)
     assert (one["explainers"], one["masks"]) == (["good"], True)
 

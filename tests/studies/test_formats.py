@@ -407,10 +407,10 @@ def coco_of(labels):
 
 
 @pytest.mark.parametrize(("images", "labels", "label", "message"), [
-    (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object; give --label NAME"),
+    (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object; set --label NAME"),
     (CATS, ["cat"], "dog", "no region labelled dog; its labels are cat"),
-    (CATS, [None], "cat", "no region labelled cat; it has no labels; leave out --label"),
-    (Images({"p1": ""}), ["a", "b"], "", r"no classes, but .* several labels \(a, b\); give --label"),
+    (CATS, [None], "cat", "no region labelled cat; it has no labels; remove --label"),
+    (Images({"p1": ""}), ["a", "b"], "", r"no classes, but .* several labels \(a, b\); set --label"),
 ])  # fmt: skip
 def test_labels_that_do_not_tell_are_refused(tmp_path, images, labels, label, message):
     refused(message, imported, tmp_path, [task("p1", by(*labelled(*labels)))], images=images, label=label)
@@ -498,7 +498,7 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
 
 @pytest.mark.parametrize(("element", "size", "why"), [
     ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, 3"/>', None, "do not match a mask of 2 x 2"),
-    ('<mask label="cat" left="79" top="0" width="2" height="2" rle="0, 4"/>', None, "outside of its image"),
+    ('<mask label="cat" left="79" top="0" width="2" height="2" rle="0, 4"/>', None, "a mask is outside the image"),
     ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, x"/>', None, "a damaged mask"),
     ('<polygon label="cat" points="1,2;3"/>', None, "a damaged polygon"),
     ('<cuboid label="cat" xtl1="1"/>', None, "type cuboid cannot be drawn"),
@@ -515,5 +515,5 @@ def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, 
 
 
 def test_tracks_of_a_video_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"tracks of a video; export it as CVAT for images 1\.1"):
+    with pytest.raises(UserError, match=r"tracks of a video; export the annotations as CVAT for images 1\.1"):
         imported(tmp_path, '<annotations><track id="0" label="cat"><box frame="0"/></track></annotations>', "cvat")

@@ -264,7 +264,7 @@ def test_results_by_hand(by_hand):
     numbered = results(game.study, people=False, with_failed=True).data["people"]
     assert {row["person"] for row in numbered} == {"1", "2", "3"}
     assert sorted(row["mean exposure"] for row in numbered) == sorted(row["mean exposure"] for row in people.values())
-    assert "Unfinished judgements, which are left out: 1." in " ".join(findings.notes)
+    assert "Unfinished judgements, which are excluded: 1." in " ".join(findings.notes)
 
 
 def test_people_who_failed_a_check_are_left_out_of_the_headline_and_shown_beside_it(by_hand):
