@@ -60,7 +60,7 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     (["--honeypots", "3"], "but the dataset has 2"),
     (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
     (["--practice-iou", "7"], "--practice-iou must be a number from 0 to 1"),
-    (["--grow"], "there is no store"), (["--host", "256.0.0.1"], "give another --port"),
+    (["--grow"], "there is no store"), (["--host", "256.0.0.1"], "use another --port"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(line, tmp_path, options, words, capsys):
     assert words in said(capsys, [*line, *options], 2).splitlines()[-1]

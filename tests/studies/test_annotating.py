@@ -283,7 +283,7 @@ def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
     store, images = Store(tmp_path / "study.db"), StudyImages(rows)
     again = open_study(store, "noise", images, "print")
     assert (again.settings["annotators"], len(again.honeypots)) == (4, 2)
-    with pytest.raises(UserError, match=r"another configuration \(annotators 4, now 5\); give"):
+    with pytest.raises(UserError, match=r"another configuration \(annotators 4, now 5\); use"):
         open_study(store, "noise", images, "print", annotators=5)
     refused("another dataset", open_study, store, "noise", images, "other print")
     refused("--honeypot-every must be at least 2", open_study, store, "new", images, "print", honeypot_every=1)

@@ -503,7 +503,7 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
     ('<polygon label="cat" points="1,2;3"/>', None, "a damaged polygon"),
     ('<cuboid label="cat" xtl1="1"/>', None, "type cuboid cannot be drawn"),
     (boxed(0, "cat"), 'height="0" width="80"', "no usable height"),
-    (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, but the image 80 x 60"),
+    (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, but the image has 80 x 60"),
 ])  # fmt: skip
 def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, why):
     bad = cvat(element, size=size or 'height="60" width="80"').replace("</annotations>", "")

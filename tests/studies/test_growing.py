@@ -47,7 +47,7 @@ def test_nothing_grows_unless_it_is_said(store):
     for options in ({"annotators": 3}, {"images": 5, "fingerprint": "five"}):
         refused("--grow to add people or images", opened, store, **options)
     opened(store, annotators=3, growing=True)
-    refused(r"another configuration \(annotators 3, now 2\); give", opened, store, annotators=2)
+    refused(r"another configuration \(annotators 3, now 2\); use", opened, store, annotators=2)
     assert len(annotation_report(opened(store, annotators=3, growing=True))["protocol"]) == 2, "once however often"
 
 

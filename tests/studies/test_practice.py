@@ -87,7 +87,7 @@ def test_a_person_practises_in_a_browser(annotating):
     with serving(create_app(annotating)) as url, chromium() as browser:
         page = browser.new_page(viewport={"width": 375, "height": 700})
         page.goto(url)
-        for text in ("Not yet", "Not yet", "Look at the difference"):
+        for text in ("Not yet", "Not yet", "Please note the difference"):
             page.wait_for_selector("#save:not([disabled])")
             page.locator("#board").click(position={"x": 180, "y": 200})
             page.keyboard.press("Enter")
