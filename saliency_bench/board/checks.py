@@ -299,15 +299,13 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
     expected = ids.id_of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
-        raise UserError(
-            f"{about}: cell_id {cell.cell_id} does not follow from its metric and settings, which give {expected}"
-        )
+        raise UserError(f"{about}: cell_id is {cell.cell_id}, but by its metric and settings it must be {expected}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
         raise UserError(
-            f"{about}: range {where} must be {either}, not {list(cell.range)}; start a run of an "
-            "earlier version again with its --out to update its summary"
+            f"{about}: range {where} must be {either}, not {list(cell.range)}; if the run is from an earlier version, "
+            "start it again with the same --out to update its summary"
         )
     return metric
 

@@ -432,7 +432,7 @@ def _run(
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = submission.recorded.ids
     # All submitted maps are scored, because this needs no explainer. Explainers are run on a few samples only, chosen
-    # among the submitted samples. These may lack samples of the dataset if the run had a limit.
+    # among the submitted samples. If the run had a limit, these are only a part of the dataset.
     if not maps and not is_hidden:
         few = min(len(ids), about["samples"])
         chosen = np.random.default_rng(about["seed"]).choice(len(ids), few, replace=False)

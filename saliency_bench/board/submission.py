@@ -107,7 +107,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
         folder: Folder of the run.
         submitter: Name of the account on the Hub.
         note: Short note for readers.
-        link: Https address of the code or paper.
+        link: Address (https) of the code or paper.
 
     Raises:
         UserError: The folder contains no finished run, or its files contradict each other.

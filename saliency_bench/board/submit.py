@@ -328,7 +328,7 @@ def plan(
         namespace: Namespace of the results repository.
         private: Whether to make the repository private if it must be created.
         note: Short note for readers.
-        link: Https address of the code or paper.
+        link: Address (https) of the code or paper.
         with_maps: Whether to publish the maps that `score_maps` has written into the folder.
         dry_run: Whether to compare only, which needs neither login nor connection.
         api: API of the account that submits, by default the account that is logged in.
@@ -383,7 +383,7 @@ def plan_for_folder(
         board: Folder of the board.
         by: Name of the submitter.
         note: Short note for readers.
-        link: Https address of the code or paper.
+        link: Address (https) of the code or paper.
         with_maps: Whether to publish the maps that `score_maps` has written into the run's folder.
 
     Raises:
@@ -504,7 +504,7 @@ def submit(
         private: Whether to make a new repository private. Repositories are created only in your namespaces.
         dry_run: Whether to compare without sending anything.
         note: Short note for readers.
-        link: Https address of the code or paper of your method.
+        link: Address (https) of the code or paper of your method.
         with_maps: Whether to publish the maps, so that anyone, including the owner of the board, can recompute the
             scores. The maps are rounded to float16 before they are scored.
         **scoring: Other arguments of `score_maps`, for precomputed maps.

@@ -237,7 +237,7 @@ class Study:
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
         """Return a person's assignments. If there are none, first assign the units that `choose` selects.
 
-        `choose` receives all assignments of the study. Selecting and assigning is one transaction.
+        `choose` receives all assignments of the study. Both steps are one transaction.
         """
         with self.store.writing() as connection:
             everyone = self.assignments()

@@ -288,12 +288,12 @@ def test_every_kind_of_region_of_label_studio_is_drawn(tmp_path, kind):
 
 @pytest.mark.parametrize(("value", "why"), [
     ({"vertices": [], "vectorlabels": ["cat"]}, "type vector cannot be drawn"),
-    ({"points": [[1, 2], [3, 4]], "polygonlabels": ["cat"]}, "a damaged polygon"),
-    ({"points": [[1, 2, 3]] * 3, "polygonlabels": ["cat"]}, "a damaged polygon"),
-    (CAT | {"x": None}, "a damaged rectangle"),
+    ({"points": [[1, 2], [3, 4]], "polygonlabels": ["cat"]}, "a polygon is damaged"),
+    ({"points": [[1, 2, 3]] * 3, "polygonlabels": ["cat"]}, "a polygon is damaged"),
+    (CAT | {"x": None}, "a rectangle is damaged"),
     ({"rle": [1, 2, 3], "brushlabels": ["cat"]}, "a brush mask is damaged"),
     ({"imageDataURL": bitmask(BOX[:9]), "bitmasklabels": ["cat"]}, "another size"),
-    ({"imageDataURL": "data:image/png;base64,aaaa", "bitmasklabels": ["cat"]}, "a damaged bitmask"),
+    ({"imageDataURL": "data:image/png;base64,aaaa", "bitmasklabels": ["cat"]}, "a bitmask is damaged"),
     (None, "rotated by 90 degrees"), ({}, "no usable height"),
 ])  # fmt: skip
 def test_an_image_with_a_region_that_cannot_be_drawn_is_named_and_the_others_are_stored(tmp_path, value, why):
@@ -499,8 +499,8 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
 @pytest.mark.parametrize(("element", "size", "why"), [
     ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, 3"/>', None, "do not match a mask of 2 x 2"),
     ('<mask label="cat" left="79" top="0" width="2" height="2" rle="0, 4"/>', None, "a mask is outside the image"),
-    ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, x"/>', None, "a damaged mask"),
-    ('<polygon label="cat" points="1,2;3"/>', None, "a damaged polygon"),
+    ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, x"/>', None, "a mask is damaged"),
+    ('<polygon label="cat" points="1,2;3"/>', None, "a polygon is damaged"),
     ('<cuboid label="cat" xtl1="1"/>', None, "type cuboid cannot be drawn"),
     (boxed(0, "cat"), 'height="0" width="80"', "no usable height"),
     (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, but the image has 80 x 60"),

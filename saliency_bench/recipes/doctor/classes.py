@@ -47,7 +47,7 @@ def check_outputs(class_names: Sequence[str] | None, rows: Sequence[Mapping]) ->
         text = f"{without} of {len(known)} images have logits without probabilities (NaN or infinite)"
         return Check("outputs", "wrong", text, "look for a division by zero or an overflow in the network")
     if len(known) < 2:
-        return Check("outputs", "undecided", "whether the logits depend on the image cannot be checked with one image")
+        return Check("outputs", "undecided", "one image is not enough to check that the logits depend on the image")
     if np.abs(logits - logits[0]).max() <= EQUAL * max(np.abs(logits).max(), 1e-30):
         text = "the network returns the same logits for every image"
         return Check("outputs", "wrong", text, "check that its weights are loaded and that forward uses the image")

@@ -26,7 +26,7 @@ Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
 Scalar = str | int | float | bool
 PictureAxis = Literal["dataset", "model", "explainer", "image", "view"]
-CROWD = "crowd"  # stands for people's answers as the second metric of a correlation
+CROWD = "crowd"  # value of `against` for a correlation with people's answers
 # Settings of a run that the suite fills in. They are not allowed in `settings`.
 RESERVED = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
 # Settings that extend a run or do not change scores. Runs that differ only in these settings share a folder.

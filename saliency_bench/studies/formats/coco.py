@@ -119,7 +119,7 @@ def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
     height, width = check_size(image.get("height"), image.get("width"))
     parts = parts_of(outline)
     if not parts:
-        raise UserError("a region without an outline; export outlines or masks, not boxes")
+        raise UserError("a region has no outline; export outlines or masks, not boxes")
     masks = [_runs(part, height, width) for part in parts if isinstance(part, dict)]
     flat = [part for part in parts if not isinstance(part, dict)]
     try:
@@ -127,15 +127,15 @@ def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
     except UserError:
         raise
     except Exception as error:  # the library raises many types of errors
-        raise UserError(f"a damaged outline ({one_line(error)})") from None
+        raise UserError(f"an outline is damaged ({one_line(error)}); export the annotations again") from None
 
 
 def _outlines(parts: list[Any], height: int, width: int) -> Any:
     for part in parts:
         if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
-            raise UserError("an outline that is not a list of at least three points")
+            raise UserError("an outline is not a list of at least three points; export the annotations again")
         if not (np.abs(part) <= 2 * max(height, width)).all():  # also true for NaN
-            raise UserError("an outline with points far outside its image")
+            raise UserError("an outline has points far outside the image; export the annotations again")
     coco = _pycocotools()
     return coco.merge(coco.frPyObjects(parts, height, width))
 
@@ -144,7 +144,7 @@ def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
     if isinstance(segmentation.get("counts"), list):
         return np.ascontiguousarray(mask_of(segmentation["counts"], width, height).T)
     if segmentation.get("size") != [height, width]:
-        raise UserError("a region with another size than its image; export the annotations again")
+        raise UserError("a region does not have the size of the image; export the annotations again")
     return _pycocotools().decode(segmentation).astype(bool)
 
 

@@ -130,7 +130,7 @@ def _mask(element: Any, image: Any) -> np.ndarray:
     except UserError:
         raise
     except (ValueError, KeyError) as error:
-        raise UserError(f"a damaged {kind} ({one_line(error)})") from None
+        raise UserError(f"a {kind} is damaged ({one_line(error)}); export the annotations again") from None
     raise UserError(f"a region of type {kind} cannot be drawn; use mask, polygon, box or ellipse")
 
 

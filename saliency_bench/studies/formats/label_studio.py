@@ -287,7 +287,7 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
     except UserError:
         raise
     except (ValueError, TypeError, UnreadableError) as error:
-        raise UserError(f"a damaged {kind} ({one_line(error)})") from None
+        raise UserError(f"a {kind} is damaged ({one_line(error)}); export the annotations again") from None
 
 
 def _bitmask(address: str, height: int, width: int) -> np.ndarray:
