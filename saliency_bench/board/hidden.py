@@ -73,7 +73,7 @@ def _clipped(value: float, cell: CellResult) -> float:
 
 
 def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) -> list[Attempt]:
-    """Return a submitter's attempts on a dataset with any method and network. Names ignore case, as on the Hub."""
+    """Return a submitter's attempts on a dataset with any method and network. Case is ignored, as on the Hub."""
     return [
         attempt
         for status in statuses

@@ -254,7 +254,7 @@ def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list
 
 
 def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
-    """Return a message for each map file that is not in a result or differs from it, without downloading files."""
+    """Return a message for each map file that differs from the result, without downloading files."""
     stated = {f"{result.folder}/{name}": digest for name, digest in stated_names(result.maps).items()}
     added = {
         path: file for path, file in files.items()

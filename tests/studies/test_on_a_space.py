@@ -211,7 +211,7 @@ def judged(here, shapes, resnet, tmp_path_factory):
 
 @pytest.mark.sample(0, 1)
 @pytest.mark.parametrize(("run", "words"), [
-    ("hub:visitor/noise", r"visitor/noise is not the folder of a finished run \(no summary.json\); upload"),
+    ("hub:visitor/noise", r"visitor/noise does not contain a finished run \(no summary.json\); upload"),
     ("hub:visitor/none", r"the Hub has no visitor/none that this account can see \(404\)"),
     ("hub:judged", "'hub:judged' is not a repository; use hub:OWNER/NAME"),
     ("hub:", "'hub:' is not a repository"),

@@ -146,7 +146,7 @@ def _load(spec: RunSpec, objects: Objects) -> tuple[RunContext, str]:
     """Return the context of a run, and the reason why a run that explains the labels is rejected ("" if accepted).
 
     Raises:
-        UserError: A run is rejected with any target.
+        UserError: A run is rejected for every target.
     """
     try:
         return load(spec, objects), ""
