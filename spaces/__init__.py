@@ -1,6 +1,6 @@
-"""Apps of the project, one folder each, installed as `saliency_bench.spaces`."""
+"""Web apps (Hub Spaces) of the project, one folder each, installed as `saliency_bench.spaces`."""
 
-# An editable installation puts the checkout on the path, and this folder has the name of a Hub package that Gradio
-# imports if it exists. Imported as `spaces`, this is not that package, and raises the error that Gradio expects.
+# Gradio imports the Hub's package `spaces` if it is installed. With an editable installation, the checkout is on the
+# path, so that import finds this folder instead. Raise the error that Gradio expects for a missing package.
 if __name__ == "spaces":
-    raise ImportError("the folder of the Spaces of saliency-bench, not the package `spaces` of the Hub")
+    raise ImportError("this is the folder of saliency-bench's Spaces, not the Hub's package `spaces`")

@@ -1,1 +1,1 @@
-"""Suites: one YAML file per paper, the tables inside."""
+"""Suites: one YAML file per paper, which defines the paper's tables."""

@@ -1,1 +1,1 @@
-"""Submissions: templates, schema, checks, board."""
+"""Board of submissions: templates for maps, the format of submissions, checks, ranks and recomputing."""

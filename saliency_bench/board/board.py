@@ -1,11 +1,11 @@
-"""The board: all submissions to a results repository. Each row shows how far its score was verified.
+"""The board: all submissions to a results repository, with the degree to which each score was verified.
 
     board = sb.load_results("saliency-bench/results")
     board.table().to_pandas()
 
-Every submission is checked. An invalid submission is refused with a one-line reason, and the others are not affected. A
-cell that several people submit is shown once, with all their names, if their scores of the same samples agree up to the
-last digits. Values that contradict each other are all shown.
+Every submission is checked. An invalid submission is rejected with a one-line reason and does not affect the others. If
+several people submit a cell with scores that agree except for the last digits, the cell is displayed once with all
+their names. Contradictory values are all displayed.
 """
 
 from collections import Counter, deque
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SHOWN = 30  # cells in a notebook
-MOST_CHECKED = 100  # rows of a question that the board has not run and ranks as if they were true
+MOST_CHECKED = 100  # maximum number of unverified rows per question that get a rank "if true"
 TOO_MANY = f"more than {MOST_CHECKED} rows of this question have not been run by the board"
 
 
 class Refused(NamedTuple):
-    """The folder of an invalid submission, or of an invalid file of the board's owner, and the reason in one line."""
+    """The folder of an invalid submission, or of an invalid file of the board's owner, and a one-line reason."""
 
     folder: str
     line: str
@@ -58,7 +58,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class Contradiction(Conflict):
-    """A conflict between two submissions, with their submitters and folders."""
+    """A conflict between two submissions, including their submitters and folders."""
 
     submitters: tuple[str, str]
     folders: tuple[str, str]
@@ -71,7 +71,7 @@ class Contradiction(Conflict):
         return f"conflict: {self.explainer} by {self.metric} ({self.cell_id}): {sides}"
 
     def as_dict(self) -> dict:
-        """Return the conflict as plain data."""
+        """Return the conflict as a dict."""
         return super().as_dict() | {"submitters": list(self.submitters), "folders": list(self.folders)}
 
 
@@ -80,9 +80,9 @@ class Board:
     """All submissions of a results repository.
 
     Attributes:
-        rows: one row per cell; several if submissions have different values for it.
-        conflicts: each pair of rows that contradict each other.
-        refused: each invalid submission, with the reason.
+        rows: One row per cell, or several if submissions have different values for the cell.
+        conflicts: Pairs of rows that contradict each other.
+        refused: Invalid submissions with the reasons.
         results: {folder: `Result`} of all valid submissions.
     """
 
@@ -93,7 +93,7 @@ class Board:
 
     @cached_property
     def cells(self) -> list[dict]:
-        """Return the rows as plain data."""
+        """Return the rows as dicts."""
         return list(map(columns_of, self.rows))
 
     def table(self) -> "Dataset":
@@ -120,8 +120,8 @@ class Board:
         shown = [row | {"score": _show(row), "submitters": ", ".join(row["submitters"])} for row in self.cells[:SHOWN]]
         rows = [[row[name] for name in columns] for row in shown]
         more = len(self.rows) - SHOWN
-        below = [f"and {more} more; .table() has all of them"] * (more > 0)
-        below += [*map(str, self.conflicts), *(f"left out: {refused.line}" for refused in self.refused)]
+        below = [f"and {more} more; .table() returns all rows"] * (more > 0)
+        below += [*map(str, self.conflicts), *(f"skipped: {refused.line}" for refused in self.refused)]
         parts = [notebook_views.paragraph(self._title, strong=True), notebook_views.table(rows, columns)]
         return "\n".join(parts + [notebook_views.paragraph(line) for line in below if line])
 
@@ -134,18 +134,18 @@ def _show(row: dict) -> str:
 
 
 def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]) -> Board:
-    """Return the board: read, check and rank all submissions.
+    """Read, check and rank all submissions.
 
     Args:
-        root: root folder of the results.
-        folders: folders of the submissions within it.
-        owners: what the owner of the board vouches for.
-        problems: a line for each invalid file of the owner.
+        root: Root folder of the results.
+        folders: Folders of the submissions, relative to `root`.
+        owners: Facts that the owner of the board vouches for.
+        problems: A message for each invalid file of the owner.
     """
     board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])
     groups = _groups(folders)
     reading = _read_ahead(root, list(chain.from_iterable(groups)), owners)
-    # Ranking is mostly numpy arithmetic, which releases the interpreter lock, so the next group is read meanwhile.
+    # Ranking is mostly numpy arithmetic, which releases the interpreter lock, so the next group is read in parallel.
     with _threads(cores()) as ranking:
         ranked: deque[Iterator[list[Row]]] = deque()
         for group in groups:
@@ -163,7 +163,7 @@ def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequ
 
 
 def _groups(folders: Sequence[str]) -> list[list[str]]:
-    """Group the folders by the hashes of dataset and model, because people give them different names."""
+    """Group the folders by the hashes of dataset and model, because people name datasets and models differently."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for folder in folders:
         groups.setdefault(tuple(level.rpartition("-")[2] for level in folder.split("/")[:2]), []).append(folder)
@@ -171,9 +171,9 @@ def _groups(folders: Sequence[str]) -> list[list[str]]:
 
 
 def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[Future[tuple[str, CheckedSubmission]]]:
-    """Yield `read_folder` of each folder in order, and read the next folders ahead."""
+    """Yield the future of `read_folder` for each folder in order, reading ahead in threads."""
     coming: deque[Future[tuple[str, CheckedSubmission]]] = deque()
-    readers = min(cores(), 4)  # the work is done in a child process per thread
+    readers = min(cores(), 4)  # each thread starts a child process
     with _threads(readers) as pool:
         for index in range(len(folders)):
             for folder in folders[index + len(coming) : index + 4 * readers]:
@@ -183,7 +183,7 @@ def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[F
 
 @contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Open a pool of this many threads. On exit, even by Ctrl-C, wait only for running tasks and cancel the others."""
+    """Open a pool of threads. On exit, including Ctrl-C, wait for running tasks and cancel all others."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool
@@ -194,9 +194,9 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 def _add_group(
     board: Board, group: Iterable[tuple[str, Future[tuple[str, CheckedSubmission]]]], owners: Known
 ) -> list[list[BoardEntry]]:
-    """Add the submissions (folder, content) for one dataset and model, and return their rows by question.
+    """Add the submissions (folder, content) for one dataset and model, and return the rows grouped by question.
 
-    Scores are kept in memory only until the rows are ranked, so memory does not grow with the board.
+    Scores are in memory only until the rows are ranked, so memory does not grow with the board.
     """
     by_cell: dict[str, list[BoardEntry]] = {}
     for folder, read in group:
@@ -220,15 +220,15 @@ def _add_group(
 def _candidate(
     cell: CellResult, submission: CheckedSubmission, folder: str, content: str, owners: Known, ids: CellIds
 ) -> BoardEntry:
-    """Return the row of a cell of the submission in a folder, before it is ranked.
+    """Return the row for a cell, before ranking.
 
     Args:
-        cell: the cell.
-        submission: the submission that it belongs to.
-        folder: folder of the submission, like `Result.folder`, which contains a hash of all its cells.
-        content: hash of the submission's files.
-        owners: what the owner of the board vouches for.
-        ids: ids of the submission's settings.
+        cell: The cell.
+        submission: The submission that contains the cell.
+        folder: Folder of the submission (`Result.folder`). The name contains a hash of all cells.
+        content: Hash of the submission's files.
+        owners: Facts that the owner of the board vouches for.
+        ids: Ids of the submission's settings.
     """
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
@@ -254,13 +254,13 @@ def _candidate(
 def _trust(
     cell: CellResult, submission: CheckedSubmission, content: str, owners: Known
 ) -> tuple[Trust, str, Recomputed | None]:
-    """Return (the status of a row, why it is not better, the result of recomputing it)."""
+    """Return (status of a row, reason why the status is not better, result of recomputing the cell or None)."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:
         return CLAIMED, "this board does not list the samples of its dataset", None
     if known_metric(cell) is None:
-        return CLAIMED, f"{cell.metric_text} is no metric of this version of saliency-bench", None
+        return CLAIMED, f"{cell.metric_text} is not a metric of this version of saliency-bench", None
     if len(submission.recorded.ids) < len(dataset.samples):
         return CLAIMED, f"it covers {len(submission.recorded.ids)} of {counted(len(dataset.samples), 'sample')}", None
     status = owners.statuses.get(content)
@@ -271,15 +271,15 @@ def _trust(
     if again.score is not None:
         return HIDDEN, "", again
     if again.by == "maps":
-        return SCORED, "the board scored its maps, whose origin is not known", again
+        return SCORED, "the board scored the maps, but their origin is unknown", again
     return RUN, "", again
 
 
 def _join(rows: list[BoardEntry], new: BoardEntry) -> None:
-    """Add a row to the rows of its cell, or join it with a row that has the same scores for the same samples."""
+    """Add a row to the rows of its cell, or merge it with a row that has equal scores for the same samples."""
     for index, other in enumerate(rows):
         if agree(new, other):
-            # The row with the better status comes first, because the other fields are taken from the first row.
+            # Put the row with the better status first, because the other fields are copied from the first row.
             first, second = sorted((other, new), key=lambda candidate: STATUSES.index(candidate.row.status))
             names = dict.fromkeys((*first.row.submitters, *second.row.submitters))
             folders = (*first.row.folders, *second.row.folders)
@@ -289,7 +289,7 @@ def _join(rows: list[BoardEntry], new: BoardEntry) -> None:
 
 
 def _conflicts(cells: Iterable[Sequence[BoardEntry]]) -> list[Contradiction]:
-    """Return the conflicts between rows of the same cell. Each pair of submissions is compared once."""
+    """Return the conflicts between rows of the same cell, comparing each pair of submissions once."""
     pairs: dict[tuple[str, str], tuple[CheckedSubmission, CheckedSubmission]] = {}
     shared: dict[tuple[str, str], set[str]] = {}
     for rows in cells:
@@ -345,8 +345,8 @@ def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
 
 
 def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
-    """Return all rows that the board has run and `MOST_CHECKED` others, starting with people who submit few rows."""
-    # Anyone can submit rows, and all pairs are compared: a flood from one account must not displace the rows of others.
+    """Return all rows that the board has run and at most `MOST_CHECKED` others, preferring people with few rows."""
+    # All pairs of rows are compared, so the number is limited. One account must not displace the rows of others.
     checked = [candidate for candidate in rows if not candidate.official]
     if len(checked) <= MOST_CHECKED:
         return rows
@@ -357,7 +357,7 @@ def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
 
 
 def _not_comparable(candidate: BoardEntry, rivals: Sequence[BoardEntry]) -> str:
-    """Return why a row cannot be compared with any other row; "" if it can."""
+    """Return the reason why a row cannot be compared with any other row, or ""."""
     if known_metric(candidate.row.cell) is None:
         return "its metric is not known here"
     ids = set(candidate.submission.recorded.ids)

@@ -1,7 +1,7 @@
-"""Check a submission against its records, and against the package's metrics and explainers.
+"""Check a submission against its records and against the package's metrics and explainers.
 
-A submission is refused if a number does not follow from its records. Names of explainers and metrics, baselines,
-directions and ranges are taken from the package if it has them, whatever the submission says.
+A submission is rejected if a number does not follow from the records. For explainers and metrics of the package, names,
+baselines, directions and ranges are read from the package and not from the submission.
 """
 
 import json
@@ -33,13 +33,13 @@ from saliency_bench.utils.hashing import hash_of
 NUMBERS = ("value", "low", "high", "clusters")
 COUNTS = ("left_out", "flat", "marked")
 RANKS = ("rank", "unranked", "scored")
-MOST_METHODS = 100  # methods per metric in a submission: all pairs are compared
-LOADED = 1000  # cached explainers and metrics with options: a board needs the same ones for every row
+MOST_METHODS = 100  # maximum number of methods per metric in a submission, because all pairs are compared
+LOADED = 1000  # size of the cache of explainers and metrics, which many rows of a board share
 
 
 @dataclass(frozen=True)
 class CheckedSubmission:
-    """A submission whose numbers follow from its records. `cells` are derived from the records."""
+    """A checked submission: its numbers follow from its records. `cells` are derived from the records."""
 
     result: Result
     cells: list[CellResult]
@@ -52,7 +52,7 @@ def known_explainer(cell: CellKey) -> Explainer | None:
         return None
     try:
         explainer = _explainer(cell.explainer, chosen := json.dumps(cell.explainer_options, sort_keys=True))
-    except UserError:  # other options, or an optional library that is not installed
+    except UserError:  # unknown options, or an optional library is not installed
         return None
     return explainer if explainer.identity[1:] == (chosen, cell.explainer_version) else None
 
@@ -61,7 +61,7 @@ def known_metric(cell: CellKey) -> Metric | None:
     """Return the package's metric with the cell's name, options and version, or None.
 
     Raises:
-        UserError: The metric of this version does not take these options.
+        UserError: This version of the metric does not accept these options.
     """
     if cell.metric not in _names("metrics"):
         return None
@@ -75,7 +75,7 @@ def known_metric(cell: CellKey) -> Metric | None:
 
 
 def needs_masks(metric: Metric) -> bool:
-    """Return whether a metric needs masks or further columns, which a hidden split does not have."""
+    """Return whether a metric needs masks or other columns that a hidden split does not contain."""
     return "masks" in metric.inputs or bool(metric.declaration.columns)
 
 
@@ -83,28 +83,28 @@ def needs_masks(metric: Metric) -> bool:
 def _names(kind: str) -> frozenset[str]:
     """Return the names of the package's explainers or metrics.
 
-    Cached, because its files do not change while it runs.
+    The result is cached, because the package's files do not change while the process runs.
     """
     return frozenset(registry.names(kind))
 
 
 @lru_cache(LOADED)
 def _explainer(name: str, chosen: str) -> Explainer:
-    """Load an explainer; its options are JSON, because a cache needs hashable arguments."""
+    """Load an explainer. `chosen` contains its options as JSON, because a cache needs hashable arguments."""
     return registered_explainer(name, **json.loads(chosen))
 
 
 @lru_cache(LOADED)
 def _metric(name: str, chosen: str) -> Metric:
-    """Load a metric, like `_explainer`."""
+    """Load a metric. `chosen` contains its options as JSON."""
     return registered_metric(name, **json.loads(chosen))
 
 
 def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
-    """Return a cell's key, completed with the package's properties of its explainer and of its `known_metric`.
+    """Return a cell's key with the properties that the package declares for the explainer and the metric.
 
-    Unknown explainers and metrics are shown by name and options. If the package has an explainer or metric of that
-    name, the version is shown too, so that they cannot be confused.
+    Unknown explainers and metrics are displayed by name and options. If the package has an explainer or metric with
+    that name, the version is displayed too, so that the two cannot be confused.
     """
     explainer = known_explainer(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
@@ -118,7 +118,7 @@ def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
 
 
 def _called(name: str, chosen: dict, version: int | str, item: Explainer | Metric | None) -> str:
-    """Return the text that shows an explainer or metric. `item` is the package's explainer or metric, if known."""
+    """Return the display name of an explainer or metric. `item` is the package's explainer or metric, if known."""
     if item is not None:
         return str(item)
     text = name + options.differing(sorted(chosen.items()), {})
@@ -132,28 +132,28 @@ def _taken() -> frozenset[str]:
 
 
 def _plain(name: str) -> str:
-    """Normalise a name: "Grad-CAM" becomes "gradcam"."""
+    """Normalise a name; for example, "Grad-CAM" becomes "gradcam"."""
     return re.sub(r"[._-]", "", name.casefold())
 
 
 def read_checked(folder: Path) -> CheckedSubmission:
-    """Read and check the submission in a folder. Raise UserError that names file and field if it is invalid."""
+    """Read and check the submission in a folder. Raise UserError with file and field if the submission is invalid."""
     result = read_result(folder / RESULT)
     try:
         return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # a stranger's numbers may make the statistics fail in unforeseen ways
+    except Exception as error:  # untrusted numbers can make the statistics fail in unforeseen ways
         raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error
 
 
 def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission:
-    """Derive the cells of a result from its records, and compare them with the stated cells.
+    """Derive the cells of a result from the records and compare them with the stated cells.
 
     Args:
-        result: the submission.
-        recorded: its records.
-        path: path of the records, for messages.
+        result: The submission.
+        recorded: Records of the submission.
+        path: Path of the records, for messages.
 
     Raises:
         UserError: A number of the result does not follow from the records.
@@ -165,19 +165,19 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
         metric = _checked_metric(cell, ids, path)
         if (count := recorded.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
             raise UserError(
-                f"{path}: the column value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}"
+                f"{path}: the column value has {count} numbers of cell {cell.cell_id}, but {RESULT} states n = {cell.n}"
             )
         _check_scores(cell, metric, recorded.outcomes[cell.cell_id], path)
         keys.append(_derived_key(cell, metric))
     rivals = max(by_metric(keys), key=len)
     if len(rivals) > MOST_METHODS:
         raise UserError(
-            f"{path.with_name(RESULT)} has {len(rivals)} methods by {rivals[0].metric_text}, of which a submission has "
-            f"at most {MOST_METHODS}"
+            f"{path.with_name(RESULT)} has {len(rivals)} methods for {rivals[0].metric_text}, more than the limit of "
+            f"{MOST_METHODS} per metric"
         )
     parts = {key.cell_id: recorded.outcomes[key.cell_id].columns for key in keys if key.aggregate}
     standings = ranked(keys, recorded.values, recorded.codes, seed, parts)
-    # `numbers_of` drops the parts after summarising them, but `result_of` and readers of the records need them.
+    # `numbers_of` discards the parts after summarising them, but they are needed below and by readers of the records.
     all_parts = {cell_id: dict(outcome.parts) for cell_id, outcome in recorded.outcomes.items()}
     numbers = {
         cell_id: derived
@@ -189,7 +189,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
         outcome = recorded.outcomes[key.cell_id]
         outcome.parts.update(all_parts[key.cell_id])
         derived = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
-        if key.aggregate and aggregate_of(key) is None:  # made by a function that this package does not have
+        if key.aggregate and aggregate_of(key) is None:  # computed by a function that this package does not contain
             derived = derived.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
         _compare(derived, stated, path)
         cells.append(derived)
@@ -197,12 +197,12 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
 
 
 def _check_target(result: Result, path: Path) -> None:
-    """Raise UserError if the text that describes the target belongs to another rule than the setting."""
+    """Raise UserError if the description of the target does not match the rule in the setting."""
     rule, words = result.setting.target.partition(" ")[0], result.target
     rules = (*TARGETS, PREDICTED_BY.rstrip(":"))
     stated = next((name for name in rules if words == name or words.startswith(f"{name}:")), None)
     if stated != (rule if rule in rules else None):
-        raise UserError(f"{path.with_name(RESULT)}: target says {words}, but setting.target is {rule}")
+        raise UserError(f"{path.with_name(RESULT)}: target is {words}, but setting.target is {rule}")
 
 
 def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
@@ -212,27 +212,27 @@ def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
     for name, part in derived.parts.items():
         if part.n != stated.parts[name].n:
             part_n = f"part {name} of {where} has {part.n} numbers"
-            raise UserError(f"{path}: {part_n}, but {RESULT} says n = {stated.parts[name].n}")
+            raise UserError(f"{path}: {part_n}, but {RESULT} states n = {stated.parts[name].n}")
         _check_numbers(NUMBERS, part, stated.parts[name], f"part {name} of {where}", path)
     for name in (*COUNTS, *RANKS):
         computed, claimed = getattr(derived, name), getattr(stated, name)
         if computed != claimed and not (name == "scored" and same(computed, claimed)):
-            raise UserError(f"{path}: {name} of {where} is {computed}, but {RESULT} says {claimed}")
+            raise UserError(f"{path}: {name} of {where} is {computed}, but {RESULT} states {claimed}")
 
 
 def _check_numbers(
     names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
 ) -> None:
-    """Raise UserError if a number of a cell or part differs from the derived one by more than its last digits.
+    """Raise UserError if a number of a cell or part differs from the derived number by more than the last digits.
 
-    Intervals that are widened for rare failures are narrower in older submissions. Their `low` and `high` are not
-    compared, and the board shows the derived interval.
+    Older submissions contain intervals that are not widened for rare failures. `low` and `high` of such intervals are
+    not compared, and the board displays the derived interval.
     """
     widened = ("low", "high") if derived.rare and not stated.rare else ()
     for name in (name for name in names if name not in widened):
         computed, claimed = getattr(derived, name), getattr(stated, name)
         if not same(*(np.nan if number is None else number for number in (computed, claimed))):
-            raise UserError(f"{path}: {name} of {where} is {_text(computed)}, but {RESULT} says {_text(claimed)}")
+            raise UserError(f"{path}: {name} of {where} is {_text(computed)}, but {RESULT} states {_text(claimed)}")
 
 
 def _text(number: float | None) -> str:
@@ -240,13 +240,13 @@ def _text(number: float | None) -> str:
 
 
 def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, path: Path) -> None:
-    """Raise UserError for scores that are outside their range or do not follow from their parts.
+    """Raise UserError if scores are outside their range or do not follow from their parts.
 
     Args:
-        cell: a cell of a submission.
-        metric: the package's metric, if known.
-        outcome: the scores in its records.
-        path: path of the records, for messages.
+        cell: A cell of a submission.
+        metric: The package's metric, if known.
+        outcome: The scores in the records.
+        path: Path of the records, for messages.
     """
     where = f"{path}: cell {cell.cell_id}"
     check_range(outcome.scores, cell.limits, where)
@@ -261,7 +261,7 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
     if (names := _part_names(metric)) and list(cell.parts) != names:
         raise UserError(f"{where} has the parts {', '.join(cell.parts)}; its metric has {', '.join(names)}")
     columns = outcome.columns
-    derived = np.full(len(columns), np.nan)  # an aggregate, whose samples have no scores
+    derived = np.full(len(columns), np.nan)  # samples of an aggregate have no scores
     if metric.aggregate is None:
         derived = np.asarray(metric.reduced(columns), dtype=float)
     if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(derived, outcome.scores))):
@@ -270,7 +270,7 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
 
 
 def _part_names(metric: Metric) -> list[str]:
-    """Return the names of a metric's parts, or none if they depend on the classifier, which is not available here."""
+    """Return the names of a metric's parts, or [] if they depend on the classifier, which is not available here."""
     try:
         return list(metric.parts(None))
     except UserError:
@@ -278,12 +278,12 @@ def _part_names(metric: Metric) -> list[str]:
 
 
 def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None:
-    """Return `known_metric`. Raise UserError if a cell contradicts its direction, id or range.
+    """Return `known_metric`. Raise UserError if the cell contradicts the metric's direction, id or range.
 
     Args:
-        cell: a cell of a submission.
-        ids: ids of the submission's settings.
-        path: path of the records, for messages.
+        cell: A cell of a submission.
+        ids: Ids of the submission's settings.
+        path: Path of the records, for messages.
     """
     about = path.with_name(RESULT)
     try:
@@ -299,21 +299,19 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
     expected = ids.id_of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
-        raise UserError(
-            f"{about}: cell_id {cell.cell_id} does not follow from its metric and settings, which give {expected}"
-        )
+        raise UserError(f"{about}: cell_id is {cell.cell_id}, but by its metric and settings it must be {expected}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
         raise UserError(
-            f"{about}: range {where} must be {either}, not {list(cell.range)}; start a run of an "
-            "earlier version again with its --out to update its summary"
+            f"{about}: range {where} must be {either}, not {list(cell.range)}; if the run is from an earlier version, "
+            "start it again with the same --out to update its summary"
         )
     return metric
 
 
 def _versioned(cell: CellKey) -> tuple[str, str, int | str]:
-    """Return what identifies an explainer: name, options and version."""
+    """Return the name, options and version of an explainer, which identify it."""
     return cell.explainer, _text_of(cell.explainer_options), cell.explainer_version
 
 
@@ -322,10 +320,10 @@ def _text_of(chosen: Mapping[str, Any]) -> str:
 
 
 def _target_ranges(setting: Identity) -> list[TargetRange]:
-    """Return the possible ranges of a run's targets, or none if they are unknown.
+    """Return the possible ranges of a run's targets, or [] if unknown.
 
-    Targets in a file are single classes and groups, or contrasts. With a sigmoid they may combine any number of
-    classes, so their range is unknown.
+    Targets in a file are single classes and groups, or contrasts. With a sigmoid, a target can combine any number of
+    classes, so the range is unknown.
     """
     if setting.target_range is not None:
         return [setting.target_range]

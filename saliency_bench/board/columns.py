@@ -1,4 +1,4 @@
-"""The columns of a board's table in order, with their types and how they are derived from a row."""
+"""The columns of a board's table: order, types, and how each column is derived from a row."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     import datasets
 
 TEXT, NUMBER, COUNT, FLAG = "string", "float64", "int64", "bool"
-TEXTS = "texts"  # a list of them
+TEXTS = "texts"  # a list of texts
 Column = tuple[str, Callable[[Row], Any]]
 
-# Types are declared, because they cannot be inferred for a column without a value.
+# Types are declared, because the type of a column without values cannot be inferred.
 COLUMNS: Final[dict[str, Column]] = {
     "explainer": (TEXT, lambda row: row.cell.explainer_text),
     "metric": (TEXT, lambda row: row.cell.metric_text),
@@ -60,7 +60,7 @@ COLUMNS: Final[dict[str, Column]] = {
 
 def features() -> "datasets.Features":
     """Return the type of each column."""
-    import datasets  # slow to import, and not needed to show a board
+    import datasets  # slow to import and not needed to display a board
 
     kinds = {kind: datasets.Value(kind) for kind in (TEXT, NUMBER, COUNT, FLAG)}
     kinds[TEXTS] = datasets.List(kinds[TEXT])

@@ -1,4 +1,4 @@
-"""Find equal scores in two submissions: a repeated row, or a method under two names, such as copied maps."""
+"""Find equal scores in two submissions: repeated rows, or one method under two names, such as copied maps."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from saliency_bench.read.identity import CellIds
 
 
 def covers(other: ScoredCell, cell: ScoredCell) -> bool:
-    """Return whether `other` has all samples of `cell`, in the same groups, with the same scores to the last digits."""
+    """Return whether `other` contains all samples of `cell` with the same groups and equal scores (up to rounding)."""
     ours, theirs = cell.submission.recorded, other.submission.recorded
     if ours.ids == theirs.ids:
         return ours.groups == theirs.groups and bool(same(cell.scores, other.scores).all())
@@ -22,36 +22,37 @@ def covers(other: ScoredCell, cell: ScoredCell) -> bool:
 
 
 def agree(first: ScoredCell, second: ScoredCell) -> bool:
-    """Return whether two cells have the same scores of the same samples."""
+    """Return whether two cells have equal scores for the same samples."""
     return len(first.scores) == len(second.scores) and covers(first, second)
 
 
 def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
-    """Return the methods with another name and exactly the same scores, as "NAME by SUBMITTER".
+    """Return "NAME by SUBMITTER" for each method with a different name and exactly the same scores.
 
-    Explainers of the package are not compared. Constant scores are no evidence, because several methods may have them.
+    Explainers of the package are not compared. Constant scores are not compared either, because different methods can
+    have the same constant score.
 
     Args:
-        method: the cell of a submitter's own method.
-        others: comparable cells.
+        method: Cell of a method that is not part of the package.
+        others: Comparable cells.
     """
     cell = method.cell
     if cell.value is None or known_explainer(cell) is not None or _is_constant(method.scores):
         return []
-    near = 2 * max(TOLERANCE * abs(cell.value), NEGLIGIBLE)  # all that are `same`, and a few others
+    near = 2 * max(TOLERANCE * abs(cell.value), NEGLIGIBLE)  # includes all values that are `same`
     return sorted(
         f"{other.cell.explainer_text} by {other.submission.result.submitter}"
         for other in others
         if other.cell.value is not None
         and other.cell.explainer_id != cell.explainer_id
-        and abs(cell.value - other.cell.value) <= near  # means first, because comparing all samples takes time
+        and abs(cell.value - other.cell.value) <= near  # compare the means first, because comparing all samples is slow
         and same(cell.value, other.cell.value)
         and agree(method, other)
     )
 
 
 def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
-    """Return a line for each repetition of `published`, the submissions for the same dataset and model."""
+    """Return a message for each cell that repeats one of `published`, the submissions for this dataset and model."""
     published = list(published)
     lines = []
     for other in published:
@@ -59,7 +60,7 @@ def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission])
         pairs = [(ScoredCell(submission, cell), ScoredCell(other, cell))
                  for cell in submission.cells if cell.cell_id in shared]  # fmt: skip
         if equal := sum(agree(*pair) for pair in pairs):
-            lines.append(f"{equal} of {len(submission.cells)} cells are on the board with the same scores, by "
+            lines.append(f"{equal} of {len(submission.cells)} cells are already on the board with the same scores, by "
                          f"{other.result.submitter}")  # fmt: skip
     by_question: dict[str, list[ScoredCell]] = {}
     for other in published:

@@ -1,9 +1,9 @@
 """The hidden track of a board: maps are scored with masks that only the owner of the board has.
 
-Unlimited exact scores would reveal the masks. So a submitter has `PER_DAY` attempt a day and `PER_WEEK` in seven days,
-with a method or with explainers of the package, always on all images. A value is rounded to `STEP` of the metric's
-range, or for fewer than 200 images to 2/n of it, twice the effect that one image can have. Intervals are rounded
-outwards.
+Unlimited exact scores would reveal the masks. Therefore, a submitter has `PER_DAY` attempt per day and `PER_WEEK`
+attempts in seven days. An attempt is a method or explainers of the package, always on all images. A value is rounded to
+`STEP` of the metric's range, or, with fewer than 200 images, to 2/n of the range, which is twice the maximum effect of
+one image. Intervals are rounded outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,17 +22,17 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.cell import CellResult
 from saliency_bench.utils.messages import counted
 
-MOST_METRICS = 10  # metrics per method, because each reveals information about the masks
-PER_DAY, PER_WEEK = 1, 3  # attempts of a submitter on a dataset
+MOST_METRICS = 10  # maximum number of metrics per method, because each reveals information about the masks
+PER_DAY, PER_WEEK = 1, 3  # maximum number of attempts of a submitter on a dataset
 STEP = 0.01  # share of a metric's range
 WEEK = timedelta(days=7)
-BITS, GRID, NEARLY = 1024, 8, 0.95  # sketch: its length, the side of a coarse map, the correlation that is marked
+BITS, GRID, NEARLY = 1024, 8, 0.95  # length of a sketch, side of a coarse map, correlation that is reported
 VIEWS = 3  # number of views of a map that are compared
-TINY = 1e-9  # share of a step: 0.29 / 0.01 is just below 29
+TINY = 1e-9  # share of a step, added because 0.29 / 0.01 is just below 29 in floating point
 
 
 def kept_masks(location: str, api: HfApi) -> Path:
-    """Return the folder of hidden masks: a local folder, or the download of a private repository.
+    """Return the folder of hidden masks. A private repository is downloaded.
 
     Raises:
         UserError: The repository does not exist or is public.
@@ -43,8 +43,8 @@ def kept_masks(location: str, api: HfApi) -> Path:
         info = api.dataset_info(location)
         if not info.private:
             raise UserError(
-                f"{location} is public, so its masks are not hidden: nothing is scored with them; make it private, "
-                "and do not trust maps that were submitted meanwhile"
+                f"{location} is public, so the masks are not hidden and were not used for scoring; make the repository "
+                "private, and do not trust maps that were submitted in the meantime"
             )
         return Path(snapshot_download(
             location, repo_type="dataset", revision=info.sha, endpoint=api.endpoint, token=api.token
@@ -67,13 +67,13 @@ def rounded(cell: CellResult) -> HiddenScore | None:
 
 
 def _clipped(value: float, cell: CellResult) -> float:
-    """Clip a value to the range of a cell's metric, and remove the spurious digits of the multiplication."""
+    """Clip a value to the range of a cell's metric, and remove spurious digits from floating-point multiplication."""
     low, high = cell.limits
     return round(min(max(value, low), high), 6)
 
 
 def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) -> list[Attempt]:
-    """Return a submitter's attempts on a dataset, with all methods and networks. Case is ignored, as on the Hub."""
+    """Return a submitter's attempts on a dataset with any method and network. Case is ignored, as on the Hub."""
     return [
         attempt
         for status in statuses
@@ -83,7 +83,7 @@ def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) ->
 
 
 def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
-    """Return why a submitter has no attempt left today, or None."""
+    """Return the reason why a submitter has no attempt left today, or None."""
     days = sorted(day for attempt in earlier if (day := date.fromisoformat(attempt.date)) > today - WEEK)
     if len(days) >= PER_WEEK:
         again = days[-PER_WEEK] + WEEK
@@ -92,39 +92,40 @@ def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
     else:
         return None
     return (
-        f"not scored with the hidden masks yet: {earlier[0].submitter} has had {counted(len(days), 'attempt')} in 7 "
-        f"days, of at most {PER_DAY} a day and {PER_WEEK} in 7 days; recompute it again from {again.isoformat()} on"
+        f"not scored with the hidden masks yet: {earlier[0].submitter} has used {counted(len(days), 'attempt')} in 7 "
+        f"days (limit: {PER_DAY} per day and {PER_WEEK} in 7 days); recompute on or after {again.isoformat()}"
     )
 
 
 def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) -> str | None:
-    """Return the problem with a method's images, if any: all images of the dataset must have a map, and no others."""
+    """Return an error message unless exactly the images of the dataset have a map, else None."""
     known = set(ids)
     if missing := sorted(known - set(maps)):
         return (
-            f"{name} has no map of {counted(len(missing), 'image')}, such as {missing[0]}; maps of easy images only "
-            f"are not scored"
+            f"{name} has no map of {counted(len(missing), 'image')}, such as {missing[0]}; submit maps of all images, "
+            f"because a selection could contain only easy images"
         )
     if extra := sorted(set(maps) - known):
-        return f"{name} has maps of {counted(len(extra), 'image')} that the dataset does not have, such as {extra[0]}"
+        return f"{name} has maps of {counted(len(extra), 'image')} that are not in the dataset, such as {extra[0]}"
     return None
 
 
 def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
-    """Return hexadecimal digits; the more two sets of maps of the same images correlate, the fewer bits differ.
+    """Return a sketch of maps as hexadecimal digits, by which copies can be detected.
 
-    Each of the three `views` contributes the same number of digits.
+    The more two sets of maps of the same images correlate, the fewer bits of their sketches differ. Each of the three
+    `views` contributes the same number of digits.
     """
     coarse = {image_id: [_coarse(view) for view in views(maps[image_id])] for image_id in sorted(maps)}
     return "".join(_sketch({image_id: parts[view] for image_id, parts in coarse.items()}) for view in range(VIEWS))
 
 
 def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three views of a map (H, W): the map, its pixels above half of its range, and its ranks.
+    """Return three views of a map (H, W): the map, the pixels above half of the map's range, and the ranks.
 
-    Tied pixels get their mean rank. Metrics with a threshold use the second view, and metrics that order pixels the
-    third. A copy whose values are on the same sides of the threshold has the same second view, and a copy in the same
-    order has the same third view.
+    Tied pixels get their mean rank. Metrics with a threshold use the second view, and metrics that order pixels use the
+    third view. Changing values without crossing the threshold preserves the second view; changing values without
+    changing their order preserves the third view.
     """
     values = values.astype(np.float64)
     ranks = rankdata(values).reshape(values.shape)
@@ -134,8 +135,9 @@ def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
     """Return the hexadecimal digits for one view of all maps.
 
-    Each bit is the side of a random plane on which the maps lie, coarse, without their mean and of length 1 (Charikar,
-    2002): two correlations r apart differ in a share arccos(r) / pi of them. Multiples and shifts have the same bits.
+    The maps are reduced to coarse maps, centred and scaled to length 1. Each bit tells on which side of a random plane
+    they lie (Charikar, 2002). For two sets of maps with correlation r, a share arccos(r) / pi of the bits differs.
+    Multiplying maps or adding a constant does not change the bits.
     """
     sides = np.zeros(BITS)
     for image_id, values in coarse.items():
@@ -147,7 +149,7 @@ def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
 
 
 def _coarse(values: np.ndarray) -> np.ndarray:
-    """Return the means of a map (H, W) in `GRID` x `GRID` parts."""
+    """Return the mean of a map (H, W) in each cell of a `GRID` x `GRID` grid."""
     starts = [np.linspace(0, size, min(GRID, size), endpoint=False).astype(int) for size in values.shape]
     heights, widths = (np.diff(start, append=size) for start, size in zip(starts, values.shape, strict=True))
     sums = np.add.reduceat(np.add.reduceat(values, starts[0], axis=0), starts[1], axis=1)
@@ -155,7 +157,7 @@ def _coarse(values: np.ndarray) -> np.ndarray:
 
 
 def _correlation(first: str, second: str) -> float:
-    """Return the approximate correlation of the maps of two sketches, in the view where it is highest."""
+    """Estimate the correlation of maps from two sketches, using the view with the highest correlation."""
     digits = BITS // 4
     differing = [
         (int(first[start : start + digits], 16) ^ int(second[start : start + digits], 16)).bit_count()
@@ -165,14 +167,18 @@ def _correlation(first: str, second: str) -> float:
 
 
 def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
-    """Return a line for each other submitter who has had these maps scored, or nearly these."""
+    """Return a message for each other submitter whose scored maps are the same or nearly the same."""
     lines: dict[str, str] = {}
     for other in (other for status in statuses for other in status.attempts):
-        if len(other.maps) != len(attempt.maps) or not attempt.maps:  # explainers of the package: anybody may run them
+        if (
+            len(other.maps) != len(attempt.maps) or not attempt.maps
+        ):  # explainers of the package are not compared, because anyone can run them
             continue
         is_other = other.submitter.casefold() != attempt.submitter.casefold()
         if is_other and other.fingerprint == attempt.fingerprint and _correlation(other.maps, attempt.maps) > NEARLY:
             nearly = "" if other.maps == attempt.maps else "nearly "
-            line = f"its maps are {nearly}those of {other.method} by {other.submitter}, scored on {other.date}"
+            line = (
+                f"its maps are {nearly}equal to the maps of {other.method} by {other.submitter}, scored on {other.date}"
+            )
             lines.setdefault(other.submitter.casefold(), line)
     return list(lines.values())

@@ -1,6 +1,6 @@
-"""Files of a results repository made of its board: the table that the Hub shows, and the index (`index.py`).
+"""Generated files of a results repository: the table that the Hub displays, and the index (`index.py`).
 
-Its owner's commands write it anew whenever they change the board.
+Both files are rewritten whenever the owner's commands change the board.
 """
 
 from io import BytesIO
@@ -20,8 +20,8 @@ NO_RESULT = "no result yet: this row only shows the columns"
 
 
 def table_of(board: Board | None) -> bytes:
-    """Return the rows of a board as Parquet; without a board, a row that only shows the columns."""
-    # The Hub and `datasets` do not show a table without rows.
+    """Return the rows of a board as Parquet. Without a board, the table has a placeholder row."""
+    # The Hub and `datasets` do not display a table without rows.
     rows = [dict.fromkeys(COLUMNS) | {"explainer": NO_RESULT}] if board is None else board.cells
     with BytesIO() as buffer:
         pq.write_table(pa.Table.from_pylist(rows, schema=features().arrow_schema), buffer)
@@ -29,7 +29,7 @@ def table_of(board: Board | None) -> bytes:
 
 
 def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
-    """Write table and index of a results repository at a commit (default: the newest); return the Hub's answer."""
+    """Write table and index for a commit of a results repository (default: the newest); return the Hub's response."""
     board, index = index_of(BoardSource(repo, commit, api))
     files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]
     return api.create_commit(

@@ -1,13 +1,13 @@
-"""An index of a board: its last computed rows, so that it opens without reading and ranking every submission.
+"""Index of a board: the computed rows, so that a board opens without reading and ranking every submission.
 
-`board/rows.index` is written whenever the owner of a board reviews a folder, merges or recomputes. Its key is a hash of
-everything that determines the rows: all files of the submissions, what the owner vouches for, and the code of this
-package. The key is computed from the current files before any row is used. So if the board or the package has changed
-since, the index is ignored and the submissions are read.
+`board/rows.index` is written whenever the owner of a board reviews a folder, merges or recomputes. The key of the index
+is a hash of everything that determines the rows: all files of the submissions, the facts that the owner vouches for,
+and the code of this package. The key is computed from the current files before any row is used. If the board or the
+package has changed, the index is ignored and the submissions are read.
 
-Rows are used only if their scores are those in `result.json` and their statuses those in `status/`. Everything else in
-the index, such as ranks, is as trustworthy as `status/`: only the owner can write either, a pull request that touches
-one of them is refused, and the index of a pull request is never read.
+Rows are used only if their scores match `result.json` and their statuses match `status/`. All other content of the
+index, such as ranks, is as trustworthy as `status/`. Only the owner can write to either. A pull request that changes
+one of them is rejected, and the index in a pull request is never read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,11 +44,11 @@ class Index(StrictModel):
     """The content of an index.
 
     Attributes:
-        key: hash of everything that determines the rows.
-        folders: folders of valid submissions, in the order of the board.
-        rows: rows of the board, without the content of `result.json`.
-        conflicts: conflicts between the rows.
-        refused: (folder, line) of each invalid file or submission.
+        key: Hash of everything that determines the rows.
+        folders: Folders of valid submissions in the order of the board.
+        rows: Rows of the board, without the content of `result.json`.
+        conflicts: Conflicts between the rows.
+        refused: (folder, message) for each invalid file or submission.
     """
 
     key: str
@@ -59,7 +59,7 @@ class Index(StrictModel):
 
 
 def contents_of(root: Path, folders: Sequence[str]) -> dict[str, str]:
-    """Return {folder of a submission: hash of its files, or the type of error if they cannot be read}."""
+    """Return {folder of a submission: hash of the files, or the type of the error if they cannot be read}."""
     contents = {}
     for folder in folders:
         try:
@@ -73,9 +73,9 @@ def key_of(contents: Mapping[str, str], owners: Known, problems: Sequence[str]) 
     """Return the hash of everything that determines the rows of a board.
 
     Args:
-        contents: hashes of the submissions, from `contents_of`.
-        owners: what the owner vouches for.
-        problems: problems of the owner's files.
+        contents: Hashes of the submissions from `contents_of`.
+        owners: Facts that the owner vouches for.
+        problems: Messages about invalid files of the owner.
     """
     items: list[KnownDataset | KnownModel | Status] = [
         *owners.datasets.values(), *owners.models.values(), *owners.statuses.values()
@@ -95,18 +95,18 @@ def packed(board: Board, key: str) -> bytes:
 
 
 def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str], owners: Known) -> Board | None:
-    """Load a board from its index; return None if the index is missing, stale, damaged or contradicts the files.
+    """Load a board from its index. Return None if the index is missing, stale, damaged or contradicts the files.
 
     Args:
-        path: path of the index.
-        key: key of the current files.
-        root: root folder of the submissions.
-        contents: hashes of the submissions.
-        owners: what the owner vouches for.
+        path: Path of the index.
+        key: Key of the current files.
+        root: Root folder of the submissions.
+        contents: Hashes of the submissions.
+        owners: Facts that the owner vouches for.
     """
     try:
         content = read_bytes(path, LARGEST)
-        if not content.startswith(f'{{"key":"{key}"'.encode()):  # before all of it is parsed
+        if not content.startswith(f'{{"key":"{key}"'.encode()):  # checked before parsing the whole file
             return None
         index = Index.model_validate_json(content)
         results = {folder: Result.model_validate_json(read_bytes(root / folder / RESULT)) for folder in index.folders}
@@ -115,16 +115,16 @@ def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str],
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError):
-        complain(f"{INDEX} is damaged, so the submissions are read; `saliency-bench review` rewrites it")
+        complain(f"{INDEX} is damaged, so all submissions are read; run `saliency-bench review` to rewrite it")
         return None
     if not _agree(rows, contents, owners):
-        complain(f"{INDEX} contradicts the submissions and is ignored; `saliency-bench review` rewrites it")
+        complain(f"{INDEX} contradicts the submissions and is ignored; run `saliency-bench review` to rewrite it")
         return None
     return Board(rows, index.conflicts, [Refused(*item) for item in index.refused], results)
 
 
 def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> bool:
-    """Return whether scores match `result.json` or `status/`, and no status is better than in `status/`."""
+    """Return whether scores match `result.json` or `status/`, and statuses are not better than in `status/`."""
     claimed = {folder: {cell.cell_id: cell.value for cell in result.cells}
                for folder, result in {row.folder: row.result for row in rows}.items()}  # fmt: skip
     shown, expected = [], []
@@ -144,20 +144,20 @@ def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> b
 def load_indexed(
     source: BoardSource, root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]
 ) -> Board | None:
-    """Return the board of a source from its index, or None if the index cannot be used.
+    """Load the board of a source from its index, or return None if the index cannot be used.
 
-    In a repository, the index of the main branch is read, because only the owner can write there.
+    In a repository, the index is read from the main branch, because only the owner can write to this branch.
     """
     contents = contents_of(root, folders)
     try:
         path = source.root([INDEX], "main") / INDEX
-    except UserError:  # without a connection the cache may hold only another revision
+    except UserError:  # without a connection, the cache may contain only another revision
         return None
     return indexed_board(path, key_of(contents, owners, problems), root, contents, owners)
 
 
 def index_of(source: BoardSource) -> tuple[Board, bytes]:
-    """Return (the board, read from the files of a source, its index)."""
+    """Read the board from the files of a source, and return (board, index of the board)."""
     root, folders = source.folders()
     owners, problems = source.known()
     board = read_board(root, folders, owners, problems)
@@ -167,6 +167,6 @@ def index_of(source: BoardSource) -> tuple[Board, bytes]:
 def write_index(board: Path) -> Board:
     """Read the board in a folder, write its index, and return the board."""
     read, content = index_of(BoardSource(board))
-    with suppress(OSError):  # the folder is not writable; the board opens all the same
+    with suppress(OSError):  # if the folder is not writable, the board opens without an index
         write_with(board / INDEX, lambda path: path.write_bytes(content))
     return read

@@ -1,10 +1,10 @@
-"""Facts that the owner of a board vouches for: files of the results repository that submissions may not touch.
+"""Facts that the owner of a board vouches for, stored in files that submissions must not change.
 
     datasets/FINGERPRINT.json   the ids and groups of all samples of a split: `KnownDataset`
     models/DIGEST.json          the name of a network: `KnownModel`
-    status/CONTENT.json         the result of recomputing a submission, by the hash of its files: `Status`
+    status/CONTENT.json         the result of recomputing a submission, named after the hash of its files: `Status`
 
-`saliency-bench recompute` writes them. For a pull request the files of the main branch are read, never its own.
+`saliency-bench recompute` writes these files. When a pull request is reviewed, they are read from the main branch.
 """
 
 from collections.abc import Iterable
@@ -28,8 +28,8 @@ class KnownDataset(StrictModel):
     """The samples of a split.
 
     Attributes:
-        samples: (id, group) of each sample; null for a sample without a group.
-        hidden: the private repository of the masks, if they are hidden (`hidden`).
+        samples: (id, group) of each sample. The group is null for a sample without a group.
+        hidden: Private repository of the masks, if the masks are hidden (`hidden`).
     """
 
     format: Literal[1] = 1
@@ -73,7 +73,7 @@ STATUSES: Final[tuple[Trust, ...]] = (RUN, HIDDEN, SCORED, CHECKED, CLAIMED)
 
 
 class HiddenScore(StrictModel):
-    """A score by hidden masks, rounded (`hidden.rounded`)."""
+    """A score computed with hidden masks and rounded (`hidden.rounded`)."""
 
     value: float
     low: float | None
@@ -83,12 +83,12 @@ class HiddenScore(StrictModel):
 
 
 class Attempt(StrictModel):
-    """A method or explainers of the package, scored with hidden masks.
+    """An attempt on the hidden track: a method or explainers of the package, scored with hidden masks.
 
     Attributes:
-        fingerprint: fingerprint of the dataset.
-        date: date by the clock of the board's owner.
-        maps: `hidden.sketch_of` the maps; "" for explainers of the package.
+        fingerprint: Fingerprint of the dataset.
+        date: Date on the machine of the board's owner.
+        maps: Sketch of the maps (`hidden.sketch_of`), or "" for explainers of the package.
     """
 
     submitter: Text
@@ -101,7 +101,7 @@ class Attempt(StrictModel):
 class Recomputed(StrictModel):
     """A recomputed cell: number of samples, largest difference, and source (maps or the explainer).
 
-    `score` is the board's score if masks are hidden, because such a submission has none.
+    If masks are hidden, the submission contains no scores, and `score` is the score computed by the board.
     """
 
     samples: Count
@@ -114,13 +114,13 @@ class Status(StrictModel):
     """The result of recomputing a submission.
 
     Attributes:
-        content: hash of the submission's files, from `content_of`.
-        cells: {cell id: how it was recomputed}, for confirmed scores.
-        further: {cell id: why it was not recomputed}.
-        refused: why the submission as a whole is refused; null if it is not.
-        suspicions: {method: what the owner should check before trusting its maps}, such as maps that nearly equal the
-            masks.
-        attempts: methods of the submission that were scored with hidden masks.
+        content: Hash of the submission's files, from `content_of`.
+        cells: {cell id: details of the recomputation} for confirmed scores.
+        further: {cell id: reason why the cell was not recomputed}.
+        refused: Reason why the whole submission is rejected, or null.
+        suspicions: {method: warnings that the owner should check before trusting the maps}, for example that maps
+            nearly equal the masks.
+        attempts: Methods of the submission that were scored with hidden masks.
     """
 
     format: Literal[1] = 1
@@ -142,7 +142,7 @@ class Status(StrictModel):
 
 
 class Known:
-    """Everything the owner vouches for: datasets by (fingerprint, split), models by digest, statuses by content."""
+    """All facts that the owner vouches for: datasets by (fingerprint, split), models by digest, statuses by content."""
 
     def __init__(self, datasets: Iterable[KnownDataset] = (), models: Iterable[KnownModel] = (),
                  statuses: Iterable[Status] = ()):  # fmt: skip
@@ -152,9 +152,9 @@ class Known:
 
     @classmethod
     def read(cls, root: Path) -> tuple["Known", list[str]]:
-        """Read the files in a folder.
+        """Read the files in a folder, and return (content, a message for each invalid file).
 
-        Return (their content, a line for each invalid file); invalid files are left out.
+        Invalid files are skipped.
         """
         problems: list[str] = []
         return cls(
@@ -164,18 +164,18 @@ class Known:
         ), problems
 
     def adding(self, datasets: Iterable[KnownDataset]) -> "Known":
-        """Return a copy with further datasets."""
+        """Return a copy that also contains these datasets."""
         return Known([*self.datasets.values(), *datasets], self.models.values(), self.statuses.values())
 
 
 def _files(folder: Path, kind: type[Kind], problems: list[str]) -> list[Kind]:
-    """Read the files in a folder, and add a line to `problems` for each invalid file."""
+    """Read the files in a folder, and add a message to `problems` for each invalid file."""
     items: list[Kind] = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
             item = kind.model_validate_json(read_bytes(path))
             if item.name != path.stem:
-                raise ValueError(f"it is about {item.name}")
+                raise ValueError(f"the content belongs in {item.name}")
             items.append(item)
         except ValidationError as error:
             problems.append(one_line(f"{folder.name}/{path.name}: {field_line(error)}"))
@@ -192,9 +192,9 @@ def write_known(root: Path, item: KnownDataset | KnownModel | Status) -> Path:
 
 
 def content_of(folder: Path) -> str:
-    """Return the full hash (256 bits) of the files of a submission, so that nobody can make two with the same hash.
+    """Return the full hash (256 bits) of the files of a submission, which makes collisions infeasible.
 
-    Maps are not read here: their hashes are in the result, so other maps do not belong to this submission.
+    Maps are not read, because the result contains their hashes.
 
     Raises:
         OSError: A file cannot be read.
@@ -212,16 +212,16 @@ def content_of(folder: Path) -> str:
 
 
 def known_dataset(name: Any, split: str = "test") -> KnownDataset:
-    """Return the samples of a split.
+    """Load a dataset and return the samples of a split.
 
     Args:
-        name: name of the dataset for `load_dataset`, or a loaded dataset.
-        split: split of the dataset.
+        name: Name of the dataset for `load_dataset`, or a loaded dataset.
+        split: Split of the dataset.
 
     Raises:
         UserError: The dataset cannot be loaded.
     """
-    # Importing these takes half a second, also in each child process that reads a board that is only shown.
+    # These imports take half a second, and displaying a board, which starts child processes, does not need them.
     from saliency_bench.compute.reading import group_names
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find, sample_ids

@@ -1,4 +1,4 @@
-"""`load_results`: load a board from its index if it matches the files, else from its submissions."""
+"""`load_results`: load a board from its index if the index matches the files, otherwise from the submissions."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,29 +13,30 @@ from saliency_bench.utils.messages import complain
 
 
 def load_results(location: str | Path, revision: str | None = None, *, known: Iterable[object] = ()) -> Board:
-    """Load and check all submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub.
+    """Load and check all submissions in a local folder or in a dataset repository "NAMESPACE/results" on the Hub.
 
-    An invalid submission is left out and named on standard error and in `refused`. Checked submissions are kept in the
-    cache folder, and in the index of the board (`board/index.py`), which is used while it matches the files.
+    Invalid submissions are skipped and reported on standard error and in `refused`. Checked submissions are cached in
+    the cache folder and in the index of the board (`board/index.py`), which is used while it matches the files.
 
     Args:
-        location: a folder, or "NAMESPACE/results".
-        revision: a branch, commit or pull request ("refs/pr/1") of the repository.
-        known: datasets whose samples you know, in addition to the datasets listed by the owner of the board: names for
-            `load_dataset` (split test) or `KnownDataset`. A submission with other samples of these datasets is refused.
+        location: A folder, or "NAMESPACE/results".
+        revision: A branch, commit or pull request ("refs/pr/1") of the repository.
+        known: Datasets to check in addition to the datasets listed by the owner of the board: names for `load_dataset`
+            (split test) or `KnownDataset`. A submission is rejected if its samples of these datasets differ.
 
     Raises:
-        UserError: The folder or repository holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
+        UserError: The folder or repository contains no results, a dataset cannot be loaded, or the Hub cannot be
+            reached.
     """
     source = source_at(location, revision)
     root, folders = source.folders()
     if not folders and not source.may_be_board():
-        raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
+        raise UserError(f"{location} contains no results (DATASET/MODEL/SUBMITTER/{RESULT})")
     owners, problems = source.known()
     listed = [item if isinstance(item, KnownDataset) else known_dataset(item) for item in known]
     board = load_indexed(source, root, folders, owners, problems) if not listed else None
     if board is None:
         board = read_board(root, folders, owners.adding(listed), problems)
     for refused in board.refused:
-        complain(f"left out: {refused.line}")
+        complain(f"skipped: {refused.line}")
     return board

@@ -1,11 +1,11 @@
 """Maps that a submitter publishes with the scores, so that anyone can recompute the scores.
 
-    FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method that made them
+    FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method
 
-A map is its values times its scale, rounded like the maps that a run keeps. Maps are rounded before they are scored, so
-the published maps give the published scores to the last bit. One shard at a time is in memory. Shards of strangers are
-read in a bounded child process. `result.json` has the SHA-256 of each shard, so that the status of a submission applies
-to exactly these maps.
+A map is the product of its values and its scale, rounded like the maps that a run stores. Maps are rounded before they
+are scored, so the published maps reproduce the published scores to the last bit. Only one shard is in memory at a time.
+Untrusted shards are read in a bounded child process. `result.json` contains the SHA-256 of each shard, so the status of
+a submission is valid only for these maps.
 """
 
 import json
@@ -24,23 +24,23 @@ from saliency_bench.utils.files import check_readable, load_arrays, save_arrays
 from saliency_bench.utils.hashing import known_sha256, sha256_of
 
 SHARD = re.compile(r"maps-[0-9]{5}\.npz")
-LARGEST_SHARD = 64_000_000  # bytes, packed and unpacked
-PER_SHARD = 256  # maps at most
-MOST_VALUES = 12_000_000  # values per shard
+LARGEST_SHARD = 64_000_000  # maximum size in bytes, both compressed and uncompressed
+PER_SHARD = 256  # maximum number of maps per shard
+MOST_VALUES = 12_000_000  # maximum number of values per shard
 MOST_SHARDS = 2000
 PUBLISHED = "published-maps"  # subfolder of the run that scores them
-LARGEST_SCALE = 2.0**127  # the largest power of two that float32 holds
-# Of name, ids, values and scale: types, and numbers of axes.
+LARGEST_SCALE = 2.0**127  # the largest power of two in float32
+# Types and numbers of axes of name, ids, values and scale.
 KINDS, AXES = ("U", "U", np.float16, np.float32), (0, 1, 3, 1)
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """Return the files of maps in a folder, sorted; none if there is no such folder."""
+    """Return the sorted map files in a folder, or [] if the folder does not exist."""
     return sorted(path for path in folder.iterdir() if SHARD.fullmatch(path.name)) if folder.is_dir() else []
 
 
 def hashes_of(folder: Path) -> list[str]:
-    """Return the SHA-256 of each file of maps in a folder, for `result.json`.
+    """Return the SHA-256 of each map file in a folder, for `result.json`.
 
     Raises:
         UserError: The files are not numbered from 0 without a gap.
@@ -48,7 +48,7 @@ def hashes_of(folder: Path) -> list[str]:
     paths = shards_in(folder)
     if wrong := [path for number, path in enumerate(paths) if path.name != _name(number)]:
         raise UserError(
-            f"{wrong[0]} does not continue the numbering: files of maps are numbered from {_name(0)} without a gap"
+            f"{wrong[0]} does not continue the numbering: map files are numbered from {_name(0)} without a gap"
         )
     return [sha256_of(path) for path in paths]
 
@@ -58,12 +58,12 @@ def _name(number: int) -> str:
 
 
 def stated_names(hashes: Sequence[str]) -> dict[str, str]:
-    """Return {name of a file of maps: its SHA-256 in the submission}."""
+    """Return {name of a map file: SHA-256 stated in the submission}."""
     return {_name(number): stated for number, stated in enumerate(hashes)}
 
 
 def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
-    """Return the files of maps to read. Raise UserError for a file whose SHA-256 is not the stated one."""
+    """Return the map files to read. Raise UserError if the SHA-256 of a file differs from the submission."""
     if hashes is None:
         return shards_in(folder)[:MOST_SHARDS]
     paths = {folder / name: stated for name, stated in stated_names(hashes).items()}
@@ -74,40 +74,42 @@ def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {one_line(error)}") from error
         if found_hash != stated:
-            raise UserError(f"{path} is not the file of maps that was submitted: its SHA-256 differs")
+            raise UserError(f"{path} is not the map file that was submitted: its SHA-256 differs")
     return list(paths)
 
 
 def as_published(values: np.ndarray) -> np.ndarray:
-    """Return a map (H, W) float32 as it is read back after publishing."""
+    """Round a map (H, W) to the values of the published map, float32."""
     rounded, scale = packed(values)
     return rounded.astype(np.float32) * np.float32(scale)
 
 
 def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) -> list[Path]:
-    """Write the maps of the method `name` as shards, and return their paths.
+    """Write the maps of a method as shards, and return the paths.
 
     Args:
-        folder: output folder.
-        name: name of the method.
-        maps: (image id, values (H, W)) per map.
+        folder: Output folder.
+        name: Name of the method.
+        maps: (image id, values (H, W)) of each map.
 
     Raises:
-        UserError: There are more maps than a submission may have, or a map is too large for float32.
+        UserError: There are more maps than a submission may contain, or values are too large for float32.
     """
     given = iter(maps)
     written: list[Path] = []
     step = PER_SHARD
     while shard := list(islice(given, 1)):
-        # All maps have the size of the prepared frame; the first map gives the number of maps per shard.
+        # All maps have the size of the prepared frame, so the first map determines the number of maps per shard.
         step = max(1, min(PER_SHARD, MOST_VALUES // max(shard[0][1].size, 1)))
         shard += islice(given, step - 1)
         if len(written) == MOST_SHARDS:
-            raise UserError(f"there are more than {MOST_SHARDS * step:,} maps, the most that a submission may have")
+            raise UserError(f"there are more than {MOST_SHARDS * step:,} maps, the limit for a submission")
         rounded = [packed(values) for _, values in shard]
         for (image_id, _), (_, scale) in zip(shard, rounded, strict=True):
             if not scale <= LARGEST_SCALE:
-                raise UserError(f"the map of image {image_id} has values of 1.7e38 or more; divide all maps")
+                raise UserError(
+                    f"the map of image {image_id} has values of 1.7e38 or more; divide all maps by a constant"
+                )
         save_arrays(
             path := folder / _name(len(written)),
             name=np.array(name), ids=np.array([image_id for image_id, _ in shard]),
@@ -119,10 +121,10 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
 
 
 class PublishedMaps(Mapping[str, np.ndarray]):
-    """Maps of a method: {image id: map (H, W) float32}, in the order of its shards, which are read when needed."""
+    """Lazily loaded maps of a method, {image id: map (H, W) float32}, in the order of the shards."""
 
     def __init__(self, name: str, places: Mapping[str, Path]):
-        """Store the shard of each map of the method `name`: {image id: shard}."""
+        """Store the name of the method and the shard of each map, {image id: path of the shard}."""
         self._name, self._places = name, places
         self._last: tuple[Path, dict[str, np.ndarray]] | None = None
 
@@ -140,14 +142,15 @@ class PublishedMaps(Mapping[str, np.ndarray]):
 
 
 def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, PublishedMaps]:
-    """Check all maps in a submission's folder, and return {method: its maps}.
+    """Check all maps in a submission's folder, and return {method: maps}.
 
     Args:
-        folder: folder of the submission.
-        hashes: stated hashes of its files of maps; other files are not read. None: no hashes are stated.
+        folder: Folder of the submission.
+        hashes: Hashes of the map files as stated in the submission. Other files are not read. None means that the
+            submission states no hashes.
 
     Raises:
-        UserError: A file of maps is invalid or was replaced, or an image has two maps.
+        UserError: A map file is invalid or was replaced, or an image has two maps.
     """
     places: dict[str, dict[str, Path]] = {}
     for path in _shards(folder, hashes):
@@ -160,16 +163,16 @@ def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, Publ
 def find_maps(
     folder: Path, name: str, ids: Collection[str], hashes: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the submitted maps {image id: map (H, W)} of the images `ids` by the method `name`.
+    """Return submitted maps of a method, {image id: map (H, W)}.
 
     Args:
-        folder: folder of the submission.
-        name: name of the method.
-        ids: ids of the images.
-        hashes: see `maps_in`.
+        folder: Folder of the submission.
+        name: Name of the method.
+        ids: Ids of the images.
+        hashes: Hashes of the map files as in `maps_in`.
 
     Raises:
-        UserError: See `maps_in`.
+        UserError: A map file is invalid or was replaced, or an image has two maps.
     """
     maps: dict[str, np.ndarray] = {}
     for path in _shards(folder, hashes):
@@ -179,13 +182,13 @@ def find_maps(
 
 
 def _check_new(path: Path, ids: Iterable[str], known: Collection[str]) -> None:
-    """Raise UserError if an image of a shard already has a map: it would be unclear which map is scored or shown."""
+    """Raise UserError if an image of a shard already has a map, because it would be unclear which map to use."""
     if twice := next((image_id for image_id in ids if image_id in known), None):
         raise UserError(f"{path} cannot be read: image {one_line(twice, 100)} has a second map")
 
 
 def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the maps {image id: map} of a shard that `chosen_of` selects."""
+    """Return the maps of a shard that `chosen_of` selects, {image id: map}."""
     with np.load(BytesIO(_in_child(chosen_of, path, wanted)), allow_pickle=False) as arrays:
         ids, values, scale = (arrays[key] for key in ("ids", "values", "scale"))
     return {
@@ -195,7 +198,7 @@ def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _in_child(function: Callable[..., bytes], path: Path, *args: object) -> bytes:
-    """Return the result of a function on a stranger's shard. Raise UserError if the shard is invalid."""
+    """Apply a function to an untrusted shard in a child process. Raise UserError if the shard is invalid."""
     try:
         return bounded(function, str(path), *args)
     except UserError as error:
@@ -203,20 +206,20 @@ def _in_child(function: Callable[..., bytes], path: Path, *args: object) -> byte
 
 
 def names_of(path: str) -> bytes:
-    """Check a shard, and return JSON: [its method, the ids of its images]. Called in a bounded child process."""
+    """Check a shard, and return [method, ids of the images] as JSON. Called in a bounded child process."""
     arrays = _checked(Path(path))
     return json.dumps([str(arrays["name"]), arrays["ids"].tolist()]).encode()
 
 
 def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
-    """Return the ids, values and scales of chosen maps of a shard as .npz. Called in a bounded child process.
+    """Return ids, values and scales of selected maps of a shard as .npz. Called in a bounded child process.
 
     Args:
-        path: path of the shard.
-        wanted: the method, and the ids of images (none: all).
+        path: Path of the shard.
+        wanted: Method followed by the ids of images. Without ids, all images are selected.
     """
     name, *ids = wanted
-    arrays = load_arrays(Path(path), LARGEST_SHARD, ("name", "ids"))  # unpack only the values that are needed
+    arrays = load_arrays(Path(path), LARGEST_SHARD, ("name", "ids"))  # values are loaded only if needed
     chosen = np.full(arrays["ids"].shape, str(arrays["name"]) == name)
     chosen &= np.isin(arrays["ids"], ids) if ids else True
     if chosen.any():
@@ -227,17 +230,17 @@ def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
 
 
 def _checked(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a shard. Raise ValueError, or whatever a damaged file makes its decoder raise."""
+    """Return the arrays of a shard. Raise ValueError, or any error of the decoder if the file is damaged."""
     arrays = load_arrays(path, LARGEST_SHARD)
     name, ids, values, scale = (arrays[key] for key in ("name", "ids", "values", "scale"))
     kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)
     axes = name.ndim, ids.ndim, values.ndim, scale.ndim
     if (kinds, axes) != (KINDS, AXES) or not len(ids) == len(values) == len(scale):
-        raise ValueError("it does not have the arrays of a file of maps")
+        raise ValueError("it does not contain the arrays of a map file")
     if len(np.unique(ids)) < len(ids):
         raise ValueError("an image has two maps")
     # The product may be infinite although both factors are finite.
     largest = np.abs(values).max(axis=(1, 2), initial=0).astype(np.float64) * scale
     if not (np.isfinite(values).all() and (np.abs(largest) <= np.finfo(np.float32).max).all()):
-        raise ValueError("a map holds NaN or infinite values")
+        raise ValueError("a map contains NaN or infinite values")
     return arrays

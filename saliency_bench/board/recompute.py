@@ -1,10 +1,10 @@
 """Recompute scores of a submission as the owner of a board.
 
-Explainers of the package are run on a few images, drawn at random so that no submitter knows them: these rows are "run
-by the board" and have official ranks. All submitted maps are scored again ("scored by the board"), which does not prove
-what made them; maps that no known explainer makes are named. A submission is refused if a single score, or a part of
-one, differs by more than 1e-4. If masks are hidden, a submission has no scores, and all of its maps are scored here
-(`board.hidden`).
+Explainers of the package are run on a few images, drawn at random so that submitters cannot predict them. These rows
+are "run by the board" and have official ranks. All submitted maps are scored again ("scored by the board"). This does
+not prove how the maps were computed; maps that no known explainer can produce are reported. A submission is rejected if
+any score or part of a score differs by more than 1e-4. If masks are hidden, a submission contains no scores, and this
+module scores all of its maps (`board.hidden`).
 """
 
 import secrets
@@ -64,15 +64,15 @@ from saliency_bench.utils.messages import counted
 Parts = Mapping[str, np.ndarray]
 
 TOLERANCE = 1e-4  # tolerance of a score, relative if it is above 1
-# Maps that no known explainer makes: nearly the masks, or one map for all images.
+# Thresholds for suspicious maps: maps that nearly equal the masks, and one map for all images.
 LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
 MATCH = "saliency_miou"
 SAMPLES = 16
 SIDE = 224  # pixels
-MOST_PASSES, MOST_OF_SUBMISSION = 100_000, 2_000_000  # forward passes of an image, for a cell and for all
+MOST_PASSES, MOST_OF_SUBMISSION = 100_000, 2_000_000  # limit of forward passes per image, for a cell and for all cells
 CHOSEN = "chosen_to_recompute"
-PACKAGE = "explainers of the package"  # name of an attempt with them; names of methods have no spaces
-WITH_HIDDEN = " with hidden masks"  # after "maps" or "explainer": how a cell is recomputed
+PACKAGE = "explainers of the package"  # name of such an attempt; names of methods contain no spaces
+WITH_HIDDEN = " with hidden masks"  # suffix of "maps" or "explainer" in descriptions
 
 
 def recompute(
@@ -90,21 +90,21 @@ def recompute(
     """Recompute the submission in `root`/`folder`.
 
     Args:
-        root: root folder of the results.
-        folder: folder of the submission.
-        samples: number of images on which each explainer of the package is run again.
-        seed: seed that chooses these images; default: drawn at random, so that nobody knows them.
-        progress: show bars.
-        hidden: private repository or folder of the masks, if they are hidden; default: as listed by the board.
-        owner: the account that recomputes; explainers of the package that it submits are scored without a limit.
+        root: Root folder of the results.
+        folder: Folder of the submission.
+        samples: Number of images on which each explainer of the package is run again.
+        seed: Seed that selects these images. By default, the seed is random, so that submitters cannot predict them.
+        progress: Whether to show progress bars.
+        hidden: Private repository or folder of the masks, if they are hidden. The default is the location that the
+            board lists.
+        owner: The account that recomputes. Explainers of the package that this account submits are not limited.
         api: API of the owner of the board.
-        **given: settings of the run that the submission does not contain, such as `dataset` and `model` (default: as
-            listed by the board, else the repositories in the submission), `target`, `groups` or `label_map` files,
-            `device`.
+        **given: Settings of the run that the submission does not contain: `dataset` and `model` (default: as listed by
+            the board, otherwise the repositories in the submission), `target`, `groups` or `label_map` files, `device`.
 
     Returns:
-        The status, and the dataset and the model to list on the board; None for a dataset or model that it lists
-        already, unless it is given.
+        The status, and the dataset and model to list on the board. Dataset or model are None if the board already lists
+        them and they were not passed explicitly.
 
     Raises:
         UserError: The submission is invalid, or the settings differ from the submission.
@@ -120,11 +120,11 @@ def recompute(
     }
     dataset = _dataset(names["dataset"], result, old_dataset)
     masks, dataset = _masks_of(dataset, old_dataset, hidden, names["dataset"])
-    read_folder(root, folder, Known([dataset]))  # nobody has checked its groups if the dataset was not listed
+    read_folder(root, folder, Known([dataset]))  # check the groups, which is not done for unlisted datasets
     further: dict[str, str] = {}
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
-    device, model = "", None  # only list what was loaded: otherwise the name would be the submitter's claim
+    device, model = "", None  # list a model only if it was loaded, because the submitter's name for it is unverified
     suspicions: dict[str, list[str]] = {}
     maps = maps_in(root / folder, result.maps)
     ways = _ways(submission, maps, further, has_hidden=masks is not None)
@@ -143,7 +143,7 @@ def recompute(
             settings["dataset"] = with_masks
         their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
         again, parts = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)
-        # The cache of a board, which `submission` comes from, has no parts.
+        # `submission` comes from the cache of the board, which does not contain parts.
         stated_parts = {} if is_hidden else by_part(root / folder / RECORDS, parts, again.ids)
         device, model = again.summary["provenance"]["device"], _model(again)
         for name, line in (*_like_masks(again, is_hidden=is_hidden), *_all_the_same(their_maps)) if their_maps else ():
@@ -176,7 +176,7 @@ def recompute(
 def _masks_of(
     dataset: KnownDataset, listed: KnownDataset | None, hidden: str | None, name: Any
 ) -> tuple[str | None, KnownDataset]:
-    """Return (location of the hidden masks, the dataset with it, to list on the board), or None without hidden masks.
+    """Return (location of the hidden masks or None, dataset to list on the board including that location).
 
     Raises:
         UserError: The masks are hidden and no location was given.
@@ -184,18 +184,18 @@ def _masks_of(
     before = listed.hidden if listed else None
     where = hidden or before
     if where is None and find(name).hidden_masks == dataset.split:
-        raise UserError(f"the masks of the split {dataset.split} of {dataset.id} are hidden; give --hidden OWNER/NAME")
+        raise UserError(f"the masks of the split {dataset.split} of {dataset.id} are hidden; set --hidden OWNER/NAME")
     if where and where.startswith(FOLDER):
-        raise UserError(f"the hidden masks of {dataset.id} are in a folder, {where}; give your copy with --hidden")
+        raise UserError(f"the hidden masks of {dataset.id} are in a local folder, {where}; set --hidden to your copy")
     is_folder = where is not None and Path(where).expanduser().is_dir()
     public = f"{FOLDER}{Path(where).expanduser().resolve().name}" if where and is_folder else where
     return where, dataset.model_copy(update={"hidden": public})
 
 
 def _take_out_parts(ways: dict[str, list[CellResult]], missing: int, further: dict[str, str]) -> None:
-    """Remove cells that need hidden masks from `ways` if images are missing: single masks would be revealed."""
+    """Remove cells that need hidden masks from `ways` if images are missing, to avoid revealing single masks."""
     for by in [by for by in ways if by.endswith(WITH_HIDDEN) and missing]:
-        why = f"hidden masks score all images of the split, but this submission lacks {missing} of them"
+        why = f"scoring with hidden masks requires all images of the split, but {missing} are missing"
         further |= dict.fromkeys((cell.cell_id for cell in ways.pop(by)), why)
 
 
@@ -208,11 +208,11 @@ def _attempts(
     further: dict[str, str],
     owner: str = "",
 ) -> tuple[list[Attempt], str]:
-    """Remove methods that may not be scored today from `ways`, and add the reasons to `further`.
+    """Remove methods that exceed the limit of attempts from `ways`, and add the reasons to `further`.
 
-    A method that was scored before with exactly these files is scored again, because this reveals nothing new.
-    Explainers of the package count unless the owner of the board submits them, because another seed, option or network
-    gives other maps.
+    A method that was scored before with exactly these files can be scored again, because this reveals nothing new.
+    Explainers of the package count as attempts, because another seed, option or network leads to different maps. They
+    do not count if the owner of the board submits them.
 
     Returns:
         The attempts of the submission, and the problem with its maps, or "".
@@ -245,10 +245,10 @@ def _attempts(
 
 
 def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dict[str, list[CellResult]]:
-    """Return {attempt: its cells}.
+    """Return {name of an attempt: cells}.
 
-    An attempt is a method with submitted maps, or explainers of the package. All explainers with default options count
-    as one attempt and other options as one each. The owner's explainers (`is_owner`) do not count.
+    A method with submitted maps is an attempt. All explainers of the package with default options are one attempt
+    together, and each explainer with other options is an attempt. The owner's explainers (`is_owner`) do not count.
     """
     methods: dict[str, list[CellResult]] = {}
     for cell in ways.get(f"maps{WITH_HIDDEN}", ()):
@@ -261,35 +261,35 @@ def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dic
 
 
 def _beyond(cells: Sequence[CellResult]) -> dict[str, str]:
-    """Return {cell id: why it is not scored} for an explainer's cells beyond the maximum number of metrics."""
+    """Return {cell id: reason} for an explainer's cells that are not scored because of the limit on metrics."""
     by_explainer: dict[str, list[str]] = {}
     for cell in cells:
         by_explainer.setdefault(cell.explainer_id, []).append(cell.cell_id)
-    why = f"at most {hidden_track.MOST_METRICS} metrics of a method are scored with hidden masks"
+    why = f"at most {hidden_track.MOST_METRICS} metrics per method are scored with hidden masks"
     return dict.fromkeys(
         (cell_id for ids in by_explainer.values() for cell_id in ids[hidden_track.MOST_METRICS :]), why
     )
 
 
 def _scored(again: RunData, cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
-    """Return the rounded score of a cell by hidden masks, or the reason why it has none."""
+    """Return the rounded score of a cell with hidden masks, or the reason why there is none."""
     name = f"{cell.explainer_text} by {cell.metric_text}"
     ours = next(
         (item for item in again.cells if (item.explainer_id, item.metric_id) == (cell.explainer_id, cell.metric_id)),
         None,
     )
     if ours is None:
-        return f"{name} has maps other than the stated ones"
+        return f"{name} has different maps than the submission states"
     if (score := hidden_track.rounded(ours)) is None:
         return f"{name} has no score"
     return Recomputed(samples=ours.n, largest=0, by=by, score=score)
 
 
 def _like_masks(again: RunData, *, is_hidden: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (method, a warning) if maps match the masks better than explainers can in most images.
+    """Yield (method, warning) if most maps match the masks better than any explainer's maps could.
 
-    With hidden masks (`is_hidden`) the number of images is left out, because it would reveal more than the rounded
-    score.
+    With hidden masks (`is_hidden`), the warning does not contain the number of images, because it would reveal more
+    than the rounded score.
     """
     for cell in again.cells:
         scores = again.values[cell.cell_id]
@@ -300,15 +300,15 @@ def _like_masks(again: RunData, *, is_hidden: bool = False) -> Iterator[tuple[st
 
 
 def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:
-    """Yield (method, a warning) if the same map is used for different images, classes and networks."""
+    """Yield (method, warning) if the same map is used for different images, classes and networks."""
     for name, by_image in maps.items():
         most = Counter(sha256(values.tobytes()).digest() for values in by_image.values()).most_common(1)
         if most and len(by_image) > 1 and (share := most[0][1] / len(by_image)) > MOST_IMAGES:
-            yield name, f"{share:.0%} of the images have the same map, whatever their classes"
+            yield name, f"{share:.0%} of the images have the same map, although their classes differ"
 
 
 def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
-    """Return the dataset of a submission as listed by the board. Raise UserError if it is listed as another split."""
+    """Return the board's entry for the dataset of a submission. Raise UserError if it is listed as another split."""
     setting = result.setting
     dataset = next((item for item in listed.datasets.values() if item.fingerprint == setting.fingerprint), None)
     if dataset is not None and dataset.split != setting.split:
@@ -320,25 +320,25 @@ def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
 
 
 def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDataset:
-    """Load the dataset of a submission. Raise UserError if it is another dataset or its groups differ from the list."""
+    """Load the dataset of a submission. Raise UserError for another dataset or if groups differ from the board."""
     dataset = known_dataset(name, result.setting.split)
     if dataset.fingerprint != result.setting.fingerprint:
-        raise UserError(f"{name} is not the dataset of {result.folder}; give --dataset")
+        raise UserError(f"{name} is not the dataset of {result.folder}; set --dataset")
     if listed is not None and listed.samples != dataset.samples:
         raise UserError(
-            f"the groups of {name} differ from those on the board; give --dataset, or delete "
-            f"{DATASETS}/{dataset.fingerprint}.json to list them again"
+            f"the groups of {name} differ from the groups on the board; set --dataset, or delete "
+            f"{DATASETS}/{dataset.fingerprint}.json to list the dataset again"
         )
     return dataset
 
 
 def _named(listed: Any, submitted: Any) -> str:
-    """Return the name that loads a dataset or model: as listed by the board if that can be loaded, else as submitted.
+    """Return the name for loading a dataset or model: the board's name if it can be loaded, else the submitted name.
 
-    A stranger's text is used as a name on the Hub or in the package, never as a path on this machine.
+    Submitted names are used only as names on the Hub or in the package, never as paths on this machine.
 
     Raises:
-        UserError: Only the submitter has it.
+        UserError: The dataset or model is available only to the submitter.
     """
     has_place = listed is not None and (listed.repo or not listed.id.startswith((FOLDER, "module:")))
     loaded, kind = listed if has_place else submitted, type(submitted).__name__.lower()
@@ -348,31 +348,32 @@ def _named(listed: Any, submitted: Any) -> str:
     if name in list_datasets() or name.startswith("torchvision:") or (has_place and not loaded.repo):
         return name
     if not could_be_on_the_hub(name) or (kind == "dataset" and "/" not in name):
-        raise UserError(f"the {kind} {name} is not on the Hub; give your copy with --{kind}")
+        raise UserError(f"the {kind} {name} is not on the Hub; set --{kind} to your copy")
     return f"{FORCED}{name}" + (f"@{loaded.revision}" if loaded.revision else "")
 
 
 def _ways(
     submission: CheckedSubmission, maps: Collection[str], further: dict[str, str], *, has_hidden: bool = False
 ) -> dict[str, list[CellResult]]:
-    """Return {"explainer" or "maps": the cells to recompute from it}, and add to `further` why others cannot be.
+    """Return {"explainer" or "maps": cells to recompute from this source}.
 
-    With hidden masks (`has_hidden`), `WITH_HIDDEN` is appended for cells that need them.
+    The reasons for all other cells are added to `further`. With hidden masks (`has_hidden`), `WITH_HIDDEN` is appended
+    to the keys of cells that need masks.
     """
     ways: dict[str, list[CellResult]] = {}
     passes_left = MOST_OF_SUBMISSION
     for cell in submission.cells:
         metric = known_metric(cell)
         if metric is None:
-            further[cell.cell_id] = "its metric is not known here"
+            further[cell.cell_id] = "this package does not contain the metric"
         elif metric.declaration.keeps:
-            further[cell.cell_id] = "it retrains networks, which is not repeated here"
+            further[cell.cell_id] = "the metric retrains networks, which is not repeated"
         elif (passes := _passes(explainer := known_explainer(cell), metric)) > MOST_PASSES:
             further[cell.cell_id] = f"it needs {passes:,} passes per image, more than the limit of {MOST_PASSES:,}"
         elif explainer is None and not _has_maps(cell, maps):
-            further[cell.cell_id] = "this package does not have its method, and its maps were not submitted"
+            further[cell.cell_id] = "this package does not contain the method, and the maps were not submitted"
         elif passes > passes_left:
-            further[cell.cell_id] = f"its submission needs more passes than the limit of {MOST_OF_SUBMISSION:,}"
+            further[cell.cell_id] = f"the submission needs more passes than the limit of {MOST_OF_SUBMISSION:,}"
         else:
             passes_left -= passes
             with_hidden = WITH_HIDDEN if has_hidden and needs_masks(metric) else ""
@@ -385,11 +386,11 @@ def _has_maps(cell: CellResult, maps: Collection[str]) -> bool:
 
 
 def _passes(explainer: Explainer | None, metric: Metric) -> int:
-    """Return an upper bound of a cell's passes per image.
+    """Return an upper bound on a cell's passes per image.
 
-    If `explainer` is None, maps are given. Options come from the submitter: rise:masks=1000000000 would keep the
-    owner's machine busy for years. If a metric does not declare the cost of an option, an integer, or the length of a
-    list, counts as that many passes.
+    If `explainer` is None, only the metric is counted. A limit is necessary because submitters choose the options:
+    rise:masks=1000000000 would keep the owner's machine busy for years. If a metric does not declare its cost, an
+    integer option counts as that many passes, and a list as its length.
     """
     explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
     pictures, further_maps = metric.declaration.passes_of(dict(metric.options), SIDE, SIDE)
@@ -408,12 +409,12 @@ def _run(
     *,
     is_hidden: bool = False,
 ) -> tuple[RunData, Mapping[str, Parts]]:
-    """Recompute cells from submitted maps if there are any, else with their explainers on randomly chosen samples.
+    """Recompute cells from submitted maps, or, without maps, with the explainers on random samples.
 
-    With hidden masks (`is_hidden`) there are no scores to compare with, so all samples are scored.
+    With hidden masks (`is_hidden`), there are no scores to compare with, so all samples are scored.
 
     Returns:
-        The run, whose folder is deleted, and {cell id: the parts of its scores}.
+        The run, whose folder is already deleted, and {cell id: parts of the scores}.
     """
     setting = submission.result.setting
     settings: dict[str, Any] = {
@@ -430,8 +431,8 @@ def _run(
     else:
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = submission.recorded.ids
-    # Scoring submitted maps runs no explainer, so all maps are scored. Explainers run on a few of the submitted samples
-    # only, because a run with a limit does not submit all samples of the dataset.
+    # All submitted maps are scored, because this needs no explainer. Explainers are run on a few samples only, chosen
+    # among the submitted samples. If the run had a limit, these are only a part of the dataset.
     if not maps and not is_hidden:
         few = min(len(ids), about["samples"])
         chosen = np.random.default_rng(about["seed"]).choice(len(ids), few, replace=False)
@@ -441,47 +442,48 @@ def _run(
         again = read_run(run(out=Path(out) / "run", **settings).folder)
         parts = again.values_by_part([cell.cell_id for cell in again.cells])
         answers = read_manifest(again.folder).answers.get("model")
-    if is_hidden and again.identity is not None:  # the published split, without masks, has another fingerprint
+    if is_hidden and again.identity is not None:  # without masks, the published split has another fingerprint
         setting = setting.model_copy(update={"fingerprint": again.identity.fingerprint})
     if again.identity is not None and (other := differing_settings(again.identity, setting)):
         raise UserError(
-            f"recomputed with another {other[0]} than {submission.result.folder}; give the {other[0]} of the submission"
+            f"the {other[0]} differs from {submission.result.folder}; pass the {other[0]} of the submission"
         )
-    difference, fix = f"{submission.result.folder} has another model", "give the --model of the submission"
+    difference, fix = f"{submission.result.folder} has another model", "set --model to the model of the submission"
     check_same_network(submission.result.answers, answers, setting.precision, difference, fix)
     return again, parts
 
 
 def target_of(result: Result) -> str:
-    """Return the target rule of a submission as `run` takes it.
+    """Return the target rule of a submission in the syntax of `run`.
 
-    For `predicted-by` and for a file, the setting holds only a hash. The other model is then taken from the submission
-    if it is on the Hub or in torchvision; a folder on this machine is never used because a stranger names it.
+    For `predicted-by` and for a file, the setting contains only a hash. The name of the other model is then read from
+    the submission, but used only if the model is on the Hub or in torchvision. Local folders named in a submission are
+    never loaded.
 
     Raises:
-        UserError: The rule is a file, or names a model that only the submitter has.
+        UserError: The rule is a file, or requires a model that only the submitter has.
     """
     rule = result.setting.target.partition(" ")[0]
     if rule in TARGETS:
         return rule
     model = result.target.removeprefix(PREDICTED_BY)
     if rule != PREDICTED_BY.rstrip(":") or model == result.target:
-        raise UserError(f"maps explain the classes of the file {result.target}; give your copy with --target FILE")
+        raise UserError(f"the maps explain the classes in the file {result.target}; set --target to your copy")
     if model.startswith((FOLDER, "module:")) or public_name(model) != model:
         raise UserError(
-            f"the model {model} that predicts the targets is not on the Hub; give --target {PREDICTED_BY}MODEL"
+            f"the model {model} that predicts the targets is not on the Hub; set --target {PREDICTED_BY}MODEL"
         )
     return result.target
 
 
 def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
-    """Return a dataset with a column that marks the chosen samples; its fingerprint stays the same."""
+    """Add a column that marks the chosen samples to a dataset, without changing its fingerprint."""
     rows = load_dataset(name, split)
     return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
 
 
 def _arithmetic(precision: str) -> dict[str, Any]:
-    """Return the run settings for the precision of a submission, such as "bf16, channels last"."""
+    """Convert the precision of a submission, such as "bf16, channels last", into settings of a run."""
     first, *more = precision.split(", ")
     settings = {} if first.endswith("weights") else {"precision": first}
     return settings | {"channels_last": "channels last" in more or None, "compile": "compiled" in more or None}
@@ -495,24 +497,26 @@ def _model(again: RunData) -> KnownModel:
 def _compare(
     submission: CheckedSubmission, again: RunData, cell: CellResult, by: str, stated_parts: Parts, parts: Parts
 ) -> Recomputed | str:
-    """Compare the scores of a cell and their parts with those computed here.
+    """Compare submitted scores of a cell and their parts with the recomputed values.
 
-    Return the largest difference, or a line on the first difference that is too large. The value of an aggregate
-    follows from its parts alone, because its samples have no scores.
+    The value of an aggregate follows from its parts alone, because its samples have no scores.
 
     Args:
         submission: The submission.
-        again: The run that recomputed it.
-        cell: A cell of both.
+        again: The run that recomputed the submission.
+        cell: A cell that both contain.
         by: What the cell was recomputed from.
         stated_parts: {part: submitted values for the images of `again`}.
-        parts: The same values as computed here.
+        parts: {part: recomputed values}.
+
+    Returns:
+        The largest difference, or a message on the first difference that is too large.
     """
     name = f"{cell.explainer_text} by {cell.metric_text}"
     if cell.cell_id not in again.values:
-        return f"{name} has another cell id when it is recomputed"
+        return f"{name} has another cell id when recomputed"
     scores, missing = submission.recorded.outcomes[cell.cell_id].scores, np.full(len(again.ids), np.nan)
-    # A sample that was not submitted is at -1, the NaN at the end.
+    # Samples that were not submitted have index -1, which selects the NaN at the end.
     stated = {"": np.append(scores, np.nan)[submission.recorded.positions(again.ids)], **stated_parts}
     computed, largest = {"": again.values[cell.cell_id], **parts}, 0.0
     for part in {**stated, **computed}:
@@ -533,16 +537,16 @@ def vouch(
 
     Args:
         location: NAMESPACE/results or a folder.
-        folder: folder of the submission.
-        dry_run: do not store the status.
+        folder: Folder of the submission.
+        dry_run: Whether to compare without storing the status.
         api: API of the owner of the board.
-        **given: see `recompute`.
+        **given: Other arguments of `recompute`.
 
     Returns:
-        The status, and its text as lines.
+        The status and its description as lines.
 
     Raises:
-        UserError: See `recompute`; also, before anything is computed, if the account may not write to the repository.
+        UserError: The account may not write to the repository (checked before computing), or an error of `recompute`.
     """
     source = source_at(location, api=api)
     is_folder = isinstance(source.location, Path)
@@ -556,7 +560,7 @@ def vouch(
         raise (
             unknown("submission", folder, known, owner=location)
             if known
-            else UserError(f"{location} has no submission {folder}; give its folder DATASET/MODEL/SUBMITTER")
+            else UserError(f"{location} has no submission {folder}; specify the folder as DATASET/MODEL/SUBMITTER")
         )
     status, *listed = recompute(root, folder, owner="" if is_folder else _account(source.api), api=source.api, **given)
     files = [item for item in (status, *listed) if item is not None]
@@ -580,7 +584,7 @@ def vouch(
 
 
 def _account(api: HfApi) -> str:
-    """Return the name of the account, "" if nobody is logged in."""
+    """Return the name of the account that is logged in, or ""."""
     if client.token_of(api) is None:
         return ""
     with asking("the Hub"):
@@ -588,9 +592,9 @@ def _account(api: HfApi) -> str:
 
 
 def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
-    """Return a line on how the board will list a dataset or model."""
+    """Describe how the board will list a dataset or model."""
     kind = "dataset" if isinstance(listed, KnownDataset) else "model"
-    source = "" if given.get(kind) else f", from the submission; give --{kind} to list another"
+    source = "" if given.get(kind) else f", from the submission; use --{kind} to list another"
     return f"  the {kind} is listed as {listed.repo or listed.id}{source}"
 
 
@@ -603,7 +607,7 @@ def _in_words(cell: Recomputed) -> str:
 
 def _lines(status: Status) -> list[str]:
     if status.refused:
-        return [f"{status.folder} is refused: {status.refused}"]
+        return [f"{status.folder} is rejected: {status.refused}"]
     is_single = len(status.cells) == 1
     if any(cell.score for cell in status.cells.values()):
         done = "was scored" if is_single else "were scored"
@@ -612,5 +616,5 @@ def _lines(status: Status) -> list[str]:
     lines = [f"{counted(len(status.cells), 'cell')} of {status.folder} {done}"]
     lines += [f"  {name}: {_in_words(cell)}" for name, cell in status.cells.items()]
     lines += [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]
-    return lines + [f"  check the maps of {name} before you trust them: {line}"
+    return lines + [f"  check the maps of {name} before trusting them: {line}"
                     for name, about in status.suspicions.items() for line in about]  # fmt: skip

@@ -1,6 +1,6 @@
-"""The records of a submission: a score per cell, part and image, checked against its result.
+"""The records of a submission: a score per cell, part and image, checked against the result.
 
-Records from strangers are read in a bounded child process (`board.submission_cache`).
+Untrusted records are read in a bounded child process (`board.submission_cache`).
 """
 
 import json
@@ -24,11 +24,11 @@ from saliency_bench.read.summary import Outcome
 from saliency_bench.score_notes import MARKS, PARTS_ONLY, has_parts_only
 from saliency_bench.utils.files import check_readable
 
-LARGEST = 300_000_000  # bytes of a records.parquet
+LARGEST = 300_000_000  # maximum size of records.parquet in bytes
 MOST_ROWS = 5_000_000
-LONGEST_NAME = 500  # bytes of the id or group of an image
-LONGEST = 2000  # bytes of any other text
-REASONS = 200  # different ones in a cell
+LONGEST_NAME = 500  # maximum length in bytes of an image's id or group
+LONGEST = 2000  # maximum length in bytes of any other text
+REASONS = 200  # maximum number of different reasons in a cell
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Recorded:
     """The scores of a submission.
 
     Attributes:
-        ids: ids of its images.
-        groups: groups of these images; None for an image without a group.
-        outcomes: {cell id: scores and counts that follow from its records}.
+        ids: Ids of the images.
+        groups: Groups of the images, None for an image without a group.
+        outcomes: {cell id: scores and counts derived from the records}.
     """
 
     ids: list[str]
@@ -52,7 +52,7 @@ class Recorded:
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """Scores (n,) of the images by cell id; NaN for an image without a score."""
+        """{cell id: scores (n,) of the images}, NaN for an image without a score."""
         return {cell_id: outcome.scores for cell_id, outcome in self.outcomes.items()}
 
     @cached_property
@@ -60,7 +60,7 @@ class Recorded:
         return {image_id: index for index, image_id in enumerate(self.ids)}
 
     def positions(self, ids: Iterable[str]) -> np.ndarray:
-        """Return the index of each of these images among `self.ids`, -1 for an image that is not there."""
+        """Return the index of each image in `self.ids`, or -1 if missing."""
         return np.array([self._index.get(image_id, -1) for image_id in ids], dtype=np.intp)
 
 
@@ -68,29 +68,29 @@ def read_recorded(result: Result, path: Path) -> Recorded:
     """Read the records of a result.
 
     Raises:
-        UserError: The file is invalid; the message names the file and the problem.
+        UserError: The file is invalid. The message contains the file and the problem.
     """
     try:
         check_readable(path, LARGEST)
         about = pq.read_metadata(path)
         if about.num_rows > MOST_ROWS:
-            raise ValueError(f"it has {about.num_rows:,} rows, more than the limit of {MOST_ROWS:,}")
+            raise ValueError(f"the file has {about.num_rows:,} rows, more than the limit of {MOST_ROWS:,}")
         _check_schema(about.schema.to_arrow_schema())
         table = pq.read_table(path, read_dictionary=TEXTS)
     except MemoryError:
         raise
-    except Exception as error:  # any error that a damaged file causes in the decoder
+    except Exception as error:  # the decoder can raise any error for a damaged file
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
     return recorded(result, table, path)
 
 
 def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
-    """Check records and collect their scores.
+    """Check records and collect the scores.
 
     Args:
-        result: the result of the records.
-        table: the records.
-        path: path of the records, for messages.
+        result: The result that the records belong to.
+        table: The records.
+        path: Path of the records, for messages.
 
     Raises:
         UserError: The records do not match the result's cells exactly.
@@ -99,13 +99,13 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
         _check_values(table)
         slots = [(cell.cell_id, part) for cell in result.cells for part in (None, *cell.parts)]
         if len(table) > (most := result.dataset.used * len(slots)):
-            raise ValueError(f"it has {len(table):,} rows, more than its cells can have ({most:,})")
+            raise ValueError(f"the file has {len(table):,} rows, more than the maximum for its cells ({most:,})")
         rows = _Rows(table)
         _check_names(result, rows)
         images = _SubmittedImages(rows)
         values = iter(_by_slot(slots, rows, images))
         outcomes = {}
-        for cell in result.cells:  # in the order of the slots
+        for cell in result.cells:  # same order as the slots
             score, parts = next(values), {part: next(values) for part in cell.parts}
             outcomes[cell.cell_id] = Outcome(score, parts, Counter(), Counter())
         _count_reasons(outcomes, rows)
@@ -115,16 +115,16 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
 
 
 class _Rows:
-    """The rows of records as numbers, so that Python handles each distinct text once and no single row.
+    """The rows of records encoded as numbers, so that Python loops over distinct texts and not over rows.
 
     Attributes:
-        values: (rows,), NaN for null.
-        texts: {column: its distinct texts}.
-        codes: {column: (rows,) index of each row's text among these, -1 for null}.
+        values: Values of the rows, shape (rows,), NaN for null.
+        texts: {column: distinct texts}.
+        codes: {column: (rows,) index of each row's text in `texts`, -1 for null}.
     """
 
     def __init__(self, table: pa.Table):
-        """Raise ValueError for a column whose dictionary holds a text twice, or null."""
+        """Encode a table. Raise ValueError if the dictionary of a column contains a text twice, or null."""
         self.values = table["value"].to_numpy()
         self.texts: dict[str, list[str]] = {}
         self.codes: dict[str, np.ndarray] = {}
@@ -135,7 +135,7 @@ class _Rows:
             self.texts[name] = whole.dictionary.to_pylist()
             self.codes[name] = pc.fill_null(whole.indices, -1).to_numpy(zero_copy_only=False)
             if len(set(self.texts[name]) - {None}) < len(self.texts[name]):
-                raise ValueError(f"column {name} has a dictionary that holds a text twice, or null")
+                raise ValueError(f"the dictionary of column {name} contains a text twice, or null")
 
     def text(self, name: str, row: int) -> str | None:
         """Return the text of a row, or None for null."""
@@ -147,13 +147,13 @@ class _SubmittedImages:
     """The images of records, in order of first appearance.
 
     Attributes:
-        ids: ids of the images.
-        groups: groups of these images; None for an image without a group.
-        places: (rows,) index of each row's image among these.
+        ids: Ids of the images.
+        groups: Groups of the images, None for an image without a group.
+        places: (rows,) index of each row's image in `ids`.
     """
 
     def __init__(self, rows: _Rows):
-        """Raise ValueError if an image has two groups."""
+        """Collect the images of rows. Raise ValueError if an image has two groups."""
         codes, groups = rows.codes["image_id"], rows.codes["group"]
         present, first_rows, inverse = np.unique(codes, return_index=True, return_inverse=True)
         order = np.argsort(first_rows)
@@ -170,9 +170,9 @@ class _SubmittedImages:
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Raise ValueError if the columns differ from the columns of records."""
+    """Raise ValueError if the columns differ from the schema of records."""
     if twice := [name for name, times in Counter(schema.names).items() if times > 1]:
-        raise ValueError(f"column {twice[0]} comes twice")
+        raise ValueError(f"column {twice[0]} occurs twice")
     for column in records.SCHEMA:
         if column.name not in schema.names or schema.field(column.name).type != column.type:
             raise ValueError(f"column {column.name} must be {column.type}")
@@ -181,35 +181,35 @@ def _check_schema(schema: pa.Schema) -> None:
 
 
 def _check_values(table: pa.Table) -> None:
-    """Raise ValueError for texts that are too long or unprintable, and for scores with neither value nor reason."""
+    """Raise ValueError if a text is too long or unprintable, or if a score has neither value nor reason."""
     for name in TEXTS:
         most = LONGEST_NAME if name in ("image_id", "group") else LONGEST
         texts = _texts(table[name])
         if (pc.max(pc.binary_length(texts)).as_py() or 0) > most:
-            raise ValueError(f"column {name} holds a text of more than {most:,} bytes")
+            raise ValueError(f"column {name} contains a text of more than {most:,} bytes")
         if name in ("part", "reason"):
             for text in texts.drop_null().to_pylist():
                 if not text.isprintable():
-                    raise ValueError(f"column {name} holds a text that cannot be printed ({text!r})")
+                    raise ValueError(f"column {name} contains a text that cannot be printed ({text!r})")
     for name in ("cell_id", "image_id"):
         if table[name].null_count:
             raise ValueError(f"{name} must not be null")
-    # Parquet distinguishes NaN from null; pandas would merge them.
-    is_finite = pc.all(pc.is_finite(table["value"])).as_py()  # of those that are there; None if none is
+    # Parquet distinguishes NaN from null, but pandas would merge them.
+    is_finite = pc.all(pc.is_finite(table["value"])).as_py()  # ignores null; None if all values are null
     scores = pc.and_(pc.is_null(table["part"]), pc.is_null(table["value"]))
     if is_finite is False or pc.any(pc.and_(scores, pc.is_null(table["reason"]))).as_py():
-        raise ValueError("value must be finite, or null with its reason")
+        raise ValueError("value must be finite, or null with a reason")
 
 
 def _texts(column: pa.ChunkedArray) -> pa.Array:
-    """Return the distinct texts of a column, which is dictionary-encoded if it was read from a file."""
+    """Return the distinct texts of a column. Columns that were read from a file are dictionary-encoded."""
     if pa.types.is_dictionary(column.type) and column.num_chunks:
         return column.unify_dictionaries().chunk(0).dictionary
     return pc.unique(column)
 
 
 def _check_names(result: Result, rows: _Rows) -> None:
-    """Raise ValueError for rows of an unknown cell, or whose dataset, model, explainer or metric is not the cell's."""
+    """Raise ValueError if a row's cell is unknown or has another dataset, model, explainer or metric."""
     common = {
         "dataset": recorded_name(result.dataset.id, result.dataset.fingerprint),
         "split": result.dataset.split,
@@ -233,7 +233,7 @@ def _check_names(result: Result, rows: _Rows) -> None:
         wrong |= rows.codes[column] != np.array(expected, dtype=np.int64)[cells]
     if not wrong.any():
         return
-    row = int(np.argmax(wrong))  # the first that contradicts its cell
+    row = int(np.argmax(wrong))  # first row that contradicts its cell
     cell_id = known[cells[row]]
     if cell_id not in names:
         raise ValueError(f"cell_id {cell_id} is not in {RESULT}")
@@ -244,12 +244,14 @@ def _check_names(result: Result, rows: _Rows) -> None:
 
 
 def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _SubmittedImages) -> np.ndarray:
-    """Return the values (slots, images) of each score (part None) and part; NaN if missing.
+    """Return the value of each slot and image, shape (slots, images), NaN if missing.
+
+    A slot is (cell id, part), where part is None for the score.
 
     Raises:
         ValueError: A row is missing, occurs twice, or belongs to no slot.
     """
-    # A number per pair of cell and part (0: no part), so that Python handles each pair once.
+    # Encode pairs of cell and part as numbers (0: no part), so that Python loops over pairs and not over rows.
     cells, parts = rows.texts["cell_id"], rows.texts["part"]
     width, count = len(parts) + 1, len(images.ids)
     pairs, inverse = np.unique(
@@ -260,8 +262,8 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
         raise ValueError("image_id occurs twice in a cell")
     if len(places) != len(slots) * count:
         raise ValueError(
-            f"it has {len(places):,} rows for {len(slots):,} scores and parts of scores; each must have a row for each "
-            f"of the same images ({count:,})"
+            f"the file has {len(places):,} rows for {len(slots):,} scores and parts of scores; each of these must have "
+            f"a row for each of the {count:,} images"
         )
     numbers, number_of_pair = {slot: number for number, slot in enumerate(slots)}, []
     for cell_code, part_code in zip(*np.divmod(pairs, width), strict=True):
@@ -269,14 +271,14 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
         if slot not in numbers:
             raise ValueError(f"part {slot[1]} of cell {slot[0]} is not in both {RESULT} and the records")
         number_of_pair.append(numbers[slot])
-    # As many rows as slots, and no slot twice: each slot has its row.
+    # The number of rows is correct and no slot occurs twice, so each slot has exactly one row per image.
     values = np.full((len(slots), count), np.nan)
     values[np.array(number_of_pair, dtype=np.intp)[inverse], images.places] = rows.values
     return values
 
 
 def _count_reasons(outcomes: dict[str, Outcome], rows: _Rows) -> None:
-    """Count why images of a cell have no score or a marked score, like `records.counted_reasons`."""
+    """Count the reasons for missing and marked scores in each cell, as in `records.counted_reasons`."""
     reasons, scores = rows.texts["reason"], (rows.codes["part"] < 0) & (rows.codes["reason"] >= 0)
     cells = rows.codes["cell_id"][scores].astype(np.int64) * 2 + np.isfinite(rows.values[scores])
     of_cells, times = np.unique(cells * max(len(reasons), 1) + rows.codes["reason"][scores], return_counts=True)

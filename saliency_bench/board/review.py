@@ -1,6 +1,6 @@
-"""Review the pull request of a submission: its author, the files it touches, and whether its submissions are valid.
+"""Review the pull request of a submission: author, changed files, and validity of the submissions.
 
-No content of a pull request is executed. Only files of submissions are downloaded, after their sizes were checked.
+No content of a pull request is executed. Only files of submissions are downloaded, after checking their sizes.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
 from saliency_bench.read.summary import table
 
-SHOWN = 10  # number of problems and paths that are listed
+SHOWN = 10  # maximum number of listed problems and paths
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class ReviewVerdict:
     """The result of reviewing a pull request.
 
     Attributes:
-        commit: the reviewed commit; later commits were not reviewed.
-        problems: why it must not be merged; empty if it may be.
-        notes: what the reader should know.
-        submissions: the valid submissions.
+        commit: The reviewed commit. Later commits were not reviewed.
+        problems: Reasons why the pull request must not be merged. Empty if it may be merged.
+        notes: Additional information for the reviewer.
+        submissions: The valid submissions.
     """
 
     repo: str
@@ -52,9 +52,9 @@ class ReviewVerdict:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """Return the verdict as printable lines; a stranger's text never spans more than a line."""
+        """Return the verdict as printable lines. Untrusted text is always limited to one line."""
         head = f"pull request {self.number} of {self.repo} by {self.author}, commit {self.commit[:12]}"
-        word = "checks out" if self.fine else "must not be merged"
+        word = "may be merged" if self.fine else "must not be merged"
         lines = [f"{head}: {word}", *(f"- {one_line(problem, 500)}" for problem in self.problems[:SHOWN])]
         if (more := len(self.problems) - SHOWN) > 0:
             lines.append(f"- and {more} more")
@@ -64,12 +64,12 @@ class ReviewVerdict:
         return lines
 
     def markdown(self) -> str:
-        """Return the verdict as a Markdown comment: the lines in a code block that their content cannot close."""
+        """Return the verdict as a Markdown comment, in a code block that its content cannot close."""
         text = "\n".join(self.lines()).replace("```", "'''")
         return f"```text\n{text}\n```\n"
 
     def as_dict(self) -> dict:
-        """Return the verdict as plain data for `--json`."""
+        """Return the verdict as a dict for `--json`."""
         names = ("repo", "number", "author", "commit", "folders", "problems", "notes")
         return {name: getattr(self, name) for name in names} | {"fine": self.fine}
 
@@ -77,10 +77,11 @@ class ReviewVerdict:
 def review(repo: str, number: int, api: HfApi | None = None) -> ReviewVerdict:
     """Review a pull request to a results repository.
 
-    It may be merged if its author is the submitter, it only adds files of submissions, and each submission is valid.
+    A pull request may be merged if its author is the submitter, it only adds files of submissions, and each submission
+    is valid.
 
     Raises:
-        UserError: There is no such open pull request, or the Hub cannot be reached.
+        UserError: There is no open pull request with this number, or the Hub cannot be reached.
     """
     api = api or client.default_api()
     with asking(repo):
@@ -99,23 +100,23 @@ def review_folder(board: Path) -> list[tuple[str, list[str]]]:
     """Check the submissions of a board in a local folder, and write its index.
 
     Returns:
-        [(folder of the submission, its problems)], sorted by folder.
+        [(folder of the submission, problems)], sorted by folder.
 
     Raises:
-        UserError: The folder holds no submissions, or files of the board's owner are invalid.
+        UserError: The folder contains no submissions, or files of the board's owner are invalid.
     """
     _, problems = Known.read(board)
     if problems:
         raise UserError(problems[0])
     _, folders = BoardSource(board).folders()
     if not folders:
-        raise UserError(f"{board} holds no submissions; add one with `saliency-bench submit RUN --to {board}`")
+        raise UserError(f"{board} contains no submissions; add one with `saliency-bench submit RUN --to {board}`")
     refused = {item.folder: item.line for item in write_index(board).refused}
     return [(folder, [refused[folder]] if folder in refused else []) for folder in folders]
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
-    """Return the numbers of the open pull requests. Raise UserError without such a repository or a connection."""
+    """Return the numbers of the open pull requests. Raise UserError without a repository or connection."""
     api = api or client.default_api()
     with asking(repo):
         pulls = api.get_repo_discussions(
@@ -125,7 +126,7 @@ def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
 
 
 def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
-    """Post a verdict on its pull request, unless already posted. Raise UserError if the account may not comment."""
+    """Post a verdict as a comment, unless it is already posted. Raise UserError if the account may not comment."""
     api = api or client.default_api()
     with asking(verdict.repo):
         events = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events
@@ -136,11 +137,11 @@ def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
 def merge(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
     """Merge an accepted pull request at the reviewed commit.
 
-    The Hub merges the current content of a pull request, so its content is compared just before and just after.
+    The Hub merges the current content of a pull request, so the content is compared just before and just after merging.
 
     Raises:
-        UserError: The pull request must not be merged, or has changed since the review, even if the change is noticed
-            only afterwards.
+        UserError: The pull request must not be merged, or has changed since the review. A change may be detected only
+            after merging.
     """
     api, repo = api or client.default_api(), verdict.repo
     if not verdict.fine:
@@ -148,18 +149,18 @@ def merge(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
     with asking(repo):
         pull = _pulled(api, repo, verdict.number)
         if pull.commit != verdict.commit:
-            raise UserError(f"pull request {verdict.number} of {repo} has changed since; review it again")
+            raise UserError(f"pull request {verdict.number} of {repo} has changed since the review; review it again")
         added = {path: file for path, file in pull.after.items() if path not in pull.before}
         expected = _files(api, repo, "main") | added
         api.merge_pull_request(repo, verdict.number, repo_type="dataset")
         merged = _files(api, repo, "main")
-    # Compare all of main, not only the changes: with a forged history, a merge can delete files that nobody reviewed.
+    # Compare all files of main, because a merge with a forged history can delete files that nobody reviewed.
     strange = [path for path in expected.keys() | merged.keys() if _blob(merged, path) != _blob(expected, path)]
     if strange:
         raise UserError(
-            f"pull request {verdict.number} of {repo} was merged, but {one_line(min(strange))} on main is not what was "
-            "reviewed: it changed in between, or the pull request has a forged history; look at the last commits of "
-            "main and revert them"
+            f"pull request {verdict.number} of {repo} was merged, but {one_line(min(strange))} on main differs from "
+            "the reviewed file: the file changed in between, or the pull request has a forged history; inspect the "
+            "last commits of main and revert them"
         )
     with asking(repo):
         rewrite(repo, api)
@@ -170,10 +171,10 @@ class _Pull:
     """The files of a pull request.
 
     Attributes:
-        commit: its last commit.
-        before: files of main at its starting point.
-        now: current files of main.
-        after: files of the pull request.
+        commit: Last commit of the pull request.
+        before: Files of main at the commit that the pull request is based on.
+        now: Current files of main.
+        after: Files of the pull request.
     """
 
     commit: str
@@ -188,13 +189,13 @@ def _blob(files: dict[str, RepoFile], path: str) -> str | None:
 
 
 def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
-    """Return the files of a pull request. Raise UserError if it is not made of commits on top of main."""
+    """Return the files of a pull request. Raise UserError unless it consists of commits on top of main."""
     history, main = (
         [entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=revision)]
         for revision in (f"refs/pr/{number}", "main")
     )
-    # Newest first: its own commits, then the commits of main up to its starting point. Anything else, such as a merge
-    # of two states of main, can hide changes from a comparison with one of them.
+    # The commits, newest first, must be those of the pull request, followed by those of main up to its base. Any other
+    # history, such as a merge of two states of main, could hide changes from a comparison with one state.
     base = next((commit for commit in history if commit in main), None)
     if base is None or history[history.index(base) :] != main[main.index(base) :]:
         raise UserError(f"pull request {number} of {repo} is not based on its main branch; submit it again")
@@ -202,19 +203,19 @@ def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
 
 
 def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
-    """Return {path: file} of a revision."""
+    """Return {path: file} for a revision."""
     tree = api.list_repo_tree(repo, repo_type="dataset", revision=revision, recursive=True)
     return {file.path: file for file in tree if isinstance(file, RepoFile)}
 
 
 def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
-    """Return (the folders of submissions that are added, a line for each other change)."""
+    """Return (folders of added submissions, a message for each change that is not allowed)."""
     before, after = pull.before, pull.after
     problems = [f"it deletes {path}" for path in sorted(before.keys() - after.keys())]
     changed = (path for path in sorted(before.keys() & after.keys()) if _blob(before, path) != _blob(after, path))
     problems += [f"it changes {path}" for path in changed]
     added = sorted(after.keys() - before.keys())
-    problems += [f"it adds {path}, which main already has" for path in added if path in pull.now]
+    problems += [f"it adds {path}, which already exists on main" for path in added if path in pull.now]
     folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
     if not folders:
         return [], [*problems, f"it adds no {RESULT}"]
@@ -230,7 +231,7 @@ def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
 
 
 def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list[str], api: HfApi) -> ReviewVerdict:
-    """Download and check the submissions in these folders of a pull request."""
+    """Download and check the submissions in these folders of a pull request, and return the verdict."""
     commit = files.commit
     source = BoardSource(repo, commit, api)
     owners, problems = BoardSource(repo, "main", api).known()
@@ -245,7 +246,7 @@ def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list
             verdict.problems.append(str(error))
             continue
         if (submitter := submission.result.submitter) != pull.author:
-            verdict.problems.append(f"its author is {pull.author}, but {RESULT} names {submitter} as the submitter")
+            verdict.problems.append(f"the author is {pull.author}, but the submitter in {RESULT} is {submitter}")
         verdict.problems.extend(_other_maps(submission.result, files.after))
         verdict.notes.extend(_notes(submission, owners, repo, api))
         verdict.submissions.append(submission)
@@ -253,30 +254,30 @@ def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list
 
 
 def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
-    """Return a line for each file of maps that is missing from a result or differs from it. No file is downloaded."""
+    """Return a message for each map file that differs from the result, without downloading files."""
     stated = {f"{result.folder}/{name}": digest for name, digest in stated_names(result.maps).items()}
     added = {
         path: file for path, file in files.items()
         if path.startswith(f"{result.folder}/") and SHARD.fullmatch(path.rpartition("/")[2])
     }  # fmt: skip
-    lines = [f"it adds no {path}, which {RESULT} states" for path in stated if path not in added]
-    lines += [f"it adds {path}, which {RESULT} does not state" for path in added if path not in stated]
-    # The Hub has the SHA-256 of large files; other files are compared before they are scored or shown.
+    lines = [f"it adds no {path}, which {RESULT} lists" for path in stated if path not in added]
+    lines += [f"it adds {path}, which {RESULT} does not list" for path in added if path not in stated]
+    # The Hub stores the SHA-256 of large files only. Small files are compared before they are scored or displayed.
     return lines + [
-        f"{path} is not the file that {RESULT} states: its SHA-256 differs"
+        f"{path} is not the file that {RESULT} lists: its SHA-256 differs"
         for path, file in added.items()
         if path in stated and file.lfs is not None and file.lfs.sha256 != stated[path]
     ]
 
 
 def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) -> list[str]:
-    """Return notes on where a submission contradicts or repeats the board or could not be compared with it."""
+    """Return notes on cells that contradict or repeat the board, and on data that could not be compared with it."""
     setting = submission.result.setting
     lines = []
     if (setting.fingerprint, setting.split) not in owners.datasets:
         lines.append(
-            f"the board does not list the dataset {submission.result.dataset.id} yet, so its image ids and groups were "
-            "not compared with the published ones; recompute --dataset lists it"
+            f"the board does not list the dataset {submission.result.dataset.id} yet, so image ids and groups were not "
+            "compared with published values; run recompute --dataset to list it"
         )
     published = list(BoardSource(repo, "main", api).beside(submission.result))
     lines += [str(conflict) for other in published for conflict in contradictions(other, submission)]

@@ -1,4 +1,4 @@
-"""A row of a board."""
+"""Data class for a row of a board."""
 
 from dataclasses import dataclass
 
@@ -12,37 +12,39 @@ class Row:
     """A cell of a board with the values of one or several submissions.
 
     Attributes:
-        cell: the numbers derived from the records, and the package's properties of explainer and metric.
-        result: the result of its first submission: submitter, settings, provenance, note, link. Only settings are
+        cell: Numbers derived from the records, and the properties of explainer and metric in the package.
+        result: Result of the first submission: submitter, settings, provenance, note, link. Only the settings are
             checked.
-        question: hash of everything except the explainer; rows with the same hash can be compared.
-        status: "run by the board": the owner of the board ran the explainer on images drawn at random; "scored by the
-            board": the owner computed all scores from submitted maps, whose origin is unknown; "checked": consistent
-            with itself, over exactly the samples of the dataset; "claimed": the board does not know the dataset or
-            metric, or not all samples are covered. "scored by the board, hidden masks": the submission has no scores;
-            the owner computed and rounded them.
-        why: why its status is not better; else "".
-        dataset: its name, given by the owner of the board if `named` contains "dataset", else by the submission.
-        model: its name, likewise.
-        named: which names the owner has given: "dataset", "model".
-        own_method: whether the explainer is a submitter's own and not part of the package.
-        submitters: everyone whose submissions agree.
-        folders: folders of these submissions.
-        recomputed: number of recomputed samples and the largest difference.
-        suspicions: what the owner of the board should check before trusting the maps.
-        attempts: number of attempts of its first submitter with the dataset's hidden masks; None if it was not scored
-            with hidden masks.
-        rank: its possible ranks among the rows that the board has run, or among the rows that it has scored with hidden
-            masks; None for other rows.
-        rank_if_true: for other rows that are not merely claimed, its possible ranks among the official rows if its
-            scores and those of its submitter's other rows are true.
-        unranked: why there is no official rank; else "".
-        best: whether its official rank includes 1, it beats every baseline, and nearly all samples are scored.
-        not_comparable: why it cannot be compared with any other row; else "".
-        beats: the baselines that it beats, by the test that determines its ranks.
-        not_beaten: the other baselines that it was tested against.
-        conflict: whether another row of the same cell has other values.
-        same_as: for a submitter's own method, methods with another name and exactly these scores, such as copied maps.
+        question: Hash of everything except the explainer. Rows with the same hash can be compared.
+        status: "run by the board": the owner of the board ran the explainer on images drawn at random. "scored by the
+            board": the owner computed all scores from submitted maps, whose origin is unknown. "scored by the board,
+            hidden masks": the submission contains no scores; the owner computed and rounded them. "checked": the
+            submission is consistent and contains exactly the samples of the dataset. "claimed": the dataset or metric
+            is unknown to the board, or samples are missing.
+        why: Reason why the status is not better, or "".
+        dataset: Name of the dataset, set by the owner of the board if `named` contains "dataset", otherwise by the
+            submission.
+        model: Name of the model, set by the owner of the board if `named` contains "model", otherwise by the
+            submission.
+        named: Names that the owner has set: "dataset", "model".
+        own_method: Whether the explainer is a submitter's method and not part of the package.
+        submitters: All submitters whose submissions agree.
+        folders: Folders of these submissions.
+        recomputed: Number of recomputed samples and the largest difference.
+        suspicions: Warnings that the owner of the board should check before trusting the maps.
+        attempts: Number of attempts of the first submitter with the dataset's hidden masks, or None if the row was not
+            scored with hidden masks.
+        rank: Possible ranks among the rows that the board has run, or among the rows that were scored with hidden
+            masks. None for other rows.
+        rank_if_true: Possible ranks among the official rows if this row's scores and all other rows of its submitter
+            are true. Set for rows without an official rank that are not merely claimed.
+        unranked: Reason why there is no official rank, or "".
+        best: Whether the official rank includes 1, the row beats every baseline, and nearly all samples are scored.
+        not_comparable: Reason why the row cannot be compared with any other row, or "".
+        beats: Baselines that the row beats, by the test that determines the ranks.
+        not_beaten: Other baselines that the row was tested against.
+        conflict: Whether another row of the same cell has different values.
+        same_as: For a submitter's method, methods with another name and exactly these scores, such as copied maps.
     """
 
     cell: CellResult
@@ -76,17 +78,17 @@ class Row:
 
     @property
     def low(self) -> float | None:
-        """The lower end of the score's interval."""
+        """Lower end of the score's interval."""
         return self.cell.low
 
     @property
     def high(self) -> float | None:
-        """The upper end of the score's interval."""
+        """Upper end of the score's interval."""
         return self.cell.high
 
     @property
     def n(self) -> int:
-        """The number of samples with a score."""
+        """Number of samples with a score."""
         return self.cell.n
 
     @property
@@ -96,5 +98,5 @@ class Row:
 
     @property
     def folder(self) -> str:
-        """The folder of the row's first submission."""
+        """Folder of the row's first submission."""
         return self.folders[0]

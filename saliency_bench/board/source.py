@@ -1,4 +1,4 @@
-"""Read results from a folder, or from a repository of the Hub; only the necessary files are downloaded."""
+"""Read results from a folder or from a repository on the Hub, downloading only the necessary files."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,12 +20,12 @@ from saliency_bench.utils.bounded import ReaderDiedError
 
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
 PULL_REQUEST = "refs/pr/"
-MOST_FETCHED = 200_000_000  # most bytes of a submission's maps that are downloaded to show a few
+MOST_FETCHED = 200_000_000  # maximum size in bytes of a submission's maps that are downloaded for display
 
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Convert errors of the Hub and the network into a UserError with the fix, and hide progress bars."""
+    """Convert errors of the Hub and the connection into a UserError with a fix, and hide progress bars."""
     try:
         with client.no_bars():
             yield
@@ -40,24 +40,24 @@ def asking(repo: str) -> Iterator[None]:
 
 
 class BoardSource:
-    """A folder of results (a path) or a repository of the Hub (a string).
+    """A folder of results (a path) or a repository on the Hub (a string).
 
     Args:
-        location: the path, or NAMESPACE/results.
-        revision: revision of the repository.
-        api: API of the account that reads it; default: the account that is logged in.
+        location: The path, or NAMESPACE/results.
+        revision: Revision of the repository.
+        api: API of the account used for reading, by default the account that is logged in.
     """
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
         self.location, self.revision, self.api = location, revision, api or client.default_api()
         if not (location.is_dir() if isinstance(location, Path) else could_be_on_the_hub(location) and "/" in location):
             problem = "is not a folder" if Path(location).exists() else "does not exist"
-            raise UserError(f"{location} {problem}; give a folder of results, or NAMESPACE/results of the Hub")
+            raise UserError(f"{location} {problem}; specify a folder of results, or NAMESPACE/results on the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
-        """Return a local folder with the files that match these patterns.
+        """Return a local folder with the files that match these patterns, downloading them if necessary.
 
-        README.md is included, because patterns without a match cause a warning.
+        README.md is always included, because patterns without a match cause a warning.
         """
         if isinstance(self.location, Path):
             return self.location
@@ -68,20 +68,20 @@ class BoardSource:
             ))  # fmt: skip
 
     def known(self) -> tuple[Known, list[str]]:
-        """Return what the owner of the board vouches for, and a line for each invalid file of it.
+        """Return the facts that the owner of the board vouches for, and a message for each invalid file.
 
-        For a pull request the main branch is read, because the pull request is not the owner's.
+        These files are always read from the main branch, because only the owner can write to it.
         """
         revision = "main" if (self.revision or "").startswith(PULL_REQUEST) else self.revision
         return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
-        """Return (root, folders of submissions whose first two levels match), with their files."""
+        """Return (root, folders of submissions whose first two levels match), and download the files if necessary."""
         root = self.root([*(f"{group}/*/{name}" for name in (RESULT, RECORDS)), SCHEMA])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
     def may_be_board(self) -> bool:
-        """Return whether a location without results may be a board: a new repository without other files."""
+        """Return whether a location without results could be a new board, that is, contains no other files."""
         if isinstance(self.location, Path):
             return False
         with asking(self.location):
@@ -89,7 +89,7 @@ class BoardSource:
         return SCHEMA in files or set(files) <= {"README.md", ".gitattributes"}
 
     def maps(self, folder: str) -> Path | None:
-        """Return a local folder with the maps of a submission, or None if they are too large to download."""
+        """Return a local folder with the maps of a submission, or None if the maps are too large to download."""
         if isinstance(self.location, Path):
             return self.location / folder
         with asking(self.location):
@@ -101,7 +101,7 @@ class BoardSource:
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[CheckedSubmission]:
-        """Yield the valid submissions for the same dataset and model as a result, compared by hash."""
+        """Yield the valid submissions for the dataset and model of a result, which are compared by hash."""
         owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
@@ -110,7 +110,7 @@ class BoardSource:
 
 
 def source_at(location: str | Path, revision: str | None = None, api: HfApi | None = None) -> BoardSource:
-    """Return the source for a location: a folder if it exists, otherwise a repository."""
+    """Return the source for a location: a folder if the path exists, otherwise a repository."""
     folder = Path(location).expanduser()
     return BoardSource(folder if isinstance(location, Path) or folder.is_dir() else str(location), revision, api)
 
@@ -119,58 +119,58 @@ def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, CheckedSub
     """Read and check a submission.
 
     Args:
-        root: root folder of the results.
-        folder: folder of the submission within it.
-        owners: what the owner of the board vouches for.
+        root: Root folder of the results.
+        folder: Folder of the submission, relative to `root`.
+        owners: Facts that the owner of the board vouches for.
 
     Returns:
-        The hash of its files, and the submission.
+        The hash of the submission's files, and the submission.
 
     Raises:
-        UserError: The submission is invalid or cannot be read; the message is one line.
+        UserError: The submission is invalid or cannot be read. The message is a single line.
     """
     try:
         if not (root / folder / RECORDS).exists():
-            read_result(root / folder / RESULT)  # its error, if any, is clearer than that of a missing file
+            read_result(root / folder / RESULT)  # may raise a clearer error than the missing file
         content = content_of(root / folder)
         submission = read_cached(content, root / folder)
         _check_place(submission, folder)
         _check_samples(submission, owners)
         status = owners.statuses.get(content)
         if status is not None and status.refused:
-            raise UserError(f"{folder}: refused by the owner of the board: {status.refused}")
+            raise UserError(f"{folder}: rejected by the owner of the board: {status.refused}")
         return content, submission
     except ReaderDiedError as error:
         raise UserError(f"{folder} cannot be read: {error}") from error
     except UserError as error:
-        raise UserError(str(error).replace(f"{root}/", "")) from error  # without the path of the cache folder
+        raise UserError(str(error).replace(f"{root}/", "")) from error  # remove the path of the cache folder
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}: {str(error).replace(f'{root}/', '')}") from error
-    except Exception as error:  # only this submission is refused
+    except Exception as error:  # reject only this submission
         raise UserError(f"{folder} cannot be read: {described(error)}") from error
 
 
 def _check_place(submission: CheckedSubmission, folder: str) -> None:
-    """Raise UserError for a submission whose folder does not match its content."""
+    """Raise UserError if the folder of a submission does not match its content."""
     if submission.result.folder != folder:
         raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {submission.result.folder}")
 
 
 def _check_no_scores(submission: CheckedSubmission) -> None:
-    """Raise UserError for scores that only the owner of the board can compute, because the masks are hidden."""
+    """Raise UserError if a submission contains scores that need hidden masks, which only the owner can compute."""
     for cell in submission.cells:
         metric = known_metric(cell)
         outcome = submission.recorded.outcomes[cell.cell_id]
         has_scores = any(np.isfinite(values).any() for values in (outcome.scores, *outcome.parts.values()))
         if has_scores and (metric is None or needs_masks(metric)):
             raise UserError(
-                f"{submission.result.folder}/{RECORDS}: it has scores by {cell.metric_text}, but the masks of this "
+                f"{submission.result.folder}/{RECORDS} contains scores by {cell.metric_text}, but the masks of this "
                 f"dataset are hidden; submit maps without scores"
             )
 
 
 def _check_samples(submission: CheckedSubmission, owners: Known) -> None:
-    """Raise UserError for samples that are not in the dataset, if the owner of the board has listed the dataset."""
+    """Raise UserError if samples are not in the dataset. Only datasets that the owner has listed are checked."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:

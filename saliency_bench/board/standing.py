@@ -1,9 +1,9 @@
-"""Ranks on a board: the test of `read.statistics.ranking` over the rows of all submissions for the same question.
+"""Ranks on a board, by the test of `read.statistics.ranking` over the rows of all submissions for a question.
 
-Rows share a question if everything except the explainer is the same: dataset, model, target, seed and metric, with
-everything that determines their scores. Official ranks are among rows whose explainers the board has run. The rank "if
-true" of another row is its rank among the official rows if it and its submitter's other rows are true. Submissions of
-other people change neither rank.
+Rows belong to the same question if everything that determines their scores, except the explainer, is the same: dataset,
+model, target, seed and metric. Official ranks compare rows whose explainers the board has run. The rank "if true" of
+another row is the rank among the official rows, assuming that all rows of its submitter are true. Submissions of other
+people change neither rank.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,22 +20,22 @@ from saliency_bench.read.identity import CellIds
 from saliency_bench.read.statistics.ranking import ALONE, UNRANKED, Standing, ranked_among
 from saliency_bench.utils.hashing import hash_of
 
-ANY = ("", "{}", 0)  # stands for any explainer in the id of a question
+ANY = ("", "{}", 0)  # placeholder for the explainer in the id of a question
 Signs = Mapping[tuple[str, str], int]  # {keys of a pair: 1 if the first is significantly better, -1 if worse, else 0}
 Sides = tuple[tuple[str, ...], tuple[str, ...]]
-NOT_RUN = "the board has not run its explainer"
+NOT_RUN = "the board has not run the explainer"
 
 
 @dataclass(frozen=True)
 class ScoredCell:
-    """A cell of a submission, with its scores."""
+    """A cell of a submission with its scores."""
 
     submission: CheckedSubmission
     cell: CellResult
 
     @property
     def scores(self) -> np.ndarray:
-        """Return the cell's scores in the order of the submission's ids; NaN for a missing score."""
+        """Return the cell's scores in the order of the submission's ids, NaN for a missing score."""
         return self.submission.recorded.outcomes[self.cell.cell_id].scores
 
 
@@ -44,9 +44,9 @@ class BoardEntry(ScoredCell):
     """A row of a board before it is ranked.
 
     Attributes:
-        row: the row without its ranks.
-        content: hash of the submission's files.
-        key: a key that is unique on the board.
+        row: The row without ranks.
+        content: Hash of the submission's files.
+        key: A key that is unique on the board.
     """
 
     row: Row
@@ -55,7 +55,7 @@ class BoardEntry(ScoredCell):
 
     @property
     def official(self) -> bool:
-        """Return whether the board has run its explainer."""
+        """Return whether the board has run the explainer."""
         return self.row.status == RUN
 
     @property
@@ -69,13 +69,13 @@ class BoardRank:
     """The ranks of a row.
 
     Attributes:
-        rank: the official rank.
-        if_true: the rank if the scores of its submitter are true; None for official rows.
-        why: why there is no official rank; else "".
-        best: whether its official rank includes 1, it beats every baseline with an official rank, and nearly all
+        rank: Official rank, or None.
+        if_true: Rank assuming that the scores of the submitter are true, or None for official rows.
+        why: Reason why there is no official rank, or "".
+        best: Whether the official rank includes 1, the row beats every baseline with an official rank, and nearly all
             samples are scored.
-        beats: baselines that it beats, by the test that gives its rank.
-        not_beaten: the other baselines that it was tested against.
+        beats: Baselines that the row beats, by the test that determines the rank.
+        not_beaten: Other baselines that the row was tested against.
     """
 
     rank: RankSet
@@ -87,11 +87,11 @@ class BoardRank:
 
 
 def question_of(cell: CellKey, ids: CellIds) -> str:
-    """Return the hash that comparable rows share: a hash of everything except the explainer.
+    """Return a hash of everything except the explainer, which is the same for comparable rows.
 
     Args:
-        cell: cell of a row.
-        ids: ids of its submission's settings.
+        cell: Cell of a row.
+        ids: Ids of the submission's settings.
     """
     metric = known_metric(cell)
     if metric is None:
@@ -100,7 +100,7 @@ def question_of(cell: CellKey, ids: CellIds) -> str:
 
 
 def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return {key: rank} of the rows of a question, which all cover the same samples."""
+    """Return {key: rank} for the rows of a question. All rows must cover the same samples."""
     official = [entry for entry in entries if entry.official]
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
     others: dict[str, list[BoardEntry]] = {}
@@ -109,7 +109,7 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
             others.setdefault(entry.submitter, []).append(entry)
     ranked = _standings(official, list(others.values()), seed)
     signs, standings = next(ranked)
-    # If nobody is beaten, all are first, and "best" would be meaningless.
+    # If no row is beaten, all share the first rank, and "best" would be meaningless.
     several = any(other.rank and other.rank[0] > 1 for other in standings.values())
     placed, against = {}, _against(signs, baselines)
     for entry in official:
@@ -117,7 +117,7 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
         best = several and is_best(standing.rank, standing.scored, standing.beats_baselines)
         why = "" if standing.rank else standing.unranked or ALONE
         placed[entry.key] = BoardRank(standing.rank, None, why, best and not entry.cell.baseline, *against(entry))
-    # Tests are adjusted for their number, so rows of others would widen a rank: submitters are ranked separately.
+    # Tests are adjusted for their number, so other people's rows would widen a rank. Rank submitters separately.
     for theirs, (signs, standings) in zip(others.values(), ranked, strict=True):
         against = _against(signs, baselines)
         for entry in theirs:
@@ -126,10 +126,10 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
 
 
 def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
-    """Return {key: rank} of the rows of a question that were scored with hidden masks.
+    """Return {key: rank} for the rows of a question that were scored with hidden masks.
 
-    Only their rounded values and intervals are known, so a row is better than another if their intervals do not
-    overlap. This is stricter than the paired test of other rows.
+    Only rounded values and intervals are known, so a row is better than another row if the intervals do not overlap.
+    This is stricter than the paired test used for other rows.
     """
     placed = {}
     for entry in entries:
@@ -146,7 +146,7 @@ def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
 
 
 def _sign(row: Row, other: Row) -> int:
-    """Return 1 if a row's interval lies on the better side of another row's interval, -1 on the worse side, else 0."""
+    """Return 1 if a row's whole interval is better than another row's interval, -1 if worse, else 0."""
     if row.low is None or row.high is None or other.low is None or other.high is None:
         return 0
     sign = int(row.low > other.high) - int(row.high < other.low)
@@ -154,11 +154,11 @@ def _sign(row: Row, other: Row) -> int:
 
 
 def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry], Sides]:
-    """Return (the baselines that a row beats, the baselines that it does not beat), among the tested ones.
+    """Return a function from a row to (baselines that the row beats, tested baselines that it does not beat).
 
     Args:
-        signs: signs of the tested pairs.
-        baselines: {key: the text of its explainer} of baselines.
+        signs: Signs of the tested pairs.
+        baselines: {key: text of the explainer} of baselines.
     """
     sides: dict[str, dict[bool, set[str]]] = {}
     for (first, second), sign in signs.items():
@@ -168,7 +168,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 
     def against(entry: BoardEntry) -> Sides:
         of_row = sides.get(entry.key, {True: set(), False: set()})
-        # If a baseline has two rows, both must be beaten.
+        # If a baseline has two rows, a row must beat both.
         return tuple(sorted(of_row[True] - of_row[False])), tuple(sorted(of_row[False]))
 
     return against
@@ -177,14 +177,14 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 def _standings(
     official: Sequence[BoardEntry], others: Sequence[Sequence[BoardEntry]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (sign of each tested pair, {key: rank}): first for the official rows, then for them with other rows.
+    """Yield (signs of the tested pairs, {key: rank}) for the official rows, then also with each submitter's rows.
 
     Args:
-        official: rows that the board has run.
-        others: the rows of each submitter.
-        seed: seed of the sign flips.
+        official: Rows that the board has run.
+        others: Rows of each submitter.
+        seed: Seed of the sign flips.
     """
-    if not official:  # each entry of `others` starts with one of its rows, which gives the range of scores
+    if not official:  # without official rows, the first row of each submitter provides the range of scores
         yield {}, {}
         for theirs in others:
             yield from _rank(theirs, [range(len(theirs))], seed)
@@ -198,7 +198,7 @@ def _standings(
 def _rank(
     entries: Sequence[BoardEntry], groups: Sequence[Sequence[int]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (sign of each tested pair, {key: rank}) of each group of entries."""
+    """Yield (signs of the tested pairs, {key: rank}) for each group of entries."""
     question, first = entries[0].cell, entries[0].submission.recorded
     scores = {}
     for entry in entries:

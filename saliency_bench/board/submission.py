@@ -1,4 +1,4 @@
-"""A submission in memory: it is made from a run, written to files, and read back with its records."""
+"""A submission in memory: create it from a run, write it to files, and compute its checked scores."""
 
 import json
 from collections import Counter
@@ -31,22 +31,22 @@ from saliency_bench.read.statistics.ranking import ranked
 from saliency_bench.utils.bounded import ReaderDiedError, bounded
 from saliency_bench.utils.files import write_json
 
-LARGEST = {RESULT: LARGEST_RESULT, RECORDS: LARGEST_RECORDS}  # bytes of each file
-MOST = 100  # submissions of a pull request, such as the runs of a suite
+LARGEST = {RESULT: LARGEST_RESULT, RECORDS: LARGEST_RECORDS}  # maximum size of each file in bytes
+MOST = 100  # maximum number of submissions in a pull request (a suite has many runs)
 
 
 def most_bytes(path: str) -> int | None:
-    """Return the size limit in bytes of a file of a submission, or None for a path that no submission has."""
+    """Return the size limit in bytes for a file of a submission, or None if a submission cannot contain this path."""
     name = path.rpartition("/")[2]
     return LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
 
 
 def too_much(sizes: Mapping[str, int], submissions: int) -> list[str]:
-    """Return a line for each limit that a pull request exceeds.
+    """Return a message for each limit that a pull request exceeds.
 
     Args:
-        sizes: {path: bytes} of its files.
-        submissions: number of submissions that it adds.
+        sizes: {path: size in bytes} of the files.
+        submissions: Number of added submissions.
     """
     problems = [f"it adds {submissions} submissions, more than the limit of {MOST}"] * (submissions > MOST)
     problems += [
@@ -56,7 +56,7 @@ def too_much(sizes: Mapping[str, int], submissions: int) -> list[str]:
     ]
     shards = Counter(path.rpartition("/")[0] for path in sizes if SHARD.fullmatch(path.rpartition("/")[2]))
     return problems + [
-        f"{folder} has {count:,} files of maps, more than the limit of {MOST_SHARDS:,}"
+        f"{folder} has {count:,} map files, more than the limit of {MOST_SHARDS:,}"
         for folder, count in shards.items()
         if count > MOST_SHARDS
     ]
@@ -67,9 +67,9 @@ class Submission:
     """A result with its records in memory.
 
     Attributes:
-        result: the content of `result.json`.
-        recorded: the scores in its records.
-        where: name of the submission in messages.
+        result: Content of `result.json`.
+        recorded: Scores in the records.
+        where: Name of the submission in messages.
     """
 
     result: Result
@@ -86,7 +86,7 @@ class Submission:
         return [folder / RESULT, folder / RECORDS]
 
     def only(self, cells: set[str]) -> "Submission":
-        """Return only the cells with these ids, ranked among themselves."""
+        """Return a submission with only the cells with these ids, whose ranks are recomputed."""
         rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
         result = self.result.only(cells)
         recorded = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
@@ -96,21 +96,21 @@ class Submission:
 
     @property
     def checked(self) -> CheckedSubmission:
-        """Scores of the submission, for comparison with others."""
+        """The checked submission, for comparison with other submissions."""
         return CheckedSubmission(self.result, self.result.cells, self.recorded)
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """Return the results of a finished run, without the names of local folders (`read.public_names`).
+    """Create a submission from a finished run, without the names of local folders (`read.public_names`).
 
     Args:
-        folder: folder of the run.
-        submitter: name of the account on the Hub.
-        note: short note for readers.
-        link: https address of the code or paper.
+        folder: Folder of the run.
+        submitter: Name of the account on the Hub.
+        note: Short note for readers.
+        link: Address (https) of the code or paper.
 
     Raises:
-        UserError: The folder holds no finished run, or its files contradict each other.
+        UserError: The folder contains no finished run, or its files contradict each other.
     """
     folder = Path(folder)
     run = read_run(folder)
@@ -147,7 +147,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
 
 
 def of_upload(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """Return `of_run` of a run that a stranger has uploaded; it is read in a bounded child process."""
+    """Create a submission from an uploaded, untrusted run, which is read in a bounded child process."""
     try:
         packed = bounded(run_packed, str(folder), submitter, note, link)
     except ReaderDiedError as error:
@@ -159,7 +159,7 @@ def of_upload(folder: str | Path, submitter: str, note: str = "", link: str = ""
 
 
 def run_packed(folder: str, submitter: str, note: str, link: str) -> bytes:
-    """Pack a run as a submission, and rewrite its records with pyarrow."""
+    """Serialise a run as a submission, with records rewritten by pyarrow."""
     submission = of_run(folder, submitter, note, link)
     buffer = BytesIO()
     pq.write_table(submission.records, buffer)
@@ -167,10 +167,10 @@ def run_packed(folder: str, submitter: str, note: str, link: str) -> bytes:
 
 
 def _day(seconds: float | None) -> str | None:
-    """Return the day (UTC) of a time, YYYY-MM-DD."""
+    """Format a Unix time as a day in UTC, YYYY-MM-DD."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 def _pinned(source: dict, name: str) -> str:
-    """Return the name that loads the same dataset or model again, with its commit if it is on the Hub."""
+    """Return a name that loads the same dataset or model again, including the commit on the Hub."""
     return f"{source['repo']}@{source['revision']}" if source.get("repo") else name

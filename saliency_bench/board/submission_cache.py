@@ -1,7 +1,7 @@
 """Cache for reading a board: checked submissions, and the ranks within a question.
 
-Files are named after a hash of everything that determines them, including the package's code, so they are never out of
-date. An unreadable file is recomputed.
+The name of a file is a hash of everything that determines its content, including the package's code, so files are never
+out of date. An unreadable file is recomputed.
 """
 
 import json
@@ -33,13 +33,13 @@ from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.storage import cache_folder
 
 PLACES = TypeAdapter(dict[str, BoardRank])
-LARGEST = 2**28  # largest size in bytes of a cached submission
+LARGEST = 2**28  # maximum size of a cached submission in bytes
 PARSING = Lock()
-MOST_KEPT = 2**31  # total bytes that are cached between boards
+MOST_KEPT = 2**31  # maximum total size of the cache in bytes
 
 
 def read_cached(content: str, folder: Path) -> CheckedSubmission:
-    """Return the submission in a folder whose files have the hash `content`. Raise UserError like `read_checked`."""
+    """Read a checked submission, using the cache. `content` is the hash of its files. Raise UserError if invalid."""
     path = _folder() / f"{content}-{code_hash()[:16]}.npz"
     try:
         return unpack(path.read_bytes())
@@ -51,7 +51,7 @@ def read_cached(content: str, folder: Path) -> CheckedSubmission:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a file without fsync: a lost file is recomputed."""
+    """Write a file without fsync, because a lost file can be recomputed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.tmp")
     with suppress(OSError):  # the disk is full or read-only
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,8 +62,8 @@ def _keep(path: Path, content: bytes) -> None:
 
 
 def forget_oldest() -> None:
-    """Remove the oldest files until at most `MOST_KEPT` bytes are left."""
-    with suppress(OSError):  # the folder does not exist yet, or another process removes files too
+    """Delete the oldest files until the cache has at most `MOST_KEPT` bytes."""
+    with suppress(OSError):  # the folder does not exist yet, or another process deletes files too
         files = sorted(((status := path.stat()).st_mtime, status.st_size, path) for path in _folder().iterdir())
         total = sum(size for _, size, _ in files)
         for _, size, path in files:
@@ -74,13 +74,13 @@ def forget_oldest() -> None:
 
 
 def checked_and_packed(folder: str) -> bytes:
-    """Read, check and pack a submission. Called in a bounded child process, because submissions come from strangers."""
+    """Read, check and serialise a submission. Called in a bounded child process, because submissions are untrusted."""
     return pack(read_checked(Path(folder)))
 
 
 def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
-    """Serialise a submission and further arrays to bytes, without its parts, which no reader of a board needs."""
-    # JSON as an array of bytes: an array of Python objects would be a pickle, and pickles are never loaded.
+    """Serialise a submission and additional arrays, without the parts of scores, which a board does not need."""
+    # Store JSON as an array of bytes. An array of Python objects would be a pickle, and pickles are never loaded.
     texts: dict[str, bytes] = {
         "result": submission.result.model_dump_json().encode(),
         "cells": CELLS.dump_json(submission.cells),
@@ -93,8 +93,8 @@ def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> CheckedSubmission:
-    """Return the submission that `pack` has packed. Damaged bytes raise the decoder's errors."""
-    # numpy parses array headers with `ast`, which occasionally fails when several threads run in Python 3.11.
+    """Deserialise a submission from `pack`. Damaged bytes raise errors of the decoder."""
+    # numpy parses array headers with `ast`, which occasionally fails with several threads in Python 3.11.
     with PARSING, np.load(BytesIO(packed), allow_pickle=False) as arrays:
         result, cells, images = (arrays[name].tobytes() for name in ("result", "cells", "images"))
         scores = arrays["scores"]
@@ -112,7 +112,7 @@ def _folder() -> Path:
 
 @cache
 def code_hash() -> str:
-    """Return a hash of the package's Python files, on which every check depends."""
+    """Return a hash of the package's Python files, because the result of a check depends on the code."""
     digest = sha256()
     roots = {registry.HERE, *(folder for kind in ("explainers", "metrics") for folder in registry.folders(kind))}
     for path in sorted(path for root in roots for path in root.rglob("*.py")):
@@ -121,7 +121,7 @@ def code_hash() -> str:
 
 
 def cached_places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return `standing.places`, cached by the files of the submissions and their submitters."""
+    """Return `standing.places`, cached by the submitters and the hashes of the submissions' files."""
     about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{code_hash()[:16]}.json"

@@ -1,11 +1,11 @@
-"""Published results: one folder per submission, checked when it is written and again when it is read.
+"""Format of published results: one folder per submission, checked when written and again when read.
 
     DATASET-FINGERPRINT/MODEL-DIGEST/SUBMITTER-CONTENT/result.json       settings, cells, provenance, note: `Result`
                                                        records.parquet   a row per cell and sample: `records.SCHEMA`
 
-The last folder is named after the submitter and a hash of the cells, so two submitters never write the same file. The
-id of a cell is a hash of everything that determines its number, and `result.json` has all of that, so a wrong id is
-detected. Nothing that is read here is executed: JSON and Parquet, checked against this schema.
+The name of the last folder contains the submitter and a hash of the cells, so two submitters never write the same file.
+The id of a cell is a hash of everything that determines its number. `result.json` contains all of these values, so a
+wrong id is detected. Reading never executes content: the files are JSON and Parquet, checked against this schema.
 """
 
 import json
@@ -31,16 +31,16 @@ from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.hashing import hash_of
 
 FORMAT = 3
-LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # licence of all results: numbers, records and provenance
+LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # licence of all published numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
-SCHEMA = "schema.json"  # tag that marks a results repository before its first submission
-TEXTS = [field.name for field in records.SCHEMA if field.type == pa.string()]  # few distinct texts, except for ids
-LARGEST = 8_000_000  # bytes of a result.json
-LONGEST = 2000  # characters of a note
-LONGEST_TEXT = 10_000  # characters of any text
+SCHEMA = "schema.json"  # file that marks a results repository before the first submission
+TEXTS = [field.name for field in records.SCHEMA if field.type == pa.string()]  # few distinct values, except ids
+LARGEST = 8_000_000  # maximum size of result.json in bytes
+LONGEST = 2000  # maximum length of a note in characters
+LONGEST_TEXT = 10_000  # maximum length of any text in characters
 MOST_CELLS = 2000
-MOST_NAMES = 1000  # names in a JSON object
-MOST_VALUES = 500_000  # values in a JSON file
+MOST_NAMES = 1000  # maximum number of names in a JSON object
+MOST_VALUES = 500_000  # maximum number of values in a JSON file
 MOST_ERRORS = 1000
 MOST_SEED = 2**53  # largest integer that JSON, floats and tables represent exactly
 # The format of `Classifier.arithmetic`.
@@ -51,7 +51,7 @@ SEVERAL_LINES = ("note", "command")
 
 
 def _link(text: str) -> str:
-    """Return an address unchanged. Raise ValueError unless its destination is plain to see."""
+    """Return an address unchanged. Raise ValueError if its destination could be misread."""
     parts = urlsplit(text)
     is_plain = text.isascii() and text.isprintable() and not set(text) & set(" <>\"'`\\")
     if text and not (is_plain and parts.scheme == "https" and parts.hostname and "@" not in parts.netloc):
@@ -60,7 +60,7 @@ def _link(text: str) -> str:
 
 
 def _day(text: str) -> str:
-    """Return a day unchanged. Raise ValueError if the date does not exist."""
+    """Return a date unchanged. Raise ValueError if the date does not exist."""
     date.fromisoformat(text)
     return text
 
@@ -74,12 +74,12 @@ class Dataset(StrictModel):
     """The dataset of a run.
 
     Attributes:
-        repo: the Hub repository that it was loaded from, or null.
-        revision: the commit of that repository.
-        fingerprint: hash of its samples.
-        samples: number of samples in the split.
-        used: number of samples that the run used.
-        chosen_by: the classifier that chose the images, if it is not the model.
+        repo: Hub repository of the dataset, or null.
+        revision: Commit of that repository.
+        fingerprint: Hash of the samples.
+        samples: Number of samples in the split.
+        used: Number of samples that the run used.
+        chosen_by: Classifier that selected the images, if different from the model.
     """
 
     id: Text
@@ -98,19 +98,19 @@ class Model(StrictModel):
     """The classifier of a run.
 
     Attributes:
-        repo: the Hub repository that it was loaded from, or null.
-        revision: the commit of that repository, or the name of torchvision's weights.
-        digest: hash of the weights.
-        geometry: how images are resized and cropped, in words.
-        activation: function that turns logits into probabilities.
-        activation_assumed: whether the checkpoint does not specify the activation.
-        accuracy: accuracy on all samples of the dataset.
-        accuracy_kind: meaning of `accuracy`.
-        top5: top-5 accuracy.
-        no_accuracy: why there is no accuracy.
-        no_class: number of images whose label is not a class of the model; they do not count.
-        classes_by_position: whether the model has no class names, so its classes are assumed to be in the dataset's
-            order.
+        repo: Hub repository of the model, or null.
+        revision: Commit of that repository, or the name of torchvision's weights.
+        digest: Hash of the weights.
+        geometry: Description of how images are resized and cropped.
+        activation: Function that converts logits into probabilities.
+        activation_assumed: Whether the activation was assumed because the checkpoint does not specify it.
+        accuracy: Accuracy on all samples of the dataset.
+        accuracy_kind: Meaning of `accuracy`.
+        top5: Top-5 accuracy.
+        no_accuracy: Reason why there is no accuracy.
+        no_class: Number of images whose label is not a class of the model. The accuracy excludes these images.
+        classes_by_position: Whether the classes are assumed to be in the dataset's order, because the model has no
+            class names.
     """
 
     id: Text
@@ -135,7 +135,7 @@ class Model(StrictModel):
             stated = getattr(self, name)
             for end in ("value", "low", "high"):
                 if stated is not None and not 0 <= (getattr(stated, end) or 0) <= 1:
-                    raise ValueError(f"{name}.{end} is {getattr(stated, end)}, outside of 0 to 1")
+                    raise ValueError(f"{name}.{end} is {getattr(stated, end)}, but must be between 0 and 1")
         return self
 
 
@@ -147,7 +147,7 @@ def ids_under(cell: CellResult, ids: CellIds) -> Iterator[str]:
 
 
 class Provenance(StrictModel):
-    """Versions and hardware; further entries are plain data."""
+    """Versions and hardware of a run. Additional entries can contain any JSON data."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Text | int | float | bool | None]
@@ -159,20 +159,20 @@ class Provenance(StrictModel):
 
 
 class Result(StrictModel):
-    """All cells that one submitter publishes of one run, under `license`.
+    """All cells of a run that a submitter publishes under `license`.
 
-    The attributes `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
+    `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
 
     Attributes:
-        link: link to code or paper of the submitter's own method.
-        ran: the day of the run, by the clock of the submitter's machine.
-        submitted: the day of the submission, by the same clock.
-        seconds: {`explainer_id`: seconds of the run's latest start}, for what that start computed.
-        peak_memory: peak memory in bytes of the GPU, or else of the process, in that start.
-        target: what the maps explain, in words.
-        setting: everything that determines the scores, except explainer and metric.
-        answers: the network's logits for fixed pictures; null if they cannot be compared.
-        maps: SHA-256 of each published file of maps (`published_maps`), in order.
+        link: Link to the code or paper of the submitter's method.
+        ran: Day of the run on the submitter's machine.
+        submitted: Day of the submission on the submitter's machine.
+        seconds: {`explainer_id`: seconds in the latest start of the run}, for everything that this start computed.
+        peak_memory: Peak memory in bytes in that start, of the GPU if there is one, otherwise of the process.
+        target: Description of what the maps explain.
+        setting: Everything that determines the scores, except explainer and metric.
+        answers: The network's logits for fixed images, or null if they cannot be compared.
+        maps: SHA-256 of each published map file (`published_maps`), in order.
     """
 
     format: Literal[3] = 3
@@ -198,36 +198,36 @@ class Result(StrictModel):
     def _consistent(self) -> Self:
         """Raise ValueError for fields that contradict each other."""
         if not PRECISION.fullmatch(self.setting.precision):
-            raise ValueError(f"setting.precision is {self.setting.precision}, which no run writes")
+            raise ValueError(f"setting.precision is {self.setting.precision}, which is not a valid precision")
         if abs(self.setting.seed) > MOST_SEED:
-            raise ValueError(f"setting.seed is {self.setting.seed:.3g}, beyond what a table holds")
+            raise ValueError(f"setting.seed is {self.setting.seed:.3g}, which is too large for a table")
         for field, value, setting in (
             ("dataset.fingerprint", self.dataset.fingerprint, self.setting.fingerprint),
             ("dataset.split", self.dataset.split, self.setting.split),
             ("model.digest", self.model.digest, self.setting.classifier),
         ):
             if value != setting:
-                raise ValueError(f"{field} is {value}, but the settings say {setting}")
+                raise ValueError(f"{field} is {value}, but the setting is {setting}")
         ids = CellIds(self.setting)
         for index, cell in enumerate(self.cells):
             _check_labels(cell, index)
             if cell.cell_id not in ids_under(cell, ids):
                 expected = next(ids_under(cell, ids))
-                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings make it {expected}")
+                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but by its settings it must be {expected}")
             if cell.n > self.dataset.used:
                 raise ValueError(f"cells.{index}.n is {cell.n}, but dataset.used is {self.dataset.used}")
         if self.dataset.used > self.dataset.samples or self.model.accuracy.n > self.dataset.samples:
-            raise ValueError(f"dataset.samples is {self.dataset.samples}, fewer than are used")
+            raise ValueError(f"dataset.samples is {self.dataset.samples}, which is less than dataset.used")
         twice, times = Counter(cell.cell_id for cell in self.cells).most_common(1)[0]
         if times > 1:
-            raise ValueError(f"cells holds {twice} {times} times")
+            raise ValueError(f"cells contains {twice} {times} times")
         return self
 
     @property
     def group(self) -> str:
         """The folder of all submissions for this dataset and model.
 
-        Names are informative only; the hashes identify it.
+        Only the hashes identify the folder; the names are for readers.
         """
         dataset = f"{_slug(self.dataset.id)}-{_slug(self.dataset.split)}-{self.dataset.fingerprint[:8]}"
         return f"{dataset}/{_slug(self.model.id)}-{self.model.digest[:8]}"
@@ -239,12 +239,12 @@ class Result(StrictModel):
         return f"{self.group}/{self.submitter}-{hash_of(content)}"
 
     def only(self, cells: set[str]) -> "Result":
-        """Return the result with only the cells of these ids."""
+        """Return the result with only the cells with these ids."""
         return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
 
 
 def _check_labels(cell: CellResult, index: int) -> None:
-    """Raise ValueError for names of methods and metrics that are unreadable or could be mistaken for others."""
+    """Raise ValueError if the name of a method or metric is unreadable or could be mistaken for another name."""
     for kind, name, chosen in (
         ("explainer", cell.explainer, cell.explainer_options),
         ("metric", cell.metric, cell.metric_options),
@@ -263,14 +263,14 @@ def read_result(path: Path) -> Result:
     """Read a `result.json`.
 
     Raises:
-        UserError: The file does not match the schema or is too large; the message names file and field.
+        UserError: The file does not match the schema or is too large. The message contains file and field.
     """
     try:
         text = read_bytes(path, LARGEST).decode()
-        # An upper bound of the number of values: each follows one of these characters. Parsing would create an object
-        # per value.
+        # Each value follows one of these characters, so their number is an upper bound on the number of values. It is
+        # checked before parsing, which creates an object per value.
         if (values := sum(map(text.count, ",[{"))) > MOST_VALUES:
-            raise ValueError(f"it holds {values:,} values, more than the limit of {MOST_VALUES:,}")
+            raise ValueError(f"it contains {values:,} values, more than the limit of {MOST_VALUES:,}")
         check_texts(parse_json(text, unique=True))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
@@ -278,24 +278,24 @@ def read_result(path: Path) -> Result:
 
 
 def validated(text: str, path: Path) -> Result:
-    """Parse a result from JSON text. Raise UserError that names file and field if it is invalid."""
+    """Parse a result from JSON text. Raise UserError with file and field if invalid."""
     try:
         return Result.model_validate_json(text)
     except ValidationError as error:
-        many = error.error_count() > MOST_ERRORS  # listing all of them would take much memory
+        many = error.error_count() > MOST_ERRORS  # listing all errors would need too much memory
         why = f"{error.error_count():,} fields do not match the schema" if many else field_line(error)
         raise UserError(f"{path}: {why}") from error
 
 
 def check_texts(content: object, place: str = "") -> None:
-    """Check that all strings of JSON are printable: no cursor escapes, no marks that reverse the reading direction.
+    """Check that all strings in JSON are printable, without cursor escapes or marks that reverse the text direction.
 
     Args:
-        content: parsed JSON.
-        place: path of the content within the JSON, for messages.
+        content: Parsed JSON.
+        place: Path of the content within the JSON document, for messages.
 
     Raises:
-        ValueError: A text is not printable or too long, or an object has too many names; the message says where.
+        ValueError: A text is not printable or too long, or an object has too many names. The message contains the path.
     """
     if isinstance(content, str):
         lines = content.splitlines() if place in SEVERAL_LINES else [content]

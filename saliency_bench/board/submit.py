@@ -1,7 +1,7 @@
 """Submit a run, or precomputed maps, as a pull request to a results repository.
 
-Cells that the repository already has with the same values are not sent again. Cells that contradict it are named and
-sent.
+Cells that the repository already contains with the same values are not sent again. Cells with different values are
+reported and sent.
 """
 
 import json
@@ -41,27 +41,27 @@ from saliency_bench.read.summary import table
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.messages import counted
 
-EMPTY = "columns"  # folder of tables without results
+EMPTY = "columns"  # folder of tables with columns but no results
 NOBODY = "you"  # the submitter in a dry run without login
 
 
 @dataclass
 class SubmissionPlan:
-    """Plan of a submission; `publish()` carries it out.
+    """Plan of a submission. `publish()` executes the plan.
 
     Attributes:
-        private: whether the repository is or will be private.
-        create: whether the repository will be created.
-        bare: whether the repository belongs to the account and lacks its card, which is then added.
-        rights: rights of the account that submits.
-        new: cells that the repository lacks or has over fewer samples.
-        known: cells that it already has with the same values; they are not sent.
-        conflicts: between new cells and other values of the same cells in the repository; both are kept.
-        maps: folder of maps to publish too.
-        pending: address of an open pull request with exactly these cells.
-        pull_request: address of the new pull request.
+        private: Whether the repository is or will be private.
+        create: Whether the repository will be created.
+        bare: Whether the repository belongs to the account but has no card. The card is then added.
+        rights: Rights of the account that submits.
+        new: Cells that the repository does not contain, or contains with fewer samples.
+        known: Cells that the repository already contains with the same values. These cells are not sent.
+        conflicts: Conflicts between new cells and different values for these cells in the repository, which keeps both.
+        maps: Folder of maps to publish as well.
+        pending: Address of an open pull request with exactly these cells.
+        pull_request: Address of the new pull request.
         api: API of the account that submits.
-        board: folder of a local board, where files are written instead of making a pull request.
+        board: Folder of a local board, where files are written instead of opening a pull request.
     """
 
     repo: str
@@ -91,7 +91,7 @@ class SubmissionPlan:
 
     @cached_property
     def files(self) -> dict[str, bytes | Path]:
-        """Return {path: content or local path} of the files of the pull request, including a pending one."""
+        """Return {path: content or local path} of the files of the new or pending pull request."""
         if not self.new:
             return {}
         with TemporaryDirectory() as folder:
@@ -104,14 +104,15 @@ class SubmissionPlan:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Sizes of `files` in bytes, by path."""
+        """{path: size in bytes} of `files`."""
         return {path: content.stat().st_size if isinstance(content, Path) else len(content)
                 for path, content in self.files.items()}  # fmt: skip
 
     def lines(self, *, several: bool = False) -> list[str]:
-        """Return lines on what will be done.
+        """Describe the plan.
 
-        Args: several: whether the pull request has further runs that were already announced.
+        Args:
+            several: Whether the pull request contains other runs that were already described.
         """
         lines: list[str] = []
         if self.known:
@@ -135,7 +136,7 @@ class SubmissionPlan:
         return lines + [f"  + {path}  {size(count)}" for path, count in self.sizes.items()]
 
     def description(self) -> str:
-        """Return the text of the pull request, Markdown: scores, note, link and command in blocks of code."""
+        """Return the text of the pull request in Markdown: scores, note, link and command in code blocks."""
         result = self.sent.result
         parts = {"": "\n".join([*self.lines(), "", table(result.cells, result.dataset.used)])}
         parts |= {"Note": result.note, "Code or paper": result.link, "Command": result.command}
@@ -144,7 +145,7 @@ class SubmissionPlan:
         return "\n".join(blocks)
 
     def as_dict(self) -> dict:
-        """Return the plan as plain data for `--json`."""
+        """Return the plan as a dict for `--json`."""
         return {
             "repo": self.repo,
             "private": self.private,
@@ -160,7 +161,7 @@ class SubmissionPlan:
         }
 
     def publish(self) -> str | None:
-        """Make the pull request and return its address; None if there is nothing to send."""
+        """Open the pull request and return its address, or None if there is nothing to send."""
         return propose([self])
 
     def write_card(self) -> None:
@@ -169,7 +170,7 @@ class SubmissionPlan:
             self.repo,
             [CommitOperationAdd(path, content) for path, content in board_files(self.repo).items()],
             repo_type="dataset",
-            commit_message="What this repository holds",
+            commit_message="Add the dataset card",
         )
 
     def title(self) -> str:
@@ -180,9 +181,9 @@ class SubmissionPlan:
 
 
 def board_files(repo: str) -> dict[str, bytes]:
-    """Return the files of a results repository before its first submission.
+    """Return the files of a results repository before the first submission.
 
-    Its tables have a row without a result, because the Hub does not show empty tables.
+    The tables contain a placeholder row, because the Hub does not display empty tables.
     """
     row = dict.fromkeys(records.SCHEMA.names) | {"reason": NO_RESULT}
     with BytesIO() as buffer:
@@ -190,7 +191,7 @@ def board_files(repo: str) -> dict[str, bytes]:
         return {
             "README.md": card(repo).encode(),
             SCHEMA: (json.dumps(json_schema(), indent=2) + "\n").encode(),
-            ROWS: table_of(None),  # until its owner merges or recomputes a submission
+            ROWS: table_of(None),  # replaced when the owner merges or recomputes a submission
             f"{EMPTY}/{RECORDS}": buffer.getvalue(),
         }
 
@@ -202,19 +203,19 @@ def board_publication(namespace: str) -> Publication:
 
 
 def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
-    """Raise UserError for a pull request that its review would refuse because of its size."""
+    """Raise UserError if the review would reject the pull request because of its size."""
     sent = [plan for plan in plans if not plan.nothing]
     sizes = {path: size for plan in sent for path, size in plan.sizes.items()}
     if problems := too_much(sizes, len(sent)):
-        raise UserError(f"nothing was sent: {problems[0]}; send a part of the runs at a time")
+        raise UserError(f"nothing was sent: {problems[0]}; submit fewer runs at a time")
     for plan in sent:
         if (rows := len(plan.submission.records)) > MOST_ROWS:
             where = f"{RECORDS} of {plan.submission.where}"
-            raise UserError(f"no board reads {where}: it has {rows:,} rows, more than the limit of {MOST_ROWS:,}")
+            raise UserError(f"{where} has {rows:,} rows, more than the limit of {MOST_ROWS:,} for a board")
 
 
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:
-    """Make one pull request of submissions to a repository and return its address; None if there is nothing to send."""
+    """Open one pull request with all submissions and return its address, or None if there is nothing to send."""
     sent = [plan for plan in plans if not plan.nothing]
     if not sent:
         return None
@@ -276,17 +277,17 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
     runs = sorted(path for path in (folder / "runs").iterdir() if path.is_dir())
     finished = [path for path in runs if (path / "summary.json").is_file()]
     if not finished:
-        raise UserError(f"{folder} holds no finished run; start its suite again")
+        raise UserError(f"{folder} contains no finished run; start the suite again")
     return finished, [path for path in runs if path not in finished]
 
 
 def is_suite(folder: Path) -> bool:
-    """Return whether a folder holds the runs of a suite and is not itself a run."""
+    """Return whether a folder contains the runs of a suite and is not a run."""
     return (folder / "runs").is_dir() and not (folder / "summary.json").is_file()
 
 
 def _already(count: int, repo: str) -> str:
-    """Return lines on the cells that are not sent because a repository has them."""
+    """Return a message on the cells that are not sent because the repository already contains them."""
     are = "is" if count == 1 else "are"
     return f"{counted(count, 'cell')} {are} in {repo} with the same values and {are} not sent:"
 
@@ -323,22 +324,24 @@ def plan(
     """Plan the submission of a finished run to `namespace`/results, without changing anything on the Hub.
 
     Args:
-        run: folder of the run.
-        namespace: namespace of the results repository.
-        private: make the repository private if it will be created.
-        note: short note for readers.
-        link: https address of the code or paper.
-        with_maps: also publish the maps that `score_maps` has written into the folder.
-        dry_run: only compare, which needs neither login nor network.
-        api: API of the account that submits; default: the account that is logged in.
-        read: function that makes the submission; `of_upload` if a stranger has made the run.
+        run: Folder of the run.
+        namespace: Namespace of the results repository.
+        private: Whether to make the repository private if it must be created.
+        note: Short note for readers.
+        link: Address (https) of the code or paper.
+        with_maps: Whether to publish the maps that `score_maps` has written into the folder.
+        dry_run: Whether to compare only, which needs neither login nor connection.
+        api: API of the account that submits, by default the account that is logged in.
+        read: Function that creates the submission. Use `of_upload` for untrusted runs.
 
     Raises:
-        UserError: The folder holds no finished run, or the Hub refuses the submission.
+        UserError: The folder contains no finished run, or the Hub rejects the submission.
     """
     repo, api = f"{namespace}/results", api or client.default_api()
     maps = Path(run) / PUBLISHED if with_maps else None
-    submission = read(run, NOBODY, note, link)  # first: errors of the run are reported before those of the Hub
+    submission = read(
+        run, NOBODY, note, link
+    )  # called first, so that errors of the run are reported before errors of the Hub
     if maps is not None:
         submission = replace(submission, result=submission.result.model_copy(update={"maps": hashes_of(maps)}))
     try:
@@ -358,7 +361,7 @@ def plan(
     if account is not None:
         submission = replace(submission, result=submission.result.model_copy(update={"submitter": account.name}))
     if info is not None and private and not info.private:
-        raise UserError(f"{repo} exists and is public; leave out --private, or choose another --namespace")
+        raise UserError(f"{repo} exists and is public; remove --private, or choose another --namespace")
     is_private = private if info is None else bool(info.private)
     ours = account is not None and account.refusal(repo) is None
     bare = info is None or (ours and "README.md" not in {file.rfilename for file in info.siblings or ()})
@@ -373,15 +376,15 @@ def plan(
 def plan_for_folder(
     run: str | Path, board: str | Path, by: str, *, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """Compare a finished run with a board in a local folder, which `publish` creates if it is missing.
+    """Plan the submission of a finished run to a board in a local folder. `publish` creates the folder if missing.
 
     Args:
-        run: folder of the run.
-        board: folder of the board.
-        by: name of the submitter.
-        note: short note for readers.
-        link: https address of the code or paper.
-        with_maps: also publish the maps that `score_maps` has written into the run's folder.
+        run: Folder of the run.
+        board: Folder of the board.
+        by: Name of the submitter.
+        note: Short note for readers.
+        link: Address (https) of the code or paper.
+        with_maps: Whether to publish the maps that `score_maps` has written into the run's folder.
 
     Raises:
         UserError: The folder is not a board, or the run cannot be read.
@@ -393,7 +396,7 @@ def plan_for_folder(
         submission = replace(submission, result=submission.result.model_copy(update={"maps": hashes_of(maps)}))
     create = not board.exists() or (board.is_dir() and not any(board.iterdir()))
     if not create and not (board / SCHEMA).is_file():
-        raise UserError(f"{board} is not a board, because it has no {SCHEMA}; give a new folder with --to")
+        raise UserError(f"{board} is not a board, because it has no {SCHEMA}; set --to to a new folder")
     rights = client.Rights(True, "")
     proposed = SubmissionPlan(str(board), False, create, False, rights, submission, [], [], [], maps, board=board)
     _sort_cells(proposed, None if create else "")
@@ -412,9 +415,9 @@ def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
 
 
 def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
-    """Return whether an account may submit, and if not, why.
+    """Return whether an account may submit, with the reason if not.
 
-    With a write token, anyone may submit to a public repository; only its owner may create it.
+    With a write token, anyone may submit to a public repository. Only the owner of the namespace may create it.
     """
     if account is None:
         return client.Rights(None, "rights not checked: not logged in")
@@ -442,7 +445,7 @@ def _info(api: HfApi, repo: str) -> DatasetInfo | None:
 
 
 def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
-    """Compare the cells with the repository, sample by sample, and fill in `new`, `known` and `conflicts`."""
+    """Compare the cells with the repository sample by sample, and fill in `new`, `known` and `conflicts`."""
     ours = proposed.submission.checked
     published = [] if revision is None else _published(proposed, revision)
     for cell in ours.cells:
@@ -488,29 +491,29 @@ def submit(
     with_maps: bool = False,
     **scoring: Any,
 ) -> SubmissionPlan:
-    """Propose a run, or precomputed maps, to the board `namespace`/results by a pull request.
+    """Submit a run, or precomputed maps, to the board `namespace`/results by a pull request.
 
-    By submitting you agree to publish your results under CC-BY-4.0. The records of the run are read into memory, about
+    By submitting, you agree to publish your results under CC-BY-4.0. The records of the run are read into memory, about
     0.4 kB each.
 
     Args:
-        run: a finished run or its folder; or precomputed maps, which are scored first: a filled-in template, or a
-            folder or file of maps like `maps` of `run`.
-        namespace: namespace of the board.
-        name: name of your method, for precomputed maps.
-        private: make a new repository private. A repository is only created in your own namespaces.
-        dry_run: compare but send nothing.
-        note: short note for readers.
-        link: https address of the code or paper of your own method.
-        with_maps: also publish the maps, rounded to float16 before they are scored, so that anyone, including the owner
-            of the board, can recompute the scores.
-        **scoring: the other parameters of `score_maps`, for precomputed maps.
+        run: A finished run or its folder, or precomputed maps, which are scored first. Precomputed maps are a filled-in
+            template, or a folder or file of maps as for `maps` of `run`.
+        namespace: Namespace of the board.
+        name: Name of your method, for precomputed maps.
+        private: Whether to make a new repository private. Repositories are created only in your namespaces.
+        dry_run: Whether to compare without sending anything.
+        note: Short note for readers.
+        link: Address (https) of the code or paper of your method.
+        with_maps: Whether to publish the maps, so that anyone, including the owner of the board, can recompute the
+            scores. The maps are rounded to float16 before they are scored.
+        **scoring: Other arguments of `score_maps`, for precomputed maps.
 
     Returns:
-        The plan; its `pull_request` is the address of the pull request, or None if the board already has all cells.
+        The plan. `pull_request` is the address of the pull request, or None if the board already contains all cells.
 
     Raises:
-        UserError: The run cannot be read, the maps cannot be scored, or the Hub refuses the submission.
+        UserError: The run cannot be read, the maps cannot be scored, or the Hub rejects the submission.
     """
     proposed = plan(
         scored(run, name, with_maps=with_maps, **scoring), namespace=namespace, private=private, dry_run=dry_run,
@@ -522,23 +525,25 @@ def submit(
 
 
 def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Path:
-    """Return the folder of a finished run: `run` itself, or the run that scores the maps in it.
+    """Return the folder of a finished run. If `run` is maps, score them first and return the folder of that run.
 
     Args:
-        run: a run, its folder, or maps; see `submit`.
-        name: name of the method, for maps.
-        **scoring: the other parameters of `score_maps`, for maps.
+        run: A run, its folder, or maps, as for `submit`.
+        name: Name of the method, for maps.
+        **scoring: Other arguments of `score_maps`, for maps.
     """
     path = run.folder if isinstance(run, Run) else Path(run)
     if (path / "summary.json").is_file():
         options = {"name": name, **scoring}
         if unused := [option for option, value in options.items() if value and option not in ("progress", "say")]:
-            raise UserError(f"{path} is a finished run and is submitted unchanged; {', '.join(unused)} is for maps")
+            raise UserError(
+                f"{path} is a finished run and is submitted unchanged; remove {', '.join(unused)}, which is for maps"
+            )
         return path
     if not path.exists():
-        raise UserError(f"{path} does not exist; give the folder of a run, or of maps")
+        raise UserError(f"{path} does not exist; specify a folder of a run or of maps")
     if name is None:
-        raise UserError(f"{path} is not a finished run; if it holds maps, name your method with --name NAME")
-    from saliency_bench.board.template import score_maps  # runs networks; finished runs are only read
+        raise UserError(f"{path} is not a finished run; if it contains maps, name your method with --name NAME")
+    from saliency_bench.board.template import score_maps  # imported only here, because it runs networks
 
     return score_maps(path, name, **scoring).folder

@@ -1,8 +1,8 @@
-"""Templates for precomputed maps: what to explain in which frame, and scoring the maps made from a template.
+"""Templates for precomputed maps: write a list of images and targets, and score the maps that others compute.
 
-OUT/samples.csv     image_id, file (of its map), label, target in words, plus and minus: classes of the model
+OUT/samples.csv     image_id, file (of the map), label, target (description), plus and minus (classes of the model)
 OUT/template.json   settings, identity, size of the prepared frame: `Template`
-OUT/example.py      makes maps with a small method; replace it by yours
+OUT/example.py      computes maps with a small method; replace it with your method
 OUT/README.md       instructions
 OUT/images/         the prepared frames, on request
 """
@@ -56,7 +56,7 @@ FORMAT: Final = 2
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
 COLUMNS = ("image_id", "file", "label", "target", "plus", "minus")
 IMAGES = ("png", "npy")
-NOT_YET = ("explainers", "metrics", "maps", "other_model", "other_label")  # settings that a template does not have
+NOT_YET = ("explainers", "metrics", "maps", "other_model", "other_label")  # settings that a template cannot contain
 Scorer = str | Metric | Callable[..., Scores]
 
 
@@ -64,9 +64,9 @@ class Template(StrictModel):
     """The content of `template.json`.
 
     Attributes:
-        spec: settings of the later run, without explainers and metrics; files and folders as full paths.
-        identity: identity of dataset, model and target, so that maps are never scored on other data.
-        size: size (H, W) of the prepared frame.
+        spec: Settings of the later run, without explainers and metrics. Files and folders are full paths.
+        identity: Identity of dataset, model and target, so that maps are never scored on other data.
+        size: Size (H, W) of the prepared frame.
     """
 
     format: Literal[2] = FORMAT
@@ -87,29 +87,29 @@ def template(
     progress: bool = True,
     **settings: Unpack[SampleSettings],
 ) -> Path:
-    """Write a new folder with everything needed to make maps without the package, and return it.
+    """Write a new folder with everything needed to compute maps without the package, and return its path.
 
     Args:
-        dataset: see `run`.
-        model: see `run`.
-        out: output folder.
-        images: also write the prepared frames, as "png" (8 bits per channel) or "npy" (float32 (3, H, W) in [0, 1],
-            exactly the classifier's input).
-        progress: show a bar.
+        dataset: Dataset, as for `run`.
+        model: Model, as for `run`.
+        out: Output folder.
+        images: Format of the prepared frames, which are written if set: "png" (8 bits per channel) or "npy" (float32
+            (3, H, W) in [0, 1], exactly the classifier's input).
+        progress: Whether to show a progress bar.
         **settings: SETTINGS
 
     Raises:
-        UserError: `run` would refuse the settings, `out` is not empty, the model has no fixed frame, or a setting is a
-            Python object, which a template cannot hold.
+        UserError: `run` would reject the settings, `out` is not empty, the model has no fixed frame, or a setting is a
+            Python object, which a template cannot store.
     """
     if images not in (None, *IMAGES):
         raise UserError(f"images must be png or npy; got '{images}'")
     if extra := set(settings) & set(NOT_YET):
-        raise UserError(f"a template takes no {extra.pop()}")
+        raise UserError(f"a template has no {extra.pop()}; remove this setting")
     required = {"dataset": dataset, "model": model, "out": out}
     spec, objects = describe({**required, **settings, "explainers": [], "metrics": []})
     if objects:
-        raise UserError(f"a template holds names and files only; got {', '.join(map(str, objects))}")
+        raise UserError(f"a template can store only names and files; got {', '.join(map(str, objects))}")
     folder = Path(spec.out)
     check_settings(dict(spec))
     check_empty(folder)
@@ -127,12 +127,14 @@ def template(
     for name, source in (("README.md", "template.md.j2"), ("example.py", "template.py.j2")):
         text = Text(Path(__file__).with_name(source).read_text(encoding="utf-8"), keep_trailing_newline=True)
         write_text(folder / name, text.render(**words))
-    write_json(folder / TEMPLATE, content.model_dump(mode="json"))  # written last: a folder with this file is complete
+    write_json(
+        folder / TEMPLATE, content.model_dump(mode="json")
+    )  # written last, so a folder with this file is complete
     return folder
 
 
 def _absolute(spec: RunSpec) -> RunSpec:
-    """Return the settings with full paths of files and folders, so that they work from any working directory."""
+    """Return the settings with full paths of files and folders, so that they work in any working directory."""
     paths = {name: value for name, value in spec if hint(name, "path") and isinstance(value, str)}
     changed: dict[str, object] = {name: _full(value) for name, value in paths.items()}
     if isinstance(spec.prompts, tuple):
@@ -141,13 +143,13 @@ def _absolute(spec: RunSpec) -> RunSpec:
 
 
 def _full(name: str) -> str:
-    """Return the full path of a file or folder; other names, such as names of datasets, are unchanged."""
+    """Return the full path of a file or folder. Other names, such as names of datasets, are returned unchanged."""
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() and name not in (*RULES, *list_datasets()) else name
 
 
 def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[list[dict], tuple[int, int]]:
-    """Return (rows of samples.csv, size of the prepared frame), and write the frames if `images` gives a format."""
+    """Return (rows of samples.csv, size of the prepared frame), and write the frames if `images` is set."""
     rows: list[dict] = []
     sizes: set[tuple[int, int]] = set()
     names = context.classifier.labels
@@ -159,7 +161,7 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
         total=len(context.batches),
     ):
         samples = context.read(positions).samples
-        if samples is None:  # a run leaves out what cannot be read as well
+        if samples is None:  # a run skips unreadable images too
             continue
         batch = samples.batch
         sizes.add((batch.images.shape[2], batch.images.shape[3]))
@@ -171,7 +173,7 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
         for index, (position, image_id) in enumerate(zip(samples.positions, batch.ids, strict=True)):
             if position >= context.data.count:
                 break
-            if left_out[index]:  # by a run as well
+            if left_out[index]:  # a run skips these images too
                 continue
             about = samples.rows[index]
             target = context.question.target_of(about, logits[index].numpy())
@@ -185,7 +187,7 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
         context.classifier.geometry.crop is None and isinstance(context.classifier.geometry.resize, int)
     ):
         raise UserError(
-            f"{context.classifier.id} has no fixed frame, so maps have no fixed size; give a model with a fixed frame"
+            f"{context.classifier.id} has no fixed frame, so maps have no fixed size; use a model with a fixed frame"
         )
     return rows, sizes.pop()
 
@@ -199,35 +201,35 @@ def _write_frame(path: Path, image: torch.Tensor, kind: str) -> None:
 
 
 def _save(path: Path, values: np.ndarray) -> None:
-    with path.open("wb") as file:  # numpy appends a suffix to a path
+    with path.open("wb") as file:  # given a path, numpy would append a suffix
         np.save(file, values, allow_pickle=False)
 
 
 def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
-    """Return (content of template.json, {image id: file of its map}).
+    """Read a template and return (content of template.json, {image id: file of the map}).
 
     Raises:
-        UserError: The folder is not a template or was changed; the message names file and field.
+        UserError: The folder is not a template or was changed. The message contains file and field.
     """
     path, table = Path(folder) / TEMPLATE, Path(folder) / SAMPLES
     if not path.is_file() or not table.is_file():
-        raise UserError(f"{folder} is not a template; make one with `saliency-bench template`")
+        raise UserError(f"{folder} is not a template; create one with `saliency-bench template`")
     stored = read_json(path)
-    check_format(path, stored, FORMAT, "make the template again")
+    check_format(path, stored, FORMAT, "create the template again")
     try:
         content = Template.model_validate_json(json.dumps(stored))
         text = table.read_text(encoding="utf-8")
     except ValidationError as error:
         raise UserError(f"{path}: {field_line(error)}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{table} cannot be read ({error}); make the template again") from error
+        raise UserError(f"{table} cannot be read ({error}); create the template again") from error
     rows = list(csv.DictReader(io.StringIO(text)))
     if any(None in row.values() or set(row) != set(COLUMNS) for row in rows) or len(rows) != content.samples:
-        raise UserError(f"{table} was changed; make the template again")
+        raise UserError(f"{table} was changed; create the template again")
     ids = [unescaped(row["image_id"]) for row in rows]
     files = {image_id: file_of(image_id, position) for position, image_id in enumerate(ids)}
     if len(files) < len(rows):
-        raise UserError(f"{table} names an image twice; make the template again")
+        raise UserError(f"{table} contains an image twice; create the template again")
     return content, files
 
 
@@ -245,26 +247,26 @@ def score_maps(
     progress: bool = True,
     say: Callable[[str], object] = lambda line: None,
 ) -> Run:
-    """Score precomputed maps as a run scores the maps of its explainers, with the same metrics and batches.
+    """Score precomputed maps with a run, using the same metrics and batches as for explainers.
 
     Args:
-        maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder
-            or file of maps (`compute.maps.map_files`).
-        name: name of the method.
-        template: folder of the template, if the maps are in another folder.
-        metrics: metrics that score the maps; default: all metrics that need only one map per image.
-        out: folder of the run; default: a folder next to the maps, named after method and maps.
-        partial: leave out and count images without a map instead of raising an error.
-        batch_size: batch size; default: the template's.
-        device: see `run`.
-        with_maps: round the maps for publishing (`published_maps`: float16 with a scale) before they are scored, and
-            write them into the folder of the run.
-        progress: show a bar.
-        say: called with a line on what will be scored.
+        maps: A filled-in template (with a folder `maps` or a file `maps.parquet`), or, with `template`, a folder or
+            file of maps (`compute.maps.map_files`).
+        name: Name of the method.
+        template: Folder of the template, if the maps are in another folder.
+        metrics: Metrics, by default all metrics that need only one map per image.
+        out: Folder of the run, by default a folder next to the maps, named after method and maps.
+        partial: Whether to skip and count images without a map instead of raising an error.
+        batch_size: Batch size, by default the batch size of the template.
+        device: Device, as for `run`.
+        with_maps: Whether to round the maps for publishing (`published_maps`: float16 with a scale) before they are
+            scored, and to write them into the folder of the run.
+        progress: Whether to show a progress bar.
+        say: Function that prints a message before scoring.
 
     Raises:
-        UserError: The maps do not match the template, `run` refuses the settings, or dataset, model or target have
-            changed since the template was made.
+        UserError: The maps do not match the template, `run` rejects the settings, or dataset, model or target have
+            changed since the template was created.
     """
     started = perf_counter()
     folder = Path(maps if template is None else template)
@@ -279,7 +281,7 @@ def score_maps(
     describe(settings)  # raises for invalid settings before reading the maps, which takes time
     if out is not None:
         check_run_folder(Path(out))
-    needed, fix = () if partial else files, "add them, or leave them out with --partial"
+    needed, fix = () if partial else files, "add them, or skip these images with --partial"
     size = (content.size[0], content.size[1])
     change = as_published if with_maps else None
     method = explainer_of(name, source, files, size, content.spec.seed, needed, fix, change)
@@ -293,7 +295,9 @@ def score_maps(
     for entry, value in context.identity:
         if value != getattr(content.identity, entry):
             setting = NAMED.get(entry, entry)
-            raise UserError(f"the {setting} is no longer the one that {folder / TEMPLATE} was made for; make it again")
+            raise UserError(
+                f"the {setting} has changed since {folder / TEMPLATE} was created; create the template again"
+            )
     say(f"{name}: scoring {context.data.count} maps by {listed(map(str, context.metrics))} into {context.out}")
     done = compute(context, accelerator, started, progress=progress)
     if with_maps:
@@ -315,6 +319,6 @@ def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
 
 
 def _without_groups(context: RunContext) -> RunContext:
-    """Leave out metrics that need groups of classes, because there are no groups."""
+    """Remove metrics that need groups of classes, because there are no groups."""
     kept = [metric for metric in context.metrics if "groups" not in metric.inputs]
     return replace(context, metrics=kept, spec=context.spec.model_copy(update={"metrics": tuple(map(str, kept))}))

@@ -1,1 +1,1 @@
-"""Recipes: suites of the papers' tables, and the choice of an explainer. They use runs and add no measures."""
+"""Recipes that build on runs: suites for the papers' tables, choosing an explainer, and checks. They add no metrics."""

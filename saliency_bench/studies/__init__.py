@@ -1,5 +1,5 @@
 """Studies with people: assignments, answers and agreement.
 
-`answer_store.py` keeps the answers of all kinds of studies; the pages for people are in `spaces/`. Nothing here imports
-a page, an explainer or a network.
+`answer_store.py` stores the answers of all types of studies. The web pages for participants are in `spaces/`. This
+package imports no page, explainer or network.
 """

@@ -1,15 +1,15 @@
-"""Agreement of the people who marked an image, and their consensus mask.
+"""Agreement between people who marked an image, and their consensus mask.
 
-For each image with at least two people, over all pairs A, B of their masks (bool, H x W):
+The measures are defined for images with masks by at least two people. A and B are the masks of a pair (bool, H x W).
 
     IoU     |A and B| / |A or B|
     Dice    2 |A and B| / (|A| + |B|)
     kappa   Cohen's: (p_o - p_e) / (1 - p_e), p_o the share of pixels on which A and B agree, p_e the share by chance
     alpha   Krippendorff's, for all people at once, nominal, with the pixels as units
 
-If both masks are empty (or both full), people agree: all four are 1 by definition; if only one is empty, IoU and Dice
-are 0. The value of an image is the mean over its pairs; the value of a study is the mean over images, with the
-interval of `saliency_bench.read.statistics.intervals`, in which an image counts once.
+If both masks are empty (or both full), all four measures are 1 by definition. If only one mask is empty, IoU and Dice
+are 0. The value of an image is the mean over its pairs. The value of a study is the mean over images, with the interval
+of `saliency_bench.read.statistics.intervals`, in which each image counts once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ def votes(masks: Sequence[np.ndarray]) -> np.ndarray:
     """Return the number of masks (bool, H x W) that mark each pixel, uint16 (H, W).
 
     Raises:
-        UserError: The masks are of different sizes.
+        UserError: The masks have different sizes.
     """
     if len({mask.shape for mask in masks}) != 1:
         raise UserError("the masks of an image have different sizes")
@@ -43,14 +43,14 @@ def consensus(masks: Sequence[np.ndarray], rule: str = "half") -> np.ndarray:
     """Return the consensus of people's masks, bool (H, W).
 
     Args:
-        masks: masks by these people.
-        rule: one of `RULES`. "half": pixels that at least half of the people mark (for two people the union);
-            "majority": pixels that more than half mark (for two people the intersection); "staple": pixels that belong
-            to the region with a probability of at least 1/2 by STAPLE (Warfield et al., 2004), which estimates how
-            reliable each person is.
+        masks: One mask per person.
+        rule: One of `RULES`. "half": pixels that at least half of the people mark (for two people, the union).
+            "majority": pixels that more than half of the people mark (for two people, the intersection). "staple":
+            pixels that belong to the region with a probability of at least 1/2 by STAPLE (Warfield et al., 2004), which
+            estimates how reliable each person is.
 
     Raises:
-        UserError: The rule is unknown, the masks are of different sizes, or SimpleITK is missing.
+        UserError: The rule is unknown, the masks have different sizes, or SimpleITK is not installed.
     """
     if rule not in RULES:
         raise unknown("consensus rule", rule, RULES)
@@ -61,7 +61,7 @@ def consensus(masks: Sequence[np.ndarray], rule: str = "half") -> np.ndarray:
 
 
 def _staple(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the consensus by STAPLE of the package SimpleITK, bool (H, W)."""
+    """Return the consensus by STAPLE, bool (H, W), computed with SimpleITK."""
     try:
         import SimpleITK
     except ModuleNotFoundError as error:
@@ -71,21 +71,21 @@ def _staple(masks: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def iou(first: np.ndarray, second: np.ndarray) -> float:
-    """Return intersection over union; 1 if both masks are empty."""
+    """Return intersection over union, or 1 if both masks are empty."""
     either = np.count_nonzero(first | second)
     return np.count_nonzero(first & second) / either if either else 1.0
 
 
 def dice(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the Dice coefficient; 1 if both masks are empty."""
+    """Return the Dice coefficient, or 1 if both masks are empty."""
     total = np.count_nonzero(first) + np.count_nonzero(second)
     return 2 * np.count_nonzero(first & second) / total if total else 1.0
 
 
 def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
-    """Return Cohen's kappa by scikit-learn, from the four counts of a pair.
+    """Compute Cohen's kappa with scikit-learn from the four counts of a pair.
 
-    It is 1 if both masks are empty or both full.
+    The result is 1 if both masks are empty or both are full.
     """
     try:
         from sklearn.metrics import cohen_kappa_score
@@ -100,11 +100,11 @@ def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
-    """Return alpha of at least two masks; 1 if all are empty or all full.
+    """Return Krippendorff's alpha of at least two masks, or 1 if all masks are empty or all are full.
 
-    With n people of whom k mark a pixel, 1 - alpha is the sum of k (n - k) / (n - 1) over the N / n pixels, times
-    (N - 1), over ones times zeros. It is computed from the number of pixels with each k: the package krippendorff,
-    which gives the same value, needs 6 s and 1.8 GB for an image of 12 megapixels.
+    If k of n people mark a pixel, 1 - alpha is the sum of k (n - k) / (n - 1) over the N / n pixels, times (N - 1),
+    divided by ones times zeros. The sum is computed from the number of pixels with each k. The package krippendorff
+    computes the same value but needs 6 s and 1.8 GB for an image of 12 megapixels.
     """
     people, marked = len(masks), votes(masks)
     pixels = [int(np.count_nonzero(marked == k)) for k in range(people + 1)]
@@ -117,7 +117,7 @@ def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
 
 
 def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the four measures of an image from at least two masks."""
+    """Return the four measures for an image with at least two masks."""
     pairs = list(combinations(masks, 2))
     scores = {"IoU": iou, "Dice": dice, "Cohen's kappa": cohens_kappa}
     means = {name: float(np.mean([score(*pair) for pair in pairs])) for name, score in scores.items()}
@@ -125,14 +125,14 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
 
 
 def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> "dict[str, Estimate]":
-    """Return {name: mean over the images with at least two masks, with its interval}."""
+    """Return {measure: mean over all images with at least two masks, with interval}."""
     from saliency_bench.read.statistics.intervals import (
-        bounded,  # imports torch, which needs 500 MB that the server of a page does not need
+        bounded,  # imported here because it imports torch, which would add 500 MB to the server of a page
     )
 
     of_images = [image_agreement(masks) for masks in images if len(masks) > 1]
     columns = {name: np.array([numbers[name] for numbers in of_images]) for name in LIMITS}
-    # Alpha may lie below -1 only by rounding.
+    # Alpha can be below -1 only because of rounding.
     return {
         name: bounded(np.clip(values, *LIMITS[name]), np.arange(len(values)), LIMITS[name])
         for name, values in columns.items()

@@ -1,13 +1,12 @@
-"""The annotation protocol: people draw the region that justifies the class; several people per image; review.
+"""The annotation protocol: several people per image draw the region that justifies the class, and reviewers check it.
 
-An answer's payload is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or {"kind":
-"skip", "reason": TEXT}, which passes the image to others. Masks have the size of the image. People do not see
-each other's answers. A rejected answer goes back to its annotator with the comment, and the next mask is a new
-revision. A reviewer may also draw the mask instead: such a correction names the revision it corrects, counts instead of
-it, and is reviewed in the same way.
+The payload of an answer is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or {"kind":
+"skip", "reason": TEXT}. A skipped image is assigned to other people. Masks have the size of the image. People do not
+see each other's answers. A rejected answer is sent back to its annotator with a comment, and the next mask is a new
+revision. A reviewer can also draw a correction, which replaces the corrected revision and is reviewed like any answer.
 
-Honeypots are images with a known mask in the dataset: everybody gets them, one among every `honeypot_every` images, at
-a position drawn for each person. They do not count for consensus and agreement.
+Honeypots are images whose mask is known from the dataset. Everyone gets them, one among every `honeypot_every` images,
+at a position drawn for each person. Consensus and agreement do not include honeypots.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -34,8 +33,8 @@ from saliency_bench.utils.seeds import seed_of
 
 KIND = "annotate"
 KINDS = ("mask", "no_region", "skip")
-AHEAD = 2  # images that a person holds: the image on screen, and the next one, loaded ahead
-LONGEST_REASON = 500  # characters
+AHEAD = 2  # number of images assigned at a time: the image on screen and the next image, which is preloaded
+LONGEST_REASON = 500  # maximum length in characters
 
 
 DEFAULTS = {"annotators": 3, "per_person": 0, "only_missing": False, "honeypots": 0, "honeypot_every": 10, "seed": 0,
@@ -55,19 +54,20 @@ LEAST = {
 def open_study(
     store: Store, name: str, images: StudyImages, fingerprint: str, *, growing: bool = False, **settings: Any
 ) -> "Annotating":
-    """Return the study of this name over these images, or create it.
+    """Open the study with this name for these images, or create it.
 
     Args:
-        store: store of studies.
-        name: name of the study.
-        images: to annotate.
-        fingerprint: fingerprint of the dataset.
-        growing: if settings or images differ from the existing study, store them as its next revision (`growing`).
-        **settings: settings that differ from `DEFAULTS` or from the existing study: annotators, people per image;
-            per_person, most images of a person, 0 for all; only_missing, leave out images that have a mask; honeypots,
-            their number, and honeypot_every, how many images apart; practice, number of practice images, and
-            practice_iou, the IoU to reach in them; reviewers, number of people who must accept an answer; seed of the
-            order; and foreground, which pixels of the dataset's masks are the object, see `read_mask`.
+        store: Store of studies.
+        name: Name of the study.
+        images: Images to annotate.
+        fingerprint: Fingerprint of the dataset.
+        growing: Whether to store settings or images that differ from the existing study as a new revision (`growing`).
+        **settings: Settings that differ from `DEFAULTS` or from the existing study. `annotators`: people per image.
+            `per_person`: maximum number of images per person, 0 for all. `only_missing`: whether to skip images that
+            have a mask. `honeypots`: number of honeypots. `honeypot_every`: images per honeypot. `practice`: number of
+            practice images. `practice_iou`: required IoU in practice. `reviewers`: number of people who must accept an
+            answer. `seed`: seed of the order. `foreground`: pixels of the dataset's masks that are the object, as for
+            `read_mask`.
 
     Raises:
         UserError: Settings are invalid or differ from the existing study.
@@ -81,8 +81,8 @@ def open_study(
         different = differences(before, {"configuration": settings, "dataset": fingerprint})
         if different and not growing:
             raise UserError(
-                f"{store.text} holds a study '{name}' with another {different}; give the same settings to resume it, "
-                "--grow to add people or images, or another --name"
+                f"{store.text} contains a study '{name}' with another {different}; use the same settings to resume "
+                "it, --grow to add people or images, or another --name"
             )
         return Annotating(grow(study, images, fingerprint, settings) if different else study, images)
     configuration = new_configuration(images, settings)
@@ -103,7 +103,7 @@ def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[
     """Return the configuration of a new study, with `DEFAULTS` for missing settings.
 
     Raises:
-        UserError: There are too few images with a mask.
+        UserError: There are too few images with a mask for honeypots and practice.
     """
     settings = {**DEFAULTS, **settings}
     wanted = settings["honeypots"], settings["practice"], settings["seed"], settings.get("foreground", "")
@@ -114,10 +114,10 @@ def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[
 def choose_known(
     images: StudyImages, honeypots: int, practice: int, seed: int, foreground: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Draw (honeypots, practice images) by the seed from the units with a mask in the dataset.
+    """Draw (honeypots, practice images) at random from the units that have a mask in the dataset.
 
     Raises:
-        UserError: There are too few.
+        UserError: There are too few units with a mask.
     """
     count = honeypots + practice
     drawn: list[str] = []
@@ -127,7 +127,7 @@ def choose_known(
             break
         try:
             known = images.known_mask(unit, foreground)
-            if known is None or not known.any():  # an annotator cannot submit an empty mask
+            if known is None or not known.any():  # annotators cannot submit empty masks
                 raise UnreadableError("empty mask")
             drawn.append(unit)
         except UnreadableError as error:
@@ -136,7 +136,7 @@ def choose_known(
         unit, reason = next(iter(unreadable.items()))
         complain(f"{counted(len(unreadable), 'mask')} cannot be used, such as the mask of image {unit}: {reason}")
     if len(drawn) < count:
-        names = " and ".join(["honeypots"] * bool(honeypots) + ["images of practice"] * bool(practice))
+        names = " and ".join(["honeypots"] * bool(honeypots) + ["practice images"] * bool(practice))
         raise UserError(
             f"{count} {names} need images with a mask, but the dataset has {len(drawn)}; `saliency-bench build folder "
             f"--images DIR --masks DIR` adds your masks"
@@ -146,15 +146,15 @@ def choose_known(
 
 @dataclass(frozen=True)
 class AnswerChoice:
-    """Choice of the people whose answers count.
+    """Selection of the people and answers that count.
 
     Attributes:
-        people: only these people; () means everyone.
-        without: people who do not count.
-        accepted: only answers that all `reviewers` have accepted.
-        honeypot_iou: leave out people whose mean IoU with the honeypots is below.
-        with_excluded: also count people whom the owner has excluded.
-        as_drawn: ignore the corrections of reviewers.
+        people: People to include, or () for everyone.
+        without: People to exclude.
+        accepted: Whether to include only answers that the required number of reviewers have accepted.
+        honeypot_iou: Exclude people whose mean IoU on the honeypots is lower.
+        with_excluded: Whether to include people whom the owner has excluded.
+        as_drawn: Whether to ignore the corrections of reviewers.
     """
 
     people: Sequence[str] = ()
@@ -167,7 +167,7 @@ class AnswerChoice:
 
 @dataclass(frozen=True)
 class Annotating:
-    """A study of this protocol, over the images of its dataset."""
+    """An annotation study over the images of a dataset."""
 
     study: Study
     images: StudyImages
@@ -180,7 +180,7 @@ class Annotating:
 
     @property
     def honeypots(self) -> list[str]:
-        """The units that check people."""
+        """The honeypots: units that check how carefully people work."""
         return self.study.configuration["honeypots"]
 
     @property
@@ -190,7 +190,7 @@ class Annotating:
 
     @property
     def units(self) -> list[str]:
-        """Return the units that people draw on, apart from honeypots and practice."""
+        """Return the units to annotate, without honeypots and practice images."""
         left_out = {*self.honeypots, *self.practice}
         if self.settings["only_missing"]:
             left_out |= set(self.images.with_masks())
@@ -199,7 +199,7 @@ class Annotating:
     # for annotators
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return the state of a person's page: progress and the next images, practice images first."""
+        """Return the data for a person's page: progress and the next images, practice images first."""
         if (practising := self._practising(person)) is not None:
             return practising
         self.places.refresh()
@@ -219,7 +219,7 @@ class Annotating:
         }
 
     def _practising(self, person: str) -> dict[str, Any] | None:
-        """Return the state of a person with practice images left, which are shown one by one, or None."""
+        """Return the data for a page with the next practice image, or None if practice is over."""
         if not self.practice:
             return None
         reached = attempts(self.study, self.practice, person).get(person, {})
@@ -233,53 +233,56 @@ class Annotating:
         return {"done": done, "total": total, "tasks": [task], "latest": None, "practice": True}
 
     def feedback(self, answer: Answer) -> dict[str, Any] | None:
-        """Return the feedback after an answer: the known mask of a practice image, nothing for other images."""
+        """Return the feedback after an answer: the known mask of a practice image, or None for other images."""
         if answer.unit not in self.practice:
             return None
         return feedback(answer, self._known(answer.unit), self.settings["practice_iou"])
 
     def _given(self, person: str) -> list[str]:
-        """Return the units that a person was given, without practice units."""
+        """Return the units assigned to a person, without practice units."""
         practice = set(self.practice)
         return [unit for unit in self.places.given(person) if unit not in practice]
 
     def _known(self, unit: str) -> np.ndarray:
-        """Return the known mask of a honeypot or an image of practice."""
+        """Return the known mask of a honeypot or practice image."""
         known = self.known_mask(unit)
-        assert known is not None, "they are chosen from images with a mask"
+        assert known is not None, "honeypots and practice images have masks"
         return known
 
     def known_mask(self, unit: str) -> np.ndarray | None:
-        """Return the dataset's mask of an image, like `StudyImages.known_mask`, with the mask values of the study."""
+        """Return the dataset's mask of an image, using the study's setting `foreground`."""
         return self.images.known_mask(unit, self.settings.get("foreground", ""))
 
     @cached_property
     def places(self) -> Places:
-        """Return the assignments of the study, kept in memory."""
+        """Return the assignments of the study, which are cached in memory."""
         return Places(self.study, self.images.units)
 
     @property
     def _drawable(self) -> np.ndarray:
-        """Return bool (N,): whether each unit of `places.order` may be drawn.
+        """Return whether each unit in `places.order` can be assigned, bool (N,).
 
-        Honeypots, practice images and images that cannot be shown may not be drawn.
+        Honeypots, practice images and images that cannot be displayed cannot be assigned.
         """
         return self._shown_of(frozenset(self.images.unshown))
 
     @cached_property
     def _shown_of(self) -> Callable[[Set[str]], np.ndarray]:
-        """Return the function that computes `_drawable` from the images that cannot be shown; it caches one result."""
+        """Return a function that computes `_drawable` from the set of images that cannot be displayed.
+
+        The function caches its last result.
+        """
         units, order = set(self.units), self.places.order
         return lru_cache(1)(lambda unshown: np.array([unit in units and unit not in unshown for unit in order], bool))
 
     def _left(self, person: str) -> np.ndarray:
-        """Return the indices of the units that may be given to a person, like `Places.left`."""
+        """Return the indices of the units that can be assigned to a person, as in `Places.left`."""
         return self.places.left(person, self._drawable, self.settings["annotators"], self.lease_hours)
 
     def _total(self, person: str) -> int:
-        """Return how many images this person will have done in the end if nobody else takes any.
+        """Return the total number of images for a person, assuming that no other person gets more images.
 
-        The count follows `_waiting`, so it includes future honeypots.
+        The number includes future honeypots, which are inserted as in `_waiting`.
         """
         given, most = self._given(person), self.settings["per_person"]
         left, place = len(self._left(person)), len(given)
@@ -292,7 +295,7 @@ class Annotating:
         return min(place + left, most) if most else place + left
 
     def _waiting(self, person: str) -> list[str]:
-        """Return up to `AHEAD` units that a person has and has not answered; draw further units if necessary."""
+        """Return up to `AHEAD` unanswered units of a person, assigning new units if necessary."""
         most, done = self.settings["per_person"], set(self.places.answered(person))
         given = self._given(person)
         waiting = [unit for unit in given if unit not in done]
@@ -310,32 +313,32 @@ class Annotating:
         return waiting[:AHEAD]
 
     def _honeypot(self, person: str, given: list[str]) -> str | None:
-        """Return the honeypot that is due at the next position of a person's order, or None."""
+        """Return the honeypot for the next position in a person's order, or None if no honeypot is due."""
         left = [unit for unit in self.honeypots if unit not in given]
         if not left or not self._is_honeypot_due(person, len(given)):
             return None
         return min(left, key=lambda unit: seed_of(self.study.seed, person, unit))
 
     def _is_honeypot_due(self, person: str, place: int) -> bool:
-        """Return whether a position of a person's order is the honeypot position of its block."""
+        """Return whether a position in a person's order is the position of the honeypot in its block."""
         every = self.settings["honeypot_every"]
         block, at = divmod(place, every)
         return at == seed_of(self.study.seed, "honeypot", person, block) % every
 
     def _task(self, unit: str, person: str | None = None, comment: str | None = None) -> dict[str, Any]:
-        """Return an image's data for the page; if it was sent back, include the answer and the comment."""
+        """Return an image's data for the page, including answer and comment if the image was sent back."""
         task: dict[str, Any] = {"unit": unit, "label": self.images.label(unit)}
         try:
             shown = self.images.shown(unit)
             task |= {"height": shown.height, "width": shown.width}
-        except UnreadableError as error:  # it can only be skipped
+        except UnreadableError as error:  # the person can only skip this image
             task |= {"height": 1, "width": 1, "error": str(error)}
         if person is not None:
             task |= {"comment": comment, "again": True} | self.last_answer(person, unit)
         return task
 
     def last_answer(self, person: str, unit: str) -> dict[str, Any]:
-        """Return a person's last answer to a unit: its kind, runs and reason; {} if there is none."""
+        """Return kind, run lengths and reason of a person's last answer to a unit, or {} if there is none."""
         answers = self.study.answers(person, unit)
         if not answers:
             return {}
@@ -343,20 +346,20 @@ class Annotating:
         return answers[0].payload | {"runs": None if pixels is None else runs_of(pixels)}
 
     def task_again(self, person: str, unit: str) -> dict[str, Any]:
-        """Return an image that a person has answered, to correct the answer."""
+        """Return the data of an answered image, so that the person can correct the answer."""
         self._check_given(person, unit)
         return self._task(unit, person, self.places.sent_back(person).get(unit))
 
     def _check_given(self, person: str, unit: str) -> None:
-        """Raise UserError for an image that this person was not given."""
+        """Raise UserError if the image was not assigned to this person."""
         if not self.places.is_given(person, unit):
-            raise UserError("this image was not given to you; reload the page")
+            raise UserError("this image is not assigned to you; reload the page")
 
     def save(self, person: str, sent: dict[str, Any]) -> Answer:
         """Store an answer from a person's page.
 
         Raises:
-            UserError: The answer does not belong to its image.
+            UserError: The answer is invalid for the image.
         """
         unit, kind = str(sent.get("unit")), sent.get("kind")
         self._check_given(person, unit)
@@ -383,7 +386,7 @@ class Annotating:
         )
 
     def may_see(self, person: Person, unit: str) -> bool:
-        """Return whether a person may see an image: annotators see the images that they were given."""
+        """Return whether a person may see an image. Annotators may see only images assigned to them."""
         if unit not in self.images.positions:
             return False
         return person.role == "reviewer" or self.places.is_given(person.name, unit)
@@ -391,12 +394,12 @@ class Annotating:
     # for reviewers
 
     def to_review(self) -> list[Answer]:
-        """Return the last answers, without masks, that need a review, oldest first.
+        """Return the last answers that need a review, oldest first, without masks.
 
-        Honeypots and skips need no review, nor do answers of people whom the owner has excluded.
+        Honeypots, skips and answers of excluded people need no review.
 
-        An answer needs a review until it is sent back or `reviewers` people have accepted it. A reviewer's own
-        correction counts as accepted by that reviewer.
+        An answer needs a review until it is sent back or `reviewers` people have accepted it. A correction counts as
+        accepted by the reviewer who drew it.
         """
         verdicts, names, pots = self.study.reviews(), self.study.reviewers(), {*self.honeypots, *self.practice}
         needed, last = reviewers_needed(self.study), self.study.answers(masks=False)
@@ -412,9 +415,10 @@ class Annotating:
         ]
 
     def review_state(self, reviewer: str) -> dict[str, Any]:
-        """Return the state of a reviewer's page: the next answers, without the names of their authors.
+        """Return the data for a reviewer's page: the next answers, without the names of their authors.
 
-        They are reserved for this reviewer until they are reviewed or the lease ends; nobody reviews an answer twice.
+        The answers are reserved for this reviewer until they are reviewed or the lease ends. Nobody reviews an answer
+        twice.
         """
         names, corrections = self.study.reviewers(), self.study.corrections()
         done = sum(reviewer in reviewed for rounds in names.values() for reviewed in rounds)
@@ -440,17 +444,17 @@ class Annotating:
         }
 
     def _reviewed(self, answer: Answer, corrections: Mapping[int, Correction]) -> dict[str, Any]:
-        """Return the content under review: a person's answer, or the correction that counts instead."""
+        """Return the content to review: a person's answer, or the correction that replaces the answer."""
         if (correction := corrections.get(answer.id)) is None:
             return self.last_answer(answer.person, answer.unit)
         pixels = corrected(answer, correction).pixels
         return correction.payload | {"runs": None if pixels is None else runs_of(pixels), "corrected": True}
 
     def others(self, number: object) -> dict[str, Any]:
-        """Return the consensus of all other people who drew on an answer's image, for its reviewer.
+        """Return the consensus of all other people who annotated the image of an answer, for the reviewer.
 
         Raises:
-            UserError: There is no such answer to review.
+            UserError: The answer does not exist or does not need a review.
         """
         reviewed = self._to_be_reviewed(number)
         answers = self.counted().get(reviewed.unit, [])
@@ -458,22 +462,22 @@ class Annotating:
         return {"people": len(masks), "runs": runs_of(consensus(masks)) if masks else None}
 
     def _to_be_reviewed(self, number: object) -> Answer:
-        """Return the answer of this number, if it is to be reviewed."""
+        """Return the answer with this number. Raise UserError if it does not need a review."""
         for answer in self.to_review():
             if answer.id == number:
                 return answer
         raise UserError("this answer no longer needs a review; reload the page")
 
     def correct(self, reviewer: str, sent: dict[str, Any]) -> None:
-        """Store a reviewer's correction of an answer: a mask, or that there is no region.
+        """Store a reviewer's correction of an answer: a mask, or "no region".
 
         Raises:
-            UserError: The correction is not a mask of the image, or the answer needs no review.
+            UserError: The correction is not a mask of the image, or the answer does not need a review.
         """
         number, pots = sent.get("answer"), {*self.honeypots, *self.practice}
         answer = next((entry for entry in self.study.answers(masks=False) if entry.id == number), None)
         if answer is None or answer.unit in pots:
-            raise UserError("this answer is not to be reviewed, or its author has changed it; reload the page")
+            raise UserError("this answer does not need a review, or its author has changed it; reload the page")
         if (kind := sent.get("kind")) not in ("mask", "no_region"):
             raise UserError("kind of a correction must be mask or no_region")
         mask = self._draw(answer.unit, sent) if kind == "mask" else None
@@ -482,10 +486,10 @@ class Annotating:
         self.study.correct(answer.id, reviewer, request, payload, mask=mask, seconds=sent.get("seconds"))
 
     def _draw(self, unit: str, sent: dict[str, Any]) -> np.ndarray:
-        """Return the mask that a page sent.
+        """Decode a mask that a page sent.
 
         Raises:
-            UserError: The page sent something else, or a mask without marked pixels.
+            UserError: The page did not send a mask, or the mask is empty.
         """
         mask = mask_of(sent.get("runs") or [], *self.images.size(unit))
         if not mask.any():
@@ -495,14 +499,14 @@ class Annotating:
     # results
 
     def counted(self, choice: "AnswerChoice | None" = None) -> dict[str, list[Answer]]:
-        """Return {unit: counted answers} of the chosen people and answers.
+        """Return {unit: answers that count}.
 
         Raises:
-            UserError: A chosen person does not exist, or no answer is left.
+            UserError: A selected person does not exist, or no answer remains.
         """
         choice = choice or AnswerChoice()
         if strangers := (set(choice.people) | set(choice.without)) - set(self.study.people()) - self._answerers():
-            raise UserError(f"study {self.study.name} has nobody called {min(strangers)}; --report lists the people")
+            raise UserError(f"study {self.study.name} has no person {min(strangers)}; list the people with --report")
         without = set(choice.without)
         if choice.honeypot_iou:
             scores = self.honeypot_scores()
@@ -511,11 +515,11 @@ class Annotating:
         return counted_answers(self.study, choice.people, without, **options)
 
     def _answerers(self) -> set[str]:
-        """Return everyone with an answer; imported masks belong to people who never joined."""
+        """Return everyone with an answer, including people who never joined but whose masks were imported."""
         return {answer.person for answer in self.study.answers(masks=False)}
 
     def honeypot_scores(self) -> dict[str, list[float]]:
-        """Return {person: IoU with each known mask} of first answers to honeypots, without skips."""
+        """Return {person: IoU with each known mask} for first answers to honeypots, without skips."""
         scores: dict[str, list[float]] = {}
         for pot in self.honeypots:
             known = self._known(pot)
@@ -525,34 +529,34 @@ class Annotating:
         return scores
 
     def pixels(self, answer: Answer) -> np.ndarray:
-        """Return the pixels that an answer marks, bool (H, W); none if it says that there is no region."""
+        """Return the pixels that an answer marks, bool (H, W). No pixels are marked for "no region"."""
         pixels = answer.pixels
         return np.zeros(self.images.size(answer.unit), bool) if pixels is None else pixels
 
 
 def reviewers_needed(study: Study) -> int:
-    """Return how many people must accept an answer."""
+    """Return the number of people who must accept an answer."""
     return study.configuration["settings"].get("reviewers", 1)
 
 
 def _piece_of_review(answer: int, number: int) -> str:
-    """Return the unit of a review: an answer (1), or its first (2) or a later correction."""
+    """Return the name of what is reviewed: an answer (1), its first correction (2) or a later correction."""
     return f"review {answer}" if number == 1 else f"review {answer}, correction {number - 1}"
 
 
 def _opinions(names: Mapping[int, Sequence[set[str]]], answer: Answer) -> set[str]:
-    """Return the people who have reviewed the answer, or its last correction if there is one."""
+    """Return the people who have reviewed the answer, or the last correction if there is one."""
     rounds = names.get(answer.id)
     return rounds[-1] if rounds else set()
 
 
 def corrected(answer: Answer, correction: Correction) -> Answer:
-    """Return an answer with a reviewer's correction as its content."""
+    """Return a copy of an answer with the content of a reviewer's correction."""
     return replace(answer, payload=correction.payload, mask=correction.mask, corrected_by=correction.reviewer)
 
 
 def _verdict(reviews: Mapping[int, Review], answer: Answer) -> str | None:
-    """Return the last verdict on an answer, or None without a review."""
+    """Return the last verdict on an answer, or None if it has not been reviewed."""
     return reviews[answer.id].verdict if answer.id in reviews else None
 
 
@@ -565,17 +569,17 @@ def counted_answers(
     with_excluded: bool = False,
     as_drawn: bool = False,
 ) -> dict[str, list[Answer]]:
-    """Return {unit: counted answers}: each person's last answer to a real image, unless skipped or rejected.
+    """Return {unit: answers that count}: each person's last answer, unless skipped or rejected.
 
-    A reviewer's correction counts instead of the answer, as the answer of its person.
+    Honeypots and practice images are not included. A reviewer's correction replaces the annotator's answer.
 
     Args:
-        study: an annotation study.
-        people: only these people; () means everyone.
-        without: people who do not count.
-        accepted: only answers that a reviewer has accepted.
-        with_excluded: also count people whom the owner has excluded.
-        as_drawn: ignore the corrections of reviewers.
+        study: An annotation study.
+        people: People to include, or () for everyone.
+        without: People to exclude.
+        accepted: Whether to include only answers that reviewers have accepted.
+        with_excluded: Whether to include people whom the owner has excluded.
+        as_drawn: Whether to ignore the corrections of reviewers.
     """
     without = set(without) if with_excluded else {*without, *excluded(study)}
     by_unit: dict[str, list[Answer]] = {}
@@ -596,6 +600,6 @@ def counted_answers(
 def pixels_of(answer: Answer, size: tuple[int, ...]) -> np.ndarray:
     """Return the pixels that an answer marks in an image of this size, bool (H, W).
 
-    None are marked if it says that there is no region.
+    No pixels are marked for "no region".
     """
     return np.zeros(size, bool) if answer.pixels is None else answer.pixels

@@ -1,4 +1,4 @@
-"""The report of an annotation study: progress, agreement, checks by honeypots, reviews."""
+"""The report of an annotation study: progress, agreement, honeypots and reviews."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from saliency_bench.studies.study import CORRECTED, Answer
 
 
 def annotation_report(annotating: Annotating, choice: AnswerChoice | None = None) -> dict[str, Any]:
-    """Return the report as plain data; estimates are {"value", "low", "high", "n"}, or null if missing.
+    """Return the report as plain data. Estimates are {"value", "low", "high", "n"}, or None if missing.
 
     Args:
-        annotating: the study.
-        choice: people whose answers count for agreement and complete images; progress counts everyone.
+        annotating: The study.
+        choice: People and answers to include in agreement and complete images. Progress always includes everyone.
     """
     last = [entry for entry in annotating.study.answers(masks=False) if entry.unit not in annotating.practice]
     counted = annotating.counted(choice)
@@ -63,7 +63,7 @@ def annotation_report(annotating: Annotating, choice: AnswerChoice | None = None
 
 
 def _corrections(counted: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-    """Return the counted answers that are corrections: image, person, revision, reviewer."""
+    """Return image, person, revision and reviewer of each counted answer that was corrected."""
     return [
         {"image": unit, "person": entry.person, "revision": entry.revision, "corrected by": entry.corrected_by}
         for unit, answers in counted.items()
@@ -73,13 +73,13 @@ def _corrections(counted: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]
 
 
 def _agreement(annotating: Annotating, counted: Mapping[str, Sequence[Answer]]) -> dict[str, Any]:
-    """Return the agreement of the people who marked an image."""
+    """Return the agreement between people, averaged over images."""
     masks = ([annotating.pixels(entry) for entry in answers] for answers in counted.values() if len(answers) > 1)
     return {name: _plain(entry) for name, entry in study_agreement(masks).items()}
 
 
 def honeypot_estimates(annotating: Annotating) -> dict[str, Estimate]:
-    """Return {person: mean IoU with the known masks}."""
+    """Return {person: mean IoU with the known masks of honeypots}."""
     return {
         person: bounded(np.array(values), np.arange(len(values)), (0.0, 1.0))
         for person, values in sorted(annotating.honeypot_scores().items())
@@ -94,9 +94,9 @@ def _plain(estimate: Estimate) -> dict[str, float | int | None]:
 
 
 def report_rows(report: dict[str, Any]) -> list[list[str]]:
-    """Return the report as a table of two columns with a header.
+    """Return the report as a table with two columns and a header.
 
-    Texts that people wrote are escaped, so that they cannot forge lines.
+    Texts written by participants are escaped, so that they cannot forge rows.
     """
     rows = [["annotation study", report["study"]]]
     if len(report["protocol"]) > 1:
@@ -145,7 +145,7 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
 
 
 def _show(estimate: dict[str, Any], unit: str) -> str:
-    """Return an estimate and its number of images as text."""
+    """Format an estimate with its interval and number of images."""
     if estimate["value"] is None:
         return "-"
     ends = "" if estimate["low"] is None else f" ({estimate['low']:.3f} to {estimate['high']:.3f})"

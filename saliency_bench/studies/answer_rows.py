@@ -1,8 +1,8 @@
 """Rows of a store as lines of JSON, for merging stores.
 
-A line is {"table": "answer", "study": NAME, ...}. Lines contain no row numbers of their store: a study is identified by
-its name, a reviewed answer by its `request`. Rows are only added, so adding the lines of one store to another, in any
-order and any number of times, gives the rows of both.
+A line is {"table": "answer", "study": NAME, ...}. Lines do not contain row numbers. Instead, a study is identified by
+its name and a reviewed answer by its `request`. Rows are only ever added. Therefore, adding the lines of one store to
+another store, in any order and any number of times, results in the rows of both.
 """
 
 import json
@@ -39,21 +39,21 @@ TABLES = (
     parameters,
     events,
 )  # rows refer only to earlier tables
-OF_ANSWERS = (reviews, corrections)  # tables whose rows name an answer
+OF_ANSWERS = (reviews, corrections)  # tables whose rows refer to an answer
 SETTINGS = ("kind", "dataset", "configuration", "seed")  # columns of a study
-KEYS = {"assignment": ("study", "person", "unit")}  # columns that identify a row; for other tables the request
-Marks = dict[str, int]  # {table: number of its last row}
+KEYS = {"assignment": ("study", "person", "unit")}  # columns that identify a row (default: request)
+Marks = dict[str, int]  # {table: number of the last row}
 
 
 class Added(NamedTuple):
-    """Numbers of rows added, and of rows left out because they contradict an existing row."""
+    """Number of added rows, and number of rows that were skipped because they contradict existing rows."""
 
     added: int
     left_out: int
 
 
 def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
-    """Return the rows added after these marks as lines, and the new marks."""
+    """Return the rows after these marks as lines, and the new marks."""
     lines, marks = [], dict(marks)
     with store.reading() as connection:
         names = dict(connection.execute(select(studies.c.id, studies.c.name)).tuples().all())
@@ -72,7 +72,7 @@ def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
 
 
 def _after(table: Table, mark: int) -> Select[Any]:
-    """Return a query for a table's rows after a number; rows that refer to an answer include its request."""
+    """Return a query for a table's rows after a row number. Rows that refer to an answer include its request."""
     query = select(table).where(table.c.id > mark).order_by(table.c.id)
     if table in OF_ANSWERS:
         query = query.add_columns(answers.c.request.label("of")).join(answers, answers.c.id == table.c.answer)
@@ -80,12 +80,12 @@ def _after(table: Table, mark: int) -> Select[Any]:
 
 
 def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
-    """Add rows that a SQLite store lacks, in one transaction.
+    """Add rows that a SQLite store does not contain, in one transaction.
 
     Args:
-        store: store that receives the rows.
-        lines: lines of other stores.
-        source: name of the lines in errors.
+        store: Store to which rows are added.
+        lines: Lines of other stores.
+        source: Name of the source in error messages.
 
     Raises:
         UserError: A line is not a row, or its study is missing or exists with other settings.
@@ -98,14 +98,14 @@ def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
             raise UserError(f"{source} has rows of the study '{min(lost)}' but not the study itself")
         for table in TABLES[1:]:
             for values in _missing(connection, table, rows[table.name], numbers):
-                # A row that violates a constraint contradicts an existing row, such as another first answer.
+                # A row that violates a constraint contradicts an existing row, for example, it is another first answer.
                 result = connection.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing())
                 added, left_out = added + result.rowcount, left_out + 1 - result.rowcount
     return Added(added, left_out)
 
 
 def _parse(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]:
-    """Return {table: its rows}."""
+    """Parse lines into {table: rows}."""
     rows: dict[str, list[dict[str, Any]]] = {table.name: [] for table in TABLES}
     columns = {table.name: {column.name for column in table.c} - {"id"} for table in TABLES}
     for line in lines:
@@ -123,13 +123,13 @@ def _parse(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]
 
 
 def _add_studies(connection: Connection, rows: list[dict[str, Any]]) -> dict[str, int]:
-    """Add studies that are missing; return {name: number} of all."""
+    """Add missing studies, and return {name: row number} of all studies."""
     for values in rows:
         here = connection.execute(select(studies).where(studies.c.name == values["name"])).mappings().first()
         if here is None:
             connection.execute(insert(studies).values(**values))
         elif different := differences(values, {key: here[key] for key in SETTINGS}):
-            raise UserError(f"it holds the study '{values['name']}' with another {different}; give another --name")
+            raise UserError(f"it contains the study '{values['name']}' with another {different}; use another --name")
     return dict(connection.execute(select(studies.c.name, studies.c.id)).tuples().all())
 
 
@@ -138,7 +138,7 @@ def _missing(
 ) -> list[dict[str, Any]]:
     names = KEYS.get(table.name, ("request",))
     here = set(map(tuple, connection.execute(select(*(table.c[name] for name in names)))))
-    if table in OF_ANSWERS:  # rows about an answer that was left out are left out too
+    if table in OF_ANSWERS:  # skip rows that refer to a skipped answer
         of_request = dict(connection.execute(select(answers.c.request, answers.c.id)).tuples().all())
         rows = [row | {"answer": of_request[row["answer"]]} for row in rows if row["answer"] in of_request]
     else:
@@ -147,14 +147,15 @@ def _missing(
 
 
 def copy_without(store: Database, target: Database, people_left_out: Collection[str]) -> Added:
-    """Copy all rows except some people's to an empty SQLite store, which erases people from an append-only store.
+    """Copy all rows except those of some people to an empty SQLite store.
 
-    Reviews and corrections of their answers are left out, and so are their own reviews.
+    This is the only option to erase people from an append-only store. Reviews and corrections of their answers and
+    reviews written by them are not copied either.
 
     Args:
-        store: store that holds them.
-        target: store that receives the rows of everyone else.
-        people_left_out: their pseudonyms.
+        store: Store to copy from.
+        target: Store to copy to.
+        people_left_out: Pseudonyms of the people to erase.
     """
     lines, _ = lines_after(store, {})
 

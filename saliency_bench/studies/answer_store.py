@@ -1,22 +1,23 @@
-"""A store of studies: answers of people, of every protocol, in one SQLite file or a PostgreSQL database.
+"""A store for the answers of all types of studies, in a SQLite file or a PostgreSQL database.
 
     store = Store("study.db")                                  # or Store("postgresql://user@host/database")
     study = store.study("annotate", "gender", dataset=fingerprint(rows), configuration={"annotators": 3}, seed=0)
-    person = study.join(request)                               # a pseudonym and its key; the page keeps the key
+    person = study.join(request)                               # a pseudonym and its key; the page stores the key
     study.assign(person.name, ["000000000036", ...])           # units for this person, in this order
     study.record(person.name, "000000000036", request, {"kind": "mask"}, mask=mask, seconds=21.5)
     study.answers()                                            # the last answer of each person to each unit
 
-A *unit* is the subject of an answer, named by the protocol: an image id to draw on; an image, a model and an explainer
-to rate or to guess. Several answers of a person to a unit are revisions 1, 2, ...: corrections of a mask, or the
-exposures of a peek-a-boom image. `payload` is any JSON.
+A *unit* is what a person answers a question about. The protocol defines its name: the id of an image to annotate, or an
+image, a model and an explainer to rate or to guess. Several answers of a person to a unit are revisions 1, 2, ...:
+corrections of a mask, or the exposures of a peek-a-boom image. `payload` can be any JSON.
 
-**Nothing is lost, doubled or overwritten.** Rows are only added; triggers in the database refuse anything else.
-`request` is an id that the page makes for each answer: the same request again (a double click, a repeat after a lost
-connection or a restart of the server) stores nothing and returns the stored row. `record` returns once the row is on
-the disk. Writers wait for each other; readers never wait. A study of the same name is the same study: it resumes.
+**Answers are never lost, duplicated or overwritten.** Rows are only added; triggers in the database reject all other
+changes. `request` is an id that the page creates for each answer. If a request is repeated (a double click, or a retry
+after a lost connection or a restart of the server), nothing is stored, and the stored row is returned. `record` returns
+after the row is written to disk. Writers wait for each other; readers never wait. Opening a study with an existing name
+resumes that study.
 
-Needs `pip install "saliency-bench[studies]"`; for PostgreSQL also `psycopg`.
+Requires `pip install "saliency-bench[studies]"`; PostgreSQL also requires `psycopg`.
 """
 
 import json
@@ -31,26 +32,26 @@ from saliency_bench.studies.study_tables import studies
 
 
 class Store(Database):
-    """A store at `place`, the path of a SQLite file or the URL of a PostgreSQL database; it is created if missing.
+    """A store in a SQLite file (path) or a PostgreSQL database (URL). A missing store is created.
 
     Raises:
-        UserError: The place holds something else, or cannot be reached or written; passwords are not shown.
+        UserError: The file or database is not a store, or cannot be reached or written. Messages contain no passwords.
     """
 
     def study(
         self, kind: str, name: str, *, dataset: str = "", configuration: dict[str, Any] | None = None, seed: int = 0
     ) -> Study:
-        """Return the study of this name, or create it.
+        """Return the study with this name, creating it if missing.
 
         Args:
             kind: "annotate", "assess" or "peekaboom".
-            name: name of the study.
-            dataset: fingerprint of its images.
-            configuration: settings, as JSON.
-            seed: seed of its orders.
+            name: Name of the study.
+            dataset: Fingerprint of the images.
+            configuration: Settings as JSON.
+            seed: Seed of the order of units.
 
         Raises:
-            UserError: A study of this name exists with another kind, dataset, configuration or seed.
+            UserError: A study with this name exists but has another kind, dataset, configuration or seed.
         """
         wanted = {
             "kind": kind,
@@ -66,41 +67,41 @@ class Store(Database):
                 row = connection.execute(select(studies).where(studies.c.name == name)).mappings().one()
         if different := differences(dict(row), wanted):
             raise UserError(
-                f"{self.text} holds a study '{name}' with another {different}; give the same settings to resume it, "
-                "or another --name"
+                f"{self.text} contains a study '{name}' with another {different}; use the same settings to resume "
+                "it, or another --name"
             )
         return self._study(dict(row))
 
     def get(self, name: str) -> Study | None:
-        """Return the study of this name, or None."""
+        """Return the study with this name, or None."""
         with self.reading() as connection:
             row = connection.execute(select(studies).where(studies.c.name == name)).mappings().first()
         return None if row is None else self._study(dict(row))
 
     def all(self) -> list[Study]:
-        """Return all studies in the order of their creation."""
+        """Return all studies in order of creation."""
         with self.reading() as connection:
             rows = connection.execute(select(studies).order_by(studies.c.id)).mappings().all()
         return [self._study(dict(row)) for row in rows]
 
     def find(self, name: str | None = None, kind: str | None = None, option: str = "--name") -> Study:
-        """Return the study of this name, or the only one (of a kind).
+        """Return the study with this name, or the only study.
 
         Args:
-            name: the study's; None for the only one.
-            kind: "annotate" or another; None for any.
-            option: option of the caller that takes the name, for the message.
+            name: Name of the study, or None for the only study (of this kind).
+            kind: Required kind, such as "annotate", or None for any kind.
+            option: Command-line option for the name, for error messages.
 
         Raises:
-            UserError: There is no such study, or there are several.
+            UserError: No study matches, or several studies match and no name is given.
         """
         every = self.all()
         fitting = [study for study in every if name in (None, study.name) and kind in (None, study.kind)]
         if len(fitting) == 1:
             return fitting[0]
         known = ", ".join(f"{study.name} ({study.kind})" for study in every) or "none"
-        problem = f"several studies; give {option}" if fitting else "no such study"
-        raise UserError(f"{self.text} holds {problem}; it has: {known}")
+        problem = f"several studies; specify {option}" if fitting else "no such study"
+        raise UserError(f"{self.text} contains {problem}; available: {known}")
 
     def _study(self, row: dict[str, Any]) -> Study:
         return Study(self, **{key: row[key] for key in ("id", "kind", "name", "dataset", "configuration", "seed")})

@@ -1,4 +1,4 @@
-"""The database of a store, SQLite or PostgreSQL: transactions, backup and valid values."""
+"""The SQLite or PostgreSQL database of a store: transactions, backup and validation of values."""
 
 import json
 import os
@@ -18,43 +18,43 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.study_tables import FORMAT, metadata, prepare_sqlite, versions
 
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
-PATIENCE = 60.0  # seconds that a transaction waits for other writers; a server sets fewer
-# Settings of libpq (seconds, milliseconds, tries) that end the wait for a PostgreSQL server that does not answer.
+PATIENCE = 60.0  # seconds that a transaction waits for other writers; servers use a smaller value
+# Settings of libpq (seconds, milliseconds, attempts) that limit the wait for an unresponsive PostgreSQL server.
 DEADLINES = {"connect_timeout": 10, "tcp_user_timeout": 20_000, "keepalives_idle": 10, "keepalives_interval": 5,
              "keepalives_count": 2}  # fmt: skip
-CONNECTIONS = 40  # simultaneous connections per server
-LOCK = 20231008537  # the number of the lock that writers of a PostgreSQL store take
-LONGEST_VALUE = 40  # characters of a setting in a message
-HASHES = ("dataset", "run")  # settings that are hashes, whose values are not shown
+CONNECTIONS = 40  # maximum number of simultaneous connections per server
+LOCK = 20231008537  # id of the advisory lock for writers of a PostgreSQL store
+LONGEST_VALUE = 40  # maximum length of a setting in a message
+HASHES = ("dataset", "run")  # settings that are hashes, which messages do not display
 
 
 def now() -> str:
-    """Return the UTC time in ISO 8601 with microseconds, so that texts sort like times."""
+    """Return the UTC time in ISO 8601 with microseconds. Such texts sort in order of time."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def hours_ago(hours: float) -> str:
-    """Return the time that many hours ago, in the format of `now`."""
+    """Return the time `hours` ago, in the format of `now`."""
     return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="microseconds")
 
 
 def lately(hours: float) -> tuple[str, str]:
-    """Return the range of recent times in the format of `now`: from that many hours ago to that many hours ahead.
+    """Return the range of recent times, from `hours` ago to `hours` ahead, in the format of `now`.
 
-    Rows with later times were stored before the clock was set back, and must not count as recent until that time comes.
+    Rows with later times were stored before the clock was set back. They must not count as recent.
     """
     return hours_ago(hours), hours_ago(-hours)
 
 
 class NoStoreError(UserError):
-    """A store is missing and must not be created."""
+    """Raised if a store is missing and must not be created."""
 
 
 class Database:
-    """A database at `place`, the path of a SQLite file or the URL of a PostgreSQL database; it is created if missing.
+    """A database in a SQLite file (path) or on a PostgreSQL server (URL). Missing tables are created.
 
     Raises:
-        UserError: The place holds something else, or cannot be reached or written; passwords are not shown.
+        UserError: The file or database is not a store, or cannot be reached or written. Messages contain no passwords.
         NoStoreError: The store is missing, and `create` is False.
     """
 
@@ -87,7 +87,7 @@ class Database:
             raise UserError(f"{self.text} cannot be used as a store: {_reason(error)}") from error
 
     def _open(self, create: bool) -> None:
-        """Create the tables, or check existing ones.
+        """Create the tables, or check existing tables.
 
         Raises:
             UserError: The database belongs to another program or version.
@@ -96,17 +96,17 @@ class Database:
         with self.writing() as connection:
             names = inspect(connection).get_table_names()
             if names and versions.name not in names:
-                raise UserError(f"{self.text} is a database of another program; give another place for the store")
+                raise UserError(f"{self.text} is a database of another program; use another path or URL for the store")
             if not names and not create:
-                raise NoStoreError(f"{self.text} holds no store; check the place")
+                raise NoStoreError(f"{self.text} contains no store; check the URL")
             metadata.create_all(connection)
             formats = connection.scalars(select(versions.c.number)).all()
             if not formats:
                 connection.execute(insert(versions).values(number=FORMAT))
             elif list(formats) != [FORMAT]:
                 raise UserError(
-                    f"{self.text} has format {formats[0]}, but this version reads {FORMAT}; install the version of "
-                    "saliency-bench that wrote it, or start a new store"
+                    f"{self.text} has format {formats[0]}, but this version reads format {FORMAT}; install the version "
+                    "of saliency-bench that created the store, or start a new store"
                 )
 
     def _limit_waiting(self, connection: Connection) -> None:
@@ -117,10 +117,10 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """Open a write transaction.
 
-        It is atomic, and a store runs only one at a time.
+        A transaction is atomic, and only one write transaction runs at a time.
 
         Raises:
-            sqlite3.OperationalError: Others have been writing for `patience` seconds.
+            sqlite3.OperationalError: The lock was not available within `patience` seconds.
         """
         with self._turn(), self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if self.path is None:
@@ -133,7 +133,7 @@ class Database:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait for the other threads of this process. SQLite polls for its lock, so that many could overtake one."""
+        """Wait for other threads of this process in order. SQLite only polls for its lock, so a thread could starve."""
         if not self._queue.acquire(timeout=self.patience):
             raise sqlite3.OperationalError("database is locked")
         try:
@@ -143,7 +143,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a read transaction; within `writing`, read in that transaction, including its own changes."""
+        """Open a read transaction. Within `writing`, reads see the changes of that transaction."""
         if (writer := getattr(self._of_thread, "writer", None)) is not None:
             yield writer
             return
@@ -151,7 +151,7 @@ class Database:
             yield connection
 
     def backup(self, path: str | Path) -> Path:
-        """Copy a SQLite store consistently to a file while others write (SQLite's backup API)."""
+        """Copy a SQLite store to a file with SQLite's backup API, which is consistent even during writes."""
         if self.path is None:
             raise UserError(f"{self.text} is a PostgreSQL database; back it up with pg_dump")
         target = Path(path)
@@ -167,10 +167,10 @@ class Database:
 
 
 def plain_json(value: object) -> str:
-    """Return a value as JSON.
+    """Serialise a value as JSON.
 
     Raises:
-        UserError: The value cannot be stored as JSON, for example NaN.
+        UserError: The value cannot be represented in JSON, for example NaN.
     """
     try:
         return json.dumps(value, allow_nan=False)
@@ -181,14 +181,15 @@ def plain_json(value: object) -> str:
 def differences(here: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Return the differences between two descriptions of a study, or "".
 
-    A setting is named with both values: "configuration (annotators 3, now 5) and seed (0, now 4)". Hashes, and lists of
-    equal length, are only named.
+    Settings are listed with both values: "configuration (annotators 3, now 5) and seed (0, now 4)". For hashes and
+        lists
+    of equal length, only the name is listed.
     """
     return " and ".join(_difference(name, here[name], given[name]) for name in given if here[name] != given[name])
 
 
 def _difference(name: str, here: Any, given: Any) -> str:
-    """Return the name of a difference, with both values if they are short."""
+    """Return the name of a setting that differs, with both values if they are short."""
     if isinstance(here, dict) and isinstance(given, dict):
         here, given = ({**value, **value.get("settings", {})} for value in (here, given))
         names = [key for key in {**here, **given} if key != "settings" and here.get(key) != given.get(key)]
@@ -198,7 +199,10 @@ def _difference(name: str, here: Any, given: Any) -> str:
 
 
 def _setting(name: str, here: Any, given: Any) -> str:
-    """Return "annotators 3, now 5"; for long lists show their lengths, for other long values only the name."""
+    """Format a difference as in "annotators 3, now 5".
+
+    Long lists are represented by their lengths, and other long values are omitted.
+    """
     texts = [json.dumps(value, ensure_ascii=False) for value in (here, given)]
     is_long = name in HASHES or max(map(len, texts)) > LONGEST_VALUE
     if is_long and isinstance(here, list) and isinstance(given, list) and len(here) != len(given):
@@ -207,10 +211,10 @@ def _setting(name: str, here: Any, given: Any) -> str:
 
 
 def check_text(name: str, text: object, most: int = 500) -> str:
-    """Return a text that is valid as a name.
+    """Return a text if it is valid as a name.
 
     Raises:
-        UserError: The text is empty or very long, or has control characters.
+        UserError: The text is empty or too long, or contains control characters.
     """
     if not isinstance(text, str) or not text.strip() or len(text) > most or not text.isprintable():
         raise UserError(f"{name} must be a printable text of 1 to {most} characters, not {one_line(ascii(text), 60)}")
@@ -222,31 +226,31 @@ def _without_password(text: str) -> str:
     try:
         return make_url(text).render_as_string(hide_password=True)
     except (ArgumentError, ValueError):
-        return "the URL given"
+        return "the given URL"
 
 
 def _reason(error: Exception) -> str:
-    """Return in one line why a database cannot be opened."""
+    """Describe in one line why a database cannot be opened."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return one_line(cause)
 
 
 def _check_file(path: Path, create: bool) -> None:
-    """Raise UserError for a file that is not a SQLite store, or that is missing and must not be created."""
+    """Raise UserError if a file is not a SQLite database, or if it is missing and must not be created."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder; give a file for the store, such as {path / 'study.db'}")
+        raise UserError(f"{path} is a folder; specify a file for the store, such as {path / 'study.db'}")
     if not path.exists():
         if not create:
             raise NoStoreError(f"there is no store {path}; check the path")
         if not path.parent.is_dir():
-            raise UserError(f"{path.parent} is not a folder; create it first, or choose another place for the store")
+            raise UserError(f"{path.parent} is not a folder; create it first, or choose another path for the store")
         _make_private(path)
 
 
 def _make_private(path: Path) -> None:
     """Create an empty file that only its owner can read.
 
-    SQLite gives the files that it creates next to this one the same permissions.
+    SQLite uses the same permissions for additional files that it creates.
 
     Raises:
         UserError: The file cannot be created.

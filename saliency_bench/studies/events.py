@@ -1,6 +1,6 @@
-"""Events of a study besides answers: consent, texts shown to people, actions of the owner.
+"""Events of a study other than answers: consent, texts displayed to people, and actions of the owner.
 
-An event is a row that is never changed; the current state follows from the latest events.
+Events are never changed. The latest events determine the current state.
 """
 
 import secrets
@@ -17,7 +17,7 @@ from saliency_bench.studies.study_tables import events
 
 @dataclass(frozen=True)
 class Event:
-    """An event: its kind, the person concerned (None: the whole study), its JSON, and when it was stored."""
+    """An event: kind, person (None for the whole study), payload, and time when it was stored."""
 
     kind: str
     person: str | None
@@ -26,14 +26,14 @@ class Event:
 
 
 def add_event(study: Study, kind: str, payload: Any, *, person: str | None = None, request: str | None = None) -> None:
-    """Store an event; repeated requests are stored once.
+    """Store an event. A repeated request is stored only once.
 
     Args:
-        study: study of the event.
-        kind: such as "consent".
+        study: The study.
+        kind: Kind of event, such as "consent".
         payload: JSON data.
-        person: person concerned.
-        request: id of the event; None: create a new id.
+        person: Person that the event is about, or None for the whole study.
+        request: Id of the event, or None to create a new id.
     """
     plain_json(payload)
     digest = _request(study, kind, person, secrets.token_hex(16) if request is None else request)
@@ -44,19 +44,19 @@ def add_event(study: Study, kind: str, payload: Any, *, person: str | None = Non
 
 
 def has_event(study: Study, kind: str, *, person: str | None = None, request: str) -> bool:
-    """Return whether the event of this request is stored."""
+    """Return whether the event with this request is stored."""
     digest = _request(study, kind, person, request)
     with study.store.reading() as connection:
         return connection.scalar(select(events.c.id).where(events.c.request == digest)) is not None
 
 
 def _request(study: Study, kind: str, person: str | None, request: str) -> str:
-    """Return the id of an event, made from the name of the study, so that it is the same in all of its stores."""
+    """Return the id of an event. The id is based on the name of the study, so it is the same in all stores."""
     return sha256(f"{study.name} {kind} {person} {request}".encode()).hexdigest()
 
 
 def events_of(study: Study, *kinds: str) -> list[Event]:
-    """Return the events of these kinds, in the order in which they were stored."""
+    """Return the events of these kinds in the order in which they were stored."""
     columns = events.c.kind, events.c.person, events.c.payload, events.c.created
     rows = select(*columns).where(events.c.study == study.id, events.c.kind.in_(kinds)).order_by(events.c.id)
     with study.store.reading() as connection:

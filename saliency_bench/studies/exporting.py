@@ -29,7 +29,7 @@ from saliency_bench.utils.picture_names import PictureNames
 from saliency_bench.utils.pictures import UnreadableError, png
 from saliency_bench.utils.seeds import seed_of
 
-CORRECTIONS = "corrections.csv"  # written next to exported masks if reviewers have corrected some
+CORRECTIONS = "corrections.csv"  # written next to exported masks if reviewers have corrected masks
 
 
 def module_of(format: str) -> ModuleType:
@@ -47,32 +47,32 @@ def export(
     annotating: Annotating, out: Path, format: str, *, people: bool = True, rule: str = "half",
     choice: AnswerChoice | None = None,
 ) -> int:  # fmt: skip
-    """Write the counted masks and the consensus of each image into a new folder; return the number of images.
+    """Write all masks that count and the consensus of each image into a new folder, and return the number of images.
 
-    The folder is closed to other users of the machine. corrections.csv lists the masks that reviewers corrected.
+    Other users of the machine cannot read the folder. corrections.csv lists the masks that reviewers corrected.
 
     Args:
-        annotating: the study.
-        out: the new folder.
-        format: format of the files.
-        people: False to leave out the pseudonyms: the masks of an image are then numbered in an order that differs from
-            image to image, so that nobody's masks can be linked.
-        rule: rule of the consensus.
-        choice: choice of the people and answers that count.
+        annotating: The study.
+        out: The new folder.
+        format: Format of the files.
+        people: Whether to include the pseudonyms. If False, the masks of an image are numbered in an order that differs
+            between images, so that the masks of a person cannot be linked.
+        rule: Rule of the consensus.
+        choice: Selection of the people and answers that count.
 
     Raises:
-        UserError: The folder exists, the study has no mask, or the format cannot hold a name.
+        UserError: The folder exists, the study has no masks, or the format cannot represent a name.
     """
     if out.exists():
-        raise UserError(f"{out} exists; give a new folder")
+        raise UserError(f"{out} exists; specify a new folder")
     writer = module_of(format)
     drawn = list(all_drawn(annotating, people, rule, choice))
     if not drawn:
-        raise UserError(f"the study {annotating.study.name} has no mask to export")
+        raise UserError(f"the study {annotating.study.name} has no masks to export")
     if any(entry.person.casefold() == CONSENSUS and entry.votes is None for entry in drawn):
         raise UserError(
             f"the study {annotating.study.name} has a person called {CONSENSUS}, which is the name of the consensus "
-            f"mask; export it with --without-people"
+            f"mask; export the study with --without-people"
         )
     writer.check(drawn)
     out.mkdir(0o700, parents=True)
@@ -92,7 +92,7 @@ def _write_corrections(path: Path, corrected: Sequence[PersonMask], people: bool
 def all_drawn(
     annotating: Annotating, people: bool = True, rule: str = "half", choice: AnswerChoice | None = None
 ) -> Iterator[PersonMask]:
-    """Yield the masks of each image in the order of the dataset: every person's mask, then the consensus."""
+    """Yield each person's mask and then the consensus for every image, in the order of the dataset."""
     counted = annotating.counted(choice)
     for unit in annotating.images.units:
         answers = counted.get(unit)
@@ -114,9 +114,9 @@ class Imported:
     """Masks that a person drew in another program.
 
     Attributes:
-        person: the pseudonym.
-        masks: {unit: bool (H, W)}.
-        selection: the use of every region of the file.
+        person: Pseudonym of the person.
+        masks: {unit: mask, bool (H, W)}.
+        selection: Record of which regions of the file were used.
     """
 
     person: str
@@ -125,24 +125,24 @@ class Imported:
 
     @property
     def strange(self) -> list[str]:
-        """Return the names that match no image."""
+        """Return the names in the file that match no image."""
         return list(self.selection.strange)
 
 
 def read_masks(images: StudyImages, path: Path, format: str, person: str, label: str = "") -> Imported:
-    """Return a person's masks in a file, or all masks if the file names nobody.
+    """Read a person's masks from a file, or all masks if the file contains no names of people.
 
-    An image is matched by its id, or by the end of its path in the file.
+    Images are matched by their id, or by the end of their path in the file.
 
     Args:
-        images: images of the study.
-        path: path of the file or folder.
-        format: its format.
-        person: person whose masks are exported.
-        label: label of the regions to import; "": the class of the image.
+        images: Images of the study.
+        path: Path of the file or folder.
+        format: Format of the file.
+        person: Person whose masks are read.
+        label: Label of the regions to import, or "" for the class of the image.
 
     Raises:
-        UserError: The file cannot be read or has only other people, its labels are ambiguous, or no mask matches.
+        UserError: The file cannot be read or contains only other people, labels are ambiguous, or no mask matches.
     """
     check_person(person)
     selection = PersonRegions(partial(_places, images), label, partial(_check_mask, images))
@@ -150,22 +150,24 @@ def read_masks(images: StudyImages, path: Path, format: str, person: str, label:
 
 
 def store_masks(annotating: Annotating, imported: Imported) -> None:
-    """Store masks as the answers of their person."""
+    """Store imported masks as answers of the person."""
     for unit, mask in imported.masks.items():
         _store(annotating, unit, mask, imported.person)
 
 
 def _places(images: StudyImages, given: Iterable[str]) -> dict[str, ImagePlace]:
-    """Return the image of each name in a file that matches a unit or an image."""
+    """Return {name in a file: image} for each name that matches a unit or an image."""
     given = list(given)
     of_image: dict[str, dict[str, str | None]] = {}
     for unit in images.units:
         label = images.label(unit)
-        image = images.image_id(unit).removesuffix(f":{label}")  # builders name the sample of a class IMAGE:CLASS
+        image = images.image_id(unit).removesuffix(
+            f":{label}"
+        )  # dataset builders use the id IMAGE:CLASS for the sample of a class
         of_image.setdefault(image, {})[unit] = label
     names, units = PictureNames(of_image), {unit: unit for unit in images.units}
     for image in of_image:
-        names.add(image.replace("/", "_"), image)  # the spelling in PNG folders
+        names.add(image.replace("/", "_"), image)  # spelling in PNG folders
     units |= {flat: unit for unit in images.units if (flat := unit.replace("/", "_")) not in units}
     exact = {name: units[name] for name in given if name in units}
     meant = names.resolved(name for name in given if name not in exact)
@@ -176,15 +178,15 @@ def _places(images: StudyImages, given: Iterable[str]) -> dict[str, ImagePlace]:
 
 
 def _check_mask(images: StudyImages, unit: str, mask: np.ndarray) -> None:
-    """Raise UserError for a mask of another size than its image."""
+    """Raise UserError if the size of a mask differs from the size of the image."""
     try:
         height, width = images.size(unit)
     except UnreadableError as error:
         raise UserError(f"image {unit} of the dataset cannot be read: {error}") from None
     if mask.shape != (height, width):
         raise UserError(
-            f"its mask has {mask.shape[1]} x {mask.shape[0]} pixels, but the image {width} x {height}; export masks in "
-            "the size of the images"
+            f"the mask has {mask.shape[1]} x {mask.shape[0]} pixels, but the image has {width} x {height}; export "
+            "masks in the size of the images"
         )
 
 

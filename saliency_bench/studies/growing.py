@@ -1,7 +1,7 @@
-"""Growing an annotation study: more people per image, or more images, under the same name.
+"""Extend an annotation study to more people per image or more images under the same name.
 
-The row of a study never changes. Each growth is an event with the new settings, a revision of the protocol: the last
-revision applies, and the report lists all of them.
+The row of a study never changes. Each extension is an event with new settings, a revision of the protocol. The last
+revision applies, and the report lists all revisions.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ MAY_GROW = ("annotators", "per_person")
 
 
 def revised(study: Study) -> Study:
-    """Return a study with the settings and the dataset of its last revision."""
+    """Return a study with the settings and dataset of the last revision."""
     revisions = events_of(study, "protocol")
     if not revisions:
         return study
@@ -28,7 +28,7 @@ def revised(study: Study) -> Study:
 
 
 def protocol(study: Study) -> list[dict[str, Any]]:
-    """Return the revisions of a study, starting with its creation: time, people per image, images."""
+    """Return time, people per image and number of images for each revision, starting with the creation."""
     with study.store.reading() as connection:
         made = connection.scalars(select(studies.c.configuration).where(studies.c.id == study.id)).one()
     rows = [
@@ -48,13 +48,13 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
     """Store a revision, and return the revised study.
 
     Args:
-        study: the current study.
-        images: images of the new dataset, which must contain all images that were ever given to anyone.
-        fingerprint: fingerprint of the dataset.
-        settings: new settings; no value may be smaller than before.
+        study: The current study.
+        images: Images of the new dataset, which must include all images that were ever assigned.
+        fingerprint: Fingerprint of the new dataset.
+        settings: New settings. No value may be smaller than before.
 
     Raises:
-        UserError: Something else has changed, or an image is missing or was replaced.
+        UserError: A setting cannot be changed, or an image is missing or was replaced.
     """
     before = study.configuration["settings"]
     for name, value in settings.items():
@@ -71,11 +71,13 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
 
 
 def _check_images(study: Study, images: StudyImages) -> None:
-    """Raise UserError if an image that someone was given is missing or differs from the annotated image."""
+    """Raise UserError if an assigned image is missing or differs from the annotated image."""
     people = study.people("annotator")
     given = {entry.unit for entry in study.assignments() if entry.person in people}
     if missing := sorted(given - set(images.positions)):
-        raise UserError(f"the dataset lacks the image {missing[0]}, which people were given; a study only grows")
+        raise UserError(f"the dataset has no image {missing[0]}, which was already assigned; keep all assigned images")
     for answer in study.answers(masks=False):
         if answer.image_sha256 is not None and images.shown(answer.unit).sha256 != answer.image_sha256:
-            raise UserError(f"the image {answer.unit} is not the image that people have drawn on; give it another name")
+            raise UserError(
+                f"the image {answer.unit} differs from the annotated image; use another name for the new image"
+            )

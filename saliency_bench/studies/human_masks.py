@@ -1,4 +1,4 @@
-"""Human masks for the images of a run, in the prepared frame, to be rated like maps."""
+"""Masks drawn by people for the images of a run, in the prepared frame, to be rated like maps."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -14,19 +14,19 @@ from saliency_bench.utils.masks import read_mask
 from saliency_bench.utils.messages import complain, counted
 from saliency_bench.utils.pictures import UnreadableError, opened, orientation_of, upright
 
-AT_ONCE = 64  # masks kept in memory
+AT_ONCE = 64  # number of masks cached in memory
 
 
 class RunMasks(Mapping[str, np.ndarray]):
-    """Masks {image id: bool (H, W)} that can be shown: readable, not empty and not the whole frame.
+    """Masks {image id: bool (H, W)} that can be displayed: readable, not empty and not the whole frame.
 
-    Each mask is read once for this check, and again when it is shown.
+    Each mask is read once for this check and again for display.
 
     Args:
-        rows: rows of the dataset.
+        rows: Rows of the dataset.
         positions: {image id: row} of the images to check.
-        geometry: geometry of the prepared frame.
-        foreground: which pixels of a mask are the object; see `read_mask`.
+        geometry: Geometry of the prepared frame.
+        foreground: Pixels of a mask that are the object, as for `read_mask`.
 
     Raises:
         UserError: The dataset has no column mask.
@@ -34,7 +34,7 @@ class RunMasks(Mapping[str, np.ndarray]):
 
     def __init__(self, rows: Dataset, positions: Mapping[str, int], geometry: Geometry, foreground: str = ""):
         if not isinstance(rows.features.get("mask"), Image):
-            raise UserError("the dataset of the run has no masks; leave out --with-masks")
+            raise UserError("the dataset of the run has no masks; remove --with-masks")
         self._rows = rows.select_columns(["image", "mask"])
         for column in ("image", "mask"):
             self._rows = self._rows.cast_column(column, Image(decode=False))
@@ -74,7 +74,7 @@ def _is_shown(mask: np.ndarray | None) -> bool:
 
 
 def _framed(image: Any, stored: Any, geometry: Geometry, foreground: str) -> np.ndarray | None:
-    """Return a mask in the prepared frame, or None without a mask; raise UnreadableError like `read_mask`."""
+    """Return a mask in the prepared frame, or None without a mask. Raise UnreadableError if it cannot be read."""
     if stored is None:
         return None
     picture = opened(image)

@@ -1,4 +1,4 @@
-"""The images of a dataset for a study: by unit, upright, in their original size."""
+"""The images of a dataset for a study, upright and in original size."""
 
 import os
 from collections import Counter
@@ -18,12 +18,13 @@ from saliency_bench.utils.progress import bar
 
 
 class StudyImages:
-    """The rows of a dataset by unit: the image id, followed by the class ("ID, CLASS") if ids are not unique.
+    """The rows of a dataset, accessible by unit.
 
-    Without a column `image_id`, the id is the name of the image's file, with its folders if names repeat.
+    The unit is the image id, or "ID, CLASS" if ids are not unique. Without a column `image_id`, the id is the name of
+    the image file, including folders if names are not unique.
 
     Raises:
-        UserError: Rows have the same id and class, or the dataset has no row.
+        UserError: Rows have the same id and class, or the dataset has no rows.
     """
 
     def __init__(self, rows: Dataset):
@@ -42,8 +43,8 @@ class StudyImages:
             raise UserError(f"the dataset has {problem}; a study needs each image (and class) exactly once")
         self.positions = {unit: index for index, unit in enumerate(units)}
         self.rows = plain
-        self.unshown: dict[str, str] = {}  # {unit: why it cannot be shown}, of those that `prepare` has found
-        self.shown = lru_cache(None)(self._show)  # a few numbers each; the pictures are files
+        self.unshown: dict[str, str] = {}  # {unit: why it cannot be displayed}, filled by `prepare`
+        self.shown = lru_cache(None)(self._show)  # entries are small, because the images are in files
         self.size = lru_cache(None)(self._size)
 
     @property
@@ -61,7 +62,7 @@ class StudyImages:
         return "" if label is None else str(label)
 
     def with_masks(self) -> list[str]:
-        """Return the units whose mask the dataset holds."""
+        """Return the units that have a mask in the dataset."""
         if "mask" not in self.rows.features:
             return []
         masks = self.rows.data.column("mask").combine_chunks() if self.rows._indices is None else self.rows["mask"]
@@ -69,10 +70,10 @@ class StudyImages:
         return [unit for unit, has in zip(self.units, known, strict=True) if has]
 
     def _bytes(self, unit: str) -> bytes:
-        """Return the stored picture.
+        """Return the stored image file.
 
         Raises:
-            UnreadableError: There is no picture.
+            UnreadableError: There is no image.
         """
         try:
             data = stored_bytes(self.rows[self.positions[unit]]["image"])
@@ -83,7 +84,7 @@ class StudyImages:
         return data
 
     def _show(self, unit: str) -> Shown:
-        """Return the cached file of an image as people see it.
+        """Return the cached image file for display.
 
         Raises:
             UnreadableError: The image cannot be read.
@@ -91,7 +92,7 @@ class StudyImages:
         return shown(self._bytes(unit))
 
     def _size(self, unit: str) -> tuple[int, int]:
-        """Return (height, width) of an image as people see it, from its header.
+        """Return (height, width) of the upright image, read from the header of the file.
 
         Raises:
             UnreadableError: The image cannot be read.
@@ -99,7 +100,7 @@ class StudyImages:
         return size_of(self._bytes(unit))
 
     def prepare(self, progress: bool = True) -> dict[str, str]:
-        """Create all pictures that are not in the cache; return `unshown`."""
+        """Create all image files that are not in the cache, and return `unshown`."""
 
         def problem(unit: str) -> str:
             try:
@@ -114,11 +115,11 @@ class StudyImages:
         return self.unshown
 
     def known_mask(self, unit: str, foreground: str = "") -> np.ndarray | None:
-        """Return the dataset's mask, bool (H, W) in the size of the image, or None.
+        """Return the dataset's mask, bool (H, W), in the size of the image, or None.
 
         Args:
-            unit: unit of the study.
-            foreground: which pixels of a mask are the object; see `read_mask`.
+            unit: Unit of the study.
+            foreground: Pixels of a mask that are the object, as for `read_mask`.
 
         Raises:
             UnreadableError: The mask cannot be read, or does not define the object.
@@ -131,7 +132,7 @@ class StudyImages:
 
 
 def _ids(rows: Dataset) -> list[str]:
-    """Return the image id of each row: `image_id`, else the name of its file, else its number."""
+    """Return the image id of each row: `image_id`, otherwise the file name, otherwise the row number."""
     if "image_id" in rows.features:
         return list(map(str, rows["image_id"]))
     paths = [str((cell or {}).get("path") or "") for cell in rows["image"]]

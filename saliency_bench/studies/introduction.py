@@ -1,7 +1,7 @@
-"""Texts that people read before they begin: consent and instructions, as Markdown files with pictures next to them.
+"""Consent and instructions that people read before they begin, as Markdown files with pictures in the same folder.
 
-Raw HTML is shown as text, and pictures are files in the folder of the text or below it, so that a text can neither run
-anything nor send a browser elsewhere. A picture with the title "good" or "bad" is a good or bad example:
+Raw HTML is displayed as text, and pictures must be files in or below the folder of the text, so a text can neither run
+scripts nor load content from other sites. A picture with the title "good" or "bad" is a good or bad example:
 
     ![The whole cat, and nothing else](cat-good.png "good") ![With the sofa](cat-bad.png "bad")
 """
@@ -24,8 +24,8 @@ from saliency_bench.studies.shown_pictures import Shown, shown
 from saliency_bench.studies.study import Study
 from saliency_bench.utils.pictures import UnreadableError
 
-LONGEST = 100_000  # characters of a text
-EXAMPLES = {"good": "✓ Good", "bad": "✗ Not like this"}  # what the title of a picture says
+LONGEST = 100_000  # maximum length of a text in characters
+EXAMPLES = {"good": "✓ Good", "bad": "✗ Not like this"}  # {title of a picture: caption}
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Text:
     """A text for the page.
 
     Attributes:
-        id: SHA-256 of the Markdown and its pictures.
-        markdown: the Markdown source.
-        html: the displayed HTML.
-        pictures: {name of the served file: the picture}.
+        id: SHA-256 of the Markdown and the pictures.
+        markdown: Markdown source.
+        html: HTML for display.
+        pictures: {name of the served file: picture}.
     """
 
     id: str
@@ -50,8 +50,8 @@ class Introduction:
     """The texts of a study.
 
     Attributes:
-        consent: text that people must agree to before they take part; None: no consent is requested.
-        instructions: text that replaces the page's instructions; None: the page's instructions.
+        consent: Text that people must agree to before they take part, or None.
+        instructions: Text that replaces the page's default instructions, or None.
     """
 
     consent: Text | None = None
@@ -64,18 +64,18 @@ class Introduction:
         return {name: picture for text in texts for name, picture in text.pictures.items()}
 
     def shown(self) -> dict[str, dict[str, str] | None]:
-        """Return each text's data for the page."""
+        """Return the data of each text for the page."""
         texts = {"consent": self.consent, "instructions": self.instructions}
         return {name: None if text is None else {"id": text.id, "html": text.html} for name, text in texts.items()}
 
     def keep(self, study: Study) -> None:
-        """Store the texts, so that the store records which texts people saw or agreed to, and since when."""
+        """Store the texts, so that the store documents which texts people read or agreed to, and since when."""
         for name, text in (("consent", self.consent), ("instructions", self.instructions)):
             if text:
                 add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)
 
     def agree(self, study: Study, person: str, agreed: str) -> bool:
-        """Return whether a person has agreed to the consent; store the agreement if `agreed` is its id."""
+        """Return whether a person has agreed to the consent. If `agreed` is the id of the text, store the agreement."""
         if self.consent is None:
             return True
         if agreed == self.consent.id:
@@ -85,7 +85,7 @@ class Introduction:
 
 
 def read_text(path: str | Path) -> Text:
-    """Return the text of a Markdown file.
+    """Read a text from a Markdown file.
 
     Raises:
         UserError: The file or one of its pictures cannot be read.
@@ -96,11 +96,11 @@ def read_text(path: str | Path) -> Text:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as Markdown ({getattr(error, 'strerror', None) or error})") from None
     if not markdown.strip() or len(markdown) > LONGEST:
-        raise UserError(f"{path} has {len(markdown):,} characters; a text must have 1 to {LONGEST:,}")
+        raise UserError(f"{path} has {len(markdown):,} characters; a text must have 1 to {LONGEST:,} characters")
     reader = MarkdownIt("js-default", {"html": False})
     tokens = reader.parse(markdown)
     for token in _all(tokens):
-        if token.type == "link_open":  # the page with the drawing stays open
+        if token.type == "link_open":  # open links in a new tab, to keep the page of the study open
             token.attrs |= {"target": "_blank", "rel": "noopener noreferrer"}
     renderer = _Renderer(path)
     rendered = renderer.render(tokens, reader.options, {})
@@ -115,7 +115,7 @@ def _all(tokens: list[Token]) -> Iterator[Token]:
 
 
 class _Renderer(RendererHTML):
-    """Renderer of a text as HTML that collects its pictures."""
+    """Renderer that converts a text to HTML and collects the pictures."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -123,7 +123,7 @@ class _Renderer(RendererHTML):
         self.pictures: dict[str, Shown] = {}
 
     def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        """Return the HTML of a picture, with its description as caption."""
+        """Return the HTML of a picture, with the description as caption."""
         token = tokens[idx]
         picture = self._read(str(token.attrs["src"]))
         self.pictures[picture.name] = picture
@@ -137,7 +137,7 @@ class _Renderer(RendererHTML):
         )
 
     def _read(self, source: str) -> Shown:
-        """Return the picture of an address.
+        """Load the picture at an address.
 
         Raises:
             UserError: The address is not a picture in the folder of the text.
@@ -146,9 +146,9 @@ class _Renderer(RendererHTML):
         folder = self.path.parent.resolve()
         file = (folder / unquote(parts.path)).resolve()
         if parts.scheme or parts.netloc or not file.is_relative_to(folder):
-            raise UserError(f"{self.path} shows {source}; put the picture next to the text, and name its file")
+            raise UserError(f"{self.path} refers to {source}; put the picture next to the text, and use its file name")
         try:
             return shown(file.read_bytes())
         except (OSError, UnreadableError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise UserError(f"{self.path} shows {source}, which is not a readable picture ({reason})") from None
+            raise UserError(f"{self.path} refers to {source}, which is not a readable picture ({reason})") from None

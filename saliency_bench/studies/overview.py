@@ -1,13 +1,13 @@
-"""Overview of a running study for its owner: progress, speed, and the people and images to check.
+"""Overview of a running study for the owner: progress, speed, and the people and images to check.
 
-A person is
-    quick      the median time of an answer is below a third of the median of all people
-    careless   fewer than half of the checks are right (or not all, in studies whose results leave out people who fail
-               one), or the agreement with others is below half of the median
-    stuck      has an assignment and has been inactive for longer than the lease
+People are marked as
+    quick      if the median time per answer is below a third of the median over all people
+    careless   if fewer than half of the checks are correct (or not all checks, in studies whose results exclude people
+               who fail a check), or if the agreement with others is below half of the median
+    stuck      if they have an assignment and have been inactive for longer than the lease
 
-"Quick", and "careless" by agreement, need at least `ENOUGH` answers of the person and `ENOUGH` people. These are hints
-for the owner; they do not exclude anyone.
+"Quick", and "careless" by agreement, require at least `ENOUGH` answers of the person and `ENOUGH` people. The marks are
+hints for the owner and do not exclude anyone.
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ from saliency_bench.studies.study import Answer, Study
 
 ENOUGH = 3
 QUICK, CARELESS_CHECKS, CARELESS_AGREEMENT = 1 / 3, 0.5, 0.5
-LOW_IOU = 0.5  # agreement on an image below which it should be checked
+LOW_IOU = 0.5  # agreement below which an image should be checked
 DAY = 24.0  # hours over which speed is measured
 
 
@@ -41,17 +41,17 @@ def overview(
     agreement: Mapping[str, tuple[float, int]] | None = None,
     needed: float = CARELESS_CHECKS,
 ) -> dict[str, Any]:
-    """Return the state of a study of any protocol, as plain data.
+    """Return the state of a study of any protocol as plain data.
 
     Args:
-        study: the study.
-        done: answers that count so far.
-        wanted: answers that it needs.
-        counted: time of each counted answer.
-        checks: {person: whether each check was right}.
-        lease_hours: hours of inactivity after which a person with open assignments is stuck.
-        agreement: {person: (mean agreement with others, images)}, or None if the protocol does not define it.
-        needed: share of correct checks below which a person is careless.
+        study: The study.
+        done: Number of answers that count so far.
+        wanted: Number of answers that the study needs.
+        counted: Time of each answer that counts.
+        checks: {person: whether each check was answered correctly}.
+        lease_hours: Hours of inactivity after which a person with open assignments is stuck.
+        agreement: {person: (mean agreement with others, number of images)}, or None if the protocol does not define it.
+        needed: Share of correct checks below which a person is careless.
     """
     answers = study.answers(last=False, masks=False)
     left, since = max(wanted - done, 0), hours_ago(DAY)
@@ -81,7 +81,7 @@ def _people(
     agreement: Mapping[str, tuple[float, int]],
     needed: float,
 ) -> list[dict[str, Any]]:
-    """Return a row per person, people to check first."""
+    """Return a row per person, starting with people who should be checked."""
     seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in study.people("annotator")}
     last: dict[str, str] = {}
     for answer in answers:
@@ -126,14 +126,14 @@ def _mark(rows: Sequence[dict[str, Any]], needed: float) -> None:
 
 
 def _median(values: Any) -> float | None:
-    """Return the median, or None for fewer than `ENOUGH` values."""
+    """Return the median, or None if there are fewer than `ENOUGH` values."""
     values = list(values)
     return float(np.median(values)) if len(values) >= ENOUGH else None
 
 
 @dataclass
 class AnnotationOverview:
-    """The overview of an annotation study, with its images. IoUs of an image are computed once for its answers."""
+    """The overview of an annotation study, including its images. IoUs are cached until the answers change."""
 
     annotating: Annotating
     known: dict[str, tuple[tuple[int, ...], dict[tuple[str, str], float]]] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class AnnotationOverview:
         return about | {"images": images, "annotators": per_unit}
 
     def _image(self, unit: str, given: Sequence[Answer]) -> dict[str, Any]:
-        """Return the row of an image: its answers by person, their agreement, and why it should be checked."""
+        """Return the row of an image: answers by person, agreement, and reasons to check the image."""
         pairs = self._pairs(unit, given)
         kinds = Counter(answer.payload["kind"] for answer in given)
         mean = float(np.mean(list(pairs.values()))) if pairs else None
@@ -200,5 +200,5 @@ class AnnotationOverview:
 
 
 def _draw(given: Sequence[Answer]) -> list[Answer]:
-    """Return the answers other than skips."""
+    """Return all answers except skips."""
     return [answer for answer in given if answer.payload["kind"] != "skip"]

@@ -1,9 +1,8 @@
-"""Actions of the owner of a running study: pause, close, reopen it, exclude a person, readmit a person.
+"""Actions of the owner of a running study: pause, close or reopen the study, exclude or readmit a person.
 
-Each action is an event, so that nothing is lost: the last one applies, and all of them stay in the store with their
-times. A closed study accepts answers to images that people already have, and gives out no new images. An excluded
-person gets no new images either; their answers stay, results are shown with and without them, and their images go to
-others.
+Each action is an event. The last action applies, and the store contains all actions with their times. A closed study
+accepts answers to assigned images, but does not assign new images. Excluded people do not get new images either. Their
+answers are kept, results are reported with and without them, and their images are assigned to other people.
 """
 
 from typing import Any
@@ -15,28 +14,28 @@ from saliency_bench.studies.study import Study
 
 STATUS = {"open": "open", "pause": "paused", "close": "closed"}  # {action: status of the study afterwards}
 OF_PEOPLE = ("exclude", "include")
-LONGEST_REASON = 300  # characters
+LONGEST_REASON = 300  # maximum length in characters
 
 
 def act(study: Study, action: object, request: object, person: object = None, reason: object = "") -> None:
-    """Store an action of the owner; repeated requests are stored once.
+    """Store an action of the owner. A repeated request is stored only once.
 
     Raises:
-        UserError: There is no such action, or no such person.
+        UserError: The action or the person is unknown.
     """
     if action not in (*STATUS, *OF_PEOPLE) or not isinstance(action, str):
         raise UserError(f"action must be one of {', '.join((*STATUS, *OF_PEOPLE))}")
     if action in STATUS:
         person = None
     elif not isinstance(person, str) or person not in participants(study):
-        raise UserError("nobody of this name takes part")
+        raise UserError("no person with this name takes part in the study")
     check_text("request", request, 200)
     payload = {"reason": str(reason or "")[:LONGEST_REASON]}
     add_event(study, action, payload, person=person, request=str(request))
 
 
 def participants(study: Study) -> set[str]:
-    """Return the people who have joined as annotators, or whose answers were imported."""
+    """Return the people who have joined as annotators or whose answers were imported."""
     return {*study.people("annotator"), *(answer.person for answer in study.answers(masks=False))}
 
 
@@ -58,7 +57,7 @@ def excluded(study: Study) -> dict[str, str]:
 
 
 def stopped(study: Study, person: str) -> dict[str, Any] | None:
-    """Return the state of the page of a person who gets no images: the reason ("stopped") and progress; else None."""
+    """Return the page data of a person who gets no images (the reason "stopped" and progress), or None."""
     why = "excluded" if person in excluded(study) else status(study)
     if why == "open":
         return None

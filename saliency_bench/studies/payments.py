@@ -1,4 +1,4 @@
-"""Tables for paying the people of a study: the work of each person, and separately their external ids."""
+"""Tables for paying participants: the work of each person, and a separate table of their external ids."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,19 @@ PAYMENTS = ("person", "answers", "median seconds", "minutes", "checks right", "c
 
 
 def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tuple]:
-    """Return rows of PAYMENTS, one per person who has joined or answered.
+    """Return a row of PAYMENTS for each person who has joined or answered.
 
-    Seconds count the time that a question was on the screen; a corrected image counts once, with its total time.
+    Seconds are the time that a question was on the screen. A corrected image counts once, with its total time.
 
     Args:
-        study: study of any protocol.
-        checks: {person: whether each attention check or honeypot was right}.
+        study: Study of any protocol.
+        checks: {person: whether each attention check or honeypot was answered correctly}.
     """
     by_person: dict[str, list[Answer]] = {name: [] for name in study.people("annotator")}
     for answer in study.answers(last=False, masks=False):
         by_person.setdefault(answer.person, []).append(answer)
     verdicts = _verdicts(study)
-    agreed = {event.person: event.created for event in events_of(study, "consent")}  # to the last text
+    agreed = {event.person: event.created for event in events_of(study, "consent")}  # agreement to the latest text
     rows = []
     for person, given in by_person.items():
         seconds: dict[str, float] = defaultdict(float)
@@ -51,14 +51,14 @@ def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tup
 
 
 def _verdicts(study: Study) -> Counter[tuple[str, str]]:
-    """Return {(person, verdict): number of last answers with it}."""
+    """Return {(person, verdict): number of last answers with this verdict}."""
     reviews = study.reviews()
     last = study.answers(masks=False)
     return Counter((answer.person, reviews[answer.id].verdict) for answer in last if answer.id in reviews)
 
 
 def parameter_table(study: Study) -> tuple[tuple[str, ...], list[tuple]]:
-    """Return (header, rows) of the address parameters with which people came; "" if missing."""
+    """Return (header, rows) of people's address parameters, with "" for missing values."""
     of_people = study.parameters()
     names = sorted({name for values in of_people.values() for name in values})
     rows = [(person, *(values.get(name, "") for name in names)) for person, values in of_people.items()]

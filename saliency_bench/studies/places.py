@@ -1,7 +1,7 @@
-"""Assignments of a study and their state, kept in memory and updated from new rows of the store.
+"""Assignments of a study and their state, cached in memory and updated from new rows of the store.
 
-Rows of a store are only added, by one writer at a time, so row numbers grow in the order in which others see the rows.
-Data read up to a row number therefore stays valid, and a request costs the same in a large study as in a small one.
+Rows are only added, by one writer at a time, so row numbers increase in the order in which rows become visible. Data
+read up to a row number therefore remains valid, and the cost of a request does not depend on the size of the study.
 Several servers may write to the same store.
 """
 
@@ -29,9 +29,9 @@ class _Place:
     """Assignment of a unit to a person.
 
     Attributes:
-        position: position in the person's order; None if the unit was answered but never given.
-        first: number of the first answer; 0 if there is none.
-        last: number of the last answer; 0 if there is none.
+        position: Position in the person's order, or None if the unit was answered but never assigned.
+        first: Number of the first answer, or 0 if there is none.
+        last: Number of the last answer, or 0 if there is none.
         kind: `kind` in the payload of the last answer.
         state: SETTLED, OPEN, or None if the assignment does not count.
     """
@@ -44,15 +44,15 @@ class _Place:
 
 
 class Places:
-    """Thread-safe assignments of a study, where `units` are the units that may be drawn."""
+    """Thread-safe cache of the assignments of a study. `units` are the units that can be assigned."""
 
     def __init__(self, study: Study, units: Sequence[str]):
         self.study = study
         self.order = sorted(units, key=lambda unit: seed_of(study.seed, "order", unit))
         self._index = {unit: index for index, unit in enumerate(self.order)}
-        self._settled = np.zeros(len(self.order), np.int32)  # (N,): people with a settled answer, per unit
+        self._settled = np.zeros(len(self.order), np.int32)  # (N,): number of people with a settled answer, per unit
         self._people: dict[str, dict[str, _Place]] = {}
-        self._open: dict[str, set[str]] = {}  # {person: units that were given and are unanswered or sent back}
+        self._open: dict[str, set[str]] = {}  # {person: assigned units that are unanswered or sent back}
         self._times: dict[str, list[str]] = {}  # {person: sorted times of assignments and answers}
         self._comments: dict[int, str] = {}  # {number of an answer that was sent back: the reviewer's comment}
         self._excluded: set[str] = set()
@@ -100,7 +100,7 @@ class Places:
                     (self._excluded.add if kind == "exclude" else self._excluded.discard)(person)
 
     def _new(self, connection: Connection, table: Any, *columns: Any) -> Sequence[Any]:
-        """Return the columns of a table's new rows, oldest first."""
+        """Return these columns of a table's new rows, oldest first."""
         rows = select(*columns).where(table.c.id > self._seen[table]).order_by(table.c.id)
         rows = rows.join(answers, answers.c.id == reviews.c.answer) if table is reviews else rows
         return connection.execute(rows.where((answers if table is reviews else table).c.study == self.study.id)).all()
@@ -110,14 +110,14 @@ class Places:
         return self._people.setdefault(person, {}).setdefault(unit, _Place())
 
     def _stamp(self, person: str, unit: str, created: str) -> None:
-        """Store a time of activity of a person, and recount the assignment."""
+        """Store the time of a person's activity, and update the state of the assignment."""
         insort(self._times.setdefault(person, []), created)
         self._count(person, unit)
 
     def _count(self, person: str, unit: str) -> None:
-        """Recompute the state of an assignment and the count of its unit.
+        """Recompute the state of an assignment and the count of the unit.
 
-        A skipped unit does not count. An answer that was sent back counts as no answer.
+        A skipped unit does not count. A unit whose answer was sent back counts as unanswered.
         """
         place = self._place(person, unit)
         is_given = place.position is not None and place.kind != "skip"
@@ -131,14 +131,14 @@ class Places:
     # queries: the state at the last `refresh`
 
     def given(self, person: str) -> list[str]:
-        """Return the units that were given to a person, in this person's order."""
+        """Return the units assigned to a person, in the person's order."""
         with self._lock:
             places = self._people.get(person, {})
             given = [(place.position, unit) for unit, place in places.items() if place.position is not None]
         return [unit for _, unit in sorted(given)]
 
     def is_given(self, person: str, unit: str) -> bool:
-        """Return whether a unit was given to a person. Read new rows if necessary."""
+        """Return whether a unit is assigned to a person, reading new rows if necessary."""
 
         def known() -> bool:
             place = self._people.get(person, {}).get(unit)
@@ -149,22 +149,22 @@ class Places:
         return known()
 
     def answered(self, person: str) -> list[str]:
-        """Return the units that a person has answered, ordered by their first answers."""
+        """Return the units that a person has answered, in the order of first answers."""
         with self._lock:
             done = [(place.first, unit) for unit, place in self._people.get(person, {}).items() if place.first]
         return [unit for _, unit in sorted(done)]
 
     def sent_back(self, person: str) -> dict[str, str]:
-        """Return {unit: comment} for the units whose last answer was sent back to a person, oldest answer first."""
+        """Return {unit: comment} for units whose last answer was sent back to the person, oldest answer first."""
         with self._lock:
             last = [(place.last, unit) for unit, place in self._people.get(person, {}).items()]
             return {unit: self._comments[number] for number, unit in sorted(last) if number in self._comments}
 
     def counts(self, lease_hours: float = LEASE_HOURS) -> np.ndarray:
-        """Return the number of people who answered or hold each unit of `order`, (N,).
+        """Return the number of people who have answered or reserved each unit in `order`, (N,).
 
-        A person holds open units for `lease_hours` after the last assignment or answer. People whom the owner excluded
-        do not count, and neither do units that a person skipped.
+        Open units are reserved for `lease_hours` after the person's last assignment or answer. Excluded people and
+        skipped units do not count.
         """
         first, last = lately(lease_hours)
         with self._lock:
@@ -182,19 +182,19 @@ class Places:
         return [self._index[unit] for unit, place in places if unit in self._index and place.state == state]
 
     def _is_active(self, person: str, first: str, last: str) -> bool:
-        """Return whether a person was given or answered a unit between two times."""
+        """Return whether a person got or answered a unit between two times."""
         times = self._times[person]
         index = bisect_left(times, first)
         return index < len(times) and times[index] <= last
 
     def left(self, person: str, allowed: np.ndarray, per_unit: int, lease_hours: float = LEASE_HOURS) -> np.ndarray:
-        """Return the indices in `order` of the units that may be given to a person, fewest people first.
+        """Return the indices in `order` of the units that can be assigned to a person, units with fewest people first.
 
         Args:
-            person: the pseudonym.
-            allowed: bool (N,), the units of `order` that may be drawn.
-            per_unit: largest number of people per unit.
-            lease_hours: see `counts`.
+            person: Pseudonym of the person.
+            allowed: Mask, bool (N,), of the units in `order` that can be assigned.
+            per_unit: Maximum number of people per unit.
+            lease_hours: Duration of reservations, as for `counts`.
         """
         counts = self.counts(lease_hours)
         free = allowed & (counts < per_unit)
@@ -207,10 +207,10 @@ class Places:
     def draw(
         self, person: str, allowed: np.ndarray, per_unit: int, count: int = 1, lease_hours: float = LEASE_HOURS
     ) -> list[str]:
-        """Give a person up to `count` more units and return them. For the other arguments see `left`.
+        """Assign up to `count` more units to a person and return them. `left` describes the other arguments.
 
-        The draw is one transaction, so no other unit is given in between. Units with equally many people are in an
-        order seeded by study and unit.
+        All units are assigned in one transaction, so no other assignment can happen in between. Units with the same
+        number of people are in a pseudo-random order that depends on study and unit.
         """
         with self.study.store.writing() as connection:
             self.refresh()

@@ -1,4 +1,4 @@
-"""Shared by results of studies over the maps of a run: clusters, people as numbers, tables as files."""
+"""Helpers for the results of studies over the maps of a run: clusters, anonymous numbers, and table files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,24 +15,24 @@ from saliency_bench.utils.files import write_with
 
 
 def codes_of(study: Study, images: Sequence[str]) -> np.ndarray:
-    """Return the cluster of each image, as a number."""
+    """Return the cluster number of each image."""
     groups = study.configuration["groups"]
     return cluster_codes(images, [groups.get(image) for image in images])
 
 
 def numbered(rows: Sequence[tuple]) -> list[tuple]:
-    """Replace the pseudonym at the start of each row by a number, in the order of the other values."""
+    """Replace the pseudonym at the start of each row by a number. Numbers follow the order of the other values."""
     return [(str(number), *row) for number, row in enumerate(sorted((row[1:] for row in rows), key=str), 1)]
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[tuple]) -> int:
-    """Write a table about people as CSV or Parquet, which only its owner can read; return the number of rows.
+    """Write a table about people as CSV or Parquet, readable only by the owner, and return the number of rows.
 
     Raises:
         UserError: The suffix is not supported.
     """
     if (ending := path.suffix.lower()) not in (".csv", ".parquet"):
-        raise UserError(f"{path} is neither .csv nor .parquet")
+        raise UserError(f"{path} must end in .csv or .parquet")
     if ending == ".csv":
         texts = [[str(value).lower() if isinstance(value, bool) else value for value in row] for row in rows]
         write_with(

@@ -1,7 +1,7 @@
-"""The images and kept maps of a finished run for studies: by image id, in the prepared frame.
+"""The images and stored maps of a finished run for studies, by image id and in the prepared frame.
 
-The frame is cut from the picture by the box of the run's geometry, without loading a network. A run's own frame may
-differ from it in the last digits of a pixel. Maps are the kept maps of the run (`load_maps`).
+The frame is cut from the image by the box of the run's geometry, without loading a network. Pixels may differ from the
+run's frame in the last digits. Maps are the stored maps of the run (`load_maps`).
 """
 
 import json
@@ -39,13 +39,13 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.pictures import open_rgb
 
-AT_ONCE = 64  # pictures kept in memory
-HUMAN = "human mask"  # used like an explainer for the dataset's masks
-OF_A_RUN = ["run.json", "summary.json", "predictions.parquet", "maps/*"]  # what is read here
+AT_ONCE = 64  # number of images cached in memory
+HUMAN = "human mask"  # name of the dataset's masks, which are used like the maps of an explainer
+OF_A_RUN = ["run.json", "summary.json", "predictions.parquet", "maps/*"]  # files of a run that are read
 
 
 def unit_of(image: str, explainer: str | None) -> str:
-    """Return the unit of a study, the subject of an answer; control characters are escaped."""
+    """Return the unit for an image and an explainer, with control characters escaped."""
     return json.dumps([image, explainer])
 
 
@@ -60,16 +60,16 @@ class RunImages:
     """Images with a label and a map by each explainer.
 
     Attributes:
-        run: hash of the dataset, the model and the explainers, which identifies the study.
-        dataset: fingerprint of the dataset.
-        ids: ids of the images, in the run's order.
-        labels: {id: the name of its class}.
-        groups: {id: its cluster, or None if it is its own cluster}.
-        classes: names of all classes.
-        frames: {id: uint8 (H, W, 3)}.
-        maps: {explainer: {id: (H, W)}}.
-        explained: the class that the maps of an image explain, if it is a class of the dataset.
-        masks: {id: bool (H, W)}, the masks of the dataset, if requested.
+        run: Hash of the dataset, the model and the explainers, which identifies the study.
+        dataset: Fingerprint of the dataset.
+        ids: Ids of the images in the order of the run.
+        labels: {id: name of the class}.
+        groups: {id: cluster, or None for an image without a cluster}.
+        classes: Names of all classes.
+        frames: {id: image, uint8 (H, W, 3)}.
+        maps: {explainer: {id: map (H, W)}}.
+        explained: {id: class that the maps explain}, for classes of the dataset.
+        masks: {id: mask, bool (H, W)} of the dataset, if requested.
     """
 
     run: str
@@ -82,7 +82,7 @@ class RunImages:
     maps: Mapping[str, Mapping[str, np.ndarray]]
     explained: Mapping[str, str] = field(default_factory=dict)
     masks: Mapping[str, np.ndarray] | None = None
-    reading: Lock = field(default_factory=Lock, repr=False)  # a file of maps is read by one thread at a time
+    reading: Lock = field(default_factory=Lock, repr=False)  # map files are read by one thread at a time
 
     def frame(self, image_id: str) -> np.ndarray:
         """Return the frame of an image, uint8 (H, W, 3).
@@ -94,10 +94,10 @@ class RunImages:
             return self.frames(image_id)
 
     def map(self, image_id: str, explainer: str) -> np.ndarray:
-        """Return a map, float32 (H, W), of the size of the frame; `HUMAN` is the explainer of the masks.
+        """Return a map, float32 (H, W), in the size of the frame. For the explainer `HUMAN`, return the mask.
 
         Raises:
-            UserError: There is no such map.
+            UserError: The map does not exist or has the wrong size.
         """
         frame = self.frame(image_id)
         with self.reading:
@@ -106,21 +106,23 @@ class RunImages:
             else:
                 values = self.maps[explainer][image_id]
         if values.shape != frame.shape[:2]:
-            raise UserError(f"the map of {image_id} by {explainer} is {values.shape}, but the frame {frame.shape[:2]}")
+            raise UserError(
+                f"the map of {image_id} by {explainer} has shape {values.shape}, but the frame has {frame.shape[:2]}"
+            )
         return values
 
 
 def run_folder(run: str) -> tuple[Path, str]:
-    """Return the folder of a run and its name; `hub:OWNER/NAME`, a dataset repository with a run, is downloaded.
+    """Return the folder of a run and its name. `hub:OWNER/NAME`, a dataset repository with a run, is downloaded.
 
     Raises:
-        UserError: The repository does not exist, cannot be reached, or holds no run.
+        UserError: The repository does not exist, cannot be reached, or contains no run.
     """
     if not run.startswith(FORCED):
         return Path(run), Path(abspath(run)).name
     name, revision, _ = hub_name(run)
     if not could_be_on_the_hub(name) or "/" not in name:
-        raise UserError(f"'{run}' names no repository; write hub:OWNER/NAME")
+        raise UserError(f"'{run}' is not a repository; use hub:OWNER/NAME")
     api = default_api()
     try:
         with no_bars():
@@ -128,30 +130,30 @@ def run_folder(run: str) -> tuple[Path, str]:
             api.hf_hub_download(name, "summary.json", **given)
             folder = api.snapshot_download(name, allow_patterns=OF_A_RUN, **given)
     except EntryNotFoundError as error:
-        raise UserError(f"{name} is not the folder of a finished run (no summary.json); upload one to it") from error
+        raise UserError(
+            f"{name} does not contain a finished run (no summary.json); upload the --out of a run to it"
+        ) from error
     except Exception as error:
         refuse(error, name, token_of(api))
     if not (Path(folder) / "summary.json").is_file():
-        raise UserError(
-            f"{name} is not the folder of a finished run (no summary.json); upload the --out of a run to it"
-        )
+        raise UserError(f"{name} does not contain a finished run (no summary.json); upload the --out of a run to it")
     return Path(folder), name.rpartition("/")[2]
 
 
 def run_images(
     run: str | Path, explainers: Sequence[str] = (), dataset: str | None = None, *, with_masks: bool = False
 ) -> RunImages:
-    """Return the images of a run that kept its maps.
+    """Load the images and stored maps of a run.
 
     Args:
-        run: its folder, or `hub:OWNER/NAME`.
-        explainers: names of explainers of the run; (): all.
-        dataset: location of the dataset, if it has moved.
-        with_masks: also the masks of the dataset.
+        run: Folder of the run, or `hub:OWNER/NAME`.
+        explainers: Names of explainers in the run, or () for all.
+        dataset: Location of the dataset, if it has moved.
+        with_masks: Whether to include the masks of the dataset.
 
     Raises:
-        UserError: The run kept no maps or lacks an explainer, or the dataset differs or, with `with_masks`, has no
-            masks.
+        UserError: The run has no stored maps or lacks an explainer, or the dataset differs or, with `with_masks`, has
+            no masks.
     """
     folder = Path(run)
     maps = load_maps(folder)
@@ -161,7 +163,8 @@ def run_images(
     chosen = {name: maps[name] for name in explainers or maps}
     if with_masks and HUMAN in chosen:
         raise UserError(
-            f"an explainer of this run is called {HUMAN}, like the masks; choose other explainers with --explainers"
+            f"an explainer of this run is called {HUMAN}, which is the name of the masks; choose other explainers with "
+            "--explainers"
         )
     manifest = read_manifest(folder)
     identity = manifest.identity
@@ -199,7 +202,7 @@ def run_images(
 
 
 def _explained(folder: Path, identity: Identity, labels: dict[str, str], classes: list[str]) -> dict[str, str]:
-    """Return {image id: the class that its maps explain} for the label or the predicted class; {} for other targets."""
+    """Return {image id: explained class} if the target is the label or the predicted class, else {}."""
     if identity.target == "label":
         return labels
     if identity.target != "predicted":
@@ -216,51 +219,51 @@ def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
     try:
         return np.asarray(framed(picture, geometry, ways.get(geometry.resample.upper(), Pillow.Resampling.BILINEAR)))
     except ValueError as error:
-        raise UserError(f"a picture of the run cannot be shown: {error}; run it again with smaller images") from error
+        raise UserError(f"an image of the run cannot be displayed: {error}; run again with smaller images") from error
 
 
 def _check_named(folder: Path, dataset: Any) -> None:
-    """Print which dataset the run.json of a run opens.
+    """Print which dataset is loaded because run.json refers to it.
 
     Raises:
-        UserError: The run is from the Hub and names a local file or folder.
+        UserError: The run is from the Hub and refers to a local file or folder.
     """
     if not isinstance(dataset, str):
         return
-    place = os.path.expanduser(dataset)  # as `find` reads it
+    place = os.path.expanduser(dataset)  # the same expansion as in `find`
     is_here = os.path.exists(place)
     if is_here and folder.absolute().is_relative_to(Path(HF_HUB_CACHE).absolute()):
         raise UserError(
-            f"{folder / MANIFEST} is from the Hub and names {one_line(dataset)}, which is on this machine; give "
-            "--dataset to show its pictures"
+            f"{folder / MANIFEST} is from the Hub and refers to {one_line(dataset)} on this machine; set --dataset to "
+            "confirm that its images may be displayed"
         )
-    complain(f"the pictures are from {one_line(abspath(place) if is_here else dataset)}, which run.json names")
+    complain(f"the images are from {one_line(abspath(place) if is_here else dataset)}, the dataset in run.json")
 
 
 def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
-    """Return the dataset of a run.
+    """Load the dataset of a run.
 
     Raises:
-        UserError: The dataset is missing, or the folder holds another dataset.
+        UserError: The dataset is missing, or the folder contains another dataset.
     """
     if not isinstance(dataset, str):
-        raise UserError(f"the dataset of this run was {dataset}; give --dataset, a folder or name that holds it")
+        raise UserError(f"the dataset of this run was {dataset}; set --dataset to the folder or name of this dataset")
     try:
         rows_there = find(dataset).load_usual(split)[0]
     except UserError as error:
-        raise UserError(f"the dataset of this run: {error}; if it has moved, give --dataset") from error
+        raise UserError(f"the dataset of this run: {error}; if it has moved, set --dataset") from error
     if fingerprint(rows_there) != expected:
-        raise UserError(f"{dataset} is not the dataset of the run; give --dataset")
+        raise UserError(f"{dataset} is not the dataset of the run; set --dataset")
     rows = with_classes(rows_there.with_format(None))
     if label != "label":
         rows = rows.remove_columns([name for name in ["label"] if name in rows.features]).rename_column(label, "label")
     if not isinstance(rows.features.get("label"), ClassLabel):
-        raise UserError(f"{dataset} has no column {label} with names of classes, which people choose from")
+        raise UserError(f"{dataset} has no column {label} with class names for people to choose from")
     return rows
 
 
 def _geometry(folder: Path, stored: dict[str, Any]) -> Geometry:
-    """Return how the network's images were prepared; raise UserError for an invalid geometry."""
+    """Return the geometry of the run's prepared images. Raise UserError if it is invalid."""
     try:
         geometry = GEOMETRY.validate_python(stored)
         framed(Pillow.new("L", (1, 1)), geometry)

@@ -1,4 +1,4 @@
-"""Masks as run lengths [zeros, ones, zeros ...], row by row; the first is 0 if the top left pixel is marked."""
+"""Run-length encoding of masks: [zeros, ones, zeros, ...], row by row. The first length can be 0."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from saliency_bench.errors import UserError
 
 
 def runs_of(mask: np.ndarray) -> list[int]:
-    """Return the run lengths of a bool mask (H, W).
+    """Encode a mask, bool (H, W), as run lengths.
 
     >>> runs_of(np.array([[True, True, False], [False, False, True]]))
     [0, 2, 3, 1]
@@ -19,7 +19,7 @@ def runs_of(mask: np.ndarray) -> list[int]:
 
 
 def mask_of(runs: Sequence[int], height: int, width: int) -> np.ndarray:
-    """Return the mask, bool (height, width), of its run lengths.
+    """Decode run lengths into a mask, bool (height, width).
 
     Raises:
         UserError: The run lengths do not match a mask of this size.

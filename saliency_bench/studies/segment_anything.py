@@ -1,17 +1,18 @@
-"""Regions from a network of the Segment Anything family (Kirillov et al., 2023), given as two ONNX files.
+"""Regions from a network of the Segment Anything family (Kirillov et al., 2023) in two ONNX files.
 
-The encoder takes the picture once, float32 (1, 3, S, S): its longest side is S pixels, normalised by ImageNet's mean
-and standard deviation times 255, zeros below and on the right. Its first output is the embedding. The decoder may have
-these inputs of the export script of Segment Anything:
+The encoder is run once per image. Its input is float32 (1, 3, S, S): the image with its longest side scaled to S
+pixels, normalised by ImageNet's mean and standard deviation times 255, and padded with zeros at the bottom and on the
+right. The first output is the embedding. The decoder can have these inputs of the export script of Segment Anything:
 
-    image_embeddings   the embedding; any other input gets the encoder's output of the same name
-    point_coords       float32 (1, N + 1, 2), in pixels of the padded picture; the last is a padding point
+    image_embeddings   the embedding; an input with any other name gets the encoder's output of that name
+    point_coords       float32 (1, N + 1, 2), in pixels of the padded image; the last point is padding
     point_labels       float32 (1, N + 1), 1 for the region, 0 for the background, -1 for the padding point
     mask_input, has_mask_input   zeros
     orig_im_size       float32 (2,), height and width
 
-and returns masks (1, K, h, w), whose positive pixels belong to the region, and optionally `iou_predictions` (1, K),
-which select the best mask. Masks of another size than the picture refer to the padded picture.
+The decoder returns masks (1, K, h, w), whose positive pixels belong to the region, and optionally `iou_predictions`
+(1, K), which are used to select the best mask. If masks do not have the size of the image, they refer to the padded
+image.
 """
 
 from collections.abc import Sequence
@@ -28,20 +29,20 @@ from saliency_bench.studies.strokes import Stroke
 
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)
 STD = np.array([58.395, 57.12, 57.375], np.float32)
-PER_STROKE = 5  # points, evenly along a stroke
-EMBEDDINGS_KEPT = 16  # pictures, 4 MB each
+PER_STROKE = 5  # maximum number of points, evenly spaced along a stroke
+EMBEDDINGS_KEPT = 16  # number of cached embeddings, 4 MB each
 PROMPTS = ("point_coords", "point_labels", "mask_input", "has_mask_input", "orig_im_size")
 
 
 class SegmentAnything:
-    """Find a region by points, with an encoder and a decoder.
+    """Find a region from points, with an encoder and a decoder.
 
     Args:
-        encoder: an ONNX file.
-        decoder: an ONNX file.
+        encoder: An ONNX file.
+        decoder: An ONNX file.
 
     Raises:
-        UserError: onnxruntime is not installed, or a file is not a network of this kind.
+        UserError: Onnxruntime is not installed, or a file is not a suitable network.
     """
 
     def __init__(self, encoder: str | Path, decoder: str | Path):
@@ -49,20 +50,20 @@ class SegmentAnything:
         inputs = self._encoder.get_inputs()
         shape = inputs[0].shape if len(inputs) == 1 else []
         if len(shape) != 4 or shape[1] != 3 or type(shape[2]) is not int or shape[2] != shape[3]:
-            raise UserError(f"{encoder} is not an encoder; give a network whose only input is a picture (1, 3, S, S)")
+            raise UserError(f"{encoder} is not an encoder; use a network whose only input is an image (1, 3, S, S)")
         self._side = shape[2]
         self._outputs = [output.name for output in self._encoder.get_outputs()]
         needed = {entry.name: entry for entry in self._decoder.get_inputs()}
         strange = sorted(set(needed) - {*PROMPTS, "image_embeddings", *self._outputs})
         if strange or "point_coords" not in needed:
             raise UserError(
-                f"{decoder} takes {', '.join(needed)}; give a decoder from the export script of Segment Anything"
+                f"{decoder} needs {', '.join(needed)}; use a decoder from the export script of Segment Anything"
             )
         self._needed = needed
         self._embedding = lru_cache(EMBEDDINGS_KEPT)(self._embed)
 
     def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
-        """Return the region, bool (H, W), in the size of the picture."""
+        """Return the region, bool (H, W), in the size of the image."""
         (width, height), outputs = self._embedding(file)
         scale = self._side / max(width, height)
         points = [(x * scale, y * scale, int(stroke.add)) for stroke in strokes for x, y in _along(stroke)]
@@ -87,7 +88,7 @@ class SegmentAnything:
         return self._in_size(masks[best], width, height)
 
     def _embed(self, file: Path) -> tuple[tuple[int, int], dict[str, np.ndarray]]:
-        """Return ((width, height) of a picture, {name: output of the encoder})."""
+        """Return ((width, height) of an image, {name: output of the encoder})."""
         with Image.open(file) as opened:
             picture = opened.convert("RGB")
         scale = self._side / max(picture.size)
@@ -102,7 +103,7 @@ class SegmentAnything:
         return picture.size, dict(zip(self._outputs, made, strict=True))
 
     def _in_size(self, mask: np.ndarray, width: int, height: int) -> np.ndarray:
-        """Return a mask of logits as bool (height, width)."""
+        """Resize and threshold a mask of logits, and return bool (height, width)."""
         if mask.shape == (height, width):
             return mask > 0
         padded = Image.fromarray(np.asarray(mask, np.float32))
@@ -112,13 +113,13 @@ class SegmentAnything:
 
 
 def _session(path: str | Path) -> Any:
-    """Return a network that runs on the CPU.
+    """Load a network that runs on the CPU.
 
     Raises:
-        UserError: onnxruntime is not installed, or the file is not a network.
+        UserError: Onnxruntime is not installed, or the file is not a network.
     """
     if not Path(path).is_file():
-        raise UserError(f"there is no file {path}; --segment takes an encoder and a decoder, two ONNX files")
+        raise UserError(f"there is no file {path}; --segment requires two ONNX files, an encoder and a decoder")
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
@@ -130,6 +131,6 @@ def _session(path: str | Path) -> Any:
 
 
 def _along(stroke: Stroke) -> list[tuple[float, float]]:
-    """Return up to `PER_STROKE` points of a stroke, including its ends."""
+    """Return up to `PER_STROKE` points of a stroke, including both ends."""
     places = np.linspace(0, len(stroke.points) - 1, min(PER_STROKE, len(stroke.points))).round().astype(int)
     return [stroke.points[place] for place in places]

@@ -1,9 +1,9 @@
-"""Pictures for the page of a study: upright 8-bit RGB files in a cache, each created once.
+"""Images for the page of a study: upright 8-bit RGB files in a cache.
 
-A file that is an upright RGB JPEG or PNG is shown unchanged. Anything else (turned by EXIF, grey, alpha, palette, CMYK)
-becomes a PNG up to `LOSSLESS` pixels, and a JPEG of quality 95 without colour subsampling above: a phone's photograph
-as PNG has 20 MB. Pictures of 16 or 32 bits, such as X-rays, are shown in a window from the 1st to the 99th percentile
-of their values. Masks that people draw have the size of the picture, whatever its file.
+An upright RGB JPEG or PNG file is displayed unchanged. All other files (rotated by EXIF, grey, alpha, palette, CMYK)
+are converted. Up to `LOSSLESS` pixels, the result is a PNG. Larger images become a JPEG of quality 95 without colour
+subsampling, because a phone's photograph has 20 MB as PNG. Images with 16 or 32 bits, such as X-rays, are scaled from
+the 1st to the 99th percentile of their values. Masks that people draw always have the size of the image.
 """
 
 import json
@@ -29,20 +29,20 @@ from saliency_bench.utils.processors import cores
 from saliency_bench.utils.storage import cache_folder
 
 VERSION = 1  # version of these conversions
-LOSSLESS = 2**20  # pixels
+LOSSLESS = 2**20  # maximum number of pixels for PNG
 QUALITY = 95
 MEDIA = {".jpg": "image/jpeg", ".png": "image/png"}
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A picture in the cache.
+    """An image in the cache.
 
     Attributes:
-        name: name of its file, made from the hash of the stored picture; also the ETag of the page.
-        height: height of the upright picture in pixels.
-        width: width in pixels.
-        sha256: checksum of the stored picture, like in the column `image_sha256` of published annotations.
+        name: Name of the file, based on the hash of the stored image. It is also used as ETag.
+        height: Height of the upright image in pixels.
+        width: Width of the upright image in pixels.
+        sha256: Checksum of the stored image, as in the column `image_sha256` of published annotations.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Shown:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return _folder(self.name) / self.name
 
     @property
@@ -62,10 +62,10 @@ class Shown:
 
 
 def shown(data: bytes) -> Shown:
-    """Return the cached picture for these bytes, creating it if necessary.
+    """Return the cached image for these bytes, creating it if necessary.
 
     Raises:
-        UnreadableError: The picture cannot be read.
+        UnreadableError: The image cannot be read.
     """
     key = f"{sha256(data).hexdigest()}-{VERSION}"
     about = _folder(key) / f"{key}.json"
@@ -77,7 +77,9 @@ def shown(data: bytes) -> Shown:
     made = Shown(key + suffix, height, width, checksum({"bytes": data}) or "")
     about.parent.mkdir(parents=True, exist_ok=True)
     write_with(made.path, lambda partial: partial.write_bytes(content))
-    write_with(about, lambda partial: partial.write_text(json.dumps(asdict(made)), "utf-8"))  # marks a complete file
+    write_with(
+        about, lambda partial: partial.write_text(json.dumps(asdict(made)), "utf-8")
+    )  # written last, so it marks a complete file
     return made
 
 
@@ -86,7 +88,7 @@ def _folder(name: str) -> Path:
 
 
 def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
-    """Return (the encoded picture to show, its suffix, (width, height))."""
+    """Return (encoded image for display, suffix, (width, height))."""
     image = decode(data, deep=True)
     if orientation_of(image) == 1 and is_plain(image):
         return data, SUFFIXES[image.format or ""], image.size
@@ -100,10 +102,10 @@ def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return (height, width) of the upright picture from its header.
+    """Return (height, width) of the upright image, read from the header.
 
     Raises:
-        UnreadableError: The file is not a picture.
+        UnreadableError: The file is not an image.
     """
     try:
         with Image.open(BytesIO(data), formats=FORMATS) as image:
@@ -115,5 +117,5 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 
 def threads() -> int:
-    """Return how many pictures are created in parallel; a picture of 12 megapixels needs about 100 MB."""
+    """Return the number of images to create in parallel. An image of 12 megapixels needs about 100 MB."""
     return min(4, cores())

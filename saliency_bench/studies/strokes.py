@@ -1,9 +1,9 @@
-"""Strokes that mark a region: validation of a page's strokes, and GrabCut (Rother et al., 2004) by OpenCV.
+"""Strokes that mark a region: validation of strokes from a page, and GrabCut (Rother et al., 2004) by OpenCV.
 
-A stroke is {"points": [[x, y], ...], "add": bool}: positions in pixels of the image that belong to the region or to the
-background. GrabCut models the colours under both kinds of strokes and cuts where neighbouring pixels differ; pixels
-without a stroke are initially background. scikit-image has no GrabCut; its random walker took 5 to 10 times as long on
-the same strokes, too long to wait after each stroke.
+A stroke is {"points": [[x, y], ...], "add": bool}. The points are positions in pixels that belong to the region or to
+the background. GrabCut models the colours under both types of strokes and cuts where neighbouring pixels differ. Pixels
+without a stroke are initially background. scikit-image does not include GrabCut. Its random walker took 5 to 10 times
+as long on the same strokes, which is too long to wait after each stroke.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.registry import install_hint
 
 MOST_STROKES = 60
-MOST_POINTS = 400  # points of all strokes together; a page thins out longer strokes
-LONGEST = 320  # pixels of the longest side on which GrabCut works
-WIDTH = 3  # pixels of a stroke on that picture
-ROUNDS = 3  # GrabCut rounds: colour models, then a cut
+MOST_POINTS = 400  # maximum number of points of all strokes together; the page thins out longer strokes
+LONGEST = 320  # longest side in pixels of the reduced image for GrabCut
+WIDTH = 3  # width in pixels of a stroke on that image
+ROUNDS = 3  # number of GrabCut iterations (colour models, then a cut)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Stroke:
 
 
 def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
-    """Return the strokes that a page sent.
+    """Validate the strokes that a page sent.
 
     Raises:
         UserError: The strokes are invalid, too many, or outside an image of this size.
@@ -49,13 +49,13 @@ def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
 
 
 def _stroke(sent: object, height: int, width: int) -> Stroke:
-    """Return a stroke.
+    """Validate a stroke.
 
     Raises:
         UserError: The stroke is invalid.
     """
     if not isinstance(sent, dict) or type(sent.get("add")) is not bool:
-        raise UserError("a stroke must say whether it adds")
+        raise UserError("a stroke must contain add (true or false)")
     points = sent.get("points")
     if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
         raise UserError(f"a stroke must have 1 to {MOST_POINTS} points [x, y]")
@@ -63,13 +63,13 @@ def _stroke(sent: object, height: int, width: int) -> Stroke:
         numbers = point if isinstance(point, list) and len(point) == 2 else [None]
         if not all(type(number) in (int, float) for number in numbers):
             raise UserError("a point of a stroke must be [x, y]")
-        if not (0 <= point[0] <= width and 0 <= point[1] <= height):  # NaN is neither
-            raise UserError("a stroke lies outside the image")
+        if not (0 <= point[0] <= width and 0 <= point[1] <= height):  # also false for NaN
+            raise UserError("a stroke is outside the image")
     return Stroke([(float(x), float(y)) for x, y in points], bool(sent["add"]))
 
 
 class GrabCut:
-    """Find a region by GrabCut, on a copy of the picture of at most `LONGEST` pixels a side.
+    """Find a region with GrabCut, on a reduced image with sides of at most `LONGEST` pixels.
 
     Raises:
         UserError: OpenCV is not installed.
@@ -83,7 +83,7 @@ class GrabCut:
         self._cv2 = cv2
 
     def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
-        """Return the region, bool (H, W), in the size of the picture; it is deterministic."""
+        """Return the region, bool (H, W), in the size of the image. The result is deterministic."""
         cv2 = self._cv2
         with Image.open(file) as opened:
             picture = opened.convert("RGB")
@@ -93,9 +93,9 @@ class GrabCut:
         labels = np.full((picture.height, picture.width), cv2.GC_PR_BGD, np.uint8)
         for stroke in strokes:
             _draw(cv2, labels, stroke, scale, cv2.GC_FGD if stroke.add else cv2.GC_BGD)
-        if labels.min() == labels.max():  # a stroke that covers a tiny picture leaves nothing to cut
+        if labels.min() == labels.max():  # a stroke covers the whole (tiny) image, so there is nothing to cut
             return np.ones(size[::-1], bool)
-        cv2.setRNGSeed(0)  # of the first clusters of colours
+        cv2.setRNGSeed(0)  # initial clusters of colours are random
         models = np.zeros((1, 65)), np.zeros((1, 65))
         cv2.grabCut(np.asarray(picture), labels, None, *models, ROUNDS, cv2.GC_INIT_WITH_MASK)
         region = Image.fromarray(np.isin(labels, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.uint8) * 255)

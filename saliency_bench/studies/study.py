@@ -1,4 +1,4 @@
-"""A study of a store: its people, assignments, answers and reviews."""
+"""A study in a store: people, assignments, answers and reviews."""
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,24 +18,24 @@ from saliency_bench.studies.study_tables import answers, assignments, correction
 from saliency_bench.utils.pictures import decode
 from saliency_bench.utils.seeds import seed_of
 
-LARGEST_PAYLOAD = 2**20  # characters of JSON
-LONGEST = 86_400.0  # seconds that one answer may have taken
-LONGEST_COMMENT = 2000  # characters
+LARGEST_PAYLOAD = 2**20  # maximum length of JSON in characters
+LONGEST = 86_400.0  # maximum time of an answer in seconds
+LONGEST_COMMENT = 2000  # maximum length in characters
 ROLES = ("annotator", "reviewer", "owner")
-MOST_PARAMETERS = 30  # most parameters of an address
-LEASE_HOURS = 1.0  # after which images of an inactive person are also given to others
+MOST_PARAMETERS = 30  # maximum number of address parameters
+LEASE_HOURS = 1.0  # time after which images of an inactive person are also assigned to others
 VERDICTS = ("accept", "reject")
-CORRECTED = "correct"  # the verdict of a reviewer who drew another mask
+CORRECTED = "correct"  # verdict of a reviewer who drew a correction
 
 
 @dataclass(frozen=True)
 class Person:
-    """A pseudonym.
+    """A participant, known by a pseudonym.
 
     Attributes:
-        name: the pseudonym.
-        role: one of `ROLES`.
-        key: the secret that identifies its owner; the store holds only its SHA-256.
+        name: The pseudonym.
+        role: One of `ROLES`.
+        key: Secret that identifies the participant. The store contains only its SHA-256.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Person:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A unit that a person was given.
+    """A unit that is assigned to a person.
 
     Attributes:
-        person: the pseudonym.
-        unit: subject of the question.
-        position: position from 0 in this person's order.
-        created: when it was assigned.
+        person: The pseudonym.
+        unit: What the question is about.
+        position: Position in the person's order, starting at 0.
+        created: Time of the assignment.
     """
 
     person: str
@@ -65,16 +65,16 @@ class Answer:
     """A stored answer.
 
     Attributes:
-        id: its number.
-        person: the pseudonym.
-        unit: subject of the answer.
+        id: Number of the answer.
+        person: The pseudonym.
+        unit: What the answer is about.
         revision: 1, 2, ... for this person and unit.
-        payload: content of the answer.
-        mask: PNG, decoded by `pixels`.
-        image_sha256: SHA-256 of the shown image.
-        seconds: time spent.
-        created: when it was stored.
-        corrected_by: the reviewer whose correction replaces payload and mask.
+        payload: Content of the answer.
+        mask: Mask as PNG, decoded by `pixels`.
+        image_sha256: SHA-256 of the displayed image.
+        seconds: Time spent in seconds.
+        created: Time when the answer was stored.
+        corrected_by: Reviewer whose correction has replaced payload and mask.
     """
 
     id: int
@@ -96,7 +96,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Review:
-    """A review of the answer with this id: "accept", "reject" or "correct", with a comment."""
+    """A review of an answer: the verdict "accept", "reject" or "correct", and a comment."""
 
     answer: int
     reviewer: str
@@ -110,12 +110,12 @@ class Correction:
     """A reviewer's correction of an answer.
 
     Attributes:
-        answer: id of the answer, which is a revision of a person's answers to a unit.
-        reviewer: pseudonym of its author.
-        payload: like for an answer.
-        mask: like for an answer.
-        seconds: time spent.
-        created: when it was stored.
+        answer: Id of the corrected answer, that is, of one revision.
+        reviewer: Pseudonym of the reviewer.
+        payload: Content, as for an answer.
+        mask: Mask, as for an answer.
+        seconds: Time spent in seconds.
+        created: Time when the correction was stored.
     """
 
     answer: int
@@ -130,7 +130,7 @@ class Correction:
 class Study:
     """A study, as returned by `Store.study`.
 
-    Methods are safe to call from any thread and from several servers at once.
+    Methods can be called from any thread and from several servers at the same time.
     """
 
     store: Database
@@ -144,14 +144,14 @@ class Study:
     # people
 
     def join(self, request: str | None = None, role: str = "annotator") -> Person:
-        """Return a new person.
+        """Add a person to the study and return the person.
 
-        The key is derived from the request, so a repeated request gives the same key. 128 bits of a request must be
-        random.
+        The key is derived from the request, so a repeated request results in the same key. A request must contain 128
+        random bits.
 
         Args:
-            request: id created by the page; the same id returns the same person. None: create an id.
-            role: one of `ROLES`.
+            request: Id created by the page, or None to create an id. The same id returns the same person.
+            role: One of `ROLES`.
         """
         request = check_text("request", secrets.token_urlsafe(24) if request is None else request, 200)
         if len(request) < 16:
@@ -170,7 +170,7 @@ class Study:
         return Person(name, role, key)
 
     def invite(self, count: int) -> list[str]:
-        """Return requests to join, one per invited person; from then on, only invited people can join."""
+        """Return a request to join for each invited person. Afterwards, only invited people can join."""
         tokens = [secrets.token_urlsafe(24) for _ in range(count)]
         rows = [{"study": self.id, "request": _hash(token), "created": now()} for token in tokens]
         with self.store.writing() as connection:
@@ -179,7 +179,7 @@ class Study:
         return tokens
 
     def may_join(self, request: object) -> bool:
-        """Return whether a request is from an invited person, or no invitations exist."""
+        """Return whether a request is from an invited person, or whether no invitations exist."""
         of_study = select(invites.c.id).where(invites.c.study == self.id)
         with self.store.reading() as connection:
             if connection.scalar(of_study.limit(1)) is None:
@@ -187,7 +187,7 @@ class Study:
             return connection.scalar(of_study.where(invites.c.request == _hash(str(request)))) is not None
 
     def keep_parameters(self, person: str, given: object) -> None:
-        """Store the address parameters with which a person came, once; ignore anything but a few short texts."""
+        """Store a person's address parameters once. All values except a few short texts are ignored."""
         pairs = list(given.items())[:MOST_PARAMETERS] if isinstance(given, dict) else []
         values = {
             name: value
@@ -203,7 +203,7 @@ class Study:
                 connection.execute(insert(parameters).values(**row))
 
     def parameters(self) -> dict[str, dict[str, str]]:
-        """Return {person: address parameters with which this person came}, with the last value of each name."""
+        """Return {person: address parameters}, with the last value for each name."""
         rows = select(parameters.c.person, parameters.c.given).where(parameters.c.study == self.id)
         values: dict[str, dict[str, str]] = {}
         with self.store.reading() as connection:
@@ -212,7 +212,7 @@ class Study:
         return values
 
     def person(self, key: str) -> Person | None:
-        """Return the owner of a key, or None if it is unknown."""
+        """Return the person with this key, or None if the key is unknown."""
         query = select(people.c.name, people.c.role).where(
             people.c.study == self.id, people.c.key_sha256 == _hash(str(key))
         )
@@ -221,7 +221,7 @@ class Study:
         return None if row is None else Person(row.name, row.role)
 
     def people(self, role: str | None = None) -> list[str]:
-        """Return the pseudonyms, in the order in which they joined."""
+        """Return the pseudonyms in the order in which people joined."""
         rows = select(people.c.name).where(people.c.study == self.id).order_by(people.c.id)
         with self.store.reading() as connection:
             return list(connection.scalars(rows if role is None else rows.where(people.c.role == role)))
@@ -229,15 +229,15 @@ class Study:
     # assignments
 
     def assign(self, person: str, units: Iterable[str]) -> list[Assignment]:
-        """Append these units to a person's assignments; existing assignments keep their positions."""
+        """Append units to a person's assignments. Existing assignments keep their positions."""
         with self.store.writing() as connection:
             self._append(connection, person, units)
             return self.assignments(person)
 
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
-        """Return a person's assignments; if there are none, assign the units that `choose` selects.
+        """Return a person's assignments. If there are none, first assign the units that `choose` selects.
 
-        `choose` receives all assignments. No other assignment is made in between, so the chosen units are still needed.
+        `choose` receives all assignments of the study. Both steps are one transaction.
         """
         with self.store.writing() as connection:
             everyone = self.assignments()
@@ -254,14 +254,14 @@ class Study:
         done: Collection[tuple[str, str]],
         lease_hours: float = LEASE_HOURS,
     ) -> list[str]:
-        """Lease the first of these units that no other person holds to this person, and return it.
+        """Lease the first units that no other person has leased to a person, and return these units.
 
         Args:
-            person: the pseudonym.
-            units: candidate units.
-            open_units: most units of a person.
-            done: (person, unit) that are no longer held.
-            lease_hours: hours for which a unit is leased.
+            person: The pseudonym.
+            units: Candidate units.
+            open_units: Maximum number of units to lease.
+            done: (person, unit) pairs whose lease has ended.
+            lease_hours: Duration of a lease in hours.
         """
         first, last = lately(lease_hours)
         with self.store.writing() as connection:
@@ -275,7 +275,7 @@ class Study:
         return chosen
 
     def assignments(self, person: str | None = None) -> list[Assignment]:
-        """Return the assignments of a person in this person's order, or of everyone."""
+        """Return the assignments of a person in the person's order, or of all people."""
         columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
         rows = select(*columns).where(assignments.c.study == self.id)
         rows = rows if person is None else rows.where(assignments.c.person == person)
@@ -290,7 +290,7 @@ class Study:
         self.append_new(connection, person, new, first)
 
     def append_new(self, connection: Connection, person: str, units: Iterable[str], first: int) -> None:
-        """Append units that a person does not have yet, within a transaction. `first` is the position of the first."""
+        """Append new units to a person's assignments within a transaction, starting at position `first`."""
         rows = [
             {"study": self.id, "person": person, "unit": unit, "position": first + index, "created": now()}
             for index, unit in enumerate(units)
@@ -299,7 +299,7 @@ class Study:
             connection.execute(insert(assignments), rows)
 
     def active(self, lease_hours: float = LEASE_HOURS) -> set[str]:
-        """Return the people with an assignment or answer less than that many hours ago."""
+        """Return the people with an assignment or answer in the last `lease_hours`."""
         times = lately(lease_hours)
         with self.store.reading() as connection:
             return {
@@ -323,16 +323,16 @@ class Study:
         image_sha256: str | None = None,
         seconds: object = 0.0,
     ) -> Answer:
-        """Store an answer and return it; repeated requests are stored once.
+        """Store an answer and return it. A repeated request is stored only once.
 
         Args:
-            person: the pseudonym.
-            unit: subject of the answer.
-            request: id created by the page.
-            payload: content of the answer as JSON.
-            mask: bool (H, W), in the size of the image; kept as PNG.
-            image_sha256: SHA-256 of the shown image.
-            seconds: time spent, at most a day.
+            person: The pseudonym.
+            unit: What the answer is about.
+            request: Id created by the page.
+            payload: Content of the answer as JSON.
+            mask: Mask, bool (H, W), in the size of the image. It is stored as PNG.
+            image_sha256: SHA-256 of the displayed image.
+            seconds: Time spent in seconds, at most a day.
 
         Raises:
             UserError: The request belongs to another person or unit, or a value is invalid.
@@ -348,7 +348,7 @@ class Study:
             "seconds": _seconds(seconds),
         }
         if len(plain_json(payload)) > LARGEST_PAYLOAD:
-            raise UserError(f"an answer holds at most {LARGEST_PAYLOAD:,} characters of JSON")
+            raise UserError(f"an answer can contain at most {LARGEST_PAYLOAD:,} characters of JSON")
         mine = and_(answers.c.study == self.id, answers.c.unit == unit, answers.c.person == person)
         with self.store.writing() as connection:
             row = connection.execute(select(answers).where(answers.c.request == request)).mappings().first()
@@ -366,10 +366,10 @@ class Study:
         """Return answers in the order in which they were stored.
 
         Args:
-            person: only answers of this person.
-            unit: only answers to this unit.
-            last: only the last revision of each person and unit.
-            masks: False leaves masks out, which is much faster.
+            person: Return only answers of this person.
+            unit: Return only answers to this unit.
+            last: Whether to return only the last revision for each person and unit.
+            masks: Whether to load masks. Answers without masks load much faster.
         """
         names = ["id", "unit", "person", "revision", "payload", "image_sha256", "seconds", "created"]
         rows = select(*(answers.c[name] for name in names + ["mask"] * masks)).where(answers.c.study == self.id)
@@ -387,27 +387,29 @@ class Study:
             return list(dict.fromkeys(connection.scalars(rows.order_by(answers.c.id))))
 
     def _last(self) -> Select[Any]:
-        """Return a query of the last revision of each person and unit."""
+        """Return a query for the last revision for each person and unit."""
         newest = select(func.max(answers.c.id)).where(answers.c.study == self.id)
         return newest.group_by(answers.c.unit, answers.c.person)
 
     # reviews
 
     def review(self, answer: int, reviewer: str, verdict: str, request: str, comment: str = "") -> Review:
-        """Store "accept" or "reject" for an answer; repeated requests are stored once.
+        """Store the verdict "accept" or "reject" for an answer. A repeated request is stored only once.
 
         Raises:
-            UserError: There is no such answer in this study, it was corrected in the meantime, or a rejection has no
+            UserError: The answer does not exist in this study or was corrected in the meantime, or a rejection has no
                 comment.
         """
-        if type(answer) is not int or not 0 < answer < 2**31:  # True is 1, and a database has no larger numbers
+        if (
+            type(answer) is not int or not 0 < answer < 2**31
+        ):  # rejects True, which equals 1, and numbers that are too large for the database
             raise UserError("answer must be the number of an answer")
         if verdict not in VERDICTS:
             raise UserError(f"verdict must be one of {', '.join(VERDICTS)}, not {verdict}")
         if len(comment) > LONGEST_COMMENT or "\0" in comment:
             raise UserError(f"a comment must be a text of at most {LONGEST_COMMENT} characters")
         if verdict == "reject" and not comment.strip():
-            raise UserError("a rejection needs a comment that says what should be changed")
+            raise UserError("a rejection needs a comment that explains what should be changed")
         check_text("request", request, 200)
         with self.store.writing() as connection:
             return self._add_review(connection, answer, reviewer, verdict, request, comment)
@@ -436,10 +438,10 @@ class Study:
         mask: np.ndarray | None = None,
         seconds: object = 0.0,
     ) -> None:
-        """Store a reviewer's correction of an answer and the review "correct", once, like `review`.
+        """Store a reviewer's correction of an answer and the verdict "correct". A repeated request is stored only once.
 
         Raises:
-            UserError: There is no such answer in this study, or it was corrected by its author in the meantime.
+            UserError: The answer does not exist in this study, or its author has corrected it in the meantime.
         """
         check_text("request", request, 200)
         values = {"payload": payload, "mask": None if mask is None else _encoded(mask), "seconds": _seconds(seconds)}
@@ -450,7 +452,7 @@ class Study:
                 connection.execute(insert(corrections).values(**names, **values))
 
     def corrections(self) -> dict[int, Correction]:
-        """Return {id of an answer: its last correction}."""
+        """Return {id of an answer: last correction}."""
         names = ("answer", "reviewer", "payload", "mask", "seconds", "created")
         rows = select(*(corrections.c[name] for name in names)).join(answers, answers.c.id == corrections.c.answer)
         with self.store.reading() as connection:
@@ -458,7 +460,7 @@ class Study:
             return {row.answer: Correction(*row) for row in ordered}
 
     def _check_newest(self, connection: Connection, answer: int) -> None:
-        """Raise UserError for an answer that was corrected or belongs to another study."""
+        """Raise UserError if an answer was corrected or belongs to another study."""
         reviewed = connection.execute(
             select(answers.c.unit, answers.c.person).where(answers.c.study == self.id, answers.c.id == answer)
         ).first()
@@ -469,7 +471,7 @@ class Study:
             raise UserError("this answer was corrected in the meantime; review the new answer")
 
     def reviewers(self) -> dict[int, list[set[str]]]:
-        """Return {id of an answer: its reviewers, then the reviewers of each correction, including its author}."""
+        """Return {id of an answer: [reviewers of the answer, then of each correction, including its author]}."""
         columns = reviews.c.answer, reviews.c.reviewer, reviews.c.verdict
         rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
         names: dict[int, list[set[str]]] = {}
@@ -482,7 +484,7 @@ class Study:
         return names
 
     def reviews(self) -> dict[int, Review]:
-        """Return {id of an answer: its last review}."""
+        """Return {id of an answer: last review}."""
         columns = (reviews.c[name] for name in ("answer", "reviewer", "verdict", "comment", "created"))
         rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
         with self.store.reading() as connection:
@@ -490,10 +492,10 @@ class Study:
 
 
 def _pseudonym(key: str, attempt: int = 0) -> str:
-    """Return a name such as "p-7kq3xwab", which reveals neither the person nor the number of people before.
+    """Return a pseudonym such as "p-7kq3xwab", which reveals neither the person nor the number of people.
 
-    It is derived from the key, so two servers that a browser has joined give the person the same name. A 40-bit part of
-    a hash reveals nothing about the key.
+    The pseudonym is derived from the key, so two servers that a browser has joined use the same pseudonym. It contains
+    40 bits of a hash, which reveal nothing about the key.
     """
     letters = "abcdefghjkmnpqrstuvwxyz23456789"  # no characters that look alike
     number = seed_of(key, "pseudonym", attempt)
@@ -506,7 +508,7 @@ def _hash(text: str) -> str:
 
 
 def _encoded(mask: np.ndarray) -> bytes:
-    """Return a mask as PNG of one bit per pixel, which packs eight times faster than one byte per pixel."""
+    """Encode a mask as PNG with one bit per pixel, which is eight times faster than one byte per pixel."""
     if mask.dtype != bool or mask.ndim != 2 or 0 in mask.shape:
         raise UserError(f"a mask must be a bool array (H, W), not {mask.dtype} {mask.shape}")
     buffer = BytesIO()
@@ -515,7 +517,7 @@ def _encoded(mask: np.ndarray) -> bytes:
 
 
 def _seconds(value: object) -> float:
-    """Return valid seconds: an invalid value, a clock set back or a sleeping tab must not lose the answer."""
+    """Convert a value into valid seconds. Invalid values are replaced, so that the answer is not lost."""
     if not isinstance(value, int | float) or (isinstance(value, float) and not np.isfinite(value)):
         return 0.0
     return float(min(max(value, 0.0), LONGEST))

@@ -1,14 +1,14 @@
-"""The tables of a store, in SQLite and in PostgreSQL. Rows are added, never changed; triggers refuse it.
+"""The tables of a store in SQLite and PostgreSQL. Rows are only added; triggers reject changes.
 
 study       kind, name, fingerprint of the dataset, configuration, seed
-person      a pseudonym, and the SHA-256 of the key that its owner holds; role "annotator" or "reviewer"
-assignment  a unit assigned to a person, and its position in this person's order
-answer      an answer: its revision counts the answers of one person to one unit
-review      a reviewer's verdict on an answer; the last one counts
-correction  a reviewer's correction of an answer; the last one counts
-invite      a link for one person: the SHA-256 of the request to join that it holds
-parameter   address parameters with which a person came, such as PROLIFIC_PID; kept apart from the answers
-event       other events: consent to texts, texts shown to people, actions of the owner
+person      a pseudonym, and the SHA-256 of the person's key; role "annotator" or "reviewer"
+assignment  a unit assigned to a person, and its position in the person's order
+answer      an answer; `revision` counts the answers of a person to a unit
+review      a reviewer's verdict on an answer; the last verdict counts
+correction  a reviewer's correction of an answer; the last correction counts
+invite      a link for one person: the SHA-256 of the request to join in that link
+parameter   parameters in the address that a person opened, such as PROLIFIC_PID; stored separately from answers
+event       other events: consent to texts, texts displayed to people, actions of the owner
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from sqlalchemy import (
     event,
 )
 
-FORMAT = 1  # version of the tables; a store of another version is refused
+FORMAT = 1  # version of the tables; stores with another version are rejected
 
 metadata = MetaData()
 
@@ -48,7 +48,7 @@ def _text(name: str, *, unique: bool | None = None) -> Column[str]:
 
 
 def _created() -> Column[str]:
-    """Return a column of UTC times in ISO 8601 with microseconds, so that it sorts by time as text."""
+    """Return a column of UTC times in ISO 8601 with microseconds. Such texts sort in order of time."""
     return _text("created")
 
 
@@ -145,7 +145,7 @@ events = Table(
     _key(),
     _of("study"),
     _text("kind"),
-    Column("person", Text),  # person concerned; NULL for the whole study
+    Column("person", Text),  # person that the event is about; NULL for the whole study
     _text("request", unique=True),
     Column("payload", JSON, nullable=False),
     _created(),
@@ -160,7 +160,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION saliency_bench_append_only()"""
 
 
 def _guard(table: Table) -> None:
-    """Add triggers that refuse changes of a table."""
+    """Add triggers that reject changes of a table."""
     for verb in ("UPDATE", "DELETE"):
         text = SQLITE_GUARD.format(table=table.name, verb=verb)
         event.listen(table, "after_create", DDL(text).execute_if(dialect="sqlite"))
@@ -173,14 +173,14 @@ for _table in (studies, people, assignments, answers, reviews, corrections, invi
 
 
 def prepare_sqlite(engine: Engine, patience: Callable[[], float]) -> None:
-    """Set WAL, so that readers do not wait, and FULL, so that an answer is on disk before it is confirmed.
+    """Configure SQLite: WAL, so that readers do not wait, and FULL, so that answers are on disk before confirmation.
 
-    Write transactions take the lock at the start (BEGIN IMMEDIATE): a transaction that reads first and writes later
-    could otherwise fail halfway.
+    Write transactions acquire the lock at the start (BEGIN IMMEDIATE). Otherwise, a transaction that reads first and
+    writes later could fail halfway.
 
     Args:
         engine: Engine of the file.
-        patience: Returns how many seconds a transaction waits for the lock.
+        patience: Function that returns the maximum time in seconds to wait for the lock.
     """
 
     @event.listens_for(engine, "connect")

@@ -1,4 +1,4 @@
-"""Pieces of an image that a click selects: SLIC superpixels (Achanta et al., 2012)."""
+"""SLIC superpixels (Achanta et al., 2012): pieces of an image that can be selected with a click."""
 
 from pathlib import Path
 from typing import IO
@@ -11,17 +11,17 @@ from saliency_bench.registry import install_hint
 
 PIECES = 300
 COMPACTNESS = 12.0
-LONGEST = 1000  # pixels of the longest side on which pieces are computed
+LONGEST = 1000  # longest side in pixels of the reduced image for SLIC
 
 
 def superpixels(file: Path | IO[bytes]) -> np.ndarray:
-    """Return the number of each pixel's piece of an RGB picture, from 0, uint16 (H, W).
+    """Divide an RGB image into pieces, and return the number of each pixel's piece, starting at 0, uint16 (H, W).
 
-    A picture larger than `LONGEST` is reduced first, and each of its pixels gets the piece of the nearest reduced
-    pixel: SLIC takes 20 s for 12 megapixels, and about one second for a reduced picture.
+    An image larger than `LONGEST` is reduced first, because SLIC takes 20 s for 12 megapixels but about one second for
+    a reduced image. Each pixel then gets the piece of the nearest pixel in the reduced image.
 
     Raises:
-        UserError: scikit-image is not installed; the message has the command that installs it.
+        UserError: Scikit-image is not installed. The message contains the command for installing it.
     """
     try:
         from skimage.segmentation import slic
@@ -36,5 +36,5 @@ def superpixels(file: Path | IO[bytes]) -> np.ndarray:
 
 
 def _nearest(small: int, large: int) -> np.ndarray:
-    """Return the index of the nearest of `small` positions for the centre of each of `large` positions."""
+    """Map each of `large` positions to the index of the nearest of `small` positions."""
     return (2 * np.arange(large) + 1) * small // (2 * large)

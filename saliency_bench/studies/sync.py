@@ -1,13 +1,13 @@
-"""A SQLite store kept in a private dataset repository of the Hub, for servers that lose their disk, such as Spaces.
+"""Copy a SQLite store to a private dataset repository on the Hub, for servers without a persistent disk (Spaces).
 
     sync = Sync(Path("study.db"), "someone/answers", minutes=5, say=print)
-    sync.restore()               # before the store is opened: add the rows of the repository
-    with sync:                   # new rows are committed every 5 minutes, and at the end
+    sync.restore()               # before opening the store: add the rows of the repository
+    with sync:                   # commit new rows every 5 minutes and at the end
         serve(...)
 
-Only rows after the last commit can be lost. Each server appends lines to its own files (`answer_rows`):
-`study.db/SERVER-0000.jsonl`, then `-0001` once the file is large. So servers of one study never overwrite each
-other; before each commit the rows that others have committed are added to the store here.
+Only rows after the last commit can be lost. Each server appends lines (`answer_rows`) to separate files,
+`study.db/SERVER-0000.jsonl`, then `-0001` when the file is large. Therefore, servers of a study never overwrite each
+other's rows. Before each commit, rows that other servers have committed are added to the local store.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from saliency_bench.studies.answer_rows import Marks, add_lines, lines_after
 from saliency_bench.studies.database import POSTGRES, Database
 from saliency_bench.utils.messages import complain
 
-LARGE = 2**24  # characters of a file after which a new one is started, because each commit sends the whole last file
+LARGE = 2**24  # characters after which a new file is started, because each commit sends the whole last file
 MINUTES = 5.0
 
 
@@ -39,10 +39,10 @@ class Sync:
     """Copy of a store in a private dataset repository.
 
     Args:
-        store: path of the file.
-        repo: OWNER/NAME of a private dataset repository, created if missing.
-        minutes: minutes between commits.
-        say: called with a line on each restore and commit.
+        store: Path of the file.
+        repo: OWNER/NAME of a private dataset repository, which is created if missing.
+        minutes: Minutes between commits.
+        say: Function that prints a message for each restore and commit.
         api: API of the Hub.
 
     Raises:
@@ -66,13 +66,13 @@ class Sync:
         self.path, self.repo, self.minutes, self.say = Path(store).expanduser().absolute(), repo, minutes, say
         self.api = api or default_api()
         self.synced: datetime | None = None
-        self.problem = ""  # why the last attempt failed
+        self.problem = ""  # error message of the last attempt
         self._server = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(3)}"
-        self._number, self._file = 0, ""  # the last file of this server, and the lines that it holds
-        self._read: dict[str, str] = {}  # {file of another server: content that the store here includes}
+        self._number, self._file = 0, ""  # number and content of the last file of this server
+        self._read: dict[str, str] = {}  # {file of another server: content that the local store includes}
         self._there: set[bytes] = set()  # hashes of all lines in the repository
         self._unsent: list[str] = []
-        self._marks: Marks = {}  # rows up to here are in the repository or in `_unsent`
+        self._marks: Marks = {}  # rows up to these marks are in the repository or in `_unsent`
         self._lock, self._ending = Lock(), Event()
         self._thread = Thread(target=self._run, name="sync", daemon=True)
 
@@ -80,10 +80,10 @@ class Sync:
         """Add the rows of the repository to the store.
 
         Args:
-            writing: create the repository if it is missing.
+            writing: Whether to create the repository if it is missing.
 
         Raises:
-            UserError: The repository is public, cannot be reached or written, or holds another study.
+            UserError: The repository is public, cannot be reached or written, or contains another study.
         """
         if token_of(self.api) is None:
             raise UserError(f"--sync {self.repo} needs a token: log in with `hf auth login`, or set HF_TOKEN")
@@ -91,7 +91,7 @@ class Sync:
             raise UserError(f"{allowed.line}; --sync needs a token with write access")
         added = patiently(lambda: self._fetch(create=writing), self.repo, self.api, complain)
         if not self._read and not writing:
-            raise UserError(f"{self.repo} holds no {self.path.name}; it has: {self._stores()}")
+            raise UserError(f"{self.repo} contains no {self.path.name}; available: {self._stores()}")
         if added:
             self.say(f"{added:,} rows restored from {self.repo}")
 
@@ -106,9 +106,9 @@ class Sync:
         self._try()
 
     def status(self) -> str:
-        """Return lines for the page: the time of the last commit, and whether commits work.
+        """Describe the time of the last commit and whether commits work, for the page.
 
-        They do not name the repository.
+        The text does not contain the name of the repository.
         """
         with self._lock:
             waiting = _answers(self._pending())
@@ -116,11 +116,11 @@ class Sync:
         time = earlier if self.synced is None else f"at {self.synced:%Y-%m-%d %H:%M:%S} UTC"
         lines = [f"answers copied to the Hub: {time}", f"answers since then: {waiting}"]
         if self.problem:
-            lines.append("COPYING FAILS: these answers are on this server only; its log says why")
+            lines.append("COPYING FAILS: these answers are on this server only; see its log for the error")
         return "\n".join(lines) + "\n"
 
     def push(self) -> None:
-        """Add rows committed by other servers, and commit new rows. Raise UserError and errors of the Hub."""
+        """Add rows committed by other servers, then commit new rows. Raise UserError or errors of the Hub."""
         with self._lock:
             if not self._pending():
                 return
@@ -141,23 +141,23 @@ class Sync:
             self.say(f"{_answers(pending):,} answers copied to {self.repo} at {self.synced:%Y-%m-%d %H:%M:%S} UTC")
 
     def _run(self) -> None:
-        """Push again and again until the server ends."""
+        """Push periodically until the server stops."""
         while not self._ending.wait(60 * self.minutes):
             self._try()
 
     def _try(self) -> None:
-        """Push, but continue if it fails: a study must not stop because of the copy."""
+        """Push. Report a failure without raising, because a study must not stop if copying fails."""
         try:
             self.push()
             self.problem = ""
         except Exception as error:
             self.problem = str(error) if isinstance(error, UserError) else self._reason(error)
             since = "the start" if self.synced is None else f"{self.synced:%H:%M:%S} UTC"
-            then = "start again to copy them" if self._ending.is_set() else f"trying again in {self.minutes:g} min"
+            then = "restart to copy them" if self._ending.is_set() else f"trying again in {self.minutes:g} min"
             complain(f"NOT SYNCED, answers since {since} are in {self.path.name} only: {self.problem}; {then}")
 
     def _reason(self, error: Exception) -> str:
-        """Return in one line without secrets why a copy could not be committed."""
+        """Describe in one line, without secrets, why a copy could not be committed."""
         return reason(error, self.repo, token_of(self.api))
 
     def _pending(self) -> list[str]:
@@ -189,17 +189,17 @@ class Sync:
             try:
                 added, left_out = add_lines(store, lines, source)
             except UserError as error:
-                raise UserError(f"{source} cannot be continued here: {error}") from error
+                raise UserError(f"{source} cannot be merged into the local store: {error}") from error
             finally:
                 store.close()
             if left_out:
-                complain(f"{left_out:,} rows of {source} contradict answers here and are left out; its files keep them")
+                complain(f"{left_out:,} rows of {source} contradict local answers and are skipped; its files keep them")
         self._read |= files
         self._there |= set(map(_digest, lines))
         return added
 
     def _list(self) -> dict[str, str]:
-        """Return {path in the repository: hash of its content} of the files of other servers."""
+        """Return {path in the repository: hash of the content} for the files of other servers."""
         try:
             items = list(self.api.list_repo_tree(self.repo, self.path.name, repo_type="dataset"))
         except EntryNotFoundError:
@@ -213,7 +213,7 @@ class Sync:
             return [line for path in got for line in Path(path).read_text("utf-8").splitlines()]
 
     def _check_private(self, create: bool) -> None:
-        """Raise UserError for a public repository, and errors of the Hub."""
+        """Raise UserError if the repository is public. Errors of the Hub are raised too."""
         try:
             info: Any = self.api.repo_info(self.repo, repo_type="dataset")
         except RepositoryNotFoundError as error:
@@ -223,8 +223,8 @@ class Sync:
             info = self.api.repo_info(self.repo, repo_type="dataset")
         if not info.private:
             raise UserError(
-                f"the dataset repository {self.repo} is public; answers of people are copied only to private "
-                "repositories: make it private in its settings, or name another"
+                f"the dataset repository {self.repo} is public, but people's answers are copied only to private "
+                "repositories; make the repository private in its settings, or use another repository"
             )
 
     def _stores(self) -> str:

@@ -1,4 +1,4 @@
-// What the page does: shows one image after the other, and hands each answer to the outbox.
+// Main script of the page: displays one image after the other, and passes each answer to the outbox.
 
 import { Board } from "./canvas.js";
 import { Controls } from "./controls.js";
@@ -15,15 +15,15 @@ const tell = (text) => ($("live").textContent = text);
 const numbers = new Intl.NumberFormat("en");
 
 let key, about, outbox, pictures;
-let task = null; // what is on the screen
-let queue = []; // tasks known to come
-const answered = []; // units answered in this tab, for going back
+let task = null; // the task on the screen
+let queue = []; // the next tasks
+const answered = []; // units answered in this tab, for the button Back
 let startedAt = 0;
-let ready = false; // the image has been there long enough to be answered
-let checked = null; // what the server says about an attempt of practice, while it is on the screen
-let asked = 0; // when the page asked whether to leave a drawing out
+let ready = false; // whether the image has been on the screen long enough to be answered
+let checked = null; // the server's feedback on a practice attempt, while it is on the screen
+let asked = 0; // time when the page asked whether to discard a drawing
 const board = new Board($("board"), { changed: keepDraft, announce: tell, find: findRegion });
-let correcting = false; // whether a reviewer draws in place of what is reviewed
+let correcting = false; // whether a reviewer is drawing a correction
 const reviewing = () => about?.role === "reviewer";
 
 async function open() {
@@ -67,7 +67,7 @@ function update(state) {
   if (!task) next();
 }
 
-// The number of images that was said at first, as long as it can be right: how many others take is not known.
+// Keep displaying the initial total as long as it can be correct, because the number depends on other people's progress.
 function wantedTotal(state) {
   const same = about.shown && about.practice === state.practice && !reviewing();
   about.shown = true;
@@ -96,20 +96,20 @@ function next() {
   enable();
 }
 
-// Without a next image: the end, or what the page waits for.
+// Display the end of the study, or what the page is waiting for, if there is no next image.
 function showFinished() {
   const waiting = outbox.items.length > 0;
   $("finishedTitle").textContent = waiting ? (outbox.offline ? "Waiting for the server" : "One moment") : stopped(about)?.[0] ?? "All done";
   $("finishedText").textContent = waiting
     ? outbox.offline
-      ? `${outbox.offline} The next image comes once they are sent. You can leave this tab open, or come back later in this browser.`
+      ? `${outbox.offline} The next image appears when your answers have been sent. You can leave this tab open, or come back later in this browser.`
       : "Your last answers are being sent."
     : stopped(about) ? stopped(about)[1]
     : reviewing()
       ? "There is nothing to review at the moment. Reload the page later."
       : about.done
-        ? `Thank you. You have done ${numbers.format(about.done)} images; no more are waiting for you.`
-        : `All images are with other people. What they leave is given out again; come back in ${about.lease}.`;
+        ? `Thank you. You have done ${numbers.format(about.done)} images; there are no more images for you.`
+        : `All images are assigned to other people. Images that they do not finish become available again. Please come back in ${about.lease}.`;
   showCompletion($("completion"), waiting ? null : about.completion);
 }
 
@@ -147,7 +147,7 @@ async function show(one, tries = 0) {
   }
 }
 
-// Whether the board takes drawings: always of annotators, of reviewers while they correct.
+// Enable drawing: always for annotators, and for reviewers while they draw a correction.
 function draw(can) {
   correcting = reviewing() && can;
   board.readOnly = !can;
@@ -162,11 +162,11 @@ const isSentBack = (one) => Boolean(one.again) && one.comment !== null && one.co
 
 function showNote() {
   const without = task.kind === "no_region" ? "no region" : task.kind === "skip" ? "skipped" : "";
-  if (task.error) note(`This image cannot be shown (${task.error}). Skip it.`);
-  else if (correcting) note("Correct the mask. It counts instead of what was drawn, in your name.");
-  else if (reviewing() && task.corrected) note(`A reviewer has corrected this${without ? ": no region" : ""}.`);
-  else if (reviewing() && without) note("The answer is: no region shows the class.");
-  else if (task.practice) note(task.kind ? "Try again: correct what you marked." : "Practice. When you save, you see how it is meant.");
+  if (task.error) note(`This image cannot be displayed (${task.error}). Please skip it.`);
+  else if (correcting) note("Correct the mask. Your correction replaces the original mask and is stored under your name.");
+  else if (reviewing() && task.corrected) note(`A reviewer has corrected this answer${without ? ": no region" : ""}.`);
+  else if (reviewing() && without) note("The answer is that no region shows the class.");
+  else if (task.practice) note(task.kind ? "Try again and correct your region." : "Practice: the expected region is displayed when you save.");
   else if (isSentBack(task)) note(`Sent back by a reviewer${without ? ` (you answered: ${without})` : ""}: ${task.comment || "without a comment."}`);
   else if (task.again && without) note(`You answered: ${without}.`);
   else note("");
@@ -194,13 +194,13 @@ function answer(kind, extra = {}) {
   if (sent.practice) return practise(body);
   answered.push(sent.unit);
   task = null;
-  if (kind === "mask" || board.mask.isEmpty()) kept.remove(draftName(sent)); // else Back shows it again
+  if (kind === "mask" || board.mask.isEmpty()) kept.remove(draftName(sent)); // otherwise, Back restores the draft
   outbox.add("api/answer", body);
   showProgress();
   next();
 }
 
-// An attempt stays on the screen until the server has compared it.
+// A practice attempt stays on the screen until the server has compared it with the known mask.
 function practise(body) {
   ready = false;
   board.readOnly = true;
@@ -215,9 +215,9 @@ function showFeedback(reply) {
   kept.remove(draftName(task));
   board.showKnown(new Mask(task.width, task.height, runs));
   const percent = (share) => `${Math.round(share * 100)} %`;
-  const words = passed ? "Well done" : again ? "Not yet" : "Look at the difference, and go on";
-  note(`${words}: yours (pink) and the expected region (blue) have ${percent(iou)} of their area in common; ${percent(needed)} is wanted.`);
-  $("saveText").textContent = again ? "Try again" : "Go on";
+  const words = passed ? "Well done" : again ? "Not yet" : "Please note the difference and continue";
+  note(`${words}: your region (pink) and the expected region (blue) have ${percent(iou)} of their area in common; ${percent(needed)} is required.`);
+  $("saveText").textContent = again ? "Try again" : "Continue";
   ready = true;
   enable();
 }
@@ -236,7 +236,7 @@ function review(verdict, comment = "") {
   next();
 }
 
-// Begin or leave a correction.
+// Start or cancel a correction.
 function startCorrection() {
   if (!task || !ready) return;
   if (correcting) {
@@ -258,7 +258,7 @@ function correct(body) {
   next();
 }
 
-// What the other people drew, below what is reviewed; a second time hides it.
+// Show or hide the consensus of the other people below the mask under review.
 async function toggleOthers() {
   const one = task;
   if (!one || !ready || !reviewing()) return;
@@ -276,7 +276,7 @@ function showOthers(others) {
   $("others").setAttribute("aria-pressed", Boolean(others?.runs));
   if (!others) return showNote();
   const people = others.people === 1 ? "another person" : `at least half of ${others.people} other people`;
-  note(others.runs ? `Blue: what ${people} marked.` : "Nobody else has drawn on this image.");
+  note(others.runs ? `Blue: marked by ${people}.` : "Nobody else has marked a region in this image.");
 }
 
 function confirmed(reply) {
@@ -293,7 +293,7 @@ function refused(item, text) {
 
 const draftName = (one) => "draft:" + idOf(one);
 
-// What was drawn on an image in this browser and not stored; null without it.
+// Return the mask that was drawn on an image in this browser but not saved, or null.
 function draftOf(one) {
   const runs = JSON.parse(kept.get(draftName(one)) ?? "null");
   return runs && runs.reduce((sum, run) => sum + run, 0) === one.width * one.height ? runs : null;
@@ -324,7 +324,7 @@ async function back() {
 }
 
 function showStatus(waiting, offline) {
-  const text = offline ? `Offline: ${waiting} kept here` : waiting ? "Saving…" : "All saved";
+  const text = offline ? `Offline: ${waiting} stored in this browser` : waiting ? "Saving…" : "All saved";
   $("status").textContent = text;
   $("status").dataset.state = offline ? "offline" : waiting ? "saving" : "saved";
   $("status").title = offline;
@@ -355,7 +355,7 @@ function reject() {
 // Pieces and controls
 
 const COMPUTING = "The pieces are being computed.";
-let piecesOf = null; // the task whose pieces are on their way
+let piecesOf = null; // the task whose pieces are being loaded
 
 async function loadPieces() {
   const one = task;
@@ -375,9 +375,9 @@ async function loadPieces() {
   }
 }
 
-const FINDING = "The region of your strokes is being found.";
+const FINDING = "The region for your strokes is being computed.";
 
-// The runs of the region that strokes say; null where there is no answer.
+// Return the run lengths of the region for strokes, or null without a response.
 async function findRegion(strokes) {
   const one = task;
   note(FINDING);
@@ -386,7 +386,7 @@ async function findRegion(strokes) {
     if (task === one && $("note").textContent === FINDING) showNote();
     return task === one ? found.runs : null;
   } catch (error) {
-    if (task === one) note(`The region cannot be found: ${error.message}`, true);
+    if (task === one) note(`The region cannot be computed: ${error.message}`, true);
     return null;
   }
 }
@@ -407,14 +407,14 @@ function enable() {
   $("subtract").setAttribute("aria-pressed", board.takes && !$("subtract").disabled);
 }
 
-// A drawing is left out only if it is said twice.
+// Discard a drawing only if the button is clicked twice.
 function none() {
   if (!task || !ready || checked) return;
   board.liftPen();
   const isDrawn = !board.mask.isEmpty() || board.corners.length > 0;
   if (isDrawn && !asked) {
     asked = performance.now();
-    return note("Something is drawn. Choose “No region” (N) again to leave it out; Back (,) shows it again.", true);
+    return note("You have drawn a region. Choose “No region” (N) again to discard it; Back (,) restores it.", true);
   }
   if (!isDrawn || performance.now() - asked > 400) answer("no_region");
 }
@@ -442,7 +442,7 @@ $("rejectDialog").onclose = () => {
   if ($("rejectDialog").returnValue === "reject") review("reject", $("comment").value.trim());
   $("comment").value = $("rejectDialog").returnValue = "";
 };
-// Whoever comes back to a page where nothing was left may have been sent something back.
+// When a person returns to a page without tasks, load new tasks, such as answers that were sent back.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden || !about || task || outbox.items.length) return;
   call("api/state", { key }).then(update).catch(() => {});

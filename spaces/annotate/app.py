@@ -1,8 +1,8 @@
-"""The pages for drawing and for reviewing masks: a Starlette application.
+"""Starlette application with the pages for drawing and reviewing masks.
 
-It is a separate page rather than a Gradio component: an image editor on the server loses strokes whenever the server
-replaces its image. Here the browser draws, keeps unsent answers, and sends them until they are confirmed; the server
-keeps nothing but the store.
+The page is not a Gradio component, because a server-side image editor loses strokes whenever the server replaces the
+image. In this page, the browser draws the mask, stores unsent answers, and sends them until they are confirmed. The
+only state on the server is the store.
 """
 
 import gzip
@@ -29,10 +29,10 @@ from saliency_bench.studies.strokes import Stroke, strokes_of
 from saliency_bench.studies.study import Person
 from saliency_bench.utils.pictures import png
 
-LARGEST = 2**24  # bytes of one request, which may hold a mask
-STRENGTH, COLOUR = 0.75, (255, 64, 129)  # of pixels that everyone has marked
-THUMBNAIL = 480  # pixels of the longer side, on the page of the owner
-PIECES_KEPT = 256  # images whose pieces are kept in memory, at most a few hundred KB each
+LARGEST = 2**24  # maximum size of a request in bytes; requests can contain masks
+STRENGTH, COLOUR = 0.75, (255, 64, 129)  # opacity and colour of pixels that everyone has marked
+THUMBNAIL = 480  # longer side in pixels of an image on the owner's page
+PIECES_KEPT = 256  # number of images whose pieces are cached in memory, at most a few hundred KB each
 Segmenter = Callable[[Path, Sequence[Stroke]], np.ndarray]  # (picture, strokes) -> region, bool (H, W)
 
 
@@ -47,11 +47,11 @@ def create_app(
     """Return the application of a study.
 
     Args:
-        annotating: the study.
-        assist: offer superpixels, which a click selects (needs scikit-image).
-        segmenter: finds a region by strokes; None: not offered.
-        completion: code or link for people who finish (`serving.ending`).
-        introduction: texts that people read and agree to first.
+        annotating: The study.
+        assist: Whether to offer superpixels, which a click selects (requires scikit-image).
+        segmenter: Function that finds a region from strokes, or None.
+        completion: Code or link for people who finish (`serving.ending`).
+        introduction: Texts that people read and agree to first.
     """
     pages = Pages(annotating, assist, segmenter, completion)
     get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels,
@@ -61,7 +61,7 @@ def create_app(
 
 
 class Pages:
-    """Request handlers of the pages. Each method receives the person whose key was sent, and the request's values."""
+    """Request handlers of the pages. Each method receives the person and the values of the request."""
 
     def __init__(
         self, annotating: Annotating, assist: bool, segmenter: Segmenter | None, completion: dict[str, str] | None
@@ -69,10 +69,10 @@ class Pages:
         self.annotating, self.study, self.assist = annotating, annotating.study, assist
         self.segmenter, self.completion = segmenter, completion
         self.pieces = lru_cache(PIECES_KEPT)(self._pieces)
-        self.computing = Lock()  # one image at a time, and each once
+        self.computing = Lock()  # compute pieces for one image at a time, and only once
 
     def state(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Return the current state of a person's page."""
+        """Return the data for a person's page."""
         about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist,
                  "segment": self.segmenter is not None}  # fmt: skip
         if person.role == "reviewer":
@@ -85,20 +85,20 @@ class Pages:
         return about | state | ending(self.annotating.lease_hours, finished, self.completion)
 
     def again(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Return the image that a person annotated last, for correction."""
+        """Return the data of an image that the person has annotated, so that the answer can be corrected."""
         return self.annotating.task_again(person.name, str(sent.get("unit")))
 
     def image(self, person: Person, sent: dict[str, Any]) -> Response:
-        """Return the picture of a question."""
+        """Return the image of a question."""
         unit = str(sent.get("unit"))
         if not self.annotating.may_see(person, unit):
-            return refusal(403, "this image was not given to you")
+            return refusal(403, "this image is not assigned to you")
         shown = self.annotating.images.shown(unit)
         caching = {"Cache-Control": "private, max-age=86400", "ETag": f'"{shown.name}"'}
         return PictureFile(shown.path, media_type=shown.media, headers=SAFE | caching)
 
     def superpixels(self, person: Person, sent: dict[str, Any]) -> Response:
-        """Return uint16 little-endian (H, W), gzip: the number of each pixel's superpixel."""
+        """Return the number of each pixel's superpixel, as gzipped little-endian uint16 (H, W)."""
         unit = str(sent.get("unit"))
         if not self.assist or not self.annotating.may_see(person, unit):
             return refusal(403, "not offered")
@@ -113,7 +113,7 @@ class Pages:
         return gzip.compress(numbers.astype("<u2").tobytes(), compresslevel=1, mtime=0)
 
     def segment(self, person: Person, sent: dict[str, Any]) -> Any:
-        """Return the run lengths of the region marked by strokes on an image."""
+        """Find the region that strokes mark on an image, and return its run lengths."""
         unit = str(sent.get("unit"))
         if self.segmenter is None or not self.annotating.may_see(person, unit):
             return refusal(403, "not offered")
@@ -123,9 +123,9 @@ class Pages:
         return {"runs": runs_of(region)}
 
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store an answer, and return the next question."""
+        """Store an answer, and return the data of the next question."""
         if person.role != "annotator":
-            raise UserError("reviewers correct masks and do not draw their own")
+            raise UserError("reviewers cannot draw new masks, only corrections")
         stored = self.annotating.save(person.name, sent)
         feedback = self.annotating.feedback(stored)
         return {"revision": stored.revision, "feedback": feedback} | self.state(person, {})
@@ -146,21 +146,21 @@ class Pages:
         return self.state(person, {})
 
     def others(self, person: Person, sent: dict[str, Any]) -> Any:
-        """Return the consensus of the other people who drew on an image under review."""
+        """Return the consensus of the other people who annotated an image under review."""
         if person.role != "reviewer":
             return refusal(403, "this link is not a reviewer's")
         return self.annotating.others(whole_number(sent.get("answer")))
 
     def for_owner(self) -> dict[str, Any]:
-        """Return data for the owner's page: the state of the study, or the masks of an image."""
+        """Return the request handlers of the owner's page: the state of the study, and the masks of an image."""
         overview = AnnotationOverview(self.annotating)
         return {"overview": lambda person, sent: overview(), "votes": self.votes}
 
     def votes(self, person: Person, sent: dict[str, Any]) -> Response:
-        """Return a small picture of an image; colours show how many people have marked each pixel."""
+        """Return a thumbnail in which colours show how many people have marked each pixel."""
         unit = str(sent.get("unit"))
         if unit not in self.annotating.images.positions:
-            raise UserError("there is no such image")
+            raise UserError("this image does not exist in the study")
         left_out = excluded(self.study)
         answers = [
             entry
@@ -179,11 +179,11 @@ class Pages:
 
 
 class PictureFile(FileResponse):
-    """A file response in chunks of 1 MB: with chunks of 64 KB, each read by a thread, 20 people wait noticeably."""
+    """A file response in chunks of 1 MB. With chunks of 64 KB, each read in a thread, 20 users would have to wait."""
 
     chunk_size = 2**20
 
 
 def main() -> None:
-    """Serve the study configured by the variables of a Space."""
+    """Serve the study that the environment variables of the Space configure."""
     on_a_space.main("annotate")

@@ -1,4 +1,4 @@
-// The board: an image, the mask over it, and the tools that draw on the mask.
+// The board: an image, the mask on top, and the drawing tools.
 
 import { KNOWN, paintCursor, paintMask, paintPiece, paintPolygon, paintStrokes } from "./paint.js";
 import { Pointers } from "./pointers.js";
@@ -10,25 +10,25 @@ const SIZES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
 export class Board extends View {
   static sizes = SIZES;
 
-  // changed(): a step was finished. announce(text): to a screen reader. find(strokes): runs of the region they say.
+  // changed(): called after each step. announce(text): read by screen readers. find(strokes): returns the region's runs.
   constructor(canvas, { changed, announce, find }) {
     super(canvas);
     this.changed = changed;
     this.announce = announce;
     this.tool = "brush";
-    this.brush = 24; // diameter on the screen
-    this.takes = false; // polygons and strokes take away
+    this.brush = 24; // diameter in pixels of the screen
+    this.takes = false; // whether polygons and strokes remove
     this.opacity = 0.5;
     this.readOnly = false;
-    this.corners = []; // of the polygon
-    this.cursor = null; // [x, y] in the image
-    this.keyboard = false; // whether it is the arrow keys that move the cursor
-    this.penDown = false; // of the keyboard
+    this.corners = []; // corners of the polygon
+    this.cursor = null; // [x, y] in pixels of the image
+    this.keyboard = false; // whether arrow keys move the cursor
+    this.penDown = false; // whether the keyboard's pen is down
     this.pointers = new Pointers(this);
     this.strokes = new Strokes(this, find);
   }
 
-  // Diameter of the brush in the image, at least a pixel.
+  // Diameter of the brush in pixels of the image, at least 1.
   get size() {
     return Math.max(1, this.brush / this.scale);
   }
@@ -38,7 +38,7 @@ export class Board extends View {
     this.mask = mask;
     this.pieces = null;
     this.strokes.forget();
-    this.known = null; // a canvas with a known mask, shown below
+    this.known = null; // canvas with a known mask, displayed below the mask
     this.overlay = new OffscreenCanvas(mask.width, mask.height);
     this.overlayContext = this.overlay.getContext("2d");
     mask.touch(0, 0, mask.width, mask.height);
@@ -106,7 +106,7 @@ export class Board extends View {
     this.draw();
   }
 
-  // One step of undo: what `change` does.
+  // Record the changes by `change` as one undo step.
   step(change) {
     this.mask.begin();
     change();
@@ -137,13 +137,13 @@ export class Board extends View {
     return corners.length > 0;
   }
 
-  // What a click or drag that begins here does to pieces: marks them, or takes away where the first one is marked.
+  // Start a click or drag on pieces: remove pieces if the first piece is marked, otherwise mark pieces.
   valueAt(point) {
     const [x, y] = point.map(Math.floor);
     return this.mask.data[y * this.mask.width + x] ? 0 : 1;
   }
 
-  // All pieces between two points.
+  // Change all pieces between two points.
   markPieces(from, to, value) {
     if (!this.pieces) return;
     const steps = Math.max(1, Math.ceil(Math.hypot(to[0] - from[0], to[1] - from[1])));
@@ -160,7 +160,7 @@ export class Board extends View {
     this.step(() => this.markPieces(point, point, this.valueAt(point)));
   }
 
-  // keys: arrows move a cursor, the space bar lowers and lifts the pen
+  // keyboard: arrow keys move a cursor, the space bar lowers and lifts the pen
 
   moveCursor(dx, dy, far) {
     if (!this.mask || this.readOnly) return;

@@ -1,15 +1,15 @@
-// Buttons and keys, and the tools that they choose.
+// Buttons, keys and selection of tools.
 
 import { Board } from "./canvas.js";
 
 const $ = (id) => document.getElementById(id);
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-const ONCE = ["Enter", "n", "s", " ", ",", "r", "a", "c", "o", "t"]; // not again while the key is held
+const ONCE = ["Enter", "n", "s", " ", ",", "r", "a", "c", "o", "t"]; // keys that do not repeat while they are held
 const FOR_REVIEWS = ["+", "=", "-", "0", "?"];
-const FOR_CORRECTIONS = ["s", ","]; // keys that a reviewer who draws has not
+const FOR_CORRECTIONS = ["s", ","]; // keys that are disabled while a reviewer draws
 
 export class Controls {
-  // page: what the page does, { isOpen, reviewing, save, skip, back, none, reject, correct, others, changed, enable, loadPieces }.
+  // page: functions of the page, { isOpen, reviewing, save, skip, back, none, reject, correct, others, changed, enable, loadPieces }.
   constructor(board, page) {
     this.board = board;
     this.page = page;
@@ -46,14 +46,14 @@ export class Controls {
     const button = document.querySelector(`[data-tool=${tool}]`);
     if (button.hidden || this.board.readOnly) return;
     const { pending } = this.board.strokes;
-    if (pending) return void pending.then(() => this.choose(tool)); // else its region would be lost
+    if (pending) return void pending.then(() => this.choose(tool)); // otherwise, the pending region would be lost
     for (const one of document.querySelectorAll("[data-tool]")) one.setAttribute("aria-pressed", one === button);
     this.board.choose(tool);
     if (tool === "superpixel") this.page.loadPieces();
     this.page.enable();
   }
 
-  // Whether polygons and strokes take away.
+  // Switch polygons and strokes between adding and removing.
   subtract() {
     if ($("subtract").disabled) return;
     this.board.takes = !this.board.takes;
@@ -87,7 +87,7 @@ export class Controls {
     })) {
       $(id).onclick = () => (run(), page.enable());
     }
-    // A button that was clicked gives the keys back to the image; one that was reached by Tab keeps them.
+    // After a click on a button, return the focus to the image. A button that was reached by Tab keeps the focus.
     addEventListener("click", (event) => {
       const button = event.detail && event.target.closest("#tools button, footer button");
       if (button && !document.querySelector("dialog[open]")) this.focus();
@@ -139,7 +139,7 @@ export class Controls {
   }
 }
 
-// Whether a key is one that the button or slider with the focus takes.
+// Return whether the focused button or slider uses a key.
 function isForButton(name) {
   const focused = document.activeElement;
   if (!focused?.matches("button, input")) return false;

@@ -1,15 +1,15 @@
-// Who is here: the key of this browser's person, from the link, from before, or of a new person.
+// Identify the person: the key is in the link or in storage, or a new person joins.
 
 import { call, joining, kept, keyOfAddress, Refused } from "./study.js";
 
-// { key, state }: a key that the study knows, and what it says about its person.
+// Return { key, state }: a key that is valid for the study, and the state of the person.
 export async function enter() {
   const key = keyOfAddress("") ?? (await join());
   try {
     return { key, state: await call("api/state", { key }) };
   } catch (error) {
     if (!(error instanceof Refused && error.status === 401)) throw error;
-    const joined = await join(); // the key was of another study
+    const joined = await join(); // the key belongs to another study
     return { key: joined, state: await call("api/state", { key: joined }) };
   }
 }

@@ -1,7 +1,7 @@
-// A mask of one byte per pixel, 0 or 1, and what can be drawn on it. Nothing here knows of the screen: the pixels that
-// are stored never pass through a canvas, whose content some browsers change when it is read back.
+// A mask with one byte per pixel, 0 or 1, and drawing operations. This file does not use a canvas, because some browsers
+// change the content of a canvas when it is read back.
 
-const MOST_HISTORY = 96 * 1024 * 1024; // bytes of steps that can be undone
+const MOST_HISTORY = 96 * 1024 * 1024; // maximum size of the undo history in bytes
 
 export class Mask {
   constructor(width, height, runs = null) {
@@ -11,11 +11,11 @@ export class Mask {
     this.done = [];
     this.undone = [];
     this.step = null;
-    this.box = null; // of what changed since it was last asked for: [left, top, right, bottom), or null
+    this.box = null; // bounding box of changes since it was last read: [left, top, right, bottom), or null
     if (runs) this.fillRuns(runs);
   }
 
-  // All pixels whose centre is at most half the diameter from the segment, and those that the ends lie in.
+  // Draw all pixels whose centre is at most half the diameter from the segment, and the pixels that contain its ends.
   stroke(x0, y0, x1, y1, diameter, value) {
     const r = diameter / 2;
     const left = Math.max(0, Math.floor(Math.min(x0, x1) - r - 1));
@@ -44,7 +44,7 @@ export class Mask {
     if (x >= 0 && y >= 0 && x < this.width && y < this.height) this.data[y * this.width + x] = value;
   }
 
-  // The pixels whose centre lies inside a polygon [[x, y], ...], by the even-odd rule.
+  // Draw the pixels whose centre is inside a polygon [[x, y], ...], by the even-odd rule.
   polygon(points, value) {
     const ys = points.map((point) => point[1]);
     const top = Math.max(0, Math.floor(Math.min(...ys)));
@@ -66,7 +66,7 @@ export class Mask {
     this.touch(0, top, this.width, bottom);
   }
 
-  // The pixels that have this number in an array of the same size; all of them lie in the box.
+  // Draw the pixels that have this number in an array of the same size. The box contains all of these pixels.
   region(numbers, number, value, [left, top, right, bottom]) {
     for (let y = top; y < bottom; y++) {
       for (let i = y * this.width + left; i < y * this.width + right; i++) if (numbers[i] === number) this.data[i] = value;
@@ -74,7 +74,7 @@ export class Mask {
     this.touch(left, top, right, bottom);
   }
 
-  // What `before`, bytes of the same size, marks, and the ones of runs.
+  // Set the mask to `before` (bytes of the same size) plus the ones of runs.
   fillWith(before, runs) {
     this.data.set(before);
     this.fillRuns(runs, false);
@@ -101,7 +101,7 @@ export class Mask {
     return box;
   }
 
-  // Steps: what happens between begin and commit is undone as one.
+  // Undo steps: all changes between begin and commit are undone together.
   begin() {
     this.step = { before: this.data.slice(), box: null };
   }
@@ -169,7 +169,7 @@ export class Mask {
     return !this.data.includes(1);
   }
 
-  // [zeros, ones, zeros, ...], row by row.
+  // Return the run lengths [zeros, ones, zeros, ...], row by row.
   runs() {
     const found = [];
     let value = 0;
@@ -183,7 +183,7 @@ export class Mask {
     return found;
   }
 
-  // zeros: whether those of the runs are written, too.
+  // zeros: whether to write the zeros of the runs too.
   fillRuns(runs, zeros = true) {
     let at = 0;
     runs.forEach((length, index) => {

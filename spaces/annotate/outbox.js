@@ -1,13 +1,13 @@
-// The answers of an annotator, kept in the browser until the server has confirmed them, and sent again after a lost
-// connection, a restart of the server or of the browser; their id makes sure that each is stored once.
+// The answers of an annotator. The browser stores them until the server has confirmed them, and sends them again after a
+// lost connection or a restart of the server or browser. Each answer has an id, so that it is stored only once.
 
 import { backoff, call, kept, lost, passing, randomId } from "./study.js";
 
 export class Outbox {
-  // confirmed(reply, item), refused(item, text), changed(waiting, why it waits: "" while it does not)
+  // Callbacks: confirmed(reply, item), refused(item, text), changed(number of waiting answers, reason for waiting or "")
   constructor(key, handlers) {
     this.key = key;
-    // Each under a name of its own, so that two tabs do not overwrite each other's.
+    // Each answer has a separate storage name, so that two tabs do not overwrite each other's answers.
     this.name = "outbox:" + key.slice(0, 16) + ":";
     this.items = kept.names(this.name).map((name) => JSON.parse(kept.get(name)));
     this.items.sort((one, other) => one.at - other.at);
@@ -55,7 +55,7 @@ export class Outbox {
             this.timer = setTimeout(() => this.send(), backoff(this.tries++));
             return;
           }
-          this.offline = ""; // this one is refused, and does not hold up those behind it
+          this.offline = ""; // this answer was rejected and must not block the following answers
           this.drop(item);
           this.handlers.refused(item, error.message);
           continue;

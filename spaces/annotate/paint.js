@@ -1,15 +1,15 @@
-// Colours and lines: the mask over the image, the polygon that is being drawn, and the cursor.
+// Painting of the mask, the current polygon, strokes and the cursor.
 
 const COLOUR = [255, 64, 129, 255];
 const EDGE = [255, 255, 255, 255];
-export const KNOWN = [0, 214, 255, 255]; // of a known mask
+export const KNOWN = [0, 214, 255, 255]; // colour of a known mask
 
-// Paint what has changed of a mask on a canvas of its size.
+// Paint the changed part of a mask on a canvas of the same size.
 export function paintMask(mask, context, colour = COLOUR) {
   const box = mask.takeBox();
   if (!box) return;
   const { width, height, data } = mask;
-  // One pixel more on each side, whose edge may have changed.
+  // Include one more pixel on each side, because its edge may have changed.
   const [left, top] = [Math.max(0, box[0] - 1), Math.max(0, box[1] - 1)];
   const [right, bottom] = [Math.min(width, box[2] + 1), Math.min(height, box[3] + 1)];
   const pixels = new ImageData(right - left, bottom - top);
@@ -27,7 +27,7 @@ export function paintMask(mask, context, colour = COLOUR) {
   context.putImageData(pixels, left, top);
 }
 
-// end: where the next corner would be, or null. takes: whether the polygon takes away, which dashes say.
+// end: position of the next corner, or null. takes: whether the polygon removes, which dashes indicate.
 export function paintPolygon(context, scale, corners, end, takes) {
   if (!corners.length) return;
   context.setLineDash(takes ? [6 / scale, 4 / scale] : []);
@@ -48,7 +48,7 @@ export function paintPiece(context, scale, path) {
   outline(context, scale, path);
 }
 
-// strokes: [{ points, add }], green for the region and orange for what is not.
+// strokes: [{ points, add }], green for the region and orange for the background.
 export function paintStrokes(context, scale, strokes) {
   context.lineCap = context.lineJoin = "round";
   for (const { points, add } of strokes) {
@@ -63,7 +63,7 @@ export function paintStrokes(context, scale, strokes) {
   }
 }
 
-// diameter: of the brush, or null.
+// diameter: diameter of the brush, or null.
 export function paintCursor(context, scale, [x, y], diameter, cross) {
   const path = new Path2D();
   if (diameter) path.arc(x, y, Math.max(diameter / 2, 1 / scale), 0, 2 * Math.PI);
@@ -77,7 +77,7 @@ export function paintCursor(context, scale, [x, y], diameter, cross) {
   outline(context, scale, path);
 }
 
-// White on black, to be seen on any image.
+// White on black, so that lines are visible on any image.
 function outline(context, scale, path) {
   for (const [colour, width] of [["rgba(0,0,0,.75)", 3], ["#fff", 1.25]]) {
     context.strokeStyle = colour;

@@ -1,4 +1,4 @@
-// The images of the tasks that come, loaded before they are needed.
+// Preloaded images of the next tasks.
 
 import { call } from "./study.js";
 
@@ -21,7 +21,7 @@ export class Pictures {
     return this.loading.get(task.unit);
   }
 
-  // Load those of the tasks, and forget all others.
+  // Load the images of these tasks, and release all other images.
   keepOnly(tasks) {
     for (const task of tasks) this.get(task);
     const wanted = new Set(tasks.map((task) => task.unit));

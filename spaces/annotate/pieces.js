@@ -1,7 +1,7 @@
-// The pieces of an image: where each of them lies, and its outline.
+// The pieces of an image: position and outline of each piece.
 
 export class Pieces {
-  // numbers: of the piece of each pixel.
+  // numbers: the number of each pixel's piece.
   constructor(numbers, width) {
     this.numbers = numbers;
     this.width = width;
@@ -17,7 +17,7 @@ export class Pieces {
     }
   }
 
-  // The piece at a point of the image, or null.
+  // Return the piece at a point of the image, or null.
   at(point) {
     const [x, y] = point.map(Math.floor);
     return x >= 0 && y >= 0 && x < this.width && y < this.height ? this.numbers[y * this.width + x] : null;

@@ -1,14 +1,14 @@
-// Mouse, pen and fingers on the board: one draws, two fingers move and zoom, a palm beside the pen does nothing.
+// Mouse, pen and touch input: one pointer draws, two fingers move and zoom, and a palm next to the pen is ignored.
 
-const PALM = 1000; // milliseconds after the pen in which a touch is the hand that holds it
+const PALM = 1000; // milliseconds after pen input in which touches are ignored as the palm
 
 export class Pointers {
   constructor(board) {
     this.board = board;
-    this.down = new Map(); // id -> place of what touches the canvas
+    this.down = new Map(); // id -> position of each pointer on the canvas
     this.penSeen = 0;
-    this.last = null; // point of the stroke
-    this.dragged = false; // whether it is the image that moves
+    this.last = null; // last point of the stroke
+    this.dragged = false; // whether the image is being moved
     for (const [kind, handler] of [
       ["pointerdown", this.press],
       ["pointermove", this.move],
@@ -129,7 +129,7 @@ export class Pointers {
   closeByClick(event) {
     event.preventDefault();
     if (this.board.tool !== "polygon" || this.board.readOnly) return;
-    this.board.corners.pop(); // the second of the two clicks
+    this.board.corners.pop(); // the second click of the double click
     this.board.closePolygon();
   }
 

@@ -1,10 +1,10 @@
-// The strokes by which the server finds a region: those since the mask was last changed by other means.
+// The strokes from which the server finds a region: all strokes since the last change by another tool.
 
-const MOST_POINTS = 400; // of all strokes together, as the server takes them
+const MOST_POINTS = 400; // maximum number of points of all strokes together, as on the server
 const PER_STROKE = 40;
 
 export class Strokes {
-  // board: that they are drawn on. find(strokes): the runs of the region, from the server; null without an answer.
+  // board: the board. find(strokes): requests the runs of the region from the server; null without a response.
   constructor(board, find) {
     this.board = board;
     this.find = find;
@@ -13,11 +13,11 @@ export class Strokes {
 
   forget() {
     this.list = [];
-    this.undone = []; // strokes that were taken back, the last one last
-    this.drawing = null; // the stroke that is being drawn
+    this.undone = []; // undone strokes, the last undone stroke last
+    this.drawing = null; // the current stroke
     this.before = null; // the pixels before the first stroke
-    this.asked = (this.asked ?? 0) + 1; // a reply to what was asked before is out of date
-    this.pending = null; // a promise, until the region of the last stroke is there
+    this.asked = (this.asked ?? 0) + 1; // invalidates replies to earlier requests
+    this.pending = null; // promise of the region of the last stroke, or null
   }
 
   begin(point, add) {
@@ -41,7 +41,7 @@ export class Strokes {
     this.ask();
   }
 
-  // Take the last stroke back, with what it has changed; whether there was one.
+  // Undo the last stroke and its changes. Return whether there was a stroke.
   undo() {
     const stroke = this.list.pop();
     if (!stroke) return false;
@@ -52,7 +52,7 @@ export class Strokes {
     return true;
   }
 
-  // Draw the last stroke that was taken back again, unless further steps were undone since; whether there was one.
+  // Redo the last undone stroke, unless other steps were undone since. Return whether there was a stroke.
   redo() {
     const { mask } = this.board;
     if (!this.undone.length || this.undone.at(-1).under !== mask.done.at(-1)) return false;
@@ -60,7 +60,7 @@ export class Strokes {
     if (!this.list.length) this.before = mask.data.slice();
     this.list.push(stroke);
     if (stroke.step) mask.redo();
-    if (stroke.step === undefined) this.ask(); // it was taken back before its region was found
+    if (stroke.step === undefined) this.ask(); // the stroke was undone before its region was found
     return true;
   }
 
@@ -72,7 +72,7 @@ export class Strokes {
     this.pending = pending;
   }
 
-  // Mark the region of the strokes, unless something else was asked in the meantime.
+  // Mark the region of the strokes, unless there was another request in the meantime.
   async fill(asked) {
     const { board, list, before } = this;
     const most = Math.max(1, Math.floor(MOST_POINTS / Math.max(1, list.length)));
@@ -90,7 +90,7 @@ export class Strokes {
   }
 }
 
-// At most so many of the points, evenly, with both ends.
+// Return at most this many of the points, evenly spaced, including both ends.
 function thinned(points, most) {
   if (points.length <= most) return points;
   return Array.from({ length: most }, (_, i) => points[Math.round((i * (points.length - 1)) / Math.max(1, most - 1))]);

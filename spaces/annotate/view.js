@@ -1,7 +1,7 @@
-// Which part of the image is on the screen: fitting, zooming and moving a canvas over `this.mask`, which has its size.
+// The visible part of the image: fit, zoom and move a canvas. `this.mask` has the size of the image.
 
 const MOST_SCALE = 40;
-const EDGE = 60; // so much of the image always stays on the screen
+const EDGE = 60; // pixels of the image that always remain visible
 
 export class View {
   constructor(canvas) {
@@ -31,7 +31,7 @@ export class View {
     this.draw();
   }
 
-  // centre: of the canvas, which stays where it is.
+  // centre: point of the canvas that keeps its position.
   zoom(factor, centre = null) {
     if (!this.mask) return;
     const { width, height } = this.canvas.getBoundingClientRect();
@@ -59,26 +59,26 @@ export class View {
     this.y = Math.min(height - EDGE, Math.max(EDGE - this.mask.height * this.scale, this.y));
   }
 
-  // Move a point of the image to the middle where it is at the edge or outside.
+  // Move a point of the image to the middle of the canvas if it is at the edge or outside.
   follow([x, y]) {
     const { width, height } = this.canvas.getBoundingClientRect();
     const [left, top] = [x * this.scale + this.x, y * this.scale + this.y];
     if (left < 20 || top < 20 || left > width - 20 || top > height - 20) this.pan(width / 2 - left, height / 2 - top);
   }
 
-  // [x, y] of an event on the canvas
+  // Return [x, y] of an event in canvas coordinates.
   place(event) {
     const { left, top } = this.canvas.getBoundingClientRect();
     return [event.clientX - left, event.clientY - top];
   }
 
-  // [x, y] of an event in the image
+  // Return [x, y] of an event in image coordinates.
   point(event) {
     const [x, y] = this.place(event);
     return [(x - this.x) / this.scale, (y - this.y) / this.scale];
   }
 
-  // Paint, once, before the next frame.
+  // Schedule painting once before the next frame.
   draw() {
     if (this.pending) return;
     this.pending = true;

@@ -1,1 +1,1 @@
-"""Assessment: people rate the maps of an image without their names."""
+"""Space for assessments: people rate the maps of an image by anonymous explainers."""

@@ -1,6 +1,6 @@
-"""The assessment page.
+"""Starlette application with the assessment page.
 
-It receives no names of explainers or images: a map is a position in the person's order.
+The page does not receive names of explainers or images. A map is identified by its position in the person's order.
 """
 
 from pathlib import Path
@@ -29,9 +29,9 @@ def create_app(
     """Return the application of a study.
 
     Args:
-        assess: the study.
-        completion: code or link for people who finish (`serving.ending`).
-        introduction: texts that people read and agree to first.
+        assess: The study.
+        completion: Code or link for people who finish (`serving.ending`).
+        introduction: Texts that people read and agree to first.
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def create_app(
     def picture(plain: bool) -> Any:
         def method(person: Person, sent: dict[str, Any]) -> Response:
             if sent.keys() != {"place"}:
-                raise UserError("the address of a picture must be its position")
+                raise UserError("the address of an image must contain its position")
             png = assess.picture(person.name, whole_number(sent["place"]), plain=plain)
             return Response(png, media_type="image/png", headers=SAFE)
 
@@ -71,5 +71,5 @@ def create_app(
 
 
 def main() -> None:
-    """Serve the study configured by the variables of a Space."""
+    """Serve the study that the environment variables of the Space configure."""
     on_a_space.main("assess")

@@ -5,9 +5,9 @@ const $ = (id) => document.getElementById(id);
 const LETTERS = "ABCDE";
 
 let state = null;
-let seen = ""; // the name under which this browser keeps that the instructions were read
-let since = 0; // when the last map was rated, or the image appeared
-let urls = []; // of pictures in memory
+let seen = ""; // storage name under which this browser remembers that the instructions were read
+let since = 0; // time when the last map was rated or the image appeared
+let urls = []; // object URLs of images in memory
 let saving = 0;
 
 const server = new Server("assess", (text) => {
@@ -77,7 +77,7 @@ function card(map, index, url, plain) {
   return section;
 }
 
-// A map beside the image, as large as the window allows.
+// Display a map next to the image, as large as the window allows.
 function enlarge(image, plain) {
   $("large").src = image.src;
   $("large").alt = image.alt;
@@ -176,7 +176,7 @@ function finish() {
   $("finishedTitle").textContent = stopped(state)?.[0] ?? (state.total ? "All done. Thank you!" : "Nothing to do right now");
   $("finishedText").textContent = stopped(state)?.[1] ?? (state.total
     ? "Your answers are stored. You can close this page."
-    : `All images are with other people. What they leave is given out again; come back in ${state.lease}.`);
+    : `All images are assigned to other people. Images that they do not finish become available again. Please come back in ${state.lease}.`);
   showCompletion($("completion"), state.completion);
 }
 

@@ -1,14 +1,14 @@
-"""The leaderboard: the page of a board of results, on a Space or on a laptop (`saliency-bench leaderboard`).
+"""Gradio app of the leaderboard, for a Space or a local machine (`saliency-bench leaderboard`).
 
-`saliency_bench.board.view` makes the page of an address, and `board.js` displays it. On a Space, the board is
-NAMESPACE/results of its owner, or the board in the variable SALIENCY_BENCH_RESULTS.
+`saliency_bench.board.view` generates the page for an address, and `board.js` displays it. On a Space, the board is
+NAMESPACE/results of the Space's owner, or the board in the variable SALIENCY_BENCH_RESULTS.
 """
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio is imported
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # must be set before gradio is imported
 
 import gradio as gr
 from fastapi import HTTPException
@@ -25,11 +25,11 @@ from saliency_bench.spaces.leaderboard.guard import KEPT_FOR, Guard, Uploads
 from saliency_bench.spaces.pages.origins import OwnHosts
 from saliency_bench.spaces.pages.requests import TimedProtocol
 
-# Gradio cannot set uvicorn's protocol, and the default protocol waits without limit for the rest of a request's head.
+# Gradio has no option for uvicorn's protocol, and the default protocol waits forever for an incomplete request head.
 HTTP_PROTOCOLS["auto"] = f"{TimedProtocol.__module__}:{TimedProtocol.__name__}"
 HERE = Path(__file__).parent
 CORE = HERE / "core.yaml"
-FONTS = ("system-ui", "sans-serif")  # fonts of the machine, so that nothing is fetched
+FONTS = ("system-ui", "sans-serif")  # installed fonts, so that no fonts are downloaded
 THEME = gr.themes.Base(font=FONTS, font_mono=("ui-monospace", "monospace"))
 
 
@@ -41,12 +41,12 @@ def build(live: Live) -> gr.Blocks:
         return live.page.show(query)
 
     def export_rows(request: object) -> dict[str, str]:
-        """Return a file of rows. `request` is {"kind", "query", "address"}: gradio passes on a single argument."""
+        """Export rows as a file. `request` is {"kind", "query", "address"}, because gradio passes a single argument."""
         fields = request if isinstance(request, dict) else {}
         try:
             return live.page.export(fields.get("kind"), fields.get("query"), fields.get("address"))
         except UserError as error:
-            raise HTTPException(400, str(error)) from error  # gradio would answer 500 to any other error
+            raise HTTPException(400, str(error)) from error  # gradio would respond to any other error with 500
 
     title, cleaning = f"Leaderboard of {live.page.archive.name}", (KEPT_FOR // 6, KEPT_FOR)
     with gr.Blocks(title=title, analytics_enabled=False, delete_cache=cleaning) as demo:
@@ -61,7 +61,7 @@ def build(live: Live) -> gr.Blocks:
 
 
 def _board(live: Live, functions: list[Callable]) -> None:
-    """Add the page, with functions that its script calls."""
+    """Add the page and the functions that its script calls."""
     gr.HTML(
         _frame(live), js_on_load=(HERE / "board.js").read_text(encoding="utf-8"),
         server_functions=functions, apply_default_css=False, elem_id="board",
@@ -69,7 +69,7 @@ def _board(live: Live, functions: list[Callable]) -> None:
 
 
 def _frame(live: Live) -> str:
-    """Return the HTML of the first page; the script then replaces its parts by name for the browser's address."""
+    """Return the HTML of the initial page. The script then replaces its parts according to the browser's address."""
     first = live.page.show("")
     return (
         '<div class="lb"><h1>Saliency maps you can trust</h1>'
@@ -83,12 +83,12 @@ def launch(live: Live, **options: object) -> None:
     """Serve until stopped.
 
     Args:
-        live: the board.
-        **options: further options of gradio's `launch`.
+        live: The board.
+        **options: Options of gradio's `launch`.
     """
     css = (HERE / "board.css").read_text(encoding="utf-8")
     demo = build(live)
-    demo.space_id = None  # otherwise gradio's page fetches a header and its fonts from other hosts
+    demo.space_id = None  # otherwise gradio's page loads a header and fonts from other hosts
     uploads = Uploads(Path(get_upload_folder())) if submission.is_possible() else None
     calls = {number: len(function.inputs) for number, function in demo.fns.items() if function.fn is not None}
     components = {number for number, block in demo.blocks.items() if getattr(block, "server_fns", None)}

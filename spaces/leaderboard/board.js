@@ -1,9 +1,10 @@
-// The address is the state: every link and form makes an address, the server turns it into HTML, and this puts it in place.
+// The address contains the state of the page. Links and forms change the address, the server generates the HTML for it,
+// and this script inserts the HTML into the page.
 const part = (name) => element.querySelector(`[data-part="${name}"]`);
 let latest = 0;
 
 function kept() {
-  // What the address says that is not ours, such as Gradio's theme.
+  // Parameters of the address that belong to Gradio, such as the theme.
   return [...new URLSearchParams(location.search)].filter(([name]) => name.startsWith('__'));
 }
 
@@ -11,7 +12,7 @@ function remember(query, push) {
   const own = new URLSearchParams([...new URLSearchParams(query), ...kept()]).toString();
   const address = location.pathname + (own ? `?${own}` : '');
   history[push ? 'pushState' : 'replaceState']({}, '', address);
-  // A Space is a frame in the Hub's page, which shows the address.
+  // A Space is displayed in a frame of the Hub's page, which shows the address.
   if (window.parent !== window) window.parent.postMessage({ queryString: query }, '*');
 }
 
@@ -48,7 +49,7 @@ async function show(query, { push = true, typing = false, focus = '' } = {}) {
 }
 
 function refreshMenus(html) {
-  // What can be chosen follows from the other filters; the form itself stays, so that typing is not interrupted.
+  // The choices depend on the other filters. The form is kept, so that typing is not interrupted.
   const fresh = document.createElement('template');
   fresh.innerHTML = html;
   const active = document.activeElement;

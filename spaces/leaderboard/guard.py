@@ -1,8 +1,8 @@
-"""Check requests to the leaderboard before Gradio reads them: who may upload, how much, and from which page.
+"""Check requests to the leaderboard before Gradio reads them: permission to upload, size, and origin.
 
-Gradio itself stores every upload as long as it runs, reads bodies of any size, and prints a traceback for every
-malformed call. `Guard` is an ASGI middleware that runs after Gradio's own middleware, so it knows who is signed in. It
-answers refused requests in one line.
+Gradio stores every upload until it stops, reads bodies of any size, and prints a traceback for every malformed call.
+`Guard` is an ASGI middleware that runs after Gradio's middleware, so the signed-in account is known. The response to a
+rejected request is a single line.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from saliency_bench.board.view.received import MOST_PACKED
 from saliency_bench.spaces.pages.origins import is_own_origin
 from saliency_bench.spaces.pages.requests import PART
 
-LARGEST = 1_000_000  # bytes of a request that uploads nothing
-LARGEST_OF_ALL = 2**25  # bytes of all such requests together, which are held in memory
-LARGEST_UPLOAD = MOST_PACKED + 10_000  # bytes of an upload: an archive and what a browser puts around it
-# The ends of the paths of requests: uploads, calls by buttons, calls by the page's script, and all that a page sends.
+LARGEST = 1_000_000  # maximum size in bytes of a request that is not an upload
+LARGEST_OF_ALL = 2**25  # maximum size in bytes of all such requests together, which are held in memory
+LARGEST_UPLOAD = MOST_PACKED + 10_000  # maximum size in bytes of an upload: an archive plus the multipart encoding
+# Last parts of request paths: uploads, calls by buttons, calls by the page's script, and all requests with data.
 UPLOAD, CALL, SCRIPT = "/upload", "/queue/join", "/component_server"
 SENDING = (UPLOAD, CALL, SCRIPT, "/reset", "/cancel")
 READING = ("GET", "HEAD", "OPTIONS")
-KEPT_FOR = 3600  # seconds that an upload is kept
+KEPT_FOR = 3600  # seconds after which an upload is deleted
 
 
 class RefusedError(Exception):
-    """A request that is refused.
+    """Raised to reject a request.
 
     Args:
-        status: status code of the answer.
-        line: text of the answer.
+        status: Status code of the response.
+        line: Text of the response.
     """
 
     def __init__(self, status: int, line: str):
@@ -52,15 +52,15 @@ class RefusedError(Exception):
 class Uploads:
     """Limits on the uploads in a folder.
 
-    Files older than `kept_for` seconds are removed when a new upload comes, including those of broken uploads.
+    Files older than `kept_for` seconds are deleted when a new upload starts, including files of aborted uploads.
 
     Attributes:
-        folder: gradio's folder for uploads.
-        total: bytes of all accounts.
-        each: bytes of an account within `kept_for` seconds.
-        often: uploads of an account within `kept_for` seconds.
-        kept_for: seconds that a file is kept.
-        clock: seconds since 1970.
+        folder: Gradio's folder for uploads.
+        total: Maximum number of bytes of all accounts.
+        each: Maximum number of bytes per account within `kept_for` seconds.
+        often: Maximum number of uploads per account within `kept_for` seconds.
+        kept_for: Seconds after which a file is deleted.
+        clock: Function that returns the Unix time in seconds.
     """
 
     folder: Path
@@ -75,7 +75,7 @@ class Uploads:
 
     @contextmanager
     def room(self, account: str, size: int) -> Iterator[None]:
-        """Reserve room for a request of up to `size` bytes while it is read; raise RefusedError if there is none."""
+        """Reserve space for a request of up to `size` bytes while it is read. Raise RefusedError if there is none."""
         now = self.clock()
         with self._lock:
             stored = self.sweep()
@@ -86,9 +86,9 @@ class Uploads:
             }
             uploads = self._seen.get(account, deque())
             if len(uploads) >= self.often or sum(bytes_ for _, bytes_ in uploads) + size > self.each:
-                raise RefusedError(429, f"{account} has uploaded too much within an hour; come back later")
+                raise RefusedError(429, f"{account} has uploaded too much within an hour; try again later")
             if stored + self._coming + size > self.total:
-                raise RefusedError(503, "too much is being uploaded at the moment; come back later")
+                raise RefusedError(503, "too much is being uploaded at the moment; try again later")
             self._seen.setdefault(account, uploads).append((now, size))
             self._coming += size
         try:
@@ -98,35 +98,35 @@ class Uploads:
                 self._coming -= size
 
     def sweep(self) -> int:
-        """Remove old files, and return the bytes of the others."""
+        """Delete old files, and return the total size of the other files in bytes."""
         stored, now = 0, self.clock()
         for parent, folders, files in os.walk(self.folder, topdown=False):
             for name in files:
                 path = Path(parent, name)
                 try:
                     about = path.lstat()
-                    if abs(about.st_mtime - now) > self.kept_for:  # also if the clock was set back since
+                    if abs(about.st_mtime - now) > self.kept_for:  # abs, because the clock may have been set back
                         path.unlink()
                     else:
                         stored += about.st_size
-                except OSError:  # gone in the meantime
+                except OSError:  # deleted in the meantime
                     continue
             for name in folders:
                 try:
                     Path(parent, name).rmdir()
-                except OSError:  # holds something
+                except OSError:  # not empty
                     continue
         return stored
 
 
 class Guard:
-    """Middleware that refuses requests which the page itself does not send.
+    """Middleware that rejects requests which the page would not send.
 
     Args:
-        app: app that receives all other requests.
-        uploads: bounds on uploads; None if nothing is uploaded, as on a laptop.
-        calls: {number of a function that a button calls: how many arguments it takes}.
-        components: numbers of the components whose functions the page's script calls.
+        app: App that handles all other requests.
+        uploads: Limits on uploads, or None if uploads are not possible, as on a local machine.
+        calls: {number of a function that a button calls: number of its arguments}.
+        components: Numbers of the components whose functions the page's script calls.
     """
 
     def __init__(
@@ -134,23 +134,23 @@ class Guard:
         components: Collection[int] = (),
     ):  # fmt: skip
         self.app, self.uploads, self.calls, self.components = app, uploads, calls or {}, components
-        self._bytes = 0  # of all requests in memory
+        self._bytes = 0  # total size of all requests in memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
+        """Reject a request or pass it on."""
         if scope["type"] != "http" or scope["method"] in READING:
             try:
                 await self.app(scope, receive, send)
             except RuntimeError as error:
                 if not isinstance(error.__cause__, HTTPException):
                     raise
-                # Gradio refuses a stream of an unknown page only after it has started: 5 kB of traceback per request.
+                # Gradio rejects a stream of an unknown page only after its start, with 5 kB of traceback per request.
                 await send({"type": "http.response.body", "body": b""})
             return
         headers, path = Headers(scope=scope), scope["path"].rstrip("/")
         try:
             if not is_own_origin(headers):
-                raise RefusedError(403, "the page of another site may not send anything here")
+                raise RefusedError(403, "pages of other sites may not send requests to this page")
             is_form = headers.get("content-type", "").lower().startswith("multipart/")
             if is_form or path.endswith(UPLOAD):
                 await self._upload(scope, headers, receive, send)
@@ -159,7 +159,7 @@ class Guard:
             else:
                 checks = {CALL: self._is_call, SCRIPT: self._is_script_call}
                 is_valid = next((check for end, check in checks.items() if path.endswith(end)), None)
-                # Gradio itself would print a traceback for a call with too few arguments or of a missing function.
+                # Gradio would print a traceback for a call with too few arguments or to a missing function.
                 with self._reading(receive) as limited:
                     receive = await _checked(headers, limited, is_valid) if is_valid else limited
                     await _bounded(self.app, scope, headers, LARGEST, receive, send)
@@ -168,15 +168,15 @@ class Guard:
 
     @contextmanager
     def _reading(self, receive: Receive) -> Iterator[Receive]:
-        """Give a `receive` that counts the bytes of all requests together until their answers are sent.
+        """Yield a `receive` that counts the bytes of all requests until their responses are sent.
 
-        It raises RefusedError if these are too many, or if the client sends nothing for too long.
+        It raises RefusedError if the total is too large, or if the client sends nothing for too long.
         """
         read, is_whole = 0, False
 
         async def limited() -> Message:
             nonlocal read, is_whole
-            if is_whole:  # what comes next is the end of the connection, for which an application may wait
+            if is_whole:  # the next message is the end of the connection, which has no time limit
                 return await receive()
             try:
                 async with asyncio.timeout(PART):
@@ -195,11 +195,11 @@ class Guard:
             self._bytes -= read
 
     async def _upload(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        """Pass on an upload of a signed-in account, within the limits."""
+        """Pass on an upload of a signed-in account if it is within the limits."""
         if self.uploads is None:
             raise RefusedError(403, "this page accepts no uploads")
         if not scope["path"].rstrip("/").endswith(UPLOAD):
-            raise RefusedError(415, "this page accepts no files here")
+            raise RefusedError(415, "this address accepts no files")
         account = account_of(scope)
         if account is None:
             raise RefusedError(403, "sign in first")
@@ -209,7 +209,7 @@ class Guard:
             await _bounded(self.app, scope, headers, size, receive, send)
 
     def _is_call(self, sent: dict) -> bool:
-        """Return whether a body calls a button's function with as many arguments as it takes."""
+        """Return whether a body calls a button's function with the correct number of arguments."""
         return len(sent["data"]) == self.calls[sent["fn_index"]]
 
     def _is_script_call(self, sent: dict) -> bool:
@@ -218,7 +218,7 @@ class Guard:
 
 
 async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict], bool]) -> Receive:
-    """Read a whole body, and return a `receive` that replays it. Raise RefusedError unless it is valid JSON."""
+    """Read a whole body, and return a `receive` that replays it. Raise RefusedError if the body is not valid."""
     _check_size(_stated(headers) or 0, LARGEST)
     messages, body = [await receive()], bytearray()
     while messages[-1]["type"] == "http.request":
@@ -231,7 +231,7 @@ async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict]
     except (ValueError, RecursionError, TypeError, KeyError):
         is_call = False
     if not is_call:
-        raise RefusedError(400, "this is not a call of a function of this page")
+        raise RefusedError(400, "the request does not call a function of this page")
     stored = iter(messages)
 
     async def again() -> Message:
@@ -242,7 +242,7 @@ async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict]
 
 
 def account_of(scope: Scope) -> str | None:
-    """Return the account that is signed in, by the signed cookie of Gradio's sign-in, or None."""
+    """Return the signed-in account from the signed cookie of Gradio, or None."""
     signed = scope.get("session", {}).get("oauth_info") or {}
     if (signed.get("expires_at") or 0) < time():
         return None
@@ -250,7 +250,7 @@ def account_of(scope: Scope) -> str | None:
 
 
 def _stated(headers: Headers) -> int | None:
-    """Return the length that a request states, or None. Raise RefusedError if it is not a number."""
+    """Return the Content-Length of a request, or None. Raise RefusedError if it is not a number."""
     text = headers.get("content-length")
     if text is None:
         return None
@@ -260,19 +260,19 @@ def _stated(headers: Headers) -> int | None:
 
 
 def _check_size(size: int, most: int) -> int:
-    """Return a size. Raise RefusedError if it is larger than `most`."""
+    """Return a size. Raise RefusedError if the size is larger than `most`."""
     if size > most:
         raise RefusedError(413, f"the request has more than {most:,} bytes")
     return size
 
 
 async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, receive: Receive, send: Send) -> None:
-    """Pass on a request, but read at most `most` bytes, whatever it states. Raise RefusedError for more."""
+    """Pass on a request, reading at most `most` bytes regardless of its Content-Length. Raise RefusedError for more."""
     _check_size(_stated(headers) or 0, most)
     read, is_started = 0, False
 
     async def counted() -> Message:
-        """Return the next message, or raise if there were too many bytes."""
+        """Return the next message. Raise RefusedError if there were too many bytes."""
         nonlocal read
         message = await receive()
         read += len(message.get("body", b""))
@@ -280,7 +280,7 @@ async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, rece
         return message
 
     async def answered(message: Message) -> None:
-        """Send an answer, unless it is the application's answer to a truncated body."""
+        """Send a response, unless it is the application's response to a truncated body."""
         nonlocal is_started
         if read <= most or is_started:
             is_started = True

@@ -1,4 +1,4 @@
-"""The leaderboard's tab for submitting a run, for people signed in with the Hub."""
+"""The leaderboard's tab for submitting a run, for users who are signed in with the Hub."""
 
 import os
 from pathlib import Path
@@ -16,15 +16,15 @@ from saliency_bench.spaces.leaderboard.unfolded import Folders, remove
 
 SIGN_IN = ("SPACE_ID", "OAUTH_CLIENT_ID", "OAUTH_CLIENT_SECRET", "OAUTH_SCOPES", "OPENID_PROVIDER_URL")
 ABOUT = f"""<div class="lb"><h2>Submit a run</h2>
-<p class="lb-lead">Sign in, upload the folder of a finished run as a .zip (at most {MOST_PACKED // 10**6} MB; of it
-<code>summary.json</code>, <code>run.json</code>, <code>timings.json</code>, <code>records.parquet</code> and, if you
-ask for it, the maps in <code>{PUBLISHED}</code> are read), look at what would be added, and send it as a pull request
-in your name. By sending it you publish the results under CC-BY-4.0. The same from a terminal:
-<code>saliency-bench submit RUN</code>.</p></div>"""
+<p class="lb-lead">Sign in, upload the folder of a finished run as a .zip, check the preview, and send it as a pull
+request in your name. By sending a run, you publish the results under CC-BY-4.0. The archive may have at most
+{MOST_PACKED // 10**6} MB. Only <code>summary.json</code>, <code>run.json</code>, <code>timings.json</code>,
+<code>records.parquet</code> and, if selected, the maps in <code>{PUBLISHED}</code> are read. You can also submit from a
+terminal with <code>saliency-bench submit RUN</code>.</p></div>"""
 
 
 def is_possible() -> bool:
-    """Return whether people can sign in here: on a Space whose card says `hf_oauth: true`."""
+    """Return whether users can sign in, that is, on a Space with `hf_oauth: true` in its card."""
     return os.environ.get("SYSTEM") == "spaces" and all(os.environ.get(name) for name in SIGN_IN)
 
 
@@ -38,8 +38,8 @@ def tab(live: Live) -> None:
     ):  # fmt: skip
         """Unpack and check a run.
 
-        Return a preview, the folder of the run, and the button that sends it. `previous` is the folder of the run that
-        this page checked before, for which gradio calls no `delete_callback`.
+        Return a preview, the folder of the run, and the button for sending the run. `previous` is the folder of the
+        previously checked run, for which gradio does not call `delete_callback`.
         """
         folder = None
         remove(previous)
@@ -47,7 +47,7 @@ def tab(live: Live) -> None:
             if profile is None or token is None:
                 raise UserError("sign in first")
             if archive is None:
-                raise UserError("choose a .zip of the folder of a run first")
+                raise UserError("select a .zip of the folder of a run first")
             limits.count(profile.username)
             folder = folders.make(profile.username)
             unfold(Path(archive), Path(folder), maps)
@@ -58,16 +58,18 @@ def tab(live: Live) -> None:
         return preview(proposed=proposed), folder, gr.Button(interactive=not proposed.nothing)
 
     def send(folder: str | None, note: str, link: str, profile: gr.OAuthProfile | None, token: gr.OAuthToken | None):
-        """Send the checked run. Return the result, no folder, and a disabled button."""
+        """Send the checked run. Return the result, None as folder, and a disabled button."""
         try:
             if profile is None or token is None or folder is None:
                 raise UserError("sign in and check a run first")
             if not Path(folder).is_dir():
-                raise UserError("the checked run was removed; check it again")
+                raise UserError("the checked run has expired; check the run again")
             proposed = _proposed(live, folder, note, link, token)
             limits.check_pulls(proposed.submission.result.submitter, proposed.repo, proposed.api)
             address = proposed.publish() or proposed.pending
-            shown = preview(sent=address) if address else preview(problem="the board already has all of it")
+            shown = (
+                preview(sent=address) if address else preview(problem="the board already contains all of these results")
+            )
         except UserError as error:
             shown = preview(problem=str(error))
         remove(folder)
@@ -76,7 +78,7 @@ def tab(live: Live) -> None:
     gr.HTML(ABOUT)
     gr.LoginButton("Sign in with the Hub")
     archive = gr.File(label="Folder of a run, as .zip", file_types=[".zip"], type="filepath")
-    maps = gr.Checkbox(label="Also publish the maps", info=f"the maps in {PUBLISHED}/, which submit --with-maps writes")
+    maps = gr.Checkbox(label="Also publish the maps", info=f"the maps in {PUBLISHED}/, written by submit --with-maps")
     note = gr.Textbox(label="Note for readers (optional)", max_length=500)
     link = gr.Textbox(label="Code or paper of your own method (optional)", max_length=500, placeholder="https://")
     folder = gr.State(None, time_to_live=KEPT_FOR, delete_callback=remove)

@@ -1,4 +1,4 @@
-"""Folders of unpacked runs, between the check of an upload and its pull request."""
+"""Temporary folders of unpacked runs, used between the check of an upload and its pull request."""
 
 import shutil
 import tempfile
@@ -9,11 +9,11 @@ from threading import Lock
 from time import time
 
 PREFIX = "saliency-bench-upload-"
-MOST = 3  # folders per account, one per browser tab
+MOST = 3  # maximum number of folders per account, one per browser tab
 
 
 class Folders:
-    """The newest folders of each account; older folders, and folders of a killed server, are removed."""
+    """The newest folders of each account. Older folders, and folders of a killed server, are deleted."""
 
     def __init__(self, kept_for: float):
         self.kept_for = kept_for
@@ -22,7 +22,7 @@ class Folders:
         self.sweep()
 
     def make(self, account: str) -> str:
-        """Return a new empty folder; the account loses its oldest if it has more than `MOST`."""
+        """Create an empty folder and return it. If the account has more than `MOST` folders, delete the oldest."""
         self.sweep()
         folder = mkdtemp(prefix=PREFIX)
         with self._lock:
@@ -38,17 +38,19 @@ class Folders:
         return folder
 
     def sweep(self) -> None:
-        """Remove old folders."""
+        """Delete old folders."""
         for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             try:
-                is_old = abs(path.stat().st_mtime - time()) > self.kept_for  # also if the clock was set back since
-            except OSError:  # gone in the meantime
+                is_old = (
+                    abs(path.stat().st_mtime - time()) > self.kept_for
+                )  # abs, because the clock may have been set back
+            except OSError:  # deleted in the meantime
                 continue
             if is_old:
                 remove(str(path))
 
 
 def remove(folder: str | None) -> None:
-    """Remove a folder, but only if `Folders` has made it."""
+    """Delete a folder if it was created by `Folders`."""
     if folder and Path(folder).name.startswith(PREFIX) and Path(folder).parent == Path(tempfile.gettempdir()):
         shutil.rmtree(folder, ignore_errors=True)

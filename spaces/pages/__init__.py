@@ -1,1 +1,1 @@
-"""Shared by the pages of studies: serving and appearance."""
+"""Shared code of the pages of studies: server, scripts and styles."""

@@ -1,23 +1,23 @@
-// What people read before they begin: the consent that they are asked for, and the instructions of the owner.
-// The server has made the HTML of a Markdown file, without any HTML of the file.
+// Texts that people read before they begin: the consent and the owner's instructions.
+// The server generates the HTML from a Markdown file. Raw HTML in the file is escaped.
 
-let asking = null; // a question that is on the screen
+let asking = null; // the promise of the consent dialog that is open
 
-// The id of the consent, once whoever sits here has agreed to it.
+// Ask for consent. The promise resolves to the id of the consent when the person has agreed.
 export function askConsent(consent) {
   asking ??= new Promise((agreed) => {
     const dialog = document.createElement("dialog");
     dialog.id = "consentDialog";
     dialog.setAttribute("aria-label", "Consent");
     const text = textOf(consent);
-    text.tabIndex = 0; // scrolled by keys, and read first
+    text.tabIndex = 0; // focusable, so that keys scroll the text and screen readers start with it
     const menu = document.createElement("menu");
     menu.append(
       button("decline", "I do not agree", () => decline(dialog)),
       button("agree", "I agree", () => (dialog.remove(), (asking = null), agreed(consent.id)), "primary"),
     );
     dialog.append(text, menu);
-    dialog.addEventListener("cancel", (event) => event.preventDefault()); // Esc is no answer
+    dialog.addEventListener("cancel", (event) => event.preventDefault()); // Esc must not close the dialog
     dialog.addEventListener("close", () => dialog.isConnected && dialog.showModal());
     document.body.append(dialog);
     dialog.showModal();
@@ -29,7 +29,7 @@ export function askConsent(consent) {
 function decline(dialog) {
   const before = [...dialog.childNodes];
   const words = document.createElement("p");
-  words.textContent = "You do not take part, and nothing new about you is stored. You can close this page.";
+  words.textContent = "You are not taking part, and no new data about you is stored. You can close this page.";
   const again = document.createElement("menu");
   again.append(button("reread", "Read it again", () => dialog.replaceChildren(...before)));
   dialog.replaceChildren(words, again);
@@ -49,8 +49,8 @@ function textOf(text) {
   return made;
 }
 
-// Puts the owner's instructions, where there are any, in the place of those of the page, and what was agreed to below.
-// Returns the name under which a browser keeps that these instructions were read.
+// Replace the page's instructions by the owner's instructions, if there are any, and add the consent below.
+// Return the storage name under which the browser remembers that these instructions were read.
 export function placeInstructions(prefix, { instructions, consent }) {
   const place = document.getElementById("instructions");
   if (instructions) place.replaceChildren(textOf(instructions));

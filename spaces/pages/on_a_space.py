@@ -1,10 +1,10 @@
-"""The page of a study on a Space: the command line defined by the variables of the Space.
+"""Serve a study on a Space, with a command line that is defined by environment variables.
 
-STUDY_DATASET   annotate: the dataset; else: location of the run's dataset, if it has moved
-STUDY_RUN       assess, peekaboom: OWNER/NAME of a dataset repository that holds the folder of a run
-STUDY_REPO      OWNER/NAME of the private dataset repository that keeps the answers
+STUDY_DATASET   annotate: the dataset; otherwise: location of the run's dataset, if it has moved
+STUDY_RUN       assess, peekaboom: OWNER/NAME of a dataset repository with the folder of a run
+STUDY_REPO      OWNER/NAME of the private dataset repository for the answers
 STUDY_STORE     instead of STUDY_REPO: the URL of a PostgreSQL database
-STUDY_OPTIONS   further options of the command, such as --annotators 5
+STUDY_OPTIONS   additional options of the command, such as --annotators 5
 """
 
 import os
@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from saliency_bench.errors import UserError
 from saliency_bench.utils.messages import show
 
-PORT = "7860"  # port on which a Space expects the page; other hosts set another port in the variable PORT
+PORT = "7860"  # port that Spaces use; other hosts can set the variable PORT
 
 
 def main(kind: str) -> None:
-    """Serve a study. If a variable is missing, exit with 2 and one line, which the Space shows."""
+    """Serve a study. If a variable is missing, exit with status 2 and a message, which the Space displays."""
     from saliency_bench.cli import main as command
 
     try:
@@ -31,16 +31,16 @@ def main(kind: str) -> None:
 
 
 def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
-    """Return the words after `saliency-bench`.
+    """Return the command-line arguments of `saliency-bench`.
 
     Raises:
-        UserError: A variable is missing or unusable.
+        UserError: A variable is missing or invalid.
     """
     given = {name: value.strip() for name, value in variables.items() if name.startswith("STUDY_") and value.strip()}
     if kind == "annotate":
         line = [kind, "--dataset", _needed(given, "STUDY_DATASET", "the dataset to annotate, as OWNER/NAME")]
     else:
-        run = _needed(given, "STUDY_RUN", "a dataset repository that holds the folder of a run, as OWNER/NAME")
+        run = _needed(given, "STUDY_RUN", "a dataset repository with the folder of a run, as OWNER/NAME")
         line = [kind, "serve", f"hub:{run.removeprefix('hub:')}"]
         line += ["--dataset", given["STUDY_DATASET"]] if "STUDY_DATASET" in given else []
     if "STUDY_STORE" in given:
@@ -56,7 +56,7 @@ def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
 
 
 def _needed(given: Mapping[str, str], name: str, meaning: str) -> str:
-    """Return a variable; raise UserError if it is not set."""
+    """Return the value of a variable. Raise UserError if it is not set."""
     if name not in given:
         raise UserError(f"set the variable {name} in the settings of this Space: {meaning}")
     return given[name]

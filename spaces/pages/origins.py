@@ -1,8 +1,8 @@
-"""Accept only requests from our own pages: refuse other sites, and foreign names that resolve to this machine.
+"""Accept only requests from the server's own pages: reject other sites, and other names that resolve to this machine.
 
-A proxy in front of a server may forward another Host than the browser sent; the environment variable SPACE_HOST, set by
-the Hub, then holds the public one (several separated by commas). X-Forwarded-Host is ignored, because foreign scripts
-can send it.
+A proxy in front of a server may forward a different Host than the browser sent. The environment variable SPACE_HOST,
+set by the Hub, then contains the public host (or several, separated by commas). X-Forwarded-Host is ignored, because
+scripts of other sites can set it.
 """
 
 import os
@@ -18,14 +18,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def is_own_origin(headers: Mapping[str, str]) -> bool:
-    """Return whether a request states no origin, or the origin of its own host."""
+    """Return whether a request has no Origin header, or the origin of the requested host."""
     if (origin := headers.get("origin")) is None:
         return True
     return _netloc(origin) in {name.lower() for name in (headers.get("host", ""), *_public()) if name}
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a server at this address."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -33,33 +33,33 @@ def is_loopback(host: str) -> bool:
 
 
 class OwnOrigins:
-    """Middleware that refuses requests from pages of other sites."""
+    """Middleware that rejects requests from pages of other sites."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer requests from pages of other sites with 403."""
+        """Respond to requests from pages of other sites with 403."""
         if scope["type"] == "http" and not is_own_origin(Headers(scope=scope)):
-            refused = JSONResponse({"error": "the page of another site may not send anything here"}, 403)
+            refused = JSONResponse({"error": "pages of other sites may not send requests to this page"}, 403)
             await refused(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
 
 class OwnHosts:
-    """Middleware of a server at `host`: on loopback, only accept names of this machine and public names.
+    """Middleware for a server at `host`: on loopback, accept only requests to names of this machine and public names.
 
-    Otherwise a page of another site could read everything once its name resolves to this machine (DNS rebinding).
+    Otherwise, a page of another site could read all data if its name resolves to this machine (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp, host: str):
         self.app, self.is_checked = app, is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer requests to another name with 421."""
+        """Respond to requests to other names with 421."""
         if scope["type"] == "http" and self.is_checked and not _is_here(Headers(scope=scope).get("host", "")):
-            refused = JSONResponse({"error": "this server is not known by this name"}, 421)
+            refused = JSONResponse({"error": "this server does not accept requests to this host name"}, 421)
             await refused(scope, receive, send)
         else:
             await self.app(scope, receive, send)
@@ -74,7 +74,7 @@ def _is_here(host: str) -> bool:
 
 
 def _public() -> list[str]:
-    """Return the addresses under which this machine can be reached."""
+    """Return the public addresses of this machine."""
     return [name.strip() for name in os.environ.get("SPACE_HOST", "").split(",") if name.strip()]
 
 

@@ -1,11 +1,11 @@
-// The page of the owner: what a study has, and what its owner does.
+// The owner's page: state of a study and actions of its owner.
 
 import { backoff, call, keyOfAddress, randomId, Refused } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const key = keyOfAddress("owner-");
-const EVERY = 15000; // milliseconds between two looks
-const MOST = 100; // images in the table
+const EVERY = 15000; // milliseconds between two updates
+const MOST = 100; // maximum number of images in the table
 let state = null;
 let timer = 0;
 
@@ -31,7 +31,7 @@ function button(text, run, label = text) {
   return made;
 }
 
-// rows: of texts or elements.
+// rows: arrays of texts or elements.
 function table(place, header, rows) {
   const head = element("tr");
   head.append(...header.map((text) => Object.assign(element("th", text), { scope: "col" })));
@@ -39,7 +39,7 @@ function table(place, header, rows) {
     const row = element("tr");
     row.append(...cells.map((cell, column) => {
       const made = element("td");
-      made.dataset.name = header[column]; // said beside the cell where the screen is too narrow for columns
+      made.dataset.name = header[column]; // displayed next to the cell if the screen is too narrow for columns
       made.append(cell);
       return made;
     }));
@@ -51,7 +51,7 @@ function table(place, header, rows) {
 function marks(row) {
   const made = element("span");
   made.append(...row.marks.map((text) => element("span", text, "mark")));
-  if (row.excluded !== null && row.excluded !== undefined) made.append(element("span", "left out", "mark out"));
+  if (row.excluded !== null && row.excluded !== undefined) made.append(element("span", "excluded", "mark out"));
   return made;
 }
 
@@ -62,14 +62,14 @@ function show(found) {
   $("state").textContent = state.status;
   $("state").dataset.state = state.status;
   $("pause").hidden = state.status === "closed";
-  $("pause").textContent = state.status === "paused" ? "Go on" : "Pause";
+  $("pause").textContent = state.status === "paused" ? "Resume" : "Pause";
   $("close").hidden = false;
-  $("close").textContent = state.status === "closed" ? "Open again" : "Close…";
+  $("close").textContent = state.status === "closed" ? "Reopen" : "Close…";
   $("board").hidden = false;
   $("amount").textContent = `${number(state.done)} of ${number(state.wanted)} answers (${number((100 * state.done) / Math.max(1, state.wanted))} %)`;
   $("bar").max = Math.max(1, state.wanted);
   $("bar").value = state.done;
-  const left = state["days left"] === null ? "" : `; at this speed ${number(state["days left"], 1)} days are left`;
+  const left = state["days left"] === null ? "" : `; at this speed, ${number(state["days left"], 1)} days remain`;
   $("speed").textContent = `${number(state["last day"])} in the last 24 hours${left}`;
   showDays();
   showPeople();
@@ -106,17 +106,17 @@ function showPeople() {
     ...(agrees ? [person.agreement === null ? "–" : `${number(person.agreement, 2)} (${person.shared})`] : []),
     number(person.open), ago(person.last),
     person.excluded === null
-      ? button("Leave out…", () => ask("exclude", person.person), `Leave out ${person.person}`)
-      : button("Take in", () => act("include", person.person), `Take in ${person.person}`),
+      ? button("Exclude…", () => ask("exclude", person.person), `Exclude ${person.person}`)
+      : button("Readmit", () => act("include", person.person), `Readmit ${person.person}`),
   ]));
-  if (!state.people.length) $("people").append(element("caption", "Nobody has come yet."));
+  if (!state.people.length) $("people").append(element("caption", "Nobody has joined yet."));
 }
 
 function showImages() {
   const images = state.images ?? [];
   $("imagesSection").hidden = !images.length;
   const again = images.filter((image) => image.marks.length).length;
-  $("imagesText").textContent = `${number(images.length)} with an answer, ${number(again)} to look at again` +
+  $("imagesText").textContent = `${number(images.length)} with an answer, ${number(again)} to check` +
     (images.length > MOST ? `; the first ${MOST} are shown.` : ".");
   table($("images"), ["Image", "", "Class", "People", "IoU", ""], images.slice(0, MOST).map((image) => [
     element("strong", image.unit), marks(image), image.label, `${image.people} of ${state.annotators}`, number(image.iou, 2),
@@ -128,15 +128,15 @@ async function showPicture(image) {
   const blob = await call(`api/votes?unit=${encodeURIComponent(image.unit)}`, { key, as: "blob" });
   URL.revokeObjectURL($("picture").src);
   $("picture").src = URL.createObjectURL(blob);
-  $("picture").alt = `What ${image.people} people marked of ${image.unit}`;
-  const marked = [`nobody has drawn on it${image.marks.includes("skipped") ? ", only skipped it" : ""}`, "what one person marked"][image.people];
+  $("picture").alt = `Regions of ${image.unit} marked by ${image.people} people`;
+  const marked = [`nobody has marked a region${image.marks.includes("skipped") ? ", but the image was skipped" : ""}`, "marked by one person"][image.people];
   $("caption").textContent = `${image.unit}: ${marked ?? `the stronger the colour, the more of ${image.people} people marked it`}.`;
   $("pictureDialog").showModal();
 }
 
 const WORDS = {
-  exclude: ["Leave out", "Their answers stay stored and count no longer; results say so, and their images go to others. They are given nothing new. You can take them in again.", "Leave out"],
-  close: ["Close the study?", "Nobody is given anything new. What people still send is stored. You can open it again.", "Close"],
+  exclude: ["Exclude", "The answers of this person remain stored but no longer count, which the results mention. The images are assigned to other people, and the person gets no new images. You can readmit the person later.", "Exclude"],
+  close: ["Close the study?", "Nobody gets new images. Answers that people still send are stored. You can reopen the study later.", "Close"],
 };
 
 function ask(action, person = null) {
@@ -171,8 +171,8 @@ async function look(tries = 0) {
     say("");
     timer = setTimeout(look, EVERY);
   } catch (error) {
-    if (error instanceof Refused && [401, 403].includes(error.status)) return say("This is not the link of the owner: saliency-bench prints it with --owner.");
-    say(`The study does not answer (${error.message}). Trying again.`);
+    if (error instanceof Refused && [401, 403].includes(error.status)) return say("This is not the owner's link. saliency-bench prints that link with --owner.");
+    say(`The study does not respond (${error.message}). Trying again.`);
     timer = setTimeout(() => look(tries + 1), backoff(tries));
   }
 }

@@ -1,7 +1,7 @@
-"""Limits on requests: bytes per body, bytes of all bodies together, and waiting times for slow clients.
+"""Limits on requests: size of a body, total size of all bodies, and waiting times for slow clients.
 
-A server holds the bodies that it reads and answers in memory. Therefore it refuses unknown people before it reads a
-body, limits the size of all bodies together, and disconnects a client that stops sending or reading.
+A server holds the bodies of requests and responses in memory. Therefore, it rejects unknown people before reading the
+body, limits the total size of all bodies, and disconnects clients that stop sending or reading.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from saliency_bench.errors import UserError
 
-PART = 20.0  # seconds without sending or reading, after which a client is disconnected
-WHOLE = 120.0  # seconds for a whole body
-CONNECTIONS = 800  # open at once; by default a process may have 1,024 open files
+PART = 20.0  # seconds without sending or reading after which a client is disconnected
+WHOLE = 120.0  # maximum seconds for a whole body
+CONNECTIONS = 800  # maximum number of open connections; a process may have 1,024 open files by default
 
 
 class BusyError(Exception):
-    """Error for too many bytes being read at the moment; the client may try again."""
+    """Raised if too many bytes are being read at the moment. The client can try again."""
 
 
 class SlowError(Exception):
-    """Error for a client that takes too long to send its request."""
+    """Raised if a client takes too long to send a request."""
 
 
 class Bodies:
     """Bodies of the requests that are being read or answered.
 
     Attributes:
-        largest: most bytes of one body.
-        most: most bytes of all bodies together.
-        bytes: bytes of all bodies at this moment.
+        largest: Maximum size of a body in bytes.
+        most: Maximum total size of all bodies in bytes.
+        bytes: Current total size of all bodies in bytes.
     """
 
     def __init__(self, largest: int, most: int):
@@ -49,8 +49,8 @@ class Bodies:
         The body counts towards `most` until the context ends.
 
         Raises:
-            UserError: The body is not a JSON object, or is too long.
-            BusyError: All bodies together are too long.
+            UserError: The body is not a JSON object or is too large.
+            BusyError: The total size of all bodies is too large.
             SlowError: The body does not arrive in time.
         """
         if request.method in ("GET", "HEAD"):
@@ -68,8 +68,8 @@ class Bodies:
             self.bytes -= len(body)
 
     async def _fill(self, body: bytearray, request: Request) -> None:
-        """Read the body of a request; each part must arrive within `PART` seconds."""
-        if int(request.headers.get("content-length", "0")) > self.largest:  # refuse it without reading it
+        """Read the body of a request. Each part must arrive within `PART` seconds."""
+        if int(request.headers.get("content-length", "0")) > self.largest:  # reject without reading
             raise UserError(f"the request has more than {self.largest:,} bytes")
         parts = aiter(request.stream())
         while True:
@@ -86,7 +86,7 @@ class Bodies:
 
 
 def _parsed(body: bytearray) -> dict[str, Any]:
-    """Return the JSON object of a body; raise UserError for anything else."""
+    """Parse a body as a JSON object. Raise UserError if it is not a JSON object."""
     try:
         sent = json.loads(body)
     except (ValueError, RecursionError):
@@ -97,13 +97,13 @@ def _parsed(body: bytearray) -> dict[str, Any]:
 
 
 class Patience:
-    """Middleware that disconnects a client that does not read its answer, and logs a cut-off upload as one line."""
+    """Middleware that disconnects clients that do not read the response, and logs an aborted upload in one line."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
 
         async def send_in_time(message: Message) -> None:
             try:
@@ -123,7 +123,7 @@ class Patience:
 
 
 class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """HTTP protocol that closes a connection if the head of a request takes too long; uvicorn would wait forever."""
+    """HTTP protocol that closes a connection if the request head takes too long. uvicorn would wait forever."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -133,7 +133,7 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Start the timer if the head of a request is incomplete, and stop it otherwise."""
+        """Start the timer if the head of a request is incomplete, otherwise stop the timer."""
         super().data_received(data)
         self._wait()
 
@@ -141,15 +141,15 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
-        """Start the timer unless it is running; stop it once the head of a request is complete."""
+        """Start the timer unless it is running, or stop it if the head of a request is complete."""
         if not self._is_answering():
             self._timer = self._timer or self.loop.call_later(PART, self._end)
-        elif self._timer is not None:  # uvicorn itself closes a connection that is idle after an answer
+        elif self._timer is not None:  # uvicorn closes connections that are idle after a response
             self._timer.cancel()
             self._timer = None
 
     def _end(self) -> None:
-        """Close a connection that has not sent the head of a request in time."""
+        """Close a connection whose request head did not arrive in time."""
         self._timer = None
         if not self._is_answering() and not self.transport.is_closing():
             self.transport.close()

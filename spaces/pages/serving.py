@@ -1,7 +1,7 @@
-"""Pages of a study as a Starlette application: known people, JSON in and out, one line per refusal.
+"""Starlette application for the pages of a study, with authentication, JSON requests and one-line errors.
 
-A person is identified by a key in the header `X-Key`, which the browser keeps. It is not a cookie, so no other page can
-send it.
+A person is identified by a key in the header `X-Key`, which the browser stores. The key is not in a cookie, so pages of
+other sites cannot send it.
 """
 
 import logging
@@ -35,10 +35,10 @@ from saliency_bench.utils.pictures import UnreadableError
 
 COMMON = Path(__file__).parent
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".html": "text/html"}
-PICTURES = ("image", "picture", "map", "votes")  # methods whose answer is a picture
-PATIENCE = 5.0  # seconds that a request waits for others who write to the store; pages repeat what was not stored
-LARGEST = 2**16  # bytes of one request by default, and of a request from a stranger
-LARGEST_OF_ALL = 2**22  # lower bound on the limit in bytes of all requests together
+PICTURES = ("image", "picture", "map", "votes")  # methods that respond with an image
+PATIENCE = 5.0  # seconds that a request waits for other writers of the store; pages repeat failed requests
+LARGEST = 2**16  # default maximum size of a request in bytes, also used for unknown people
+LARGEST_OF_ALL = 2**22  # the limit on the total size of all requests is at least this many bytes
 FAILURES = (UserError, UnreadableError, SlowError, BusyError, SQLAlchemyError, sqlite3.Error, OSError)
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -59,16 +59,16 @@ def application(
     introduction: Introduction | None = None,
     owner: dict[str, Method] | None = None,
 ) -> Starlette:
-    """Return the pages of a study as an application.
+    """Return the application with the pages of a study.
 
     Args:
-        study: study whose people are known.
-        folder: folder with page.html and its files; the shared files of this package are served too.
-        get: {name: method} under /api/.
-        post: like `get`, for requests that change something.
-        largest: most bytes of one request.
-        introduction: texts that people read and agree to first.
-        owner: like `get`, only for the owner's page; without any, there is no such page.
+        study: The study.
+        folder: Folder with page.html and its files. The shared files of this package are served too.
+        get: {name: method} for GET requests under /api/.
+        post: {name: method} for POST requests under /api/.
+        largest: Maximum size of a request in bytes.
+        introduction: Texts that people read and agree to first.
+        owner: {name: method} for GET requests of the owner's page. Without methods, there is no such page.
     """
     introduction = introduction or Introduction()
     introduction.keep(study)
@@ -84,7 +84,7 @@ def application(
     def static(request: Request) -> Response:
         path = files.get(request.path_params["name"])
         if path is None:
-            return refusal(404, "no such file")
+            return refusal(404, "this file does not exist")
         return FileResponse(path, media_type=MEDIA[path.suffix], headers=SAFE | {"Cache-Control": "no-cache"})
 
     def about(request: Request) -> Response:
@@ -92,19 +92,19 @@ def application(
 
     def example(request: Request) -> Response:
         if (picture := introduction.pictures.get(request.path_params["name"])) is None:
-            return refusal(404, "no such picture")
+            return refusal(404, "this picture does not exist")
         return FileResponse(picture.path, media_type=picture.media, headers=SAFE | {"Cache-Control": "max-age=86400"})
 
     bodies, of_strangers = Bodies(largest, max(2 * largest, LARGEST_OF_ALL)), Bodies(LARGEST, LARGEST_OF_ALL)
 
     async def join(request: Request) -> Response:
-        """Register a person who agrees to the consent, and return the key."""
+        """Add a person who agrees to the consent, and return the key."""
         agreed = request.headers.get("x-consent", "")
         async with of_strangers.read(request) as sent:
             if not await run_in_threadpool(study.may_join, sent.get("request")):
                 return refusal(403, "this study is by invitation; open the link that you received")
             if introduction.consent and agreed != introduction.consent.id:
-                return ask_consent()  # nothing is stored about people who do not agree
+                return ask_consent()  # no data is stored about people who do not agree
             person = await run_in_threadpool(_joined, study, sent)
         await run_in_threadpool(introduction.agree, study, person.name, agreed)
         return JSONResponse({"key": person.key}, headers=SAFE)
@@ -124,10 +124,10 @@ def application(
 
 
 class GZipTexts(GZipMiddleware):
-    """Middleware that compresses everything except pictures, which are compressed already: 20 MB take a second."""
+    """Middleware that compresses responses except images, which are already compressed (20 MB would take a second)."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         is_picture = scope["type"] == "http" and scope["path"].rpartition("/")[2] in PICTURES
         if is_picture:
             await self.app(scope, receive, send)
@@ -157,28 +157,28 @@ def _of_owner(method: Method) -> Method:
 
 
 def _not_of_owner(method: Method) -> Method:
-    """Return a method that refuses the owner, who is not a participant."""
+    """Wrap a method so that it rejects the owner, who is not a participant."""
 
     def checked(person: Person, sent: dict[str, Any]) -> Any:
         if person.role == "owner":
-            return refusal(403, "the page of the owner is /owner")
+            return refusal(403, "this page is for participants; the page of the owner is /owner")
         return method(person, sent)
 
     return checked
 
 
 def refusal(status: int, text: str) -> JSONResponse:
-    """Return a refusal as JSON."""
+    """Return an error as a JSON response."""
     return JSONResponse({"error": text}, status, headers=SAFE)
 
 
 def ask_consent() -> JSONResponse:
-    """Return the refusal that makes a page ask for consent."""
+    """Return the error response after which a page asks for consent."""
     return refusal(428, "agree to the conditions of the study first; reload the page to read them")
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    """Return the answer to a request that was refused or failed, the same for every address."""
+    """Return the response to a request that was rejected or failed, for all addresses."""
     if isinstance(error, UserError | UnreadableError):
         return refusal(400, str(error))
     if isinstance(error, SlowError):
@@ -191,10 +191,10 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introduction) -> Callable:
-    """Return a handler for known people that works in a thread."""
+    """Return a request handler that runs a method in a thread, for known people only."""
 
     async def endpoint(request: Request) -> Response:
-        """Answer a request. Refuse unknown people before the body is read."""
+        """Handle a request. Reject unknown people before reading the body."""
         person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
         if person is None:
             return refusal(401, "this browser is not known to the study")
@@ -214,12 +214,12 @@ def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introd
 
 
 def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None) -> dict[str, Any]:
-    """Return the texts of a page when nothing is left to do.
+    """Return the data for a page when there is nothing left to do.
 
     Args:
-        lease_hours: hours after which images left by others are given out again.
-        finished: whether this person has done everything.
-        completion: the `code` for such a person, and the `url` to open, or one of them.
+        lease_hours: Hours after which unfinished images of other people are assigned again.
+        finished: Whether the person has finished the study.
+        completion: `code` and `url` for people who have finished, or one of the two.
     """
     minutes = max(round(60 * lease_hours), 1)
     return {
@@ -229,18 +229,18 @@ def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None
 
 
 def stopping(stop: dict[str, Any], lease_hours: float, completion: dict[str, str] | None) -> dict[str, Any]:
-    """Return the texts of a page for a reason from `owner_actions.stopped`; otherwise like `ending`."""
+    """Return the data of `ending` for a person who was stopped; `stop` is the result of `owner_actions.stopped`."""
     return stop | ending(lease_hours, stop["stopped"] == "closed" and stop["done"] > 0, completion)
 
 
 def whole_number(text: object) -> int:
-    """Return a number in an address.
+    """Parse a number in an address.
 
     Raises:
-        UserError: It is not a whole number.
+        UserError: The text is not a whole number.
     """
     if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise UserError("the address needs whole numbers")
+        raise UserError("the address must contain whole numbers")
     return int(text)
 
 
@@ -248,11 +248,11 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     """Serve until Ctrl-C.
 
     Args:
-        app: the application.
-        host: address to serve at.
-        port: port to serve at.
-        say: called with the address.
-        sync: copy of the store, whose state is served at /sync.
+        app: The application.
+        host: Address to listen on.
+        port: Port to listen on.
+        say: Function that prints the address.
+        sync: Copy of the store. Its state is served at /sync.
 
     Raises:
         UserError: The port cannot be used.
@@ -260,7 +260,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     import uvicorn
 
     app.add_middleware(OwnHosts, host=host)
-    listening = listening_at(host, port)  # before the address is printed
+    listening = listening_at(host, port)  # fails before the address is printed
     if sync is not None:
         app.router.routes.append(Route("/sync", lambda request: PlainTextResponse(sync.status(), headers=SAFE)))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, http=TimedProtocol,
@@ -271,7 +271,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
 
 
 def listening_at(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Open a socket and listen.
 
     Raises:
         UserError: The port cannot be used.
@@ -284,12 +284,12 @@ def listening_at(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"port {port} of {host} cannot be used ({reason}); give another --port") from None
+        raise UserError(f"port {port} of {host} cannot be used ({reason}); use another --port") from None
     return listening
 
 
 def address(host: str, port: int) -> str:
-    """Return the address of the page for a browser; on a Space, the Space's address."""
+    """Return the address of the page for a browser. On a Space, this is the address of the Space."""
     if space := os.environ.get("SPACE_HOST"):
         return f"https://{space}/"
     return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"

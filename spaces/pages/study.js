@@ -1,12 +1,12 @@
 import { askConsent } from "./introduction.js";
 
-// Talking to the server of a study. An answer is kept in the browser until the server has confirmed it, and sent again
-// after a lost connection or a restart; the server stores it once, however often it comes.
+// Communication with the server of a study. The browser stores an answer until the server has confirmed it, and sends it
+// again after a lost connection or a restart. The server stores repeated answers only once.
 
 export const randomId = () =>
   Array.from(crypto.getRandomValues(new Uint8Array(24)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
-// localStorage, or memory where the browser forbids it (private windows, frames).
+// localStorage, or memory if the browser does not allow it (private windows, frames).
 const memory = new Map();
 export const kept = {
   get(name) {
@@ -34,7 +34,7 @@ export const kept = {
         if (localStorage.key(i).startsWith(prefix)) found.push(localStorage.key(i).slice(prefix.length));
       }
     } catch {
-      // memory is all there is
+      // only memory is available
     }
     return found.filter((name) => name.startsWith(start));
   },
@@ -43,7 +43,7 @@ export const kept = {
     try {
       localStorage.removeItem("saliency-bench:" + name);
     } catch {
-      // it was in memory
+      // the value was only in memory
     }
   },
 };
@@ -55,12 +55,12 @@ export class Refused extends Error {
   }
 }
 
-// Of a server in front of ours, which says nothing of its own.
-const refusals = { 413: "the server takes no answers of this size; tell whoever runs the study", 502: "the study is not running", 504: "the study is too slow" };
+// Messages for errors of a proxy in front of the server, which sends no message.
+const refusals = { 413: "the server does not accept answers of this size; tell the person who runs the study", 502: "the study is not running", 504: "the study is too slow" };
 
-let agreed = ""; // the id of the consent that was agreed to on this page
+let agreed = ""; // id of the consent that the person has agreed to on this page
 
-// Whatever is asked of the server, it asks for consent first; the same request is then repeated.
+// The server can respond to any request by asking for consent. The request is then repeated.
 export async function call(path, options = {}) {
   for (;;) {
     try {
@@ -80,22 +80,22 @@ async function callOnce(path, { key = "", body = null, as = "json" } = {}) {
   }
   const answer = await fetch(path, options);
   if (!answer.ok) {
-    const text = await answer.json().then((found) => found.error, () => refusals[answer.status] ?? "the server does not answer");
+    const text = await answer.json().then((found) => found.error, () => refusals[answer.status] ?? "the server does not respond");
     throw new Refused(answer.status, text);
   }
   return as === "blob" ? answer.blob() : as === "bytes" ? answer.arrayBuffer() : answer.json();
 }
 
-// Milliseconds until the next try: longer each time, and never the same for two people, so that a server that comes
-// back is not asked by all of them at once.
+// Milliseconds until the next attempt: longer each time, with a random part, so that not all browsers send requests at
+// once after a restart of the server.
 export const backoff = (tries) => Math.min(30000, 1000 * 2 ** tries) * (0.5 + Math.random());
 
-// Whether the same request may succeed later: the server or the network is at fault, not the request.
+// Whether the same request may succeed later, because the cause is the server or the network.
 export const passing = (error) =>
   !(error instanceof Refused) || error.status >= 500 || [401, 408, 421, 425, 429].includes(error.status);
 
-// The key of this browser's person: that of the address (#key=...), or from before. An invitation (#invite=...) is a
-// request to join, which always makes the same person. The parameters of the address (?PROLIFIC_PID=...) stay.
+// Return the key of this browser's person, from the address (#key=...) or from storage. An invitation (#invite=...) is
+// a request to join, which always results in the same person. Parameters (?PROLIFIC_PID=...) remain in the address.
 export function keyOfAddress(prefix) {
   const fragment = new URLSearchParams(location.hash.slice(1));
   if (fragment.get("key")) kept.set(prefix + "key", fragment.get("key"));
@@ -107,14 +107,14 @@ export function keyOfAddress(prefix) {
   return kept.get(prefix + "key");
 }
 
-// What joins the study; a repeated request is the same person.
+// Return the body of a request to join the study. Repeating the request results in the same person.
 export function joining(prefix) {
   const request = kept.get(prefix + "join") ?? randomId();
   kept.set(prefix + "join", request);
   return { request, parameters: Object.fromEntries(new URLSearchParams(location.search)) };
 }
 
-// What whoever has finished takes along: a code, or a link back to where they came from.
+// Display what a person gets after finishing: a completion code, or a link back to the recruiting site.
 export function showCompletion(element, completion) {
   const parts = [];
   if (completion?.code) {
@@ -133,18 +133,18 @@ export function showCompletion(element, completion) {
   element.hidden = !parts.length;
 }
 
-// [title, text] that whoever is given nothing reads; null where the study goes on.
+// Return [title, text] for a person who gets no more images, or null if the study continues.
 export const stopped = (state) =>
   ({
     paused: ["Paused", "The study is paused. Your answers are stored; come back later."],
     closed: ["Thank you", "The study has ended. Your answers are stored."],
-    excluded: ["Thank you", "There is nothing more for you in this study. Your answers are stored."],
+    excluded: ["Thank you", "There are no more images for you in this study. Your answers are stored."],
   })[state.stopped] ?? null;
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-// Where one click answers, the second of a double click must not answer the next question, which nobody has seen yet:
-// a page takes no answer until `settled`, and the second click of a slower double click is dropped.
+// If a single click answers a question, the second click of a double click must not answer the next question. A page
+// accepts no answer until `settled`, and the second click of a slower double click is ignored.
 export const settled = () => pause(400);
 export function dropSecondClicks(buttons) {
   addEventListener("click", (event) => {
@@ -154,15 +154,15 @@ export function dropSecondClicks(buttons) {
   }, true);
 }
 
-// What a page says while it waits.
+// Return the message of a page that waits for the server.
 export function lost(error, waiting) {
-  const why = error instanceof Refused ? `The server does not take answers (${error.status}: ${error.message})` : "No connection to the server";
-  const kept = waiting ? `${waiting === 1 ? "one answer is" : `${waiting} answers are`} kept in this browser until it is back; ` : "";
+  const why = error instanceof Refused ? `The server does not accept answers (${error.status}: ${error.message})` : "No connection to the server";
+  const kept = waiting ? `${waiting === 1 ? "one answer is" : `${waiting} answers are`} stored in this browser until the server is back; ` : "";
   return `${why}: ${kept}trying again…`;
 }
 
 export class Server {
-  // kind: of the study. offline(text): called with "" once the server answers again.
+  // kind: kind of the study. offline(text): callback with a message, or with "" when the server responds again.
   constructor(kind, offline) {
     this.kind = kind;
     this.offline = offline;
@@ -174,7 +174,7 @@ export class Server {
     return call("api/" + path, { key: this.key ?? "", body, as });
   }
 
-  // As call, until the server answers. A refusal is thrown.
+  // Like call, but retry until the server responds. Errors of the server (Refused) are thrown.
   async insist(path, body = null, as = "json") {
     for (let tries = 0; ; tries++) {
       try {
@@ -192,7 +192,7 @@ export class Server {
     }
   }
 
-  // The state of this browser's person, who joins the study where the server does not know them.
+  // Return the state of this browser's person. A person whom the server does not know joins the study first.
   async enter() {
     this.key = keyOfAddress(this.kind + "-");
     if (this.key) {
@@ -209,7 +209,7 @@ export class Server {
     return this.insist("state");
   }
 
-  // Send an answer after those before it, and keep it until it has arrived.
+  // Send an answer after all earlier answers, and store it until it has arrived.
   answer(body) {
     this.unsent.push(body);
     this.keep();
@@ -230,14 +230,14 @@ export class Server {
     else kept.remove(this.kind + "-unsent");
   }
 
-  // What the browser still had when the page was closed.
+  // Send answers that were still unsent when the page was closed.
   async sendKept() {
     const { key, bodies } = JSON.parse(kept.get(this.kind + "-unsent") ?? "{}");
     for (const body of key === this.key ? bodies : []) {
       try {
         await this.answer(body);
       } catch (error) {
-        if (error.status === 401) throw error; // anything else was answered in another tab
+        if (error.status === 401) throw error; // for other errors, the question was answered in another tab
       }
     }
   }

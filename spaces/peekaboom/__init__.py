@@ -1,1 +1,1 @@
-"""Peek-a-boom: people name the class of an image while they see a growing part of it."""
+"""Space for peek-a-boom: people name the class of an image while more and more of the image is revealed."""

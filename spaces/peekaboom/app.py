@@ -1,7 +1,7 @@
-"""The peek-a-boom page.
+"""Starlette application with the peek-a-boom page.
 
-It receives only the pixels and labels of the current question. No address contains the name of an image or explainer: a
-question is a position in the person's order.
+The page receives only the pixels and labels of the current question. Addresses do not contain names of images or
+explainers. A question is identified by its position in the person's order.
 """
 
 from pathlib import Path
@@ -30,9 +30,9 @@ def create_app(
     """Return the application of a study.
 
     Args:
-        peekaboom: the study.
-        completion: code or link for people who finish (`serving.ending`).
-        introduction: texts that people read and agree to first.
+        peekaboom: The study.
+        completion: Code or link for people who finish (`serving.ending`).
+        introduction: Texts that people read and agree to first.
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def create_app(
 
     def picture(person: Person, sent: dict[str, Any]) -> Response:
         if sent.keys() != {"place", "step"}:
-            raise UserError("the address of a picture must be its position and step")
+            raise UserError("the address of an image must contain its position and step")
         place_and_step = (whole_number(sent[name]) for name in ("place", "step"))
         return Response(peekaboom.picture(person.name, *place_and_step), media_type="image/png", headers=SAFE)
 
@@ -67,5 +67,5 @@ def create_app(
 
 
 def main() -> None:
-    """Serve the study configured by the variables of a Space."""
+    """Serve the study that the environment variables of the Space configure."""
     on_a_space.main("peekaboom")

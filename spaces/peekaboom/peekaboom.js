@@ -6,9 +6,9 @@ const percent = (share) => `${Math.round(share * 1000) / 10} %`;
 const name = (label) => label.replaceAll("_", " ");
 
 let state = null;
-let seen = ""; // the name under which this browser keeps that the instructions were read
+let seen = ""; // storage name under which this browser remembers that the instructions were read
 let busy = true;
-let since = 0; // when the current pixels appeared
+let since = 0; // time when the current pixels appeared
 
 const server = new Server("peekaboom", (text) => {
   $("offline").textContent = text;
@@ -44,7 +44,7 @@ async function show(found) {
   await settle();
 }
 
-// The pixels are there; an answer is taken from now on, but not that of a click meant for what was there before.
+// The pixels are displayed. Accept answers from now on, except from a click that was meant for the previous question.
 async function settle() {
   since = performance.now();
   wait(true);
@@ -63,11 +63,11 @@ function choiceButton(label, index) {
   key.textContent = index + 1;
   button.append(text, " ", key);
   if (state.tried.includes(label)) {
-    button.classList.add("tried"); // said, so that nobody takes it again by mistake
+    button.classList.add("tried"); // marked, so that nobody chooses the label again by mistake
     button.setAttribute("aria-label", `${name(label)}, tried`);
     if (state.strike) button.setAttribute("aria-disabled", "true");
   }
-  // A click of the keyboard has no detail: whoever moves by Tab goes on at the labels of the next question.
+  // A click by keyboard has no detail. For people who navigate with Tab, move the focus to the next question's labels.
   button.addEventListener("click", (event) => answer(label, event.detail === 0));
   return button;
 }
@@ -78,7 +78,7 @@ async function draw(blob) {
   image.src = URL.createObjectURL(blob);
   await image.decode();
   image.style.setProperty("--ratio", `${image.naturalWidth} / ${image.naturalHeight}`);
-  image.alt = `The image, of which ${percent(state.exposure)} of the pixels are shown`;
+  image.alt = `The image, with ${percent(state.exposure)} of its pixels visible`;
   if (before) URL.revokeObjectURL(before);
 }
 
@@ -88,7 +88,7 @@ function finish() {
   $("finishedTitle").textContent = stopped(state)?.[0] ?? (state.total ? "All done. Thank you!" : "Nothing to do right now");
   $("finishedText").textContent = stopped(state)?.[1] ?? (state.total
     ? "Your answers are stored. You can close this page."
-    : `All images are with other people. What they leave is given out again; come back in ${state.lease}.`);
+    : `All images are assigned to other people. Images that they do not finish become available again. Please come back in ${state.lease}.`);
   showCompletion($("completion"), state.completion);
 }
 
@@ -104,14 +104,14 @@ async function answer(choice, byKeyboard = false) {
   const seconds = (performance.now() - since) / 1000;
   try {
     const reply = await server.answer({ place, step, choice, seconds });
-    const more = reply.state.place === place ? " Here is more of the image." : " On to the next image.";
+    const more = reply.state.place === place ? " More of the image is now visible." : " Here is the next image.";
     if (choice === null) feedback("unknown", more.trim());
     else if (reply.right) feedback("right", `Right: ${name(choice)}.` + more);
     else feedback("wrong", `It is not ${name(choice)}.` + more);
     await show(reply.state);
     if (byKeyboard) $("choices").querySelector("button:not([aria-disabled])")?.focus();
   } catch {
-    // This question was answered in another tab, or the study has moved on.
+    // This question was answered in another tab, or it is no longer the current question.
     await show(await server.enter());
   }
 }
@@ -126,7 +126,7 @@ $("unknown").addEventListener("click", () => answer(null));
 $("help").addEventListener("click", () => help(false));
 $("start").addEventListener("click", () => {
   $("helpDialog").close();
-  if (!busy && state?.place !== null) settle(); // a label may be under the second click
+  if (!busy && state?.place !== null) settle(); // a second click could hit a label
 });
 $("helpDialog").addEventListener("close", () => {
   kept.set(seen, "yes");

@@ -90,7 +90,7 @@ def test_only_who_is_signed_in_uploads(tmp_path):
     assert upload(App(Uploads(tmp_path))) == (403, "sign in first")
     app = App(Uploads(tmp_path), account="ada")
     assert upload(app, b"PK" * 100)[0] == 200
-    assert app.post("component_server", files={"file": ("x", b"a")}) == (415, "this page accepts no files here")
+    assert app.post("component_server", files={"file": ("x", b"a")}) == (415, "this address accepts no files")
     app.account = None
     assert (upload(app)[0], len(app.bodies)) == (403, 1)
 
@@ -168,7 +168,7 @@ def test_slow_requests_together_take_bounded_memory_and_time(monkeypatch, name, 
 @pytest.mark.parametrize("sent", [{}, [], 3, {"component_id": 4}, {"component_id": "3"}, {"component_id": [3]}])
 def test_only_components_of_the_page_are_asked(sent):
     app = App()
-    assert app.post("component_server", json=sent) == (400, "this is not a call of a function of this page")
+    assert app.post("component_server", json=sent) == (400, "the request does not call a function of this page")
     assert app.bodies == []
 
 
@@ -193,7 +193,7 @@ def test_an_upload_is_bounded(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_calls_that_do_not_fit_are_refused_before_gradio_prints_a_traceback(sent):
     app = App(calls={1: 2})
-    assert app.post("queue/join", json=sent) == (400, "this is not a call of a function of this page")
+    assert app.post("queue/join", json=sent) == (400, "the request does not call a function of this page")
     assert app.bodies == []
 
 

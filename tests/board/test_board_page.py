@@ -133,13 +133,13 @@ def test_the_first_page_is_the_matrix_of_what_the_board_has_run(page, archive):
         assert (cell is None) == (row.explainer == "mine")
         if cell:
             assert f">{row.value:.3f}<" in cell[0]
-            assert (" not shown to beat " in cell[0]) == bool(row.not_beaten)
+            assert (" does not beat " in cell[0]) == bool(row.not_beaten)
             assert ('lb-good">best' in cell[0]) == row.best
     assert "Unverified: 4 rows" in rest
     assert '<span title="saliency_miou, higher is better">' in shown
     assert "Overlap (mIoU)" in Outline(shown).said
     unrun = page.show(f"dataset={quote(EVIL)}")["body"]
-    assert "has run none of these rows" in unrun
+    assert "has not run any of these rows" in unrun
     assert "lb-run" not in unrun.partition("<p class")[2].partition("</table>")[0]
     assert "lb-matrix" not in page.show("as_list=yes")["body"]
 
@@ -231,11 +231,11 @@ def test_overall_tables_are_of_the_core_alone(page, archive, root):
     for core in (read_core(app.CORE), None):  # nothing of the usual core is published yet
         empty = Page(archive, core)
         assert "Overall" not in Outline(empty.show("")["head"]).said
-        assert "no fixed core" in " ".join(Outline(empty.show("tab=overall")["body"]).said)
+        assert "This board has no core" in " ".join(Outline(empty.show("tab=overall")["body"]).said)
     partly = read_core(root / "core.yaml").model_copy(update={"datasets": [
         CoreCell(**CORE["datasets"][0]), *read_core(app.CORE).datasets[1:2]]})  # fmt: skip
     said = Outline(Page(archive, partly).show("tab=overall")["body"]).said
-    assert any(text.startswith("Not fixed yet: dataset saliency-bench/object-xai") for text in said)
+    assert any(text.startswith("Not published yet: dataset saliency-bench/object-xai") for text in said)
 
 
 def test_the_core_is_the_one_that_is_given_or_that_of_the_board_or_the_usual_one(root, tmp_path):
@@ -265,7 +265,7 @@ def test_exports_hold_all_rows_that_are_shown(page):
     assert page.export("tex", "", "http://here/")["text"].startswith("% \\usepackage{booktabs}\n% http://here/\n")
     assert "author = {{bob}}" in page.export("bib", "", 7)["text"]
     for kind in ("exe", None, ["csv"]):
-        refused("exported as csv, tex, bib", page.export, kind, "")
+        refused("use one of csv, tex, bib", page.export, kind, "")
 
 
 @pytest.mark.slow

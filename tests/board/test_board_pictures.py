@@ -65,7 +65,7 @@ def images(body):
 
 def test_maps_lie_over_the_pictures_of_a_folder_that_is_named(root, shapes, maps):
     shown = images(body := opened(Archive.load(root, [shapes])))
-    assert f"over pictures from the folder {shapes.name}" in body
+    assert f"over images from the folder {shapes.name}" in body
     assert len(shown) >= 10
     rows = sb.load_dataset(shapes)
     for image_id in list(shown)[:3]:
@@ -79,7 +79,7 @@ def test_maps_are_shown_alone_where_no_picture_is_at_hand(root, shapes, tmp_path
     other.save_to_disk(tmp_path / "other")
     for data in ((), [tmp_path / "other"], [tmp_path]):
         shown = images(body := opened(Archive.load(root, data)))
-        assert "the pictures are not on the machine" in body
+        assert "the images are not on the machine" in body
         assert next(iter(shown.values())).shape == (32, 32, 3)
 
 
@@ -92,7 +92,7 @@ def test_maps_that_cannot_be_read_leave_the_samples_as_text(root, tmp_path):
         body = opened(archive)
     finally:
         shard.write_bytes(content)
-    assert "maps-00000.npz is not the file of maps that was submitted" in body
+    assert "maps-00000.npz is not the map file that was submitted" in body
     assert str(root) not in body
     assert images(body) == {}
     assert "Best" in body
@@ -123,7 +123,7 @@ def test_changed_maps_are_not_scored_again(root, shapes, resnet, tmp_path):
     folder = shard.parent.relative_to(tmp_path / "board").as_posix()
     with np.load(shard) as stored:
         np.savez(shard, **dict(stored) | {"values": np.ones_like(stored["values"])})
-    with pytest.raises(UserError, match="is not the file of maps that was submitted"):
+    with pytest.raises(UserError, match="is not the map file that was submitted"):
         recompute(tmp_path / "board", folder, dataset=str(shapes), model=str(resnet), device="cpu", progress=False)
 
 
@@ -170,9 +170,9 @@ def test_a_repository_shows_the_pictures_of_its_cache_and_downloads_none(here, r
     archive = Archive.load("saliency-bench/results")
     body = opened(archive)
     assert len(images(body)) >= 10
-    assert "the pictures are not on the machine" in body
+    assert "the images are not on the machine" in body
     sb.load_dataset("hub:saliency-bench/shapes")
     body = opened(Archive.load("saliency-bench/results"))
-    assert "over pictures from saliency-bench/shapes in the local Hub cache" in body
+    assert "over images from saliency-bench/shapes in the local Hub cache" in body
     monkeypatch.setattr("saliency_bench.board.source.MOST_FETCHED", 100)
-    assert "too many to download" in opened(archive)
+    assert "too large to download" in opened(archive)

@@ -78,16 +78,16 @@ def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa
     page.get_by_role("tab", name="Submit").click()
     page.get_by_role("button", name="visitor").wait_for()
     bad = packed(tmp_path / "bad.zip", {"notes.txt": b"hello"})
-    check(page, bad, "holds no summary.json")
+    check(page, bad, "contains no summary.json")
     assert not page.get_by_role("button", name="Send as a pull request").is_enabled()
-    for archive, words in ((good, "2 new rows by visitor"), (bad, "holds no summary.json")) * 2:
+    for archive, words in ((good, "2 new rows by visitor"), (bad, "contains no summary.json")) * 2:
         check(page, archive, words)
     page.get_by_label("Also publish the maps").check()
-    check(page, packed(tmp_path / "bare.zip", files_of(run)), "holds no maps")
+    check(page, packed(tmp_path / "bare.zip", files_of(run)), "contains no maps")
     check(page, good, "2 new rows by visitor")
     assert len(unfolded_in(tmp_path)) == 1
     page.get_by_role("button", name="Send as a pull request").click()
-    page.get_by_text("The owner of the board reviews it").wait_for()
+    page.get_by_text("The owner of the board will review the pull request").wait_for()
     pulls = hub.repo("datasets", BOARD).discussions
     assert [(pull.author, pull.status) for pull in pulls] == [("visitor", "open")]
     assert VISITOR.token not in page.content()
@@ -119,7 +119,10 @@ def test_what_strangers_send_is_refused_without_a_traceback(space, tmp_path):
     assert post("component_server", content=b" " * 1_000_001)[0] == 413
     for asked in (None, "csv", ["csv"], {"kind": "../x", "query": ""}, {"kind": {}}, {"kind": None}):
         about = {"component_id": board_of(address), "fn_name": "export_rows", "session_hash": "a", "data": asked}
-        assert post("component_server", json=about) == (400, '{"detail":"a table is exported as csv, tex, bib"}')
+        assert post("component_server", json=about) == (
+            400,
+            '{"detail":"unknown export format; use one of csv, tex, bib"}',
+        )
     assert printed.read_text().count("Traceback") == before
     assert not [path for path in (tmp_path / "tmp").rglob("*") if path.is_file() and path.stat().st_size]
 

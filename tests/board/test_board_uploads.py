@@ -66,12 +66,12 @@ def without(run, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda run: without(run, "summary.json"), "holds no summary.json"),
-    (lambda run: without(run, "records.parquet"), "holds no records.parquet"),
-    (lambda run: files_of(run) | files_of(run, "second/"), "holds several runs"),
+    (lambda run: without(run, "summary.json"), "contains no summary.json"),
+    (lambda run: without(run, "records.parquet"), "contains no records.parquet"),
+    (lambda run: files_of(run) | files_of(run, "second/"), "contains several runs"),
     (lambda run: files_of(run) | {"first/summary.json": b"0" * 8_000_001}, "unpacks to more than 8,000,000"),
-    (lambda run: {f"{number}": b"" for number in range(20_001)}, "holds no summary.json"),
-    (lambda run: files_of(run, "a/b/"), "holds no summary.json"),
+    (lambda run: {f"{number}": b"" for number in range(20_001)}, "contains no summary.json"),
+    (lambda run: files_of(run, "a/b/"), "contains no summary.json"),
 ])  # fmt: skip
 def test_what_is_no_zip_of_one_run_is_refused_in_one_line(run, tmp_path, folder, make, words):
     error = refused(words, unfold, packed(tmp_path / "run.zip", make(run)), folder)
@@ -92,7 +92,7 @@ def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
                                      b"PK\x06\x07" + bytes(16) + b"PK\x05\x06" + bytes(18)])  # fmt: skip
 def test_what_is_no_zip_is_refused(tmp_path, folder, content):
     (tmp_path / "run.zip").write_bytes(content)
-    refused(r"not a zip archive|holds no summary.json", unfold, tmp_path / "run.zip", folder)
+    refused(r"not a zip archive|contains no summary.json", unfold, tmp_path / "run.zip", folder)
 
 
 def test_a_large_archive_is_not_opened(run, tmp_path, folder, monkeypatch):
@@ -169,13 +169,13 @@ def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run,
 
 
 @pytest.mark.parametrize(("edit", "limits", "words"), [
-    (lambda maps: {}, {}, "holds no maps"),
+    (lambda maps: {}, {}, "contains no maps"),
     (lambda maps: {name: content[:90] for name, content in maps.items()}, {}, r"^maps-00000\.npz cannot be read"),
     (lambda maps: maps, {"MOST_MAPS": 100}, "maps unpack to more than 100 bytes"),
     (lambda maps: maps, {"LARGEST_SHARD": 100}, r"maps-00000\.npz unpacks to more than 100 bytes"),
-    (lambda maps: maps, {"MOST_SHARDS": 0}, "more than 0 of them"),
-    (lambda maps: {f"second/{PUBLISHED}/maps-00000.npz": b""}, {}, "holds no maps"),
-    (lambda maps: {f"first/{PUBLISHED}/../maps-00000.npz": b""}, {}, "holds no maps"),
+    (lambda maps: maps, {"MOST_SHARDS": 0}, "more than 0 map files"),
+    (lambda maps: {f"second/{PUBLISHED}/maps-00000.npz": b""}, {}, "contains no maps"),
+    (lambda maps: {f"first/{PUBLISHED}/../maps-00000.npz": b""}, {}, "contains no maps"),
 ])  # fmt: skip
 def test_maps_of_an_upload_are_bounded_and_checked(run, tmp_path, folder, monkeypatch, edit, limits, words):
     if limits:  # the child would not see them
@@ -190,7 +190,7 @@ def test_a_file_of_maps_that_comes_twice_is_refused(run, tmp_path, folder):
     path = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr(f"first/{PUBLISHED}/maps-00000.npz", b"")
-    refused("holds a file of maps twice", unfold, tmp_path / "run.zip", folder, with_maps=True)
+    refused("contains a map file twice", unfold, tmp_path / "run.zip", folder, with_maps=True)
 
 
 def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tmp_path, folder, shapes):

@@ -242,7 +242,9 @@ def test_latex_marks_own_methods_and_what_is_only_checked():
     text = export.as_tex(rows)
     assert r"mine$^\dagger$ & 0.900 & [0.800, 1.000] & 60 & if true: 1--3 \\" in text
     assert "rise & 0.500 & [0.400, 0.600] & 60 & 1 \\\\" in text
-    assert text.endswith("\\end{tabular}\n\\par $^\\dagger$ Not part of saliency-bench; the submitter made the maps.\n")
+    assert text.endswith(
+        "\\end{tabular}\n\\par $^\\dagger$ Not part of saliency-bench; the submitter computed the maps.\n"
+    )
     assert "dagger" not in export.as_tex(rows[1:])
 
 

@@ -109,7 +109,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     assert "hides the masks" in capsys.readouterr().err
     folder = sb.submit(run).submission.result.folder
     merge(review(BOARD, 1))
-    refused("are hidden; give --hidden", vouch, BOARD, folder, **given)
+    refused("are hidden; set --hidden", vouch, BOARD, folder, **given)
     status, _ = vouch(BOARD, folder, hidden=PRIVATE, **given)
     assert {cell.by for cell in status.cells.values()} == {"explainer"}
 
@@ -129,16 +129,18 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     assert abs(exact - mine.value) <= 0.5 / 29 + 1e-6
 
     status, lines = vouch(BOARD, sent(maps_like(rows, seed=1), "renamed", VISITOR), **given)
-    assert "visitor has had 1 attempt in 7 days, of at most 1 a day" in "\n".join(lines)
+    assert "visitor has used 1 attempt in 7 days (limit: 1 per day" in "\n".join(lines)
     assert {cell.score for cell in status.cells.values()} == {None}  # by insertion, which needs no masks
     assert status.attempts == []
     third = sent({name: 2 * values for name, values in maps_like(rows).items()}, "taken", FOUNDER)
     status, _ = vouch(BOARD, third, **given)
-    assert status.suspicions == {"taken": [f"its maps are those of mine by visitor, scored on {date.today()}"]}
+    assert status.suspicions == {
+        "taken": [f"its maps are equal to the maps of mine by visitor, scored on {date.today()}"]
+    }
 
     # Nothing is scored with masks that others may have, and nothing is hidden that was public.
     here.api().update_repo_settings(PRIVATE, repo_type="dataset", private=False)
-    refused("is public, so its masks are not hidden", vouch, BOARD, first, **given)
+    refused("is public, so the masks are not hidden", vouch, BOARD, first, **given)
     with pytest.raises(UserError, match="exists and is public"):
         publish(masks_publication(hiding(own_data, tmp_path), own_data, "test", tmp_path / "kept"), private=True,
                 api=here.api())  # fmt: skip
@@ -207,7 +209,7 @@ def test_a_template_says_that_maps_are_sent(own_data, resnet, tmp_path, capsys):
     assert "The masks of this split are hidden" in readmes["hidden"]
     assert "--partial" not in readmes["hidden"]
     assert "--partial" in readmes["shown"]
-    assert 'stays "checked"' in readmes["shown"]
+    assert 'keeps the status "checked"' in readmes["shown"]
 
 
 def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data, tmp_path):
@@ -359,7 +361,7 @@ def test_a_submission_on_part_of_the_images_is_told_nothing_of_the_masks():
     assert (len(ways), further) == (3, {})
     recompute._take_out_parts(ways, 28, further)
     assert (ways, set(further)) == ({"explainer": cells[:1]}, {"b", "c"})
-    assert "this submission lacks 28 of them" in further["b"]
+    assert "all images of the split, but 28 are missing" in further["b"]
 
 
 def test_one_image_moves_a_score_by_one_step_at_most():
@@ -381,11 +383,11 @@ def test_a_day_and_a_week():
     today = date(2026, 11, 25)
     ago = [today - timedelta(days=days) for days in range(9)]
     assert hidden.refusal([], today) is None
-    assert "from 2026-11-26 on" in hidden.refusal(attempts(today), today)
+    assert "on or after 2026-11-26" in hidden.refusal(attempts(today), today)
     assert hidden.refusal(attempts(ago[1], ago[2]), today) is None
-    assert "from 2026-11-29 on" in hidden.refusal(attempts(ago[3], ago[1], ago[2]), today)
+    assert "on or after 2026-11-29" in hidden.refusal(attempts(ago[3], ago[1], ago[2]), today)
     assert hidden.refusal(attempts(ago[7], ago[8], ago[1], ago[2]), today) is None
-    assert "from 2026-11-27 on" in hidden.refusal(attempts(ago[5], ago[5], ago[5]), today)  # a longer wait than a day
+    assert "on or after 2026-11-27" in hidden.refusal(attempts(ago[5], ago[5], ago[5]), today)  # longer than a day
 
 
 def test_attempts_are_counted_by_account_and_dataset_whatever_methods_and_networks():
@@ -399,9 +401,7 @@ def test_maps_of_some_images_or_of_others_are_no_score():
     maps = dict.fromkeys(["a", "b"], np.zeros((2, 2)))
     assert hidden.problem_of("mine", maps, ["a", "b"]) is None
     assert hidden.problem_of("mine", maps, ["a", "b", "c"]).startswith("mine has no map of 1 image, such as c")
-    assert hidden.problem_of("mine", maps, ["a"]) == (
-        "mine has maps of 1 image that the dataset does not have, such as b"
-    )
+    assert hidden.problem_of("mine", maps, ["a"]) == ("mine has maps of 1 image that are not in the dataset, such as b")
 
 
 def test_maps_are_known_again_when_they_are_scaled_and_shifted():
@@ -413,7 +413,7 @@ def test_maps_are_known_again_when_they_are_scaled_and_shifted():
     assert hidden.sketch_of({"a": np.zeros((2, 2))}) == hidden.sketch_of({"a": np.ones((2, 2))})
     attempt = attempts(date(2026, 11, 25), submitter="eve")[0]
     before = SimpleNamespace(attempts=attempts(date(2026, 11, 20)))
-    assert hidden.copies_of(attempt, [before]) == ["its maps are those of m by ada, scored on 2026-11-20"]
+    assert hidden.copies_of(attempt, [before]) == ["its maps are equal to the maps of m by ada, scored on 2026-11-20"]
     assert hidden.copies_of(attempts(date(2026, 11, 25))[0], [before]) == []
 
 
@@ -430,7 +430,7 @@ def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_
     def mixed(noise):
         return {name: values + noise * draw.normal(size=values.shape) for name, values in maps.items()}
 
-    assert lines(mixed(0.3)) == ["its maps are nearly those of m by ada, scored on 2026-11-20"]
+    assert lines(mixed(0.3)) == ["its maps are nearly equal to the maps of m by ada, scored on 2026-11-20"]
     assert lines({name: np.sign(values) * abs(values) ** 1.1 for name, values in maps.items()}) != []
     sides = {name: values > (values.min() + values.max()) / 2 for name, values in maps.items()}
     noise = {name: draw.random(values.shape) for name, values in maps.items()}
@@ -463,8 +463,8 @@ def test_scores_of_ones_own_are_refused_where_masks_are_hidden(tmp_path):
     write(tmp_path, {"fine@1": NONE, "fine@1 saliency_insertion": np.full(60, 0.5)}, "ada")
     board = sb.load_results(tmp_path)
     assert [refused.line for refused in board.refused] == [
-        f"{board.refused[0].folder}/records.parquet: it has scores by saliency_miou, but the masks of this dataset are "
-        "hidden; submit maps without scores"
+        f"{board.refused[0].folder}/records.parquet contains scores by saliency_miou, but the masks of this dataset "
+        "are hidden; submit maps without scores"
     ]
     assert {(row.cell.metric, row.value, row.status) for row in board.rows} == {
         ("saliency_miou", None, "checked"), ("saliency_insertion", 0.5, "checked")}  # fmt: skip
@@ -499,11 +499,11 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     assert [row.explainer for row in shown][:5] == ["a", "b", "c", "d", "random"]  # own methods are not set apart
     page = Page(Archive.load(tmp_path))
     opened = page.show(f"row={shown[0].key}")["body"]
-    assert "ranks by intervals" in opened
-    assert "user0 has had 2 attempts with these masks" in " ".join(opened.split())
-    assert "Scores of single samples by hidden masks are shown to nobody" in opened
+    assert "ranks are based on intervals" in opened
+    assert "user0 has used 2 attempts with these masks" in " ".join(opened.split())
+    assert "Scores of single samples with hidden masks are not published" in opened
     assert "compare-" not in opened
-    assert "do not both have scores of single samples" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
+    assert "has no scores of single samples" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
     table = " ".join(page.show("as_list=yes")["body"].split())
     assert '<span class="lb-value">0.80</span> <span class="lb-interval">[0.74, 0.86]</span>' in table
     assert "scored by the board, hidden masks; 2 attempts</span>" in table
@@ -521,7 +521,7 @@ def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
     done, problem = _attempts(handed_in, ways, maps, Known(), "c" * 64, further)
     assert ([attempt.method for attempt in done], problem) == (["mine"], "")
     assert [cell.explainer for cell in ways["maps with hidden masks"]] == ["mine"]
-    assert "eve has had 1 attempt in 7 days" in further[handed_in.cells[1].cell_id]
+    assert "eve has used 1 attempt in 7 days" in further[handed_in.cells[1].cell_id]
     assert done[0].maps == hidden.sketch_of(maps["mine"])
     del maps["mine"][IDS[0]]
     ways = {"maps with hidden masks": handed_in.cells}
@@ -545,7 +545,7 @@ def test_explainers_of_the_package_are_attempts_too(monkeypatch):
     waits = "smoothgrad:samples=3"
     methods, scored, why = tried(whole)
     assert (methods, scored) == (["explainers of the package"], ["gradcam", "random"])
-    assert "eve has had 1 attempt in 7 days" in why.pop()
+    assert "eve has used 1 attempt in 7 days" in why.pop()
     methods, scored, _ = tried([waits])
     assert (methods, scored) == ([f"explainers of the package: {waits}"], [waits])
 

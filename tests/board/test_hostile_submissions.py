@@ -245,7 +245,7 @@ def test_the_words_for_what_is_explained_are_those_of_the_setting(rule, true, fa
     board = sb.load_results(tmp_path)
     assert [row.submitters for row in board.rows] == [("ada",)]
     (refused,) = board.refused
-    assert refused.line.endswith(f"target says {false}, but setting.target is {rule.partition(' ')[0]}")
+    assert refused.line.endswith(f"target is {false}, but setting.target is {rule.partition(' ')[0]}")
     (shown_row,) = map(shown, board.rows)
     assert shown_row.asks == {
         "label": "", "predicted": "target predicted", "e" * 32: "target file eeeeeeee",

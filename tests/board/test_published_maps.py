@@ -37,7 +37,7 @@ def test_large_maps_make_small_shards(tmp_path, monkeypatch):
 def test_no_more_maps_are_written_than_a_submission_may_have(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PER_SHARD", 1)
     monkeypatch.setattr(files, "MOST_SHARDS", 3)
-    refused("more than 3 maps, the most that a submission may have", write_maps, tmp_path, "mine", MAPS.items())
+    refused("more than 3 maps, the limit for a submission", write_maps, tmp_path, "mine", MAPS.items())
 
 
 def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monkeypatch):
@@ -62,7 +62,7 @@ def test_ids_with_two_axes_are_refused(tmp_path):
     with np.load(path) as shard:
         arrays = dict(shard)
     np.savez(path, **arrays | {"ids": np.tile(arrays["ids"][:, None], (1, 2))})
-    refused("it does not have the arrays of a file of maps", maps_in, tmp_path)
+    refused("it does not contain the arrays of a map file", maps_in, tmp_path)
 
 
 def edited(path, **changes):
@@ -86,8 +86,8 @@ def test_an_image_with_two_maps_is_refused_because_the_shown_one_may_not_be_the_
 def test_maps_that_become_infinite_by_their_scale_are_refused(scale, tmp_path):
     (path,) = write_maps(tmp_path, "mine", MAPS.items())
     edited(path, values=np.full((7, 4, 6), 2, np.float16), scale=np.full(7, scale, np.float32))
-    refused("holds NaN or infinite values", maps_in, tmp_path)
-    refused("holds NaN or infinite values", find_maps, tmp_path, "mine", ["image 0"])
+    refused("contains NaN or infinite values", maps_in, tmp_path)
+    refused("contains NaN or infinite values", find_maps, tmp_path, "mine", ["image 0"])
 
 
 def test_values_beyond_what_can_be_published_are_not_written(tmp_path):
@@ -106,7 +106,7 @@ def test_only_the_files_that_a_submission_states_are_read(tmp_path, monkeypatch)
     assert maps_in(tmp_path, []) == {}
     edited(second, values=np.ones((3, 4, 6), np.float16))
     for read in (lambda: maps_in(tmp_path, stated), lambda: find_maps(tmp_path, "mine", ["image 0"], stated)):
-        refused(r"maps-00001\.npz is not the file of maps that was submitted", read)
+        refused(r"maps-00001\.npz is not the map file that was submitted", read)
     second.unlink()
     refused(r"maps-00001\.npz cannot be read", maps_in, tmp_path, stated)
     first.rename(second)

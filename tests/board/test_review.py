@@ -70,7 +70,7 @@ def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
     (text,) = [event["data"]["latest"]["raw"] for event in board.repo("datasets", BOARD).discussions[0].events
                if event["type"] == "comment"]  # fmt: skip
     by = f"pull request {number} of {BOARD} by visitor, commit {verdict.commit[:12]}"
-    assert text.startswith(f"```text\n{by}: checks out\n")
+    assert text.startswith(f"```text\n{by}: may be merged\n")
     assert "gradcam" in text
     board.api().merge_pull_request(BOARD, number, repo_type="dataset")
     assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
@@ -114,12 +114,12 @@ def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypa
     further = CommitOperationAdd("README.md", b"mine")
     board.api(VISITOR).create_commit(BOARD, [further], repo_type="dataset", commit_message="more",
                                      revision=f"refs/pr/{number}")  # fmt: skip
-    refused("has changed since; review it again", merge, verdict)
+    refused("has changed since the review; review it again", merge, verdict)
     assert main(["review", BOARD, str(number), "--merge"]) == 1
     assert board.files("datasets", BOARD)["README.md"] == b"# Board"
     assert INDEX not in board.files("datasets", BOARD)
     monkeypatch.setattr(review_module, "_pulled", lambda *_: reviewed)  # it changes between the look and the merge
-    refused(r"README\.md on main is not what was reviewed", merge, verdict)
+    refused(r"README\.md on main differs from the reviewed file", merge, verdict)
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_deletions_behind_a_forged_history_are_noticed(board):
     repo.refs[f"refs/pr/{number}"] = forged.id()
     verdict = review(BOARD, number)
     assert verdict.fine  # the Hub shows no more than this
-    refused(f"{min(others)} on main is not what was reviewed", merge, verdict)
+    refused(f"{min(others)} on main differs from the reviewed file", merge, verdict)
 
 
 def test_a_pull_request_that_is_not_based_on_main_is_refused(board):
@@ -207,7 +207,8 @@ def test_main_may_have_gone_on_since(board):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("make", "others", "words"), [
-    (lambda own: files(submission(SCORES, "founder")), (), "its author is visitor, but result.json names founder"),
+    (lambda own: files(submission(SCORES, "founder")), (),
+     "the author is visitor, but the submitter in result.json is founder"),
     (lambda own: files(own) | {"README.md": b"# Mine"}, (), "it changes README.md"),
     (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "it adds status/000"),
     (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "it adds board/rows.index, which is not a file of"),
@@ -272,10 +273,10 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     ("predicted-by 0f3a", "predicted-by:google/vit-base-patch16-224", "predicted-by:google/vit-base-patch16-224"),
     ("predicted-by 0f3a", "predicted-by:torchvision:resnet18", "predicted-by:torchvision:resnet18"),
     ("predicted-by 0f3a", "predicted-by:folder:vit",
-     "folder:vit .* not on the Hub; give --target predicted-by:MODEL"),
+     "folder:vit .* not on the Hub; set --target predicted-by:MODEL"),
     ("predicted-by 0f3a", "predicted-by:..", "is not on the Hub"),  # a folder of the owner's machine
-    ("predicted-by 0f3a", "classes.csv", "the file classes.csv; give your copy with --target FILE"),
-    ("0f3a", "predicted-by:google/vit-base-patch16-224", "give your copy with --target FILE"),
+    ("predicted-by 0f3a", "classes.csv", "the file classes.csv; set --target to your copy"),
+    ("0f3a", "predicted-by:google/vit-base-patch16-224", "set --target to your copy"),
 ])  # fmt: skip
 def test_the_target_is_that_of_the_submission(rule, words, taken):
     result = SimpleNamespace(setting=SimpleNamespace(target=rule), target=words)
@@ -303,7 +304,7 @@ def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, stated,
     if loaded:
         assert recompute_module._named(None, submitted) == loaded
     else:
-        refused(r"is not on the Hub; give your copy with --(dataset|model)", recompute_module._named, None, submitted)
+        refused(r"is not on the Hub; set --(dataset|model) to your copy", recompute_module._named, None, submitted)
 
 
 def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
@@ -328,7 +329,7 @@ def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_pat
     ).folder  # fmt: skip
     folder = of_run(named, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
     given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 4, "progress": False}
-    refused("give --target predicted-by:MODEL", recompute, tmp_path / "board", folder, **given)
+    refused("set --target predicted-by:MODEL", recompute, tmp_path / "board", folder, **given)
     status, *_ = recompute(tmp_path / "board", folder, target=f"predicted-by:{other}", **given)
     assert (status.refused, len(status.cells)) == (None, 1)
     refused("another target", recompute, tmp_path / "board", folder, target="predicted", **given)
@@ -339,7 +340,7 @@ def test_recompute_refuses_a_network_with_other_logits_for_fixed_pictures(done, 
     submission = of_run(done, "ada")
     answers = submission.result.answers
     other = [[value and value + 1 for value in logits] for logits in answers.logits]
-    for logits, match in ((other, "has another model: .* give the --model"), (answers.logits, None)):
+    for logits, match in ((other, "has another model: .* set --model"), (answers.logits, None)):
         result = submission.result.model_copy(update={"answers": answers.model_copy(update={"logits": logits})})
         path = replace(submission, result=result).write(tmp_path / "board")[0]
         folder = path.parent.relative_to(tmp_path / "board").as_posix()
@@ -361,7 +362,7 @@ def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet
         write_known(tmp_path / "board", status)
         board = sb.load_results(tmp_path / "board")
         assert not board.rows
-        assert "refused by the owner" in board.refused[0].line
+        assert "rejected by the owner" in board.refused[0].line
     else:
         assert (status.refused, len(status.cells)) == (None, 4)
 
@@ -387,7 +388,7 @@ def test_a_forged_part_of_an_aggregate_is_refused(shapes, resnet, tmp_path, monk
 
 
 def test_an_unknown_submission_is_named_before_anything_is_loaded(tmp_path):
-    refused("has no submission a/b/c; give its folder", vouch, str(tmp_path), "a/b/c")
+    refused("has no submission a/b/c; specify the folder", vouch, str(tmp_path), "a/b/c")
     folder = write(tmp_path, SCORES).relative_to(tmp_path).as_posix()
     refused(f"unknown submission '{folder}x' of .*; did you mean {folder}", vouch, str(tmp_path), f"{folder}x")
 
@@ -439,7 +440,7 @@ def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
                  out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
     folder = of_run(run.folder, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
     _, lines = vouch(str(tmp_path / "board"), folder, model=str(resnet), device="cpu", samples=2, progress=False)
-    assert "  the dataset is listed as shapes-xai, from the submission; give --dataset to list another" in lines
+    assert "  the dataset is listed as shapes-xai, from the submission; use --dataset to list another" in lines
 
 
 @pytest.mark.slow
@@ -454,7 +455,7 @@ def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_boar
     (tmp_path / "grouped").mkdir()
     grouped.to_parquet(tmp_path / "grouped" / "test.parquet")
     settings = {"model": str(resnet), "device": "cpu", "progress": False}
-    with pytest.raises(UserError, match=r"groups of .* differ from those on the board"):
+    with pytest.raises(UserError, match=r"groups of .* differ from the groups on the board"):
         vouch(str(root), folder, dataset=str(tmp_path / "grouped"), **settings)
     other = sb.run(dataset=str(tmp_path / "grouped"), explainers=["random"], metrics=["saliency_miou"],
                    out=tmp_path / "run", **settings)  # fmt: skip
@@ -475,7 +476,7 @@ def test_maps_that_no_explainer_makes_are_named():
     some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
     maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
     assert list(recompute_module._all_the_same(maps)) == [
-        ("prior", "75% of the images have the same map, whatever their classes")
+        ("prior", "75% of the images have the same map, although their classes differ")
     ]
 
 
@@ -508,7 +509,7 @@ def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
         "gradcam",
         "gradient",
     ]
-    assert list(further.values()) == ["its submission needs more passes than the limit of 500"]
+    assert list(further.values()) == ["the submission needs more passes than the limit of 500"]
 
 
 def test_files_of_maps_are_those_that_the_result_states():
@@ -523,12 +524,12 @@ def test_files_of_maps_are_those_that_the_result_states():
     assert _other_maps(result, small) == []  # compared when they are read
     first, second = paths
     (line,) = _other_maps(result, paths | {first: paths[second]})
-    assert line == f"{first} is not the file that result.json states: its SHA-256 differs"
+    assert line == f"{first} is not the file that result.json lists: its SHA-256 differs"
     (line,) = _other_maps(result, {first: paths[first]})
-    assert line == f"it adds no {second}, which result.json states"
+    assert line == f"it adds no {second}, which result.json lists"
     more = f"{result.folder}/maps-00002.npz"
     (line,) = _other_maps(result, paths | {more: paths[first]})
-    assert line == f"it adds {more}, which result.json does not state"
+    assert line == f"it adds {more}, which result.json does not list"
 
 
 def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
@@ -544,7 +545,7 @@ def test_a_repository_that_is_no_board_is_one_line(words, here, capsys):
     assert main([*words, "--results", "saliency-bench/pets"]) == 2
     shown = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("No files matched")]
     assert shown == [
-        "saliency-bench: error: saliency-bench/pets holds no results (DATASET/MODEL/SUBMITTER/result.json)"
+        "saliency-bench: error: saliency-bench/pets contains no results (DATASET/MODEL/SUBMITTER/result.json)"
     ]
 
 
@@ -559,7 +560,7 @@ def test_another_dataset_is_not_taken_for_it(done, resnet, tmp_path):
     folder = of_run(done, "ada").write(tmp_path)[0].parent.relative_to(tmp_path).as_posix()
     sb.build("shapes-xai", tmp_path / "other", size=32, count=60, progress=False)
     refused("is not the dataset of", recompute, tmp_path, folder, dataset=str(tmp_path / "other"), model=str(resnet))
-    refused("give your copy with --model", recompute, tmp_path, folder, dataset=str(tmp_path / "other"))
+    refused("set --model to your copy", recompute, tmp_path, folder, dataset=str(tmp_path / "other"))
 
 
 @pytest.mark.slow

@@ -236,18 +236,18 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("line", "words"), [
-    ("submit RUN --to full", "full is not a board, because it has no schema.json; give a new folder with --to"),
+    ("submit RUN --to full", "full is not a board, because it has no schema.json; set --to to a new folder"),
     ("submit RUN --to board --by ../x", "submitter"),
-    ("review full", "full holds no submissions; add one with `saliency-bench submit RUN --to full`"),
+    ("review full", "full contains no submissions; add one with `saliency-bench submit RUN --to full`"),
     ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
-    ("leaderboard --results ./nothing --json", "./nothing does not exist; give a folder of results"),
-    ("leaderboard --results full", "full holds no results"),
+    ("leaderboard --results ./nothing --json", "./nothing does not exist; specify a folder of results"),
+    ("leaderboard --results full", "full contains no results"),
     ("leaderboard --results full --core full/x.txt", "x.txt cannot be read: "),
     ("leaderboard", "arguments are required: --results"),
     ("leaderboard --results x --port -1", "--port -1 is not a port"),
-    ("leaderboard --results x", "x does not exist; give a folder of results, or NAMESPACE/results"),
-    ("recompute x a/b/c", "x does not exist; give a folder of results, or NAMESPACE/results"),
-    ("review ./nothing", "./nothing does not exist; give a folder of results"),
+    ("leaderboard --results x", "x does not exist; specify a folder of results, or NAMESPACE/results"),
+    ("recompute x a/b/c", "x does not exist; specify a folder of results, or NAMESPACE/results"),
+    ("review ./nothing", "./nothing does not exist; specify a folder of results"),
     ("review a/b 0", "0 is not the number of a pull request"),
 ])  # fmt: skip
 def test_what_is_no_board_is_one_line(here, run, tmp_path, monkeypatch, capsys, line, words):
@@ -270,7 +270,7 @@ def test_ones_own_board_is_made_and_can_be_private(hub, here, run):
     here(FOUNDER)
     refused("visitor/results", sb.load_results, "visitor/results")
     sb.submit(run)
-    refused("exists and is public; leave out --private", sb.submit, run, private=True)
+    refused("exists and is public; remove --private", sb.submit, run, private=True)
 
 
 def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
@@ -470,14 +470,14 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     assert len(hub.repo("datasets", BOARD).discussions) == 1
     shutil.rmtree(runs)
     runs.mkdir()
-    assert "holds no finished run; start its suite again" in said(capsys, line, 2)
+    assert "contains no finished run; start the suite again" in said(capsys, line, 2)
 
 
 @pytest.mark.parametrize(("name", "value", "words"), [
     ("submission.LARGEST", {"records.parquet": 100},
      r"records\.parquet has [0-9,]+ bytes, more than the limit of 100"),
-    ("submission.MOST", 0, "it adds 1 submissions, more than the limit of 0; send a part of the runs at a time"),
-    ("submit.MOST_ROWS", 3, r"no board reads records\.parquet of .*first: it has 24 rows"),
+    ("submission.MOST", 0, "it adds 1 submissions, more than the limit of 0; submit fewer runs at a time"),
+    ("submit.MOST_ROWS", 3, r"records\.parquet of .*first has 24 rows, more than the limit of 3"),
 ])  # fmt: skip
 def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
     monkeypatch.setattr(f"saliency_bench.board.{name}", value)
@@ -492,4 +492,4 @@ def test_too_many_files_of_maps_are_not_sent(hub, here, run, tmp_path, monkeypat
     write_maps(tmp_path / "copy" / PUBLISHED, "random", [("a", np.ones((8, 8), np.float32))])
     shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
     monkeypatch.setattr("saliency_bench.board.submission.MOST_SHARDS", 0)
-    refused("has 1 files of maps, more than the limit of 0", plan, tmp_path / "copy", with_maps=True)
+    refused("has 1 map files, more than the limit of 0", plan, tmp_path / "copy", with_maps=True)

@@ -333,6 +333,6 @@ def test_wrong_entries_are_one_line_before_anything_is_loaded(entries, words, ca
 
 def test_maps_need_a_name_and_a_metric_that_needs_no_others(run, maps, shapes, resnet, tmp_path):
     refused("saliency_max_sensitivity asks for further maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
-    refused("a template takes no maps", sb.template, str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
+    refused("a template has no maps", sb.template, str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
     for given in (maps, [maps], 5):
         refused(r"maps must be a dict \{name: folder, file or array\}", run, given)

@@ -307,11 +307,11 @@ def test_a_further_map_is_refused_whoever_asks(blank, maps, values):
 def test_another_dataset_or_model_than_the_templates(blank, maps, tmp_path):
     other, told = shutil.copytree(blank, tmp_path / "other"), json.loads((blank / "template.json").read_text())
     for changes, words in (
-        ({"identity": told["identity"] | {"fingerprint": "0" * 32}}, "the dataset is no longer"),
-        ({"identity": told["identity"] | {"classifier": "0" * 32}}, "the model is no longer"),
-        ({"identity": told["identity"] | {"target": "0" * 32}}, "the target is no longer"),
+        ({"identity": told["identity"] | {"fingerprint": "0" * 32}}, "the dataset has changed since"),
+        ({"identity": told["identity"] | {"classifier": "0" * 32}}, "the model has changed since"),
+        ({"identity": told["identity"] | {"target": "0" * 32}}, "the target has changed since"),
         ({"size": "big"}, r"template.json: size: "),
-        ({"format": 1}, r"template.json has format 1, .* 2; make the template again"),
+        ({"format": 1}, r"template.json has format 1, .* 2; create the template again"),
     ):
         (other / "template.json").write_text(json.dumps(told | changes))
         refused(words, score, other, maps)
@@ -328,7 +328,7 @@ def test_a_target_file_that_was_edited_after_the_template_is_noticed(maps, shape
     out = sb.template(str(shapes), str(resnet), tmp_path / "t", target=rule, limit=COUNT, progress=False)
     assert score(out, maps).summary["target"] == "rule.csv"
     rule.write_text(rule.read_text().replace(",1", ",2"))
-    refused("the target is no longer", score, out, maps, out=tmp_path / "again")
+    refused("the target has changed since", score, out, maps, out=tmp_path / "again")
 
 
 def test_the_settings_of_the_template_are_those_of_the_scores(maps, shapes, resnet, tmp_path, monkeypatch):

@@ -297,4 +297,4 @@ def test_runs_that_cannot_be_loaded_again_are_one_line(shapes, resnet, folder, t
     (tmp_path / "three").mkdir()
     content["identity"]["classifier"] = "0" * 16
     (tmp_path / "three" / "run.json").write_text(json.dumps(content))
-    assert "model is no longer that of" in says(tmp_path / "three")
+    assert "model has changed since" in says(tmp_path / "three")

@@ -136,7 +136,7 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
     (lambda c: c["setting"].update(seed=1), "cells.0.cell_id is "),
     (lambda c: c["setting"].update(more="x"), "setting.more: "),
     (lambda c: c["setting"].pop("seed"), "setting.seed: "),
-    (lambda c: c["dataset"].update(split="train"), "dataset.split is train, but the settings say test"),
+    (lambda c: c["dataset"].update(split="train"), "dataset.split is train, but the setting is test"),
     (lambda c: c["cells"].append(c["cells"][0]), "2 times"),
     (lambda c: c.update(note="x" * 3000), "note: String should have at most 2000 characters"),
     (lambda c: c["provenance"].pop("device"), "provenance.device: Field required"),
@@ -186,8 +186,8 @@ def changed(table, column, values):
     (lambda t: changed(t, "explainer", ["gradcam"] * len(t)), "explainer of cell"),
     (lambda t: changed(t, "model", ["other"] * len(t)), "model of cell"),
     (lambda t: changed(t, "value", [np.inf] * len(t)), "value must be finite"),
-    (lambda t: changed(t, "value", [0.9] * len(t)), "is 0.9, but result.json says"),
-    (lambda t: changed(t, "label", ["x" * 5000] * len(t)), "column label holds a text of more than 2,000 bytes"),
+    (lambda t: changed(t, "value", [0.9] * len(t)), "is 0.9, but result.json states"),
+    (lambda t: changed(t, "label", ["x" * 5000] * len(t)), "column label contains a text of more than 2,000 bytes"),
 ])  # fmt: skip
 def test_malformed_records_are_refused_by_file_and_column(edit, words, folder):
     rewrite(folder, edit)

@@ -370,7 +370,7 @@ def test_questions_fit_the_dataset():
     assert [question.name for question in questions_of([], [], has_masks=False)] == ["faithfulness"]
     refused("needs masks", questions_of, ["alignment"], [], has_masks=False)
     refused("unknown question 'aligment'", questions_of, ["aligment"], [], has_masks=True)
-    refused("not both", questions_of, ["alignment"], [as_metric(METRIC)], has_masks=True)
+    refused("cannot be combined", questions_of, ["alignment"], [as_metric(METRIC)], has_masks=True)
     with pytest.raises(UserError, match="saliency_correctness is one value over all samples"):
         questions_of([], [as_metric("saliency_correctness")], has_masks=True)
     refused("saliency_roar trains networks", questions_of, [], [as_metric("saliency_roar")], has_masks=True)
@@ -462,7 +462,7 @@ def test_the_dearest_are_not_tried_where_time_is_short():
     assert affordable(192) == (["gradcam", "random"], ["rise"])
     # One round in half of it: 8 x (1 pass, and 2 of the metric) are 24 s.
     assert affordable(48) == (["gradcam", "random"], ["rise"])
-    refused(r"--within 47s is too little time, at 1 s per pass.*give --within 1m, or", affordable, 47)
+    refused(r"--within 47s is too short for .*a pass of the network takes 1 s; use --within 1m, or", affordable, 47)
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ FAULTS = {
     "classes": (pictures, lambda: classifier(labels=list("abcde")), "classes", "does not have the dataset's classes"),
     "constant": (pictures, lambda: classifier(nn.Sequential(Colours(), Constant())), "outputs", "same"),
     "sizes of masks": (lambda: pictures(mask=half), classifier, "images", "mask is 24 x 12"),
-    "full masks": (lambda: pictures(mask=lambda index, mask: mask | 255), classifier, "mask area", "40 of 40 cover"),
+    "full masks": (lambda: pictures(mask=lambda index, mask: mask | 255), classifier, "mask area", "40 of 40 masks"),
     "crop": (lambda: pictures(mask=corner), lambda: cropping(classifier()), "masks", "centre crop removes"),
     "empty masks": (lambda: pictures(mask=lambda index, mask: mask * 0), classifier, "masks", "none of 40 .*empty"),
 }  # fmt: skip

@@ -349,7 +349,7 @@ def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, s
     ({"values": {"a": {"metrik": "x"}}}, "unknown key 'metrik' of tables.scores.values.a; did you mean metric"),
     ({"titlex": "x", "title": None}, "unknown key 'titlex' of tables.scores; did you mean title"),
     ({"runs": ["al"]}, "did you mean all"),
-    ({"rows": ["dataset"]}, "its runs have 2 names of model; give rows, columns or over that axis"),
+    ({"rows": ["dataset"]}, "the runs have 2 different values of model; add that axis to rows, columns or over"),
     ({"runs": []}, "tables.scores.runs: is empty"), ({"rows": ["dataset", "explainer"]}, "once"),
     ({"rows": ["datasets"]}, "tables.scores.rows.0"), ({"columns": ["explainer"]}, "axis value"),
     ({"variants": {"a": {"t": 1}}}, "variants and the axis variant"),
@@ -551,7 +551,7 @@ def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_p
     for node in nodes:
         shown, _ = node.communicate(timeout=300)
         assert node.returncode == 0, shown
-        told.append("2 processes make whole runs in parallel" in shown)
+        told.append("2 processes do whole runs in parallel" in shown)
     assert told == [side, False]  # the first one speaks for all
 
     def files(name):

@@ -80,11 +80,11 @@ def test_drawn_pictures_are_marked_in_every_file_and_never_taken_for_real_ones(t
     assert {path.suffix for path in files} == {".csv", ".json", ".md", ".tex"}
     for path in [*files, tmp_path / "smoke/suite.html"]:
         assert "smoke" in path.read_text().lower(), path.name
-    with pytest.raises(UserError, match="holds results of --smoke, which cannot be mixed with real runs"):
+    with pytest.raises(UserError, match="contains results of --smoke, which cannot be mixed with real runs"):
         suite("p0-table1", out=tmp_path / "smoke", progress=False)
-    with pytest.raises(UserError, match="should hold gender-xai, but was built by `saliency-bench build shapes-xai`"):
+    with pytest.raises(UserError, match="should contain gender-xai, but was built by `saliency-bench build shapes"):
         suite("p0-table1", out=tmp_path / "real", data=tmp_path / "smoke/data", progress=False)
     assert not (tmp_path / "real").exists()
     (tmp_path / "other/tables").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds real runs, which cannot be mixed with results of --smoke"):
+    with pytest.raises(UserError, match="contains real runs, which cannot be mixed with results of --smoke"):
         suite("p0-table1", out=tmp_path / "other", smoke=True, progress=False)

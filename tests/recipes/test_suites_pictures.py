@@ -254,4 +254,4 @@ def test_an_axis_with_several_names_must_stand_somewhere(tmp_path):
     content = yaml.safe_load(PICTURES)
     content["pictures"]["maps"]["columns"] = ["dataset"]
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
-    refused("its runs have 4 names of explainer", read_suite, tmp_path / "own.yaml")
+    refused("the runs have 4 different values of explainer", read_suite, tmp_path / "own.yaml")

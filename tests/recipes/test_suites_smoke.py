@@ -8,7 +8,7 @@ from saliency_bench.recipes.suites.suite import suite
 from saliency_bench.recipes.suites.suite_schema import find_suite, suite_files
 
 # Cells without a number whatever networks and people answer: explainers that all agree have no order.
-UNDEFINED = {"p2-figure7": {"one of the two is constant"}}
+UNDEFINED = {"p2-figure7": {"one of the two metrics is constant"}}
 
 
 @pytest.fixture(scope="module")

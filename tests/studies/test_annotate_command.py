@@ -60,7 +60,7 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     (["--honeypots", "3"], "but the dataset has 2"),
     (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
     (["--practice-iou", "7"], "--practice-iou must be a number from 0 to 1"),
-    (["--grow"], "there is no store"), (["--host", "256.0.0.1"], "give another --port"),
+    (["--grow"], "there is no store"), (["--host", "256.0.0.1"], "use another --port"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(line, tmp_path, options, words, capsys):
     assert words in said(capsys, [*line, *options], 2).splitlines()[-1]
@@ -79,7 +79,7 @@ def test_the_study_is_found_however_its_dataset_is_written(line, tmp_path, capsy
     dataset(3).save_to_disk("others")
     for options in (["--dataset", "others"], ["--dataset", "noise", "--name", "another"]):
         message = said(capsys, ["annotate", *options, *store, "--report"], 2).splitlines()[-1]
-        assert message.endswith("study.db holds no such study; it has: ./noise, test (annotate)")
+        assert message.endswith("study.db contains no such study; available: ./noise, test (annotate)")
     assert len(Store("study.db").all()) == 1
 
 
@@ -91,11 +91,11 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     captured = capsys.readouterr()
     assert "without an image in the dataset: 1, such as elsewhere" in captured.err
     assert "masks of 0 images" in captured.out
-    assert "has no mask to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
+    assert "has no masks to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["--person", "bob"], "has no masks of bob; give --person, one of: ada"),
+    (["--person", "bob"], "has no masks of bob; set --person to one of: ada"),
     (["--person", "../ada"], "--person must be 1 to 100 letters"),
     (["--person", "consensus"], "is reserved"),
     (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),

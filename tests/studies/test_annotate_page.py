@@ -296,7 +296,7 @@ def test_two_browsers_a_kill_and_a_closed_tab_lose_nothing(browser, served):
     masks.append(np.zeros((60, 80), bool))
     drag(second, [(30, 10), (60, 50)], masks[-1])
     second.keyboard.press("Enter")
-    playwright.expect(second.locator("#status")).to_have_text("Offline: 1 kept here")
+    playwright.expect(second.locator("#status")).to_have_text("Offline: 1 stored in this browser")
     second.close(run_before_unload=False)  # what was not sent is in the browser
     served.start()
     second = contexts[1].new_page()
@@ -329,10 +329,10 @@ def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
     for review in opened(browser, served.links["review"], DESKTOP):
         assert answers(served)[0].person not in review.content()
         review.get_by_role("button", name="Reject").click()
-        review.get_by_label("The person who drew it reads this").fill("  ")
+        review.get_by_label("Comment for the person who drew the mask").fill("  ")
         review.get_by_role("button", name="Send back").click()
-        playwright.expect(review.locator("#commentMissing")).to_have_text("Write what should be changed.")
-        review.get_by_label("The person who drew it reads this").fill("<i>the ear</i> is missing")
+        playwright.expect(review.locator("#commentMissing")).to_have_text("Please describe what should be changed.")
+        review.get_by_label("Comment for the person who drew the mask").fill("<i>the ear</i> is missing")
         with review.expect_response(lambda response: response.request.method == "POST"):
             review.get_by_role("button", name="Send back").click()
         playwright.expect(review.locator("#finishedTitle")).to_have_text("All done")

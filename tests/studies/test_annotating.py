@@ -90,7 +90,7 @@ def test_everybody_sees_only_their_own(annotating, client):
 
 
 @pytest.mark.parametrize(("changed", "words"), [
-    ({"unit": "image-999"}, "not given to you"), ({"kind": "draw"}, "kind must be one of"),
+    ({"unit": "image-999"}, "not assigned to you"), ({"kind": "draw"}, "kind must be one of"),
     ({"runs": [4799]}, "60 x 80"), ({"runs": [4800]}, "nothing is marked"), ({"runs": {"a": 1}}, "60 x 80"),
     ({"request": ""}, "request must be"),
 ])  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(ann
     assert annotating.study.people()[0] not in str(state["tasks"])
     verdict = {"answer": state["tasks"][0]["answer"], "verdict": "reject", "comment": "<b>", "request": "v1"}
     refused = client.post("/api/review", json=verdict | {"comment": " \n"}, headers=reviewer)
-    assert refused.json() == {"error": "a rejection needs a comment that says what should be changed"}
+    assert refused.json() == {"error": "a rejection needs a comment that explains what should be changed"}
     assert client.post("/api/review", json=verdict, headers=reviewer).json()["tasks"] == []
     assert annotating.counted() == {}
     first = client.get("/api/state", headers=key).json()["tasks"][0]
@@ -283,7 +283,7 @@ def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
     store, images = Store(tmp_path / "study.db"), StudyImages(rows)
     again = open_study(store, "noise", images, "print")
     assert (again.settings["annotators"], len(again.honeypots)) == (4, 2)
-    with pytest.raises(UserError, match=r"another configuration \(annotators 4, now 5\); give"):
+    with pytest.raises(UserError, match=r"another configuration \(annotators 4, now 5\); use"):
         open_study(store, "noise", images, "print", annotators=5)
     refused("another dataset", open_study, store, "noise", images, "other print")
     refused("--honeypot-every must be at least 2", open_study, store, "new", images, "print", honeypot_every=1)

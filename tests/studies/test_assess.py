@@ -205,7 +205,7 @@ def test_export(study, tmp_path):
     export(study.study, tmp_path / "nobody.csv", people=False)
     text = (tmp_path / "nobody.csv").read_text()
     assert not any(person in text for person in people)
-    refused("neither", export, study.study, tmp_path / "ratings.xlsx")
+    refused("must end in .csv or .parquet", export, study.study, tmp_path / "ratings.xlsx")
     assert export(study.study, tmp_path / "ratings.parquet") == 288
 
 

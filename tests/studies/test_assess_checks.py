@@ -125,7 +125,7 @@ def test_who_failed_is_left_out_of_the_means_and_reported(tmp_path):
     assert means == {"good": 5, "half": 4, "noise": 3, "bad": 2}
     everyone = {row["explainer"]: row["with everyone"] for row in less.data["ratings"] if row["question"] == "complete"}
     assert everyone == {"good": 4.5, "half": 3.75, "noise": 3.0, "bad": 2.25}
-    assert f"{line} are left out; --with-failed counts them." in less.notes
+    assert f"{line} are excluded; include them with --with-failed." in less.notes
     assert {row["krippendorff's alpha"] for row in less.data["agreement"]} == {1.0}
     by_person = {row["person"]: row for row in whole.data["people"]}
     assert {person: row["checks right"] for person, row in by_person.items()} == {
@@ -202,7 +202,7 @@ def test_only_masks_of_the_class_that_is_asked_about_are_shown():
     assert set(settings["images"]) == set(images.ids[1:-1])
     refused("no image of the run has a mask", configuration, replace(images, masks={}), read_questions())
     five = {str(number): images.maps["good"] for number in range(5)}
-    refused("the human mask included, not 6", configuration, replace(images, maps=five), read_questions())
+    refused("there are 6 including the human mask", configuration, replace(images, maps=five), read_questions())
     one = configuration(replace(images, maps={"good": images.maps["good"]}), read_questions(), checks=0)
     assert (one["explainers"], one["masks"]) == (["good"], True)
 
@@ -231,4 +231,4 @@ def test_masks_of_a_dataset_are_in_the_frame_and_those_that_cannot_be_shown_are_
     assert "1 mask cannot be shown, such as the mask of image 0: a mask with two values" in capsys.readouterr().err
     assert RunMasks(rows, {"0": 0}, Geometry(crop=(2, 2)), "1")["0"].tolist() == [[True, False], [False, False]]
     plain = Dataset.from_dict({"image": ["x"]})
-    refused("has no masks; leave out --with-masks", RunMasks, plain, {"0": 0}, Geometry())
+    refused("has no masks; remove --with-masks", RunMasks, plain, {"0": 0}, Geometry())

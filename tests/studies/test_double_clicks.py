@@ -115,7 +115,7 @@ def test_no_region_asks_before_it_leaves_a_drawing_out_and_back_shows_it(page, s
     draw(page)
     for click in (lambda: page.keyboard.press("n"), lambda: taps(page, "#none", 150, all_saved)):
         click()
-        playwright.expect(page.locator("#note")).to_contain_text("Something is drawn")
+        playwright.expect(page.locator("#note")).to_contain_text("You have drawn a region")
         assert served.study.answers() == []
         page.keyboard.press("z")  # whoever goes on drawing is asked again
         page.keyboard.press("y")

@@ -105,7 +105,7 @@ def test_no_region_is_lost_that_is_still_being_found(browser, annotating):
         page.route("**/api/segment", lambda route: (route.request.frame.page.wait_for_timeout(700), route.continue_()))
         page.keyboard.press("g")
         click(page, 20.5, 30.5)
-        playwright.expect(page.locator("#note")).to_have_text("The region of your strokes is being found.")
+        playwright.expect(page.locator("#note")).to_have_text("The region for your strokes is being computed.")
         page.keyboard.press("b")  # another tool
         page.keyboard.press("Enter")  # and saved at once
         count(page, "1 of 5")
@@ -126,7 +126,7 @@ def test_a_reviewer_looks_at_what_others_drew_and_corrects(browser, annotating):
     with serving(create_app(annotating)) as url:
         for page in opened(browser, f"{url}#key={reviewer.key}", DESKTOP):
             page.keyboard.press("o")
-            playwright.expect(page.locator("#note")).to_have_text("Blue: what another person marked.")
+            playwright.expect(page.locator("#note")).to_have_text("Blue: marked by another person.")
             page.keyboard.press("c")
             page.keyboard.press("e")
             drag(page, [(10, 10), (60, 20)])

@@ -288,12 +288,12 @@ def test_every_kind_of_region_of_label_studio_is_drawn(tmp_path, kind):
 
 @pytest.mark.parametrize(("value", "why"), [
     ({"vertices": [], "vectorlabels": ["cat"]}, "type vector cannot be drawn"),
-    ({"points": [[1, 2], [3, 4]], "polygonlabels": ["cat"]}, "a damaged polygon"),
-    ({"points": [[1, 2, 3]] * 3, "polygonlabels": ["cat"]}, "a damaged polygon"),
-    (CAT | {"x": None}, "a damaged rectangle"),
+    ({"points": [[1, 2], [3, 4]], "polygonlabels": ["cat"]}, "a polygon is damaged"),
+    ({"points": [[1, 2, 3]] * 3, "polygonlabels": ["cat"]}, "a polygon is damaged"),
+    (CAT | {"x": None}, "a rectangle is damaged"),
     ({"rle": [1, 2, 3], "brushlabels": ["cat"]}, "a brush mask is damaged"),
     ({"imageDataURL": bitmask(BOX[:9]), "bitmasklabels": ["cat"]}, "another size"),
-    ({"imageDataURL": "data:image/png;base64,aaaa", "bitmasklabels": ["cat"]}, "a damaged bitmask"),
+    ({"imageDataURL": "data:image/png;base64,aaaa", "bitmasklabels": ["cat"]}, "a bitmask is damaged"),
     (None, "rotated by 90 degrees"), ({}, "no usable height"),
 ])  # fmt: skip
 def test_an_image_with_a_region_that_cannot_be_drawn_is_named_and_the_others_are_stored(tmp_path, value, why):
@@ -407,10 +407,10 @@ def coco_of(labels):
 
 
 @pytest.mark.parametrize(("images", "labels", "label", "message"), [
-    (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object; give --label NAME"),
+    (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object; set --label NAME"),
     (CATS, ["cat"], "dog", "no region labelled dog; its labels are cat"),
-    (CATS, [None], "cat", "no region labelled cat; it has no labels; leave out --label"),
-    (Images({"p1": ""}), ["a", "b"], "", r"no classes, but .* several labels \(a, b\); give --label"),
+    (CATS, [None], "cat", "no region labelled cat; it has no labels; remove --label"),
+    (Images({"p1": ""}), ["a", "b"], "", r"no classes, but .* several labels \(a, b\); set --label"),
 ])  # fmt: skip
 def test_labels_that_do_not_tell_are_refused(tmp_path, images, labels, label, message):
     refused(message, imported, tmp_path, [task("p1", by(*labelled(*labels)))], images=images, label=label)
@@ -498,12 +498,12 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
 
 @pytest.mark.parametrize(("element", "size", "why"), [
     ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, 3"/>', None, "do not match a mask of 2 x 2"),
-    ('<mask label="cat" left="79" top="0" width="2" height="2" rle="0, 4"/>', None, "outside of its image"),
-    ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, x"/>', None, "a damaged mask"),
-    ('<polygon label="cat" points="1,2;3"/>', None, "a damaged polygon"),
+    ('<mask label="cat" left="79" top="0" width="2" height="2" rle="0, 4"/>', None, "a mask is outside the image"),
+    ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, x"/>', None, "a mask is damaged"),
+    ('<polygon label="cat" points="1,2;3"/>', None, "a polygon is damaged"),
     ('<cuboid label="cat" xtl1="1"/>', None, "type cuboid cannot be drawn"),
     (boxed(0, "cat"), 'height="0" width="80"', "no usable height"),
-    (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, but the image 80 x 60"),
+    (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, but the image has 80 x 60"),
 ])  # fmt: skip
 def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, why):
     bad = cvat(element, size=size or 'height="60" width="80"').replace("</annotations>", "")
@@ -515,5 +515,5 @@ def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, 
 
 
 def test_tracks_of_a_video_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"tracks of a video; export it as CVAT for images 1\.1"):
+    with pytest.raises(UserError, match=r"tracks of a video; export the annotations as CVAT for images 1\.1"):
         imported(tmp_path, '<annotations><track id="0" label="cat"><box frame="0"/></track></annotations>', "cvat")

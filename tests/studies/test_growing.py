@@ -47,7 +47,7 @@ def test_nothing_grows_unless_it_is_said(store):
     for options in ({"annotators": 3}, {"images": 5, "fingerprint": "five"}):
         refused("--grow to add people or images", opened, store, **options)
     opened(store, annotators=3, growing=True)
-    refused(r"another configuration \(annotators 3, now 2\); give", opened, store, annotators=2)
+    refused(r"another configuration \(annotators 3, now 2\); use", opened, store, annotators=2)
     assert len(annotation_report(opened(store, annotators=3, growing=True))["protocol"]) == 2, "once however often"
 
 
@@ -62,6 +62,6 @@ def test_a_study_only_grows(store, options, words):
 
 def test_images_that_people_were_given_stay_the_same(store):
     finish(opened(store), "a")
-    refused("lacks the image image-003", opened, store, 3, "three", growing=True)
+    refused("has no image image-003", opened, store, 3, "three", growing=True)
     others = StudyImages(dataset(5, seed=1))
-    refused("is not the image that people have drawn on", open_study, store, "noise", others, "others", growing=True)
+    refused("differs from the annotated image", open_study, store, "noise", others, "others", growing=True)

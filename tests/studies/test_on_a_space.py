@@ -164,7 +164,7 @@ def test_a_page_that_ends_without_its_hub_says_what_is_not_copied(here, tmp_path
     finally:
         here.heal()
     assert re.search(
-        r"NOT SYNCED, answers since [\d:]+ UTC are in annotate.db only: .*500.*; start again to copy them", log
+        r"NOT SYNCED, answers since [\d:]+ UTC are in annotate.db only: .*500.*; restart to copy them", log
     )
     assert "Traceback" not in log
     assert len(Store(tmp_path / "space/annotate.db", create=False).find().answers()) == 3
@@ -211,10 +211,10 @@ def judged(here, shapes, resnet, tmp_path_factory):
 
 @pytest.mark.sample(0, 1)
 @pytest.mark.parametrize(("run", "words"), [
-    ("hub:visitor/noise", r"visitor/noise is not the folder of a finished run \(no summary.json\); upload"),
+    ("hub:visitor/noise", r"visitor/noise does not contain a finished run \(no summary.json\); upload"),
     ("hub:visitor/none", r"the Hub has no repository visitor/none that this account can read \(404\)"),
-    ("hub:judged", "'hub:judged' names no repository; write hub:OWNER/NAME"),
-    ("hub:", "'hub:' names no repository"),
+    ("hub:judged", "'hub:judged' is not a repository; use hub:OWNER/NAME"),
+    ("hub:", "'hub:' is not a repository"),
 ])  # fmt: skip
 def test_what_is_no_run_on_the_hub(here, run, words):
     done = here.command("assess", "serve", run, "--store", "study.db", user=VISITOR, home="laptop")

@@ -202,7 +202,9 @@ def test_what_is_shown_says_how_many_marked_it(annotating):
     with serving(create_app(annotating)) as url, chromium() as browser:
         page = browser.new_page()
         page.goto(f"{url}owner#key={key}")
-        for number, words in enumerate(["nobody has drawn on it, only skipped it.", "what one person marked."]):
+        for number, words in enumerate(
+            ["nobody has marked a region, but the image was skipped.", "marked by one person."]
+        ):
             page.get_by_role("button", name="Show").nth(number).click()
             page.locator("#caption", has_text=words).wait_for()
             page.locator("#closePicture").click()
@@ -220,12 +222,12 @@ def test_an_owner_at_work(annotating, width):
         for part in ("html", ".scroll >> nth=0", ".scroll >> nth=1"):
             assert page.locator(part).evaluate("one => one.scrollWidth <= one.clientWidth"), part
         assert page.locator("#people tr").nth(1).inner_text().startswith(careless)
-        page.get_by_role("button", name=f"Leave out {careless}").click()
+        page.get_by_role("button", name=f"Exclude {careless}").click()
         page.locator("#reason").fill("<b>scribbles</b>")
         page.locator("#confirm").click()
         page.locator("#actions", has_text=f"exclude {careless}: <b>scribbles</b>").wait_for()
-        page.get_by_role("button", name=f"Take in {careless}").click()
-        page.get_by_role("button", name=f"Leave out {careless}").wait_for()
+        page.get_by_role("button", name=f"Readmit {careless}").click()
+        page.get_by_role("button", name=f"Exclude {careless}").wait_for()
         page.get_by_role("button", name="Show").first.click()
         page.locator("#picture").wait_for()
         page.locator("#closePicture").click()

@@ -265,13 +265,13 @@ def test_results_by_hand(by_hand):
     numbered = results(game.study, people=False, with_failed=True).data["people"]
     assert {row["person"] for row in numbered} == {"1", "2", "3"}
     assert sorted(row["mean exposure"] for row in numbered) == sorted(row["mean exposure"] for row in people.values())
-    assert "Unfinished judgements, which are left out: 1." in " ".join(findings.notes)
+    assert "Unfinished judgements, which are excluded: 1." in " ".join(findings.notes)
 
 
 def test_people_who_failed_a_check_are_left_out_of_the_headline_and_shown_beside_it(by_hand):
     game, _ = by_hand
     findings = results(game.study)
-    assert "1 of 2 people failed an attention check: their judgements are left out" in " ".join(findings.notes)
+    assert "1 of 2 people failed an attention check: their judgements are excluded" in " ".join(findings.notes)
     good = findings.data["crowd"][0]
     assert (good["explainer"], good["judgements"]) == ("good", 2)
     assert good["saliency_crowd_auc"] == pytest.approx((0.975 + 0.875) / 2)
@@ -393,7 +393,7 @@ def test_export_is_what_analyse_reads(by_hand, tmp_path):
     found = read_answers(tmp_path / "nobody.csv").judgements
     assert sorted(found["good"][image], key=str) == pytest.approx([0.05, 0.15, np.nan], nan_ok=True)
     assert export(game.study, tmp_path / "passed.csv") == 4
-    refused("neither", export, game.study, tmp_path / "answers.txt")
+    refused("must end in .csv or .parquet", export, game.study, tmp_path / "answers.txt")
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_what_cannot_be_shown_is_one_line(done, tmp_path):
     refused("gradint", run_images, done, ["gradint"])
     refused("not the dataset of the run", run_images, done, dataset=str(other))
     refused("not the folder of a finished run", run_images, tmp_path)
-    refused("if it has moved, give --dataset", run_images, done, dataset="somewhere/else/shapes")
+    refused("if it has moved, set --dataset", run_images, done, dataset="somewhere/else/shapes")
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
                     sent = {"place": one["place"], "ratings": {"good": 2}, "request": f"{number} {one} {'x' * 20}"}
                     server.call("api/answer", key, sent)
     assert main(["assess", "results", "--store", str(store)]) == 2
-    assert "all people failed an attention check; --with-failed counts them" in capsys.readouterr().err
+    assert "all people failed an attention check; include them with --with-failed" in capsys.readouterr().err
     assert main(["assess", "results", "--store", str(store), "--out", str(tmp_path / "out"), "--with-failed"]) == 0
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
     assert "2.000" in capsys.readouterr().out
@@ -191,7 +191,7 @@ def test_an_impossible_frame_is_refused(done, tmp_path, sizes):
 
 
 @pytest.mark.parametrize(
-    ("name", "line"), [("~/{}", "is from the Hub and names ~/"), ("~nobody-here/x", "is not a folder")]
+    ("name", "line"), [("~/{}", "is from the Hub and refers to ~/"), ("~nobody-here/x", "is not a folder")]
 )
 def test_a_home_folder_is_not_opened_unasked(done, shapes, tmp_path, monkeypatch, name, line):
     folder = shutil.copytree(done, tmp_path / "run")
@@ -203,9 +203,9 @@ def test_a_home_folder_is_not_opened_unasked(done, shapes, tmp_path, monkeypatch
 
 def test_a_run_from_the_hub_opens_no_folder_unasked(done, shapes, tmp_path, monkeypatch, capsys):
     assert len(run_images(done).ids) == 12
-    assert f"the pictures are from {shapes}, which run.json names" in capsys.readouterr().err
+    assert f"the images are from {shapes}, the dataset in run.json" in capsys.readouterr().err
     run_images(done, dataset=str(shapes))
     assert "names" not in capsys.readouterr().err
     monkeypatch.setattr("saliency_bench.studies.run_images.HF_HUB_CACHE", str(done.parent))
-    refused(r"is from the Hub and names .*give --dataset", run_images, done)
+    refused(r"is from the Hub and refers to .*set --dataset", run_images, done)
     assert len(run_images(done, dataset=str(shapes)).ids) == 12

@@ -78,7 +78,7 @@ def test_practice_is_drawn_apart_from_honeypots(annotating, tmp_path):
     assert not set(annotating.practice) & set(annotating.honeypots)
     assert len(annotating.units) == 3
     (tmp_path / "new").mkdir()
-    with pytest.raises(UserError, match="5 honeypots and images of practice need images with a mask"):
+    with pytest.raises(UserError, match="5 honeypots and practice images need images with a mask"):
         study_of(tmp_path / "new", dataset(6, masks=4), honeypots=1, practice=4)
 
 
@@ -87,7 +87,7 @@ def test_a_person_practises_in_a_browser(annotating):
     with serving(create_app(annotating)) as url, chromium() as browser:
         page = browser.new_page(viewport={"width": 375, "height": 700})
         page.goto(url)
-        for text in ("Not yet", "Not yet", "Look at the difference"):
+        for text in ("Not yet", "Not yet", "Please note the difference"):
             page.wait_for_selector("#save:not([disabled])")
             page.locator("#board").click(position={"x": 180, "y": 200})
             page.keyboard.press("Enter")

@@ -69,7 +69,7 @@ def test_every_answer_of_every_person_comes_back(annotated, other, tmp_path, for
 @pytest.mark.parametrize("person", ["ada", "p"])
 def test_masks_of_others_are_nobody_elses(annotated, other, tmp_path, format, person):
     export(annotated, tmp_path / "out", format)
-    with pytest.raises(UserError, match=rf"has no masks of {person}; give --person, one of: p-a, p-b, p-c$"):
+    with pytest.raises(UserError, match=rf"has no masks of {person}; set --person to one of: p-a, p-b, p-c$"):
         import_masks(other, tmp_path / "out", format, person)
     assert other.study.answers() == []
 
@@ -78,7 +78,7 @@ def test_masks_of_others_are_nobody_elses(annotated, other, tmp_path, format, pe
 def test_a_file_is_as_good_as_its_folder(annotated, other, tmp_path, format):
     export(annotated, tmp_path / "out", format)
     assert import_masks(other, tmp_path / "out" / FILES[format], format, "p-c") == (5, [])
-    with pytest.raises(UserError, match=f"is a folder without {FILES[format]}; give the file"):
+    with pytest.raises(UserError, match=f"is a folder without {FILES[format]}; specify the file"):
         import_masks(other, tmp_path / "other", format, "p-a")
 
 

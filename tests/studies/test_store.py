@@ -236,7 +236,7 @@ def test_a_study_of_the_same_name_goes_on_and_other_settings_are_refused(place):
     again = made(second)
     assert (again.id, again.configuration, len(again.answers())) == (study.id, {"annotators": 2}, 1)
     assert second.find().name == "birds"
-    line = r"another dataset and seed \(3, now 4\); give"
+    line = r"another dataset and seed \(3, now 4\); use"
     refused(line, second.study, "annotate", "birds", dataset="xyz", configuration={"annotators": 2}, seed=4)
     second.study("peekaboom", "guessed", configuration={"images": list(range(30)), "run": "a"})
     with pytest.raises(UserError, match=r"another configuration \(images 30, now 29, run\); give"):

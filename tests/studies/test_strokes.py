@@ -156,8 +156,8 @@ def test_files_that_are_no_such_networks_are_refused(tmp_path, halves):
     encoder, decoder = networks(tmp_path)
     refused("there is no file", SegmentAnything, tmp_path / "none.onnx", decoder)
     refused("cannot be read as an ONNX network", SegmentAnything, halves, decoder)
-    refused("is not an encoder; give a network whose only input is a picture", SegmentAnything, decoder, decoder)
-    refused("takes x; give a decoder from the export script of Segment Anything", SegmentAnything, encoder, encoder)
+    refused("is not an encoder; use a network whose only input is an image", SegmentAnything, decoder, decoder)
+    refused("needs x; use a decoder from the export script of Segment Anything", SegmentAnything, encoder, encoder)
 
 
 def test_the_page_finds_regions_of_images_that_were_given(tmp_path):

@@ -183,7 +183,7 @@ def test_a_second_first_answer_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(("user", "repo", "public", "words"), [
-    (VISITOR, "visitor/open", True, "visitor/open is public; answers of people are copied only to private"),
+    (VISITOR, "visitor/open", True, "visitor/open is public, but people's answers are copied only to private"),
     (VISITOR, "saliency-bench/answers", False, "visitor may not write to saliency-bench/answers"),
     (READER, "saliency-bench/answers", False, "with this token, which only has read access"),
     (None, "visitor/answers", False, "needs a token"),
@@ -219,14 +219,14 @@ def test_another_study_is_not_continued(hub, tmp_path):
     sync.push()
     (tmp_path / "new").mkdir()
     answer(study_in(tmp_path / "new/study.db", annotators=4), "bob")
-    with pytest.raises(UserError, match=r"another configuration \(annotators 3, now 4\); give another --name"):
+    with pytest.raises(UserError, match=r"another configuration \(annotators 3, now 4\); use another --name"):
         sync_of(hub, tmp_path / "new/study.db").restore()
     assert by(tmp_path / "new/study.db") == ["bob"]
     hub.api(VISITOR).upload_file(
         path_or_fileobj=b"no row\n", path_in_repo="study.db/a.jsonl", repo_id=REPO, repo_type="dataset"
     )
     with pytest.raises(
-        UserError, match=r"study.db of visitor/answers cannot be continued here: .*not a copy of a store"
+        UserError, match=r"study.db of visitor/answers cannot be merged into the local store: .*not a copy of a store"
     ):
         sync_of(hub, tmp_path / "study.db").restore()
 

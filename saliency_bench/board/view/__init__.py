@@ -1,1 +1,1 @@
-"""The page of a board: rows, the state in its address, tables, plots and exports. It shows the results of `board`."""
+"""The web page of a board: state in the address, tables, plots and exports. It displays the results of `board`."""

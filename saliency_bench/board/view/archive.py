@@ -1,4 +1,4 @@
-"""A board for its page: its rows, and the scores and maps of single samples, which are read when needed."""
+"""Data for the page of a board: the rows, and the scores and maps of single samples, which are read when needed."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -26,19 +26,19 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client
 from saliency_bench.utils.bounded import bounded
 
-KEPT = 8  # submissions whose scores are kept in memory
+KEPT = 8  # number of submissions whose scores are cached in memory
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A board and its files. Use `Archive.load` to load it.
+    """A board and its files. Use `Archive.load` to create an archive.
 
     Attributes:
-        name: name of the board: the folder or NAMESPACE/results.
-        root: folder of the downloaded files.
-        updated: minute of its last change, or "" if unknown.
-        commit: commit of a repository; "" for a folder.
-        pictures: the datasets on this machine.
+        name: Name of the board: the folder or NAMESPACE/results.
+        root: Folder of the downloaded files.
+        updated: Time of the last change in minutes, or "" if unknown.
+        commit: Commit of a repository, or "" for a folder.
+        pictures: Datasets on this machine, for pictures of samples.
     """
 
     name: str
@@ -52,14 +52,14 @@ class Archive:
 
     @classmethod
     def load(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
-        """Load the board of a folder, or of the newest commit of a repository.
+        """Load the board in a folder, or in the newest commit of a repository.
 
         Args:
-            location: location of the results; see `load_results`.
-            data: folders of datasets whose pictures are shown under maps.
+            location: Location of the results, as for `load_results`.
+            data: Folders of datasets whose images are displayed under maps.
 
         Raises:
-            UserError: See `load_results`.
+            UserError: The board cannot be loaded by `load_results`.
         """
         source, pictures = source_at(location), BoardPictures(data)
         place = source.location
@@ -74,24 +74,24 @@ class Archive:
 
     @cached_property
     def rows(self) -> list[ShownRow]:
-        """The rows of the board, as the page shows them."""
+        """The rows of the board in the form that the page displays."""
         return [shown(row) for row in self.board.rows]
 
     @cached_property
     def by_key(self) -> dict[str, tuple[ShownRow, Row]]:
-        """Each row, as shown on the page and as stored by the board, by its key in addresses."""
+        """{key of a row in addresses: (row for the page, row of the board)}."""
         return {shown_row.key: (shown_row, row) for shown_row, row in zip(self.rows, self.board.rows, strict=True)}
 
     def sampled(self, row: Row) -> Scored:
-        """Return the scores of a row's samples. Raise UserError if its files were deleted since."""
+        """Return the scores of a row's samples. Raise UserError if the files no longer contain the row."""
         submission = self._read(row.folder)
         if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
-            raise UserError(f"{row.folder} no longer holds this row")
+            raise UserError(f"{row.folder} no longer contains this row; reload the board")
         recorded = submission.recorded
         return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN, row.cell.limits)
 
     def _read(self, folder: str) -> CheckedSubmission:
-        """Return the submission in a folder, and drop the oldest submissions from memory."""
+        """Return the submission in a folder, and remove the oldest submissions from the cache in memory."""
         if folder not in self._submissions:
             submission = read_folder(self.root, folder, self.known)[1]
             while len(self._submissions) >= KEPT:
@@ -106,11 +106,11 @@ class Archive:
 
     def pictured(self, row: Row, ids: Collection[str]) -> Pictured:
         """Return pictures of the submitted maps of these samples. Raise UserError for unreadable maps."""
-        # Only from its first submission: a later submission of the same scores may add other maps.
+        # Use only the first submission, because a later submission with the same scores may contain other maps.
         setting, hashes = row.result.setting, row.result.maps
         place = self.source.maps(row.folder) if hashes else Path()
         if place is None:
-            return Pictured({}, "Maps were submitted, but there are too many to download to show a few.")
+            return Pictured({}, "Maps were submitted, but they are too large to download for display.")
         if not (maps := find_maps(place, row.cell.explainer, ids, hashes)):
             return Pictured({}, "")
         listed = self.known.datasets.get((setting.fingerprint, setting.split))
@@ -122,7 +122,7 @@ class Archive:
 
 
 def labels_in(path: str, cell_id: str, ids: Sequence[str]) -> bytes:
-    """Return `Archive.labels_of` as JSON. Called in a bounded child process, because records come from strangers."""
+    """Return `Archive.labels_of` as JSON. Called in a bounded child process, because records are untrusted."""
     columns = ["image_id", "label", "prediction", "target"]
     wanted = (pc.field("cell_id") == cell_id) & pc.field("part").is_null() & pc.field("image_id").isin(list(ids))
     table = pq.read_table(path, columns=columns, filters=wanted)

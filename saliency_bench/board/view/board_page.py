@@ -1,4 +1,4 @@
-"""The page of a board: HTML from an address. The templates escape all texts, and no HTML contains a script."""
+"""Generate the HTML of a board's page for an address. The templates escape all texts, and no HTML contains scripts."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -39,26 +39,26 @@ from saliency_bench.read.cell import rank_text
 from saliency_bench.read.report.titles import metric_title
 from saliency_bench.utils.messages import counted
 
-TRACK = 96  # pixels, width of the small interval next to a score
+TRACK = 96  # width in pixels of the small interval next to a score
 
 
 class Page:
     """All pages of a board.
 
     Args:
-        archive: the board.
-        core: datasets over which scores are averaged, or None.
+        archive: The board.
+        core: Datasets over which scores are averaged, or None.
     """
 
     def __init__(self, archive: Archive, core: Core | None = None):
         self.archive = archive
-        # A core without a published dataset has nothing to show.
+        # Without a published dataset, there is nothing to display for a core.
         self.core = core if core is not None and any(cell.fixed for cell in core.datasets) else None
         core = self.core
         self.standings = Standings(archive, core)
 
     def show(self, query: object) -> dict[str, str]:
-        """Return the page at an address as {"query": canonical address, "title", "head": tabs, "form", "body"}."""
+        """Return the page for an address as {"query": canonical address, "title", "head": tabs, "form", "body"}."""
         view = only_known(View.read(query if isinstance(query, str) else ""), self.archive.rows)
         if view.row not in self.archive.by_key:
             view = replace(view, row="", other="")
@@ -70,20 +70,20 @@ class Page:
         return {"query": view.query(), "title": title, **parts, "body": _render(f"{view.tab}.html.j2", words)}
 
     def export(self, kind: object, query: object, address: object = "") -> dict[str, str]:
-        """Return a file with the rows of an address, with all parts of a long table, as {"name", "type", "text"}.
+        """Export the rows of an address as a file {"name", "type", "text"}, including all parts of a long table.
 
-        Arguments come from strangers, so they may be anything.
+        Arguments are untrusted and can have any type.
 
         Args:
-            kind: one of `export.KINDS`.
-            query: the address.
-            address: link to the page, for readers of the file.
+            kind: One of `export.KINDS`.
+            query: The address.
+            address: Link to the page, for readers of the file.
 
         Raises:
             UserError: The kind is unknown.
         """
         if not isinstance(kind, str) or kind not in export.KINDS:
-            raise UserError(f"a table is exported as {', '.join(export.KINDS)}")
+            raise UserError(f"unknown export format; use one of {', '.join(export.KINDS)}")
         view = only_known(View.read(query if isinstance(query, str) else ""), self.archive.rows)
         rows = chosen(self.archive.rows, view)
         link = f"{address}"[:2000] if isinstance(address, str) else ""
@@ -95,7 +95,7 @@ class Page:
         return {"name": f"leaderboard.{kind}", "type": export.KINDS[kind], "text": text}
 
     def _common(self, view: View) -> dict[str, Any]:
-        """Return the variables of the templates of all pages."""
+        """Return the template variables that all pages share."""
         rows = self.archive.rows
         further = [row for row in rows if row.dataset not in self._core_names]
         official = {row.dataset for row in further if is_official(row)}
@@ -118,7 +118,7 @@ class Page:
         return list(dict.fromkeys(cell.dataset for cell in self.core.datasets)) if self.core else []
 
     def _board(self, view: View) -> dict[str, Any]:
-        """Return the variables of the page of scores: the matrix or the list."""
+        """Return the template variables of the page of scores, which displays a matrix or a list."""
         words = self._list(view)
         overview = None if view.is_list else matrix(self.archive.rows, view)
         if overview is not None:
@@ -137,7 +137,7 @@ class Page:
         before = rows[rows.index(part[0]) - 1] if at > 1 and part else None
         groups = grouped(part, self.archive.rows, before) if view.sort == "score" else [RowGroup(part, [])] * bool(part)
         columns = [name for name in COLUMNS if name in view.columns]
-        if view.sort != "score":  # without headings, each row names its dataset and metric
+        if view.sort != "score":  # there are no headings, so each row displays dataset and metric
             columns = [name for name in COLUMNS if name in view.columns or name in ("dataset", "model", "metric")]
         tracks = {row.key: track for group in groups for row, track in _tracks(group)}
         by_score = view.sort == "score"
@@ -150,7 +150,7 @@ class Page:
         return words | {"opened": self._opened(view) if view.row else None}
 
     def _opened(self, view: View) -> dict[str, Any]:
-        """Return the variables of an open row and of the row it is compared with."""
+        """Return the template variables of an open row and of the row compared with it."""
         shown, row = self.archive.by_key[view.row]
         words: dict[str, Any] = {"shown": shown, "row": row, "problem": "", "samples": {}, "other": None}
         words["pictured"] = Pictured({}, "")
@@ -170,21 +170,21 @@ class Page:
         return words
 
     def _pictured(self, row: Row, samples: dict[str, list[ComparedSample]]) -> Pictured:
-        """Return the maps of samples; if they cannot be read, the caption says why."""
+        """Return the maps of samples, or a caption with the reason if they cannot be read."""
         ids = {sample.image_id for group in samples.values() for sample in group}
         try:
             return self.archive.pictured(row, ids) if ids else Pictured({}, "")
-        except UserError as error:  # the samples are shown without them
+        except UserError as error:  # display the samples without maps
             return Pictured({}, str(error).replace(f"{self.archive.root}/", ""))
 
     def _compare(self, view: View, shown: ShownRow) -> dict[str, Any]:
-        """Return the comparison of the open row with another, or why they cannot be compared."""
+        """Return the comparison of the open row with another row, or the reason why they cannot be compared."""
         other, other_row = self.archive.by_key[view.other]
         if other.question != shown.question:
-            why = "only rows with the same dataset, model, target and metric are compared"
+            why = "only rows with the same dataset, model, target and metric can be compared"
             return {"problem": f"{other.explainer} and {shown.explainer} are not comparable: {why}"}
         if not (shown.has_samples and other.has_samples):
-            return {"problem": f"{other.explainer} and {shown.explainer} do not both have scores of single samples"}
+            return {"problem": f"{other.explainer} or {shown.explainer} has no scores of single samples"}
         result = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
         plot = board_plots.pairs(result.dots.tolist(), shown.explainer, other.explainer)
         return {"other": other, "pair": result, "plot": plot}
@@ -199,13 +199,13 @@ class Page:
         }  # fmt: skip
 
     def _overall(self, view: View) -> dict[str, Any]:
-        """Return the variables of the page of scores across datasets."""
+        """Return the template variables of the page of scores across datasets."""
         tables = [self.standings.table(metric) for metric in self.standings.metrics]
         best = sorted(best_sets(tables).items(), key=lambda entry: (-entry[1][0], entry[1][1], entry[0]))
         return {"standings": self.standings, "tables": tables, "best": best}
 
     def _about(self, view: View) -> dict[str, Any]:
-        """Return the variables of the page on the board's rules."""
+        """Return the template variables of the page on the board's rules."""
         metrics = sorted({row.metric.partition("(")[0]: row for row in self.archive.rows}.items())
         described = [(name, row, registry.summary(registry.score_file("metrics", name)))
                  for name, row in metrics if name in registry.names("metrics")]  # fmt: skip
@@ -213,14 +213,14 @@ class Page:
 
 
 def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str = "") -> str:
-    """Return HTML with the cells that a submission adds, the reason for a refusal, or the link to the pull request."""
+    """Return HTML with the cells that a submission adds, an error message, or the link to the pull request."""
     return _render("preview.html.j2", {"proposed": proposed, "problem": problem, "sent": sent})
 
 
 def _tracks(group: RowGroup) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
-    """Return the positions of low, value and high of each row on an axis shared by its group; None without a value.
+    """Return the positions of low, value and high of each row on the axis of the group, or None without a value.
 
-    A list that is sorted by another column has no groups and no axes.
+    A list that is sorted by another column has no groups, so its rows have no axis.
     """
     everyone = [*group.rows, *group.baselines]
     if len({row.question for row in everyone}) != 1:
@@ -254,6 +254,6 @@ TEMPLATES = Environment(
 TEMPLATES.filters |= {
     "number": number, "ranks": rank_text, "title_of": metric_title, "short": short, "amount": amount,
     "counted": counted,
-    "host": lambda link: urlsplit(link).netloc,  # shown, so that a reader sees where a link leads
+    "host": lambda link: urlsplit(link).netloc,  # displayed, so that readers see where a link leads
 }  # fmt: skip
 TEMPLATES.globals |= {"TRACK": TRACK, "OFFICIAL": OFFICIAL, "TASKS": TASKS}

@@ -1,8 +1,8 @@
-"""Pictures of a row's samples: their submitted maps, over the images if the dataset is on this machine.
+"""Pictures of a row's samples: the submitted maps, drawn over the images if the dataset is on this machine.
 
-Maps and geometry come from strangers, so their sizes are checked before anything is drawn. No dataset is downloaded for
-pictures. They come from the folders given at the start of the board, or, for a dataset listed by the owner of the
-board, from the local Hub cache; in both cases the fingerprint must match the row.
+Maps and geometry are untrusted, so their sizes are checked before anything is drawn. Datasets are never downloaded for
+pictures. Images are read from the folders that were specified when starting the board, or, for a dataset listed by the
+owner of the board, from the local Hub cache. In both cases, the fingerprint must match the row.
 """
 
 from base64 import b64encode
@@ -24,16 +24,17 @@ from saliency_bench.notebook_views import png
 from saliency_bench.read.identity import Identity
 from saliency_bench.utils.overlays import LEVELS, heat_map, overlay, scaled
 
-SIDE = 192  # pixels of the longer side of a picture
-MOST_VALUES = 4_000_000  # largest number of pixels of a drawn map
-LONGEST = 100  # largest ratio of the sides of a map
+SIDE = 192  # longer side of a picture in pixels
+MOST_VALUES = 4_000_000  # maximum number of pixels in a map that is drawn
+LONGEST = 100  # maximum ratio of the sides of a map
 SCALE = (
-    "Each map has its own scale: brighter is more important; with negative values, red is above zero and blue below."
+    "Each map is scaled separately. Brighter is more important. If a map has negative values, red is above zero and "
+    "blue is below zero."
 )
 
 
 class BoardPictures:
-    """The datasets on this machine: in the given folders and in the Hub cache."""
+    """The datasets on this machine, in the given folders and in the Hub cache."""
 
     def __init__(self, folders: Sequence[str | Path] = ()):
         self.folders = tuple(map(str, folders))
@@ -43,8 +44,8 @@ class BoardPictures:
         """Return the dataset of a row, or None if it is not on this machine.
 
         Args:
-            setting: settings of the row.
-            listed: the dataset as listed by the owner of the board.
+            setting: Settings of the row.
+            listed: The dataset as listed by the owner of the board.
         """
         key = setting.fingerprint, setting.split
         if key not in self._cached:
@@ -52,7 +53,7 @@ class BoardPictures:
         return self._cached[key]
 
     def _find(self, wanted: str, split: str, listed: KnownDataset | None) -> AtHand | None:
-        """Look for the dataset with the fingerprint `wanted`."""
+        """Search for the dataset with the fingerprint `wanted`."""
         for folder in self.folders:
             rows = _loaded(folder, split)
             if rows is not None and fingerprint(rows) == wanted:
@@ -60,7 +61,7 @@ class BoardPictures:
         if listed is not None and listed.repo and listed.revision:
             try:
                 rows = load_from_hub(Commit(listed.repo, listed.revision, reached=False), split)
-            except UserError:  # it is not in the cache
+            except UserError:  # the dataset is not in the cache
                 return None
             if fingerprint(rows) == wanted:
                 return AtHand(f"{listed.repo} in the local Hub cache", rows)
@@ -69,7 +70,7 @@ class BoardPictures:
 
 @cache
 def _loaded(folder: str, split: str) -> Dataset | None:
-    """Load a split from a folder; return None if it does not exist or cannot be read."""
+    """Load a split from a folder, or return None if it does not exist or cannot be read."""
     try:
         return load_dataset(Path(folder), split)
     except UserError:
@@ -81,8 +82,8 @@ class Pictured:
     """Pictures of samples.
 
     Attributes:
-        shown: {image id: a PNG as a data URI}.
-        caption: what the pictures show, or why there are none; "" if no maps were submitted.
+        shown: {image id: PNG as a data URI}.
+        caption: Description of the pictures, or the reason why there are none. "" if no maps were submitted.
     """
 
     shown: dict[str, str]
@@ -90,16 +91,16 @@ class Pictured:
 
 
 def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | None) -> Pictured:
-    """Draw maps, over their pictures if these are on this machine. Maps that are too large are left out.
+    """Draw maps, over the images if these are on this machine. Maps that are too large are skipped.
 
     Args:
         maps: {image id: map (H, W)}.
-        setting: settings of the row; their geometry defines the frames of the pictures.
-        at_hand: the dataset, if it is on this machine.
+        setting: Settings of the row. The geometry determines how images are resized and cropped.
+        at_hand: The dataset, if it is on this machine.
     """
     shown, overlaid = {}, 0
     for image_id, values in maps.items():
-        # A map of a million by one pixel would need much memory, and no browser could show its picture.
+        # A map of a million by one pixel would need too much memory, and no browser could display the picture.
         if not 0 < values.size <= MOST_VALUES or max(values.shape) > LONGEST * min(values.shape):
             continue
         picture = at_hand.picture(image_id, setting.geometry) if at_hand else None
@@ -112,5 +113,5 @@ def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | N
     if not shown:
         return Pictured({}, "The submitted maps are too large to be drawn.")
     if overlaid and at_hand is not None:
-        return Pictured(shown, f"Submitted maps over pictures from {at_hand.where}. {SCALE}")
-    return Pictured(shown, f"Submitted maps only: the pictures are not on the machine that serves this page. {SCALE}")
+        return Pictured(shown, f"Submitted maps over images from {at_hand.where}. {SCALE}")
+    return Pictured(shown, f"Submitted maps only: the images are not on the machine that serves this page. {SCALE}")

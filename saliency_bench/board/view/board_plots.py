@@ -1,10 +1,10 @@
-"""The plots of a board's page: alignment against faithfulness, and quality against cost with its Pareto front.
+"""Plots of a board's page: alignment against faithfulness, and quality against cost with the Pareto front.
 
-A plot shows one dataset and model; its dots are explainers. Axes are reversed if lower is better, so right and up are
-always better; cost grows to the right.
+A plot shows one dataset and model, with a dot per explainer. Axes are reversed if lower is better, so values further to
+the right and further up are always better. Cost increases to the right.
 
-matplotlib draws the pictures of `read.report.plots`. Here the template draws from the positions that this file
-computes: dots link to rows, have a tooltip, and take their colours from the page.
+Unlike `read.report.plots`, these plots are not drawn by matplotlib. This module computes positions, and the template
+draws them, so dots can link to rows, have a tooltip, and use the colours of the page.
 """
 
 from collections import Counter
@@ -20,25 +20,25 @@ from saliency_bench.read.report.titles import metric_title
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 52  # margins
-TICKS = 7  # approximate number per axis
-MOST = 40  # largest number of explainers in a plot
-LETTER, LONGEST = 6.8, 24  # width of a letter of a name, and the largest number of letters shown
-HIGH, CROWDED = 14, 0.5  # height of a name, and the share of it that other names and dots may cover
+TICKS = 7  # approximate number of ticks per axis
+MOST = 40  # maximum number of explainers in a plot
+LETTER, LONGEST = 6.8, 24  # width of a letter of a name, and maximum number of displayed letters
+HIGH, CROWDED = 14, 0.5  # height of a name, and share of a name that other names and dots may cover
 Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
 class Dot:
-    """An explainer in a plot, or a sample.
+    """A dot in a plot: an explainer or a sample.
 
     Attributes:
-        across: ends of its horizontal interval.
-        up: ends of its vertical interval.
-        on_front: whether it is on the Pareto front.
-        official: whether all values of the dot were run by the board or scored with hidden masks.
-        title: text for the pointer and screen readers.
-        label: (x, y, anchor) of its name.
-        is_named: whether there is room for its name.
+        across: Ends of the horizontal interval.
+        up: Ends of the vertical interval.
+        on_front: Whether the dot is on the Pareto front.
+        official: Whether all values of the dot were run by the board or scored with hidden masks.
+        title: Text for tooltips and screen readers.
+        label: (x, y, anchor) of the name.
+        is_named: Whether there is space for the name.
     """
 
     name: str
@@ -57,14 +57,15 @@ class Dot:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot, all of it in pixels.
+    """A plot with all positions in pixels.
 
     Attributes:
-        x: title of the horizontal axis.
-        y: title of the vertical axis.
-        x_ticks: (place, text) of each.
-        y_ticks: (place, text) of each.
-        front: points of a line: the Pareto front, from the cheapest up, or the diagonal of equal scores.
+        x: Title of the horizontal axis.
+        y: Title of the vertical axis.
+        x_ticks: (position, text) of each tick on the horizontal axis.
+        y_ticks: (position, text) of each tick on the vertical axis.
+        front: Points of a line: the Pareto front, starting with the cheapest explainer, or the diagonal of equal
+            scores.
     """
 
     title: str
@@ -83,21 +84,21 @@ class Plot:
 
 
 class Axis:
-    """Maps values to places in a plot, with a margin at both ends.
+    """An axis that maps values to positions in a plot, with a margin at both ends.
 
     Args:
-        values: values that it must show.
-        start: place of its low end, in pixels.
-        stop: place of its high end, in pixels.
-        turned: reversed.
-        log: logarithmic.
+        values: Values that the axis must include.
+        start: Position of the low end in pixels.
+        stop: Position of the high end in pixels.
+        turned: Whether the axis is reversed.
+        log: Whether the axis is logarithmic.
     """
 
     def __init__(self, values: Sequence[float], start: float, stop: float, *, turned: bool = False, log: bool = False):
         self.start, self.stop, self.log = (stop, start, log) if turned else (start, stop, log)
         numbers = [self._scaled(value) for value in values]
         low, high = min(numbers), max(numbers)
-        # Equal values still get a margin, of a twentieth of themselves, so that the range is never empty.
+        # If all values are equal, add a margin of a twentieth of the value, so that the range is not empty.
         spare = 0.06 * (high - low) or max(abs(high) * 0.05, 0.05)
         self.low, self.high = low - spare, high + spare
 
@@ -110,7 +111,7 @@ class Axis:
         return round(self.start + share * (self.stop - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return (place, text) of each tick, at round numbers; of a logarithmic axis at powers of ten if it has two."""
+        """Return (position, text) of each tick at round numbers, or at powers of ten on a logarithmic axis with two."""
         if self.log:
             decades = range(ceil(self.low), floor(self.high) + 1)
             even = [self.low + (index + 0.5) / TICKS * (self.high - self.low) for index in range(TICKS)]
@@ -124,16 +125,16 @@ class Axis:
 
 
 def _step(rough: float) -> float:
-    """Return the next of 1, 2 and 5 times the powers of ten that is not below `rough`."""
+    """Return the smallest number that is at least `rough` and is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** floor(log10(rough))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))
 
 
 def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """Return the indices of the Pareto front, from the cheapest up.
+    """Return the indices of the points on the Pareto front, sorted by cost.
 
-    It consists of all points that no other point dominates, by a cost that is at most theirs and a gain that is at
-    least theirs, one of them strictly better. Equal points are all on it.
+    The front consists of all points that are not dominated. A point dominates another point if its cost is not higher,
+    its gain is not lower, and one of the two is strictly better. Equal points do not dominate each other.
     """
     order = sorted(range(len(costs)), key=lambda index: (costs[index], -gains[index]))
     front: list[int] = []
@@ -145,7 +146,7 @@ def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
 
 
 def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
-    """Return each (dataset, model) that has rows with a value, sorted by the number of rows that the board has run."""
+    """Return each (dataset, model) that has rows with values, sorted by the number of rows that the board has run."""
     rows = list(rows)
     official = Counter((row.dataset, row.model) for row in rows if row.value is not None and is_official(row))
     counts = Counter((row.dataset, row.model) for row in rows if row.value is not None)
@@ -153,12 +154,12 @@ def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
 
 
 def metrics_of(rows: Iterable[ShownRow], family: str = "") -> list[str]:
-    """Return the metrics of rows with a value, in one family or in all."""
+    """Return the metrics of rows with values, in one family or in all families."""
     return sorted({row.metric for row in rows if row.value is not None and family in ("", row.family)})
 
 
 def by_explainer(rows: Iterable[ShownRow], metric: str) -> dict[str, ShownRow]:
-    """Return {explainer: its row for a metric}; of several rows, the one with the best status."""
+    """Return {explainer: row} for a metric. If an explainer has several rows, use the row with the best status."""
     best: dict[str, ShownRow] = {}
     for row in sorted(rows, key=lambda row: (STATUSES.index(row.status), row.asks, row.key)):
         if row.metric == metric and row.value is not None:
@@ -170,12 +171,12 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
     """Plot two metrics of the same explainers against each other.
 
     Args:
-        rows: rows of one dataset and model.
-        x: metric of the horizontal axis.
-        y: metric of the vertical axis.
+        rows: Rows of one dataset and model.
+        x: Metric of the horizontal axis.
+        y: Metric of the vertical axis.
 
     Returns:
-        The plot, or None if no explainer has both.
+        The plot, or None if no explainer has both scores.
     """
     across, up = by_explainer(rows, x), by_explainer(rows, y)
     names = [name for name in across if name in up]
@@ -199,15 +200,15 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
 def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
     """Plot a metric against the cost of explaining an image.
 
-    Seconds are from the device of most rows, because seconds of different devices cannot be compared.
+    Seconds are shown only for the most common device, because times on different devices cannot be compared.
 
     Args:
-        rows: rows of one dataset and model.
-        y: metric.
-        kind: kind of cost: "passes" or "seconds".
+        rows: Rows of one dataset and model.
+        y: Metric.
+        kind: Unit of the cost: "passes" or "seconds".
 
     Returns:
-        The plot, or None if no row states its cost.
+        The plot, or None if no row states a cost.
     """
     costed = {name: row for name, row in by_explainer(rows, y).items() if getattr(row, kind)}
     if not costed:
@@ -240,7 +241,7 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
 
 
 def labelled(dots: Sequence[Dot]) -> list[Dot]:
-    """Place the name of each dot next to it so that it covers as little as possible of other names and dots."""
+    """Place a name next to each dot such that names cover as little as possible of other names and dots."""
     taken = [(dot.x - 6, dot.y - 6, dot.x + 6, dot.y + 6) for dot in dots]
     placed = []
     for dot in dots:
@@ -267,7 +268,7 @@ def _overlap(first: Box, second: Box) -> float:
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """Plot the scores (x, y) of two rows sample by sample, on axes of the same range; None without samples."""
+    """Plot the scores (x, y) of two rows for each sample, on axes with equal ranges. Return None without samples."""
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]
@@ -279,7 +280,11 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
 
 
 def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
-    """Return (rows of at most `MOST` explainers, best statuses and baselines first; number of explainers left out)."""
+    """Limit rows to `MOST` explainers, preferring better statuses and baselines.
+
+    Returns:
+        (rows, number of explainers that were removed).
+    """
     order = sorted(rows, key=lambda row: (STATUSES.index(row.status) - row.baseline, row.explainer.casefold()))
     names = list(dict.fromkeys(row.explainer for row in order))
     kept = set(names[:MOST])
@@ -287,7 +292,7 @@ def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
 
 
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
-    """Return (the view with defaults for all choices of the plots, the rows of its dataset and model)."""
+    """Return (view with defaults for the controls of the plots, rows of the dataset and model in that view)."""
     all_scenes = scenes(rows)
     wanted = [
         scene for scene in all_scenes if _passes(view.dataset, scene[0]) and _passes(view.model, scene[1])
@@ -312,7 +317,7 @@ def _value(row: ShownRow) -> float:
 
 
 def _ends(rows: Iterable[ShownRow]) -> list[float]:
-    """Return all values and interval ends that an axis must show."""
+    """Return all values and interval ends that an axis must include."""
     return [value for row in rows for value in (row.value, row.low, row.high) if value is not None]
 
 

@@ -1,4 +1,4 @@
-"""The samples behind a row (best, worst and most disputed), and comparison of two rows sample by sample."""
+"""Samples of a row (best, worst and most disputed), and comparison of two rows sample by sample."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from saliency_bench.board.view.rows import ShownRow
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes
 from saliency_bench.read.statistics.intervals import Estimate, paired_difference
 
-SHOWN = 5  # samples of a kind
+SHOWN = 5  # number of samples per list
 MOST_RIVALS = 40
 MOST_DOTS = 2000
-Both = tuple[str, float, float]  # a sample and its scores
+Both = tuple[str, float, float]  # a sample and its two scores
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class ComparedSample:
     """A sample of a row.
 
     Attributes:
-        low: its lowest score in all comparable rows.
-        high: its highest score in all comparable rows.
-        label: its class.
-        prediction: the class that the classifier predicts.
+        low: Lowest score of the sample in all comparable rows.
+        high: Highest score of the sample in all comparable rows.
+        label: Class of the sample.
+        prediction: Class that the classifier predicts.
     """
 
     image_id: str
@@ -75,7 +75,7 @@ def _spread(archive: Archive, shown: ShownRow, scored: Scored) -> tuple[np.ndarr
     ]
     for row in rivals[:MOST_RIVALS]:
         theirs = archive.sampled(row).over(scored.ids)
-        low, high = np.fmin(low, theirs), np.fmax(high, theirs)  # which ignore NaN
+        low, high = np.fmin(low, theirs), np.fmax(high, theirs)  # fmin and fmax ignore NaN
     return low, high
 
 
@@ -84,10 +84,10 @@ class Pairwise:
     """Comparison of two rows on their common samples.
 
     Attributes:
-        estimate: mean of first minus second, not corrected for multiple comparisons.
-        better: number of samples on which the first is better, the second is better, both are equal.
-        dots: (n, 2) scores of both, of at most `MOST_DOTS` samples, evenly spaced.
-        furthest: samples with the largest advantage of the first row, and of the second: (id, first, second).
+        estimate: Mean of first minus second, not corrected for multiple comparisons.
+        better: Numbers of samples on which the first row is better, the second row is better, and both are equal.
+        dots: Scores (n, 2) of both rows on at most `MOST_DOTS` evenly spaced samples.
+        furthest: Samples with the largest advantage of the first row and of the second row, as (id, first, second).
     """
 
     estimate: Estimate

@@ -1,12 +1,11 @@
-"""The core of a board, over which scores are averaged: `core.yaml` lists datasets, each with a classifier.
+"""The core of a board: `core.yaml` lists the datasets and classifiers over which scores are averaged.
 
-The file may be part of the board, where submissions cannot touch it; `saliency-bench launch` writes it there.
+The file can be part of the board, where submissions cannot change it. `saliency-bench launch` writes it to the board.
+The file contains `name`, the name of the core, and a list `datasets`, whose items have these entries:
 
-name: name of the core. datasets: a list; each item has these entries:
-
-    dataset, split, fingerprint   name and hash; null: not published yet, so it is not averaged
-    model, digest                 its classifier and the hash of its weights; null likewise
-    families                      families of metrics for which it counts
+    dataset, split, fingerprint   name and hash of the dataset; null if not published yet, which excludes the dataset
+    model, digest                 name of the classifier and hash of its weights; null if not published yet
+    families                      families of metrics that the dataset is used for
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.plain_yaml import parse_yaml
 
 FILE = "core.yaml"
-LARGEST = 100_000  # bytes
+LARGEST = 100_000  # maximum size in bytes
 
 
 class CoreCell(StrictModel):
@@ -50,12 +49,12 @@ class Core(StrictModel):
     datasets: Annotated[list[CoreCell], Field(min_length=1, max_length=50)]
 
     def of_family(self, family: str) -> list[CoreCell]:
-        """Return the datasets that count for a family of metrics."""
+        """Return the datasets that are used for a family of metrics."""
         return [cell for cell in self.datasets if family in cell.families]
 
 
 def read_core(path: str | Path) -> Core:
-    """Read a core. Raise UserError that names file and field if it is invalid."""
+    """Read a core. Raise UserError with file and field if the file is invalid."""
     try:
         content = parse_yaml(read_bytes(Path(path), LARGEST), aliases=False)
         return Core.model_validate(content)
@@ -66,23 +65,23 @@ def read_core(path: str | Path) -> Core:
 
 
 def core_of_board(source: BoardSource) -> Core | None:
-    """Return the core of a board, or None. Raise UserError if it is invalid."""
+    """Return the core of a board, or None if there is none. Raise UserError if the core is invalid."""
     path = source.root([FILE]) / FILE
     if not path.exists():
         return None
     try:
-        return Core.model_validate_json(bounded(core_as_json, str(path)))  # the owner of the board may be a stranger
+        return Core.model_validate_json(bounded(core_as_json, str(path)))  # the board may be untrusted
     except UserError as error:
         raise UserError(f"{FILE} of the board is invalid: {str(error).removeprefix(f'{path}: ')}") from error
 
 
 def core_as_json(path: str) -> bytes:
-    """Return the core in a file as JSON."""
+    """Read a core and return it as JSON."""
     return read_core(path).model_dump_json().encode()
 
 
 def core_as_yaml(core: Core) -> bytes:
-    """Return the content of `core.yaml`."""
+    """Return a core as the content of `core.yaml`."""
     head = (
         "# Datasets over which the page *Overall* averages scores, identified by the hashes of samples and weights.\n"
     )
@@ -90,7 +89,7 @@ def core_as_yaml(core: Core) -> bytes:
 
 
 def not_fixed(cells: Sequence[CoreCell]) -> list[str]:
-    """Return a line for each dataset of the core with an unpublished dataset or model."""
+    """Return a message for each item whose dataset or model is not published."""
     lines = []
     for cell in cells:
         missing = [kind for kind, value in (("dataset", cell.fingerprint), ("model", cell.digest)) if value is None]

@@ -1,6 +1,6 @@
 """Export rows as CSV, LaTeX and BibTeX.
 
-Texts come from strangers, so they are escaped and cannot become spreadsheet formulas or TeX commands.
+Texts are untrusted, so they are escaped and cannot become spreadsheet formulas or TeX commands.
 """
 
 import re
@@ -26,7 +26,7 @@ TEX = {
 
 
 def as_csv(rows: Iterable[ShownRow]) -> str:
-    """Return CSV with a line per row, all columns and unrounded numbers."""
+    """Return CSV with all columns and unrounded numbers."""
     return csv_text(FIELDS, ([_plain(getattr(row, name)) for name in FIELDS] for row in rows))
 
 
@@ -40,7 +40,7 @@ def _plain(value: object) -> object:
 
 
 def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
-    """Return a LaTeX table (package booktabs) with a section per question, in the displayed order."""
+    """Return a LaTeX table (requires booktabs) with a section per question, in the displayed order."""
     lines = [
         r"% \usepackage{booktabs}",
         *([f"% {_comment(address)}"] if address else []),
@@ -57,7 +57,7 @@ def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
         lines += map(_tex_row, group)
     lines += [r"\bottomrule", r"\end{tabular}"]
     if any(row.own_method for row in rows):
-        lines.append(rf"\par {OWN} Not part of saliency-bench; the submitter made the maps.")
+        lines.append(rf"\par {OWN} Not part of saliency-bench; the submitter computed the maps.")
     return "\n".join([*lines, ""])
 
 
@@ -81,12 +81,12 @@ def tex(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return a text as a one-line comment without line breaks."""
+    """Return a text without line breaks, for a comment."""
     return " ".join(text.split())
 
 
 def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
-    """Return BibTeX entries for the board on a day (YYYY-MM-DD) and for each submitter of the rows."""
+    """Return BibTeX entries for the board on a given day (YYYY-MM-DD) and for each submitter of the rows."""
     names = dict.fromkeys(name for row in rows for name in row.submitters)
     year = day[:4]
     entries = [_entry("saliency-bench-board", "{The saliency-bench contributors}", f"Leaderboard of {board}", address,
@@ -100,14 +100,14 @@ def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
 
 
 def _entry(key: str, author: str, title: str, address: str, year: str, note: str) -> str:
-    """Return a BibTeX entry; `author` is LaTeX already."""
+    """Return a BibTeX entry. `author` is already escaped."""
     url = [f"  howpublished = {{\\url{{{_url(address)}}}}},"] if address else []
     fields = [f"  author = {{{author}}},", f"  title = {{{tex(title)}}},", f"  year = {{{year}}},", *url]
     return "\n".join([f"@misc{{{key},", *fields, f"  note = {{{tex(note)}}},", "}", ""])
 
 
 def _url(address: str) -> str:
-    r"""Return an address for \url, without characters that have a meaning in LaTeX."""
+    r"""Return an address for \url without characters that are special in LaTeX."""
     return re.sub(r"[^\w:/?=&.,%+~#@-]", "", address).replace("%", r"\%").replace("#", r"\#")
 
 

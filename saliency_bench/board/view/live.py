@@ -1,4 +1,4 @@
-"""A board that is reloaded when its repository changes, while the page keeps showing the last state."""
+"""A board that is reloaded when its repository changes. Until then, the page displays the previous state."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +15,17 @@ EVERY = 300.0  # seconds between two checks for a newer commit
 
 
 class Live:
-    """The page of a board in its newest state.
+    """The page of a board, updated in the background.
 
     Args:
-        location: see `Archive.load`.
-        core: like for `Page`; replaces the board's own core.
-        every: seconds between two checks for a newer commit.
-        data: see `Archive.load`.
-        default: the core for a board without its own.
+        location: Location of the results, as for `Archive.load`.
+        core: Core that replaces the board's core.
+        every: Seconds between two checks for a newer commit.
+        data: Folders of datasets, as for `Archive.load`.
+        default: Core for a board without a core.
 
     Raises:
-        UserError: The board cannot be read initially.
+        UserError: The board cannot be read at the start.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Live:
 
     @property
     def page(self) -> Page:
-        """The newest loaded state; checks for a newer state in the background now and then."""
+        """The newest loaded state. Access also starts a check for a newer state in the background if one is due."""
         with self._lock:
             due = bool(self._page.archive.commit) and monotonic() - self._checked_at > self.every
             if due:
@@ -48,7 +48,7 @@ class Live:
         return self._page
 
     def refresh(self) -> None:
-        """Reload the board if it has changed. On an error, keep the last state and log the reason in one line."""
+        """Reload the board if it has changed. On an error, keep the previous state and log a one-line message."""
         try:
             if commit_of(str(self.location)) != self._page.archive.commit:
                 self._page = self._read()

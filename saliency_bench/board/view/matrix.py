@@ -1,4 +1,4 @@
-"""The first view of a board: explainers by metrics for one dataset and classifier, from rows that the board has run."""
+"""The initial view of a board: a matrix of explainers and metrics for one dataset and classifier."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ class MatrixCell:
     """A score in the matrix.
 
     Attributes:
-        row: row of the board.
-        share: share of the bar's width that the score fills.
-        line: share of the bar's width up to the best baseline; None without a baseline.
-        behind: the baselines that the explainer is not shown to beat.
+        row: Row of the board.
+        share: Filled share of the bar's width, which represents the score.
+        line: Position of the best baseline as a share of the bar's width, or None without a baseline.
+        behind: Baselines that the explainer does not beat significantly.
     """
 
     row: ShownRow
@@ -38,14 +38,15 @@ class MatrixCell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Explainers by metrics.
+    """A matrix with a row per explainer and a column per metric.
 
     Attributes:
-        scene: the displayed dataset, model and settings.
-        scenes: all datasets and classifiers of the board.
-        metrics: a row per metric, for its name and direction.
-        methods, baselines: (explainer, its cells in the order of the metrics; None if missing).
-        official: whether the rows were run by the board; if False, the board has run no row of this scene.
+        scene: The displayed dataset, model and settings.
+        scenes: All datasets and classifiers of the board.
+        metrics: An example row per metric, for the metric's name and direction.
+        methods: (explainer, cells in the order of the metrics, None if missing) of each method.
+        baselines: (explainer, cells in the order of the metrics, None if missing) of each baseline.
+        official: Whether the rows were run by the board. If False, the board has not run any row of this scene.
     """
 
     scene: Scene
@@ -62,12 +63,10 @@ def is_official(row: ShownRow) -> bool:
 
 
 def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
-    """Return the matrix of a view: its dataset, model and family, or the scene with most official rows.
+    """Return the matrix for the dataset, model and family of a view, or None without rows.
 
-    Return None without rows.
-
-    If a metric has several settings, the setting with most rows is shown; of contradicting rows, the first. The list
-    shows all of them.
+    By default, the scene with the most official rows is displayed. If a metric has several settings, the setting with
+    the most rows is displayed. If rows contradict each other, the first row is displayed. The list contains all rows.
     """
     scored = [row for row in rows if row.value is not None]
     counts = Counter(_scene(row) for row in scored)
@@ -95,7 +94,7 @@ def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
 
 
 def _scene(row: ShownRow) -> Scene:
-    """Return the scene of a row: dataset, model and settings, without the metric."""
+    """Return the dataset, model and non-default settings of a row."""
     return row.dataset, row.model, row.asks
 
 
@@ -114,25 +113,28 @@ def _metrics(rows: Sequence[ShownRow]) -> list[str]:
 
 
 def _of_question(rows: Sequence[ShownRow]) -> list[ShownRow]:
-    """Return the rows of the question with most rows, best first."""
+    """Return the rows of the question with the most rows, best first."""
     counts = Counter(row.question for row in rows)
     question = min(counts, key=lambda question: (-counts[question], question))
     return sorted((row for row in rows if row.question == question), key=lambda row: (-_oriented(row), row.explainer))
 
 
 def _oriented(row: ShownRow) -> float:
-    """Return the value of a row, negated where lower is better."""
+    """Return the value of a row, negated if lower is better."""
     value = 0.0 if row.value is None else row.value
     return value if row.higher_is_better else -value
 
 
 def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
-    """Return {explainer: its cell} of the rows of one question; of several rows, the first with the best status."""
+    """Return {explainer: cell} for the rows of one question.
+
+    If an explainer has several rows, the first row with the best status is used.
+    """
     values = [row.value for row in rows if row.value is not None]
     low, high = min(0.0, *values), max(0.0, *values)
 
     def share(value: float) -> float:
-        """Return the position of a value on the bar."""
+        """Return the position of a value on the bar, as a share of the width."""
         return round((value - low) / (high - low), 4) if high > low else 0.0
 
     best = max((row for row in rows if row.baseline), key=_oriented, default=None)
@@ -144,9 +146,9 @@ def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
 
 
 def _behind(row: ShownRow, best: ShownRow | None) -> tuple[str, ...]:
-    """Return the baselines that a row is not shown to beat by the board's test.
+    """Return the baselines that a row does not beat significantly by the board's test.
 
-    Without a test, return the best baseline if it is not worse.
+    Without a test, return the best baseline, unless the row has a better score.
     """
     if row.baseline:
         return ()

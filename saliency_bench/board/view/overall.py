@@ -1,15 +1,16 @@
-"""Scores across datasets: how much better an explainer is than `random` by a metric, over the core of a board.
+"""Scores across datasets: the advantage of an explainer over `random` by a metric, averaged over a board's core.
 
-    score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on common samples; s = 1 where higher is
-                                          better, else -1, so that more is always better
+    score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on common samples; s = 1 if higher is
+                                          better, else -1, so that a higher S is always better
     interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets", widened for rare failures like intervals of
-              differences; t for the fewest degrees of freedom of any dataset; with six or more datasets also Student's
-              t interval over the D means, "for new datasets"
+              differences; t for the smallest degrees of freedom of any dataset; with six or more datasets, also
+              Student's t interval over the D means, "for new datasets"
     ranks     sets, by the paired test of `read.statistics.paired_test` over all pairs, cluster sums weighted by
-              1 / (D n_d); n_d: the samples of d that `random` has scored. A difference must outlast rare failures too
+              1 / (D n_d); n_d: number of samples of d with a score of `random`. A difference must also remain
+              significant if rare failures are taken into account
 
-Only rows that the board has run are ranked, and only explainers with such a row for each dataset of the core; others
-get a line on what is missing. Scores are never averaged over a part of the core, and metrics are not averaged.
+Only rows that the board has run are ranked. An explainer needs such a row for each dataset of the core; for all other
+explainers, the table lists what is missing. Scores are never averaged over a part of the core or over metrics.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +36,7 @@ from saliency_bench.read.statistics.paired_test import ALPHA, Pair, adjusted_p, 
 from saliency_bench.read.statistics.ranking import ALONE, RANKED_FROM, TOO_FEW, beat_baselines, rank_sets, sign_of
 
 REFERENCE = "random"
-NEW_FROM = 6  # datasets
+NEW_FROM = 6  # minimum number of datasets for an interval for new datasets
 SEED = 0
 
 
@@ -44,10 +45,10 @@ class Scored:
     """The scores of a row.
 
     Attributes:
-        groups: groups of the samples `ids`; None for a sample without a group.
-        scores: scores (n,) of these samples; NaN if missing.
-        official: whether the board has run the explainer.
-        limits: range (low, high) of the metric; either may be infinite.
+        groups: Groups of the samples `ids`, None for a sample without a group.
+        scores: Scores (n,) of these samples, NaN if missing.
+        official: Whether the board has run the explainer.
+        limits: Range (low, high) of the metric. Both ends can be infinite.
     """
 
     ids: Sequence[str]
@@ -57,24 +58,24 @@ class Scored:
     limits: tuple[float, float] = (-np.inf, np.inf)
 
     def over(self, ids: Iterable[str]) -> np.ndarray:
-        """Return the scores of the samples `ids`; NaN if missing."""
+        """Return the scores of the samples `ids`, NaN if missing."""
         scores = dict(zip(self.ids, self.scores, strict=True))
         return np.array([scores.get(image_id, np.nan) for image_id in ids], dtype=float)
 
 
 @dataclass(frozen=True)
 class Overall:
-    """Score and rank of an explainer across the core, by a metric.
+    """Score and rank of an explainer across the core, for one metric.
 
     Attributes:
-        value: S; None if a dataset is missing.
-        low: lower end of the interval for these datasets.
-        high: upper end of the interval for these datasets.
-        new: interval for new datasets; None with fewer than `NEW_FROM` datasets.
+        value: S, or None if a dataset is missing.
+        low: Lower end of the interval for these datasets.
+        high: Upper end of the interval for these datasets.
+        new: Interval for new datasets, or None with fewer than `NEW_FROM` datasets.
         by_dataset: {dataset: s m_d} for the datasets with scores.
-        rank: its rank set.
-        unranked: why it has no rank.
-        beats_baselines: whether it beats the baselines, from `ranking.beat_baselines`.
+        rank: Rank set, or None.
+        unranked: Reason why there is no rank, or "".
+        beats_baselines: Whether the explainer beats the baselines (`ranking.beat_baselines`).
     """
 
     name: str
@@ -90,20 +91,20 @@ class Overall:
 
     @property
     def best(self) -> bool:
-        """Return whether the explainer is best, provided that some explainers differ significantly."""
+        """Return whether the explainer is best. This is False if no explainers differ significantly."""
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 
 def overall(
     scored: Mapping[str, Mapping[str, Scored]], core: Sequence[str], baselines: frozenset[str], higher_is_better: bool
 ) -> list[Overall]:
-    """Return all explainers of a metric: ranked explainers first, then by score.
+    """Return the results of all explainers for a metric, ranked explainers first, sorted by score.
 
     Args:
-        scored: {explainer: {dataset of the core: its scores}}.
-        core: datasets that count for the metric.
-        baselines: the explainers that ignore the network.
-        higher_is_better: direction of the metric.
+        scored: {explainer: {dataset of the core: scores}}.
+        core: Datasets that are used for the metric.
+        baselines: Explainers that ignore the network.
+        higher_is_better: Whether higher scores are better.
     """
     reference = scored.get(REFERENCE, {})
     results = [
@@ -133,7 +134,7 @@ def _without_rank(
     name: str, scores: Mapping[str, Scored], reference: Mapping[str, Scored], core: Sequence[str], baseline: bool,
     higher_is_better: bool,
 ) -> Overall:  # fmt: skip
-    """Return an explainer without a rank; `unranked` says what is missing."""
+    """Return the result of an explainer without a rank. `unranked` lists what is missing."""
     sign = 1 if higher_is_better else -1
     both = {dataset: _matched(scores[dataset], reference[dataset]) for dataset in core
             if dataset in scores and dataset in reference}  # fmt: skip
@@ -166,23 +167,23 @@ def _samples(several: Sequence[Scored]) -> tuple[list[str], list[str | None]]:
 
 
 def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
-    """Return each explainer's scores over all samples; NaN if missing."""
+    """Return each explainer's scores over all samples, NaN if missing."""
     ids = _samples(several)[0]
     return [scored.over(ids) for scored in several]
 
 
 def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, float | None]:
-    """Return (S, lower end, upper end of its interval for these datasets)."""
+    """Return (S, lower end, upper end) with the interval for these datasets."""
     pooled, error, far = _pooled(datasets)
     value, low, high = (pooled if far is None else widened_over_datasets(pooled, error, far)).known
-    value = sign * (value or 0.0) + 0.0  # never -0
+    value = sign * (value or 0.0) + 0.0  # avoids -0
     if low is None or high is None:
         return value, None, None
     return (value, low, high) if sign > 0 else (value, -high, -low)
 
 
 def _pooled(datasets: Sequence[Matched]) -> tuple[Estimate, float, tuple[float, float] | None]:
-    """Return (`over_datasets` of two explainers' difference, its standard error, its ends if one sample fails)."""
+    """Return (`over_datasets` of the difference, its standard error, interval ends if one more sample fails)."""
     estimates = [difference(matched, 0, 1) for matched in datasets]
     if any(np.isnan(estimate.low) for estimate in estimates):
         value = float(np.mean([estimate.value for estimate in estimates]))
@@ -206,14 +207,14 @@ def _decided(
     scored: Mapping[str, Mapping[str, Scored]], reference: Mapping[str, Scored], core: Sequence[str],
     higher_is_better: bool,
 ) -> tuple[list[tuple[str, str]], str]:  # fmt: skip
-    """Return ([(better, worse) of each significant pair], the reason why there are no ranks or "")."""
+    """Return ((better, worse) for each significant pair, reason why there are no ranks or "")."""
     names = list(scored)
     columns: list[list[np.ndarray]] = [[] for _ in names]
     codes, clusters = [], 0
     for dataset in core:
         several = [scored[name][dataset] for name in names]
         dataset_codes = cluster_codes(*_samples(several))
-        # Datasets have equal weight whatever their size, and clusters of different datasets are always distinct.
+        # Datasets of any size have equal weight, and clusters of different datasets are always distinct.
         weight = 1 / (len(core) * max(int(np.isfinite(reference[dataset].scores).sum()), 1))
         for column, values in zip(columns, _aligned(several), strict=True):
             column.append(weight * values)
@@ -239,12 +240,12 @@ def _decided(
 
 
 def _p_with_failures(datasets: Sequence[Matched]) -> tuple[float, float]:
-    """Return `p_with_failures` of the mean over datasets of the difference of two explainers."""
+    """Return `p_with_failures` for the difference of two explainers, averaged over datasets."""
     pooled, error, far = _pooled(datasets)
     return (0.0, 0.0) if far is None else p_of_failures(pooled, error, far)
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:
-    """Return the sum of the weighted differences of two explainers; its sign shows which one is better."""
+    """Return the sum of the weighted differences of two explainers. A positive sum means that the first is better."""
     first, second, _ = matched.pair(*pair)
     return float((matched.columns[first] - matched.columns[second]).sum())

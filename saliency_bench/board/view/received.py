@@ -1,8 +1,7 @@
-"""Unpack a run that a stranger uploads: a zip of its folder.
+"""Unpack an uploaded, untrusted run: a zip of the run's folder.
 
-Only a few files are written, with size limits. Names in the archive never become paths: files are written under fixed
-names into a new folder. They are then checked by the code that reads the board (`source.read_folder`), like in
-`saliency-bench review`.
+Only a few files are written, with size limits. Names in the archive are never used as paths: files are written under
+fixed names into a new folder. The files are then checked by `source.read_folder`, as in `saliency-bench review`.
 """
 
 from collections import deque
@@ -25,22 +24,22 @@ from saliency_bench.board.submit import SubmissionPlan, plan
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.bounded import ReaderDiedError, bounded
 
-MOST_PACKED = 100_000_000  # largest size of an archive in bytes {file of a run: its largest size in bytes}; no other
-# file is unpacked
+MOST_PACKED = 100_000_000  # maximum size of an archive in bytes
+# {file of a run: maximum size in bytes}. Other files are not unpacked.
 WANTED = {"summary.json": 8_000_000, "run.json": 8_000_000, "timings.json": 1_000_000, "records.parquet": 200_000_000}
 OPTIONAL = ("timings.json",)
-MOST_MAPS = 400_000_000  # bytes of all maps, unpacked
-UPLOADS, PULLS = 20, 5  # per account and 24 hours
+MOST_MAPS = 400_000_000  # maximum total size of all unpacked maps in bytes
+UPLOADS, PULLS = 20, 5  # maximum numbers per account in 24 hours
 DAY = 24 * 3600.0
 
 
 def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
-    """Unpack the files of a run from a zip into a folder, in a bounded child process, and return the folder.
+    """Unpack the files of a run from a zip into a folder in a bounded child process, and return the folder.
 
     Args:
-        archive: the zip.
-        folder: an empty folder.
-        with_maps: also unpack its published maps, which `submit --with-maps` has written.
+        archive: The zip.
+        folder: An empty folder.
+        with_maps: Whether to unpack the published maps, which `submit --with-maps` has written.
 
     Raises:
         UserError: The file is not a zip of one run, or is too large.
@@ -59,7 +58,7 @@ def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
 
 
 def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
-    """Unpack a run; called in a bounded child process."""
+    """Unpack a run. Called in a bounded child process."""
     try:
         with ZipFile(archive) as packed:
             place, entries = _entries(packed)
@@ -71,27 +70,27 @@ def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
         raise UserError(f"the file is not a zip archive ({one_line(error)}); zip the folder of a run") from error
     except UserError:
         raise
-    except Exception as error:  # any error that a damaged file causes in the decoder
+    except Exception as error:  # the decoder can raise any error for a damaged file
         raise UserError(f"the archive cannot be read: {one_line(error)}") from error
     return b""
 
 
 def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
-    """Unpack the maps of the run at `place` in a zip into the new folder `folder`, and check them."""
+    """Unpack the maps of the run at the path `place` in a zip into the new folder `folder`, and check them."""
     inside = f"{place}/{PUBLISHED}".lstrip("/")
     named = [(entry, *entry.filename.rpartition("/")[::2]) for entry in packed.infolist()]
     entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]
     if not entries:
         raise UserError(
-            f"the archive holds no maps ({PUBLISHED}/): untick the box for maps, or, for your own method, first write "
-            f"them with `submit MAPS --with-maps --dry-run`"
+            f"the archive contains no maps ({PUBLISHED}/); untick the box for maps, or, for your own method, first "
+            f"write maps with `submit MAPS --with-maps --dry-run`"
         )
     if len({name for _, name in entries}) < len(entries) or len(entries) > MOST_SHARDS:
-        raise UserError(f"the archive holds a file of maps twice, or more than {MOST_SHARDS:,} of them")
+        raise UserError(f"the archive contains a map file twice, or more than {MOST_SHARDS:,} map files")
     if sum(entry.file_size for entry, _ in entries) > MOST_MAPS:
         raise UserError(f"the maps unpack to more than {MOST_MAPS:,} bytes; submit them from a terminal")
     folder.mkdir()
-    bytes_left = MOST_MAPS  # counted again, because the sizes stated in the zip may be false
+    bytes_left = MOST_MAPS  # count actual bytes, because the sizes stated in the zip may be false
     for entry, name in entries:
         content = _content(packed, entry, min(LARGEST_SHARD, bytes_left))
         bytes_left -= len(content)
@@ -99,26 +98,26 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
 
 
 def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
-    """Return (folder of the only run in an archive, or "", {name of `WANTED`: its entry})."""
+    """Return (folder of the only run in an archive or "", {name in `WANTED`: zip entry})."""
     by_folder: dict[str, dict[str, ZipInfo]] = {}
     for entry in packed.infolist():
         place, _, name = entry.filename.rpartition("/")
         if name in WANTED and place.count("/") == 0:
             if name in by_folder.setdefault(place, {}):
-                raise UserError(f"the archive holds {name} twice")
+                raise UserError(f"the archive contains {name} twice")
             by_folder[place][name] = entry
     runs = {place: files for place, files in by_folder.items() if "summary.json" in files}
     if len(runs) != 1:
         no_run = "no summary.json; zip the folder of a finished run (its --out)"
-        raise UserError(f"the archive holds {'several runs; zip one of them' if runs else no_run}")
+        raise UserError(f"the archive contains {'several runs; zip one of them' if runs else no_run}")
     ((place, files),) = runs.items()
     if missing := [name for name in WANTED if name not in files and name not in OPTIONAL]:
-        raise UserError(f"the archive holds no {missing[0]}; zip the whole folder of a finished run")
+        raise UserError(f"the archive contains no {missing[0]}; zip the whole folder of a finished run")
     return place, files
 
 
 def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
-    """Return the bytes of an entry, at most `most`, regardless of its stated size."""
+    """Return the content of an entry. Raise UserError above `most` bytes, regardless of the stated size."""
     name = Path(entry.filename).name
     if entry.flag_bits & 1:
         raise UserError(f"{name} is encrypted; zip the folder without a password")
@@ -133,19 +132,19 @@ def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
 def proposal(
     run: Path, repo: str, api: HfApi, owners: Known, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """Plan the submission of an unpacked run to a board, and run the checks of its review.
+    """Plan the submission of an unpacked run to a board, and run the checks of the review.
 
     Args:
-        run: folder of the run.
-        repo: repository of the board.
+        run: Folder of the run.
+        repo: Repository of the board.
         api: API of the account that submits.
-        owners: what the owner of the board vouches for.
-        note: short note for readers.
-        link: link to code or paper.
-        with_maps: see `unfold`.
+        owners: Facts that the owner of the board vouches for.
+        note: Short note for readers.
+        link: Link to code or paper.
+        with_maps: Whether to publish maps, as for `unfold`.
 
     Raises:
-        UserError: The submission is invalid, or the Hub refuses it.
+        UserError: The submission is invalid, or the Hub rejects it.
     """
     try:
         proposed = plan(run, namespace=repo.partition("/")[0], note=note, link=link, with_maps=with_maps, api=api,
@@ -153,12 +152,12 @@ def proposal(
     except UserError as error:
         raise UserError(str(error).replace(f"{run}/", "").replace(str(run), "the run")) from error
     if proposed.create or proposed.bare:
-        raise UserError(f"{repo} is not set up yet; its owner makes the first submission with `saliency-bench submit`")
+        raise UserError(f"{repo} is not set up yet; its owner must first submit a run with `saliency-bench submit`")
     if proposed.new:
         with TemporaryDirectory(prefix="saliency-bench-") as folder:
             for path, content in proposed.files.items():
                 (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(content, bytes):  # except maps, which `unfold` has checked
+                if isinstance(content, bytes):  # maps are paths and were already checked by `unfold`
                     (Path(folder) / path).write_bytes(content)
             where = next(iter(proposed.files)).rpartition("/")[0]
             read_folder(Path(folder), where, owners)
@@ -169,12 +168,12 @@ def proposal(
 class Limits:
     """Limits on uploads and pull requests of an account within 24 hours.
 
-    Uploads are counted here; pull requests are counted on the Hub.
+    Uploads are counted in this object. Pull requests are counted on the Hub.
 
     Attributes:
-        uploads: most uploads.
-        pulls: most pull requests.
-        clock: function that returns seconds since 1970.
+        uploads: Maximum number of uploads.
+        pulls: Maximum number of pull requests.
+        clock: Function that returns the Unix time in seconds.
     """
 
     uploads: int = UPLOADS
@@ -193,11 +192,11 @@ class Limits:
             while times and times[0] < now - DAY:
                 times.popleft()
             if len(times) >= self.uploads:
-                raise UserError(f"{account} has uploaded {self.uploads} runs within 24 hours; come back later")
+                raise UserError(f"{account} has uploaded {self.uploads} runs within 24 hours; try again later")
             times.append(now)
 
     def check_pulls(self, account: str, repo: str, api: HfApi) -> None:
-        """Raise UserError for an account that has opened too many pull requests."""
+        """Raise UserError if an account has opened too many pull requests."""
         since = datetime.fromtimestamp(self.clock(), UTC) - timedelta(seconds=DAY)
         recent = 0
         with asking(repo):
@@ -206,4 +205,4 @@ class Limits:
             ):
                 recent += pull.created_at >= since
                 if recent >= self.pulls:
-                    raise UserError(f"{account} has opened {recent} pull requests within 24 hours; come back later")
+                    raise UserError(f"{account} has opened {recent} pull requests within 24 hours; try again later")

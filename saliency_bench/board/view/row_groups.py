@@ -1,4 +1,4 @@
-"""Choose the displayed rows, their order, and the values of filters."""
+"""Select, sort and group the displayed rows, and list the values of filters."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,20 +9,20 @@ from saliency_bench.board.view.rows import FAMILIES, ShownRow
 from saliency_bench.board.view.state import FILTERS, View
 from saliency_bench.read.analysis.verdict import many_shapes
 
-PER_PAGE = 100  # rows of a long table
+PER_PAGE = 100  # rows per part of a long table
 ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # order of values that are not sorted alphabetically
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Comparable rows of the same dataset, model and metric under a heading.
+    """Comparable rows of one dataset, model and metric under a heading.
 
     Methods outside the package are in a separate group, because the origin of their maps is unknown.
 
     Attributes:
-        baselines: all comparable baselines, whether they are shown or not.
-        more: whether the heading starts on the previous page.
-        warning: a warning that many explainers on few samples may raise the error rate; else "".
+        baselines: All comparable baselines, displayed or not.
+        more: Whether the heading starts on the previous page.
+        warning: Warning that many explainers on few samples may raise the error rate, or "".
     """
 
     rows: list[ShownRow]
@@ -32,17 +32,17 @@ class RowGroup:
 
     @property
     def is_verified(self) -> bool:
-        """Return whether the board vouches for the scores of its rows."""
+        """Return whether the board has verified the scores in this group."""
         return is_verified(self.rows[0])
 
 
 def is_verified(row: ShownRow) -> bool:
-    """Return whether the owner of the board has computed the scores of a row, or the row has no scores yet."""
+    """Return whether the owner of the board has computed the scores of a row, or whether there are no scores yet."""
     return row.status not in (CHECKED, CLAIMED) or not row.n
 
 
 def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
-    """Return whether a row passes all filters, except the filter named `without`."""
+    """Return whether a row matches all filters except the filter `without`."""
     for name in FILTERS:
         wanted = getattr(view, name)
         if wanted and name != without and getattr(row, name) not in wanted:
@@ -51,7 +51,7 @@ def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
 
 
 def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """Return the rows that pass the filters, and the baselines for comparison, in the order of the view."""
+    """Return the rows that match the filters, and the baselines for comparison, in the order of the view."""
     shown = [row for row in rows if matches(row, view)]
     questions, keys = {row.question for row in shown}, {row.key for row in shown}
     shown += [row for row in rows if row.baseline and row.question in questions and row.key not in keys]
@@ -59,9 +59,9 @@ def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 
 def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """Sort rows by score, best first under each heading, or by another column in one list.
+    """Sort rows by score (best first under each heading) or by another column (in a single list).
 
-    None comes last. By score, rows that the board has not verified come after all others.
+    Missing values are last. When sorting by score, unverified rows are after all other rows.
     """
     if view.sort == "score":
         return sorted(rows, key=lambda row: (*_heading(row), *_by_score(row, view.reverse), row.explainer, row.key))
@@ -73,14 +73,14 @@ def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 
 def _heading(row: ShownRow) -> tuple:
-    # With hidden masks all rows are ranked together, and rows that are not scored yet are shown with them.
+    # With hidden masks, all rows are ranked together, including rows that are not scored yet.
     apart = row.own_method and row.attempts is None and row.n > 0
     family = list(FAMILIES).index(row.family)
     return (not is_verified(row), row.dataset, row.model, family, row.metric, row.question, apart)
 
 
 def _by_score(row: ShownRow, reverse: bool) -> tuple[bool, float]:
-    """Return the sort key of a row by score: best first unless reversed, rows without a value last."""
+    """Return the key for sorting rows by score: best first unless reversed, rows without a value last."""
     if row.value is None:
         return True, 0.0
     return False, row.value if row.higher_is_better == reverse else -row.value
@@ -101,19 +101,19 @@ SORTED_BY: dict[str, Callable[[ShownRow], Any]] = {
 
 
 def page_of(rows: Sequence[ShownRow], number: int) -> tuple[list[ShownRow], int, int]:
-    """Return (rows of a part of a long table, its number, number of parts)."""
+    """Return (rows of a part of a long table, number of the part, total number of parts)."""
     parts = max(1, -(-len(rows) // PER_PAGE))
     number = min(number, parts)
     return list(rows[(number - 1) * PER_PAGE : number * PER_PAGE]), number, parts
 
 
 def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: ShownRow | None = None) -> list[RowGroup]:
-    """Put rows under headings.
+    """Group rows under headings.
 
     Args:
-        rows: sorted by score.
-        everything: all rows of the board, for the baselines of the headings.
-        before: last row of the previous part of the table.
+        rows: Rows sorted by score.
+        everything: All rows of the board, to find the baselines for headings.
+        before: Last row of the previous part of the table.
     """
     baselines: dict[str, list[ShownRow]] = {}
     ranked: dict[str, list[ShownRow]] = {}
@@ -135,7 +135,7 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
 
 
 def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
-    """Return {filter: its possible values under all other filters}, including the values already chosen."""
+    """Return {filter: values that remain under all other filters}, including the selected values."""
     options: dict[str, list[str]] = {}
     for name in FILTERS:
         values = {getattr(row, name) for row in rows if matches(row, view, without=name)}
@@ -150,7 +150,7 @@ def _alphabetical(values: Iterable[str]) -> list[str]:
 
 
 def only_known(view: View, rows: Sequence[ShownRow]) -> View:
-    """Remove filter values that no row of the board has, such as values from an old address."""
+    """Remove filter values that do not occur on the board, such as values from an old address."""
     kept: dict[str, Any] = {}
     for name in FILTERS:
         if wanted := getattr(view, name):

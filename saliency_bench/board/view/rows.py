@@ -1,4 +1,4 @@
-"""The rows of a board as its page shows them: plain texts and numbers."""
+"""The rows of a board in the form that the page displays: plain texts and numbers."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,34 +10,35 @@ from saliency_bench.read.cell import RankSet
 from saliency_bench.spec import PREDICTED_BY, TARGETS
 from saliency_bench.utils.hashing import hash_of
 
-if TYPE_CHECKING:  # which need torch
+if TYPE_CHECKING:  # these modules need torch
     from saliency_bench.board.row import Row
 
-# {family: the question of its metrics}, in the order of the page
+# {family: question that its metrics answer}, in the order of the page
 FAMILIES: Final = {
-    "alignment": "does the map lie on the region that people or the data's maker marked?",
-    "faithfulness": "does the network's answer depend on what the map marks?",
+    "alignment": "is the map on the region that people or the authors of the dataset marked?",
+    "faithfulness": "does the network's output depend on what the map marks?",
     "sensitivity": "does the map change with the network, the class or the image as it should?",
-    "other": "metrics that this version of saliency-bench does not have",
+    "other": "metrics that are not part of this version of saliency-bench",
 }
 
 
 @dataclass(frozen=True)
 class ShownRow:
-    """A row of a board for its page. Other attributes are documented in `board.row.Row`.
+    """A row of a board, in the form that the page displays. Other attributes are documented in `board.row.Row`.
 
     Attributes:
-        key: key of the row in addresses.
-        asks: non-default settings of the question in words (target, seed), or "".
-        family: family of the metric, one of FAMILIES.
-        few: whether the interval rests on few samples.
-        approximate: whether the interval is of an unbounded score over too few clusters to be exact.
-        rare: whether the interval was widened because the samples do not rule out rare failures.
-        passes: forward passes needed to explain one image; None if not stated.
-        seconds: seconds to explain one image on `device`, as reported by the submitter; None if not stated.
-        recomputed: number of samples that the board has recomputed.
-        beats: beaten baselines; rows that the board has not run use the fields `..._if_true` instead.
-        text: lower-case text for the search.
+        key: Key of the row in addresses.
+        asks: Description of non-default settings of the question (target, seed), or "".
+        family: Family of the metric, one of FAMILIES.
+        few: Whether the interval is based on few samples.
+        approximate: Whether the interval is only approximate, because the score is unbounded and there are few
+            clusters.
+        rare: Whether the interval was widened because the samples do not rule out rare failures.
+        passes: Forward passes needed to explain one image, or None if not stated.
+        seconds: Seconds to explain one image on `device`, as reported by the submitter, or None if not stated.
+        recomputed: Number of samples that the board has recomputed.
+        beats: Baselines that the row beats. Rows that the board has not run use the fields `..._if_true` instead.
+        text: Lower-case text that the search matches.
     """
 
     key: str
@@ -83,17 +84,17 @@ class ShownRow:
 
     @property
     def digits(self) -> int:
-        """Return the number of digits of the displayed score; scores by hidden masks are rounded."""
+        """Return the number of digits of the displayed score. Scores with hidden masks are rounded."""
         return 3 if self.attempts is None else 2
 
     @property
     def has_samples(self) -> bool:
-        """Return whether the row has scores of single samples, so that it can be compared with another row."""
+        """Return whether the row has scores of single samples, which a comparison with another row needs."""
         return self.attempts is None and self.n > 0
 
 
 def shown(row: "Row") -> ShownRow:
-    """Convert a row of a board for its page."""
+    """Convert a row of a board into the form that the page displays."""
     cell, result = row.cell, row.result
     used = result.dataset.used
     passes = cell.forward_passes.explain
@@ -119,16 +120,16 @@ def shown(row: "Row") -> ShownRow:
 
 
 def key_of(row: "Row") -> str:
-    """Return the key of a row; it does not change when rows are added."""
+    """Return the key of a row. The key does not change when rows are added."""
     return hash_of(row.cell.cell_id, row.folder)
 
 
 def _asks(row: "Row") -> str:
-    """Return the non-default settings of a row's question in words."""
+    """Describe the non-default settings of a row's question."""
     setting = row.result.setting
     rule, _, content = setting.target.partition(" ")
     if rule == PREDICTED_BY.rstrip(":"):
-        rule = f"{PREDICTED_BY}{content[:8]}"  # the name of the model or file is the submitter's claim
+        rule = f"{PREDICTED_BY}{content[:8]}"  # a hash, because the name of the model or file is unverified
     elif rule not in TARGETS:
         rule = f"file {rule[:8]}"
     parts = [f"target {rule}"] if rule != "label" else []
@@ -144,7 +145,7 @@ def _asks(row: "Row") -> str:
 
 @lru_cache(1000)  # reading the file of a metric takes a millisecond, and a board has thousands of rows
 def family_of(metric: str) -> str:
-    """Return the family of a metric, from the inputs of its function."""
+    """Return the family of a metric, based on its inputs."""
     if metric not in registry.names("metrics"):
         return "other"
     needs = registry.asked_for("metrics", metric)
@@ -154,17 +155,17 @@ def family_of(metric: str) -> str:
 
 
 def short(name: str) -> str:
-    """Return a name on the Hub without its namespace, or a metric without the common prefix."""
+    """Return a name on the Hub without the namespace, or a metric without the common prefix."""
     return name.rpartition("/")[2].removeprefix("folder:").removeprefix("saliency_")
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a score as text, or a dash if missing."""
+    """Format a score, or return a dash if missing."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def amount(value: float | None) -> str:
-    """Return a count or a time with three significant digits, or a dash if missing."""
+    """Format a count or a time with three significant digits, or return a dash if missing."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

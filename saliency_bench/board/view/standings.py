@@ -1,4 +1,4 @@
-"""Tables of scores across datasets: the board's rows on the core, grouped by metric for `overall`."""
+"""Tables of scores across datasets: the board's rows for the core, grouped by metric for `overall`."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class OverallTable:
-    """The explainers of a metric over the datasets `core`, or the `problem` why there are none."""
+    """The explainers of a metric over the datasets `core`, or the `problem` that prevents the table."""
 
     metric: str
     family: str
@@ -25,7 +25,7 @@ class OverallTable:
 
 
 class Standings:
-    """Tables per metric, each computed when first shown."""
+    """Tables by metric, each computed when first displayed."""
 
     def __init__(self, archive: Archive, core: Core | None):
         self.archive, self.core = archive, core
@@ -38,7 +38,7 @@ class Standings:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Metrics with rows in the core."""
+        """Metrics that have rows in the core."""
         return sorted({shown.metric for _, shown, _ in self._in_core if shown.family != "other"})
 
     @cached_property
@@ -69,15 +69,15 @@ class Standings:
         names = [cell.dataset for cell in cells]
         about = metric, first.family, first.higher_is_better, names
         if missing := not_fixed(cells):
-            return OverallTable(*about, [], f"not fixed yet: {'; '.join(missing)}")
+            return OverallTable(*about, [], f"not published yet: {'; '.join(missing)}")
         scored, baselines = self._scored(rows_of_metric)
         rows = overall(scored, names, frozenset(baselines), first.higher_is_better)
         return OverallTable(*about, rows)
 
     def _scored(self, core_rows: list[tuple[CoreCell, ShownRow, Row]]) -> tuple[dict[str, dict[str, Scored]], set[str]]:
-        """Return ({explainer: {dataset: its scores}}, the baselines).
+        """Return ({explainer: {dataset: scores}}, baselines).
 
-        If rows contradict each other, only a row that the board has run counts. Maps of unknown origin never count.
+        If rows contradict each other, only a row that the board has run is used. Maps of unknown origin are never used.
         """
         scored: dict[str, dict[str, Scored]] = {}
         baselines = set()
@@ -95,14 +95,14 @@ class Standings:
 
 
 def _name(shown: ShownRow, row: Row) -> str:
-    """Return the name of an explainer on all datasets; a submitter's own method includes its unique version."""
+    """Return the name of an explainer on all datasets. For a submitter's method, the name includes its version."""
     if not shown.own_method:
         return shown.explainer
     return f"{row.cell.explainer} ({hash_of(str(row.cell.explainer_version))[:6]})"
 
 
 def best_sets(tables: list[OverallTable]) -> dict[str, tuple[int, int]]:
-    """Return {explainer: (metrics for which it is in the best set, metrics that rank it)}."""
+    """Return {explainer: (number of metrics for which it is in the best set, number of metrics that rank it)}."""
     counts: dict[str, tuple[int, int]] = {}
     for table in tables:
         several = any(result.rank and result.rank[0] > 1 for result in table.rows)

@@ -1,6 +1,6 @@
 """The state of the page in its address: convert `View` to and from a query string.
 
-Addresses come from strangers, so unknown fields, unknown values and unprintable characters are dropped.
+Addresses are untrusted, so unknown fields, unknown values and unprintable characters are ignored.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -9,12 +9,12 @@ from urllib.parse import parse_qsl, urlencode
 
 from saliency_bench.board.known import STATUSES
 
-LONGEST = 12_000  # characters of an address
+LONGEST = 12_000  # maximum length of an address in characters
 LONGEST_VALUE = 200
 MOST_FIELDS = 400
-MOST_CHOSEN = 50  # values of one filter
+MOST_CHOSEN = 50  # maximum number of values of a filter
 PAGES: Final = {"board": "Scores", "overall": "Overall", "plots": "Plots", "about": "How we check"}
-# {column: its heading}, in the order of the table
+# {column: heading}, in the order of the table
 COLUMNS: Final = {
     "explainer": "Explainer",
     "dataset": "Dataset",
@@ -37,21 +37,21 @@ SORTS: Final = tuple(name for name in COLUMNS if name != "device")
 
 @dataclass(frozen=True)
 class View:
-    """The displayed view. Each filter (`dataset` to `status`) holds the values that pass it; () passes all.
+    """The displayed view. Each filter (`dataset` to `status`) contains the accepted values; () accepts all values.
 
     Attributes:
-        tab: one of PAGES.
-        search: words that a row must contain.
-        sort: a column of SORTS; "score" sorts best first under each heading, whichever direction is better.
-        reverse: reverse the order of `sort`.
-        columns: columns of the table: some of COLUMNS, and all of ALWAYS.
-        number: number of the part of a long table, starting at 1.
-        row: key of the open row.
-        other: key of the row to compare with.
-        x: metric of the horizontal axis.
-        y: metric of the vertical axis.
+        tab: One of PAGES.
+        search: Words that a row must contain.
+        sort: A column in SORTS. "score" sorts rows best first under each heading.
+        reverse: Whether to reverse the order of `sort`.
+        columns: Columns of the table: all of ALWAYS, and some of COLUMNS.
+        number: Number of the part of a long table, starting at 1.
+        row: Key of the open row.
+        other: Key of the row to compare with.
+        x: Metric of the horizontal axis.
+        y: Metric of the vertical axis.
         cost: "passes" or "seconds".
-        as_list: list rows even if a matrix could show them.
+        as_list: Whether to display a list instead of a matrix.
     """
 
     tab: str = "board"
@@ -75,13 +75,13 @@ class View:
 
     @property
     def is_list(self) -> bool:
-        """Return whether rows are listed: on demand, or because filters, an order or columns are chosen."""
+        """Return whether to display a list: on request, or because filters, an order or columns are selected."""
         plain = View(tab=self.tab, dataset=self.dataset, model=self.model, family=self.family)
         parts = ("metric", "explainer", "status", "search", "sort", "reverse", "columns", "number")
         return self.as_list or any(getattr(self, name) != getattr(plain, name) for name in parts)
 
     def query(self, **changes: Any) -> str:
-        """Return the query string of this view with these changes, without the question mark."""
+        """Return the query string of this view after these changes, without the question mark."""
         view, usual = replace(self, **changes), View()
         pairs = [
             (field.name, text)
@@ -93,7 +93,7 @@ class View:
 
     @classmethod
     def read(cls, query: str) -> "View":
-        """Return the view of an address; missing or invalid fields get their defaults."""
+        """Parse a query string into a view. Missing or invalid fields get their default values."""
         try:
             pairs = parse_qsl(query[:LONGEST].removeprefix("?"), max_num_fields=MOST_FIELDS)
         except ValueError:  # too many fields
@@ -125,11 +125,11 @@ def _written(value: object) -> str:
 
 
 def _columns(texts: list[str]) -> tuple[str, ...]:
-    """Return the columns named in an address, either joined ("a.b") or one per field, in the order of the table."""
+    """Return the columns in an address, which are joined ("a.b") or in separate fields, in the order of the table."""
     named = {name for text in texts for name in text.split(".")} & set(COLUMNS)
     return tuple(name for name in COLUMNS if name in named or name in ALWAYS) if named else USUAL
 
 
 def _number(text: str) -> int:
-    """Return a number from an address, at least 1."""
+    """Parse a number in an address. The result is at least 1."""
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1

@@ -1,1 +1,1 @@
-"""`choose`: select an explainer for a network and a dataset, by runs that grow where the decision needs it."""
+"""`choose`: select an explainer for a network and a dataset, with more images only while the decision needs them."""

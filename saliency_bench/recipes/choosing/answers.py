@@ -1,4 +1,4 @@
-"""Conclusions from the races and the held-out images, as plain data for words and page."""
+"""Conclusions from the races and the held-out images, as plain data for the messages and the page."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,12 +17,12 @@ METHOD, BASELINE, OPEN, NOTHING = "method", "baseline", "open", "nothing"
 
 
 def answer_of(contest: Contest, baselines: frozenset[str], later: RoundScores | None) -> dict[str, Any]:
-    """Return the result of a metric: remaining candidates, the leader, and their scores on later images.
+    """Return the result for a metric: the remaining candidates, the leader, and their scores on held-out images.
 
     Args:
-        contest: the race of the metric.
-        baselines: candidates that ignore the network.
-        later: scores of finalists and baselines on held-out images, or None.
+        contest: Race of the metric.
+        baselines: Candidates that ignore the network.
+        later: Scores of finalists and baselines on held-out images, or None.
     """
     assert contest.scores is not None
     race = contest.race
@@ -62,14 +62,15 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: RoundScores | 
 def question_answer(
     question: ChoiceQuestion, answers: Sequence[dict[str, Any]], others: Sequence[ChoiceQuestion]
 ) -> dict[str, Any]:
-    """Combine the metrics of a question: return the methods that no metric shows to be beaten. Never average metrics.
+    """Combine the results of a question's metrics, without averaging metrics, into the methods that are not beaten.
 
-    A method is recommended only if it is shown to beat every baseline by each metric by which any method is.
+    Some metrics show that at least one method beats every baseline. A method is recommended only if it beats every
+    baseline by all of these metrics.
 
     Args:
-        question: the question.
-        answers: the answers of its metrics.
-        others: all questions of the choice.
+        question: The question.
+        answers: The results of the question's metrics.
+        others: All questions of the choice.
     """
     methods = [answer for answer in answers if answer["outcome"] == METHOD]
     speaking = [answer for answer in answers if answer["outcome"] in (METHOD, OPEN)]
@@ -90,13 +91,13 @@ def question_answer(
 
 
 def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], baselines: frozenset[str]) -> str:
-    """Return the outcome of a race: a method ahead of all baselines, a baseline ahead, neither, or nothing.
+    """Return the outcome of a race: a method ahead of all baselines, a baseline ahead, neither, or no candidate left.
 
     Args:
-        left: the remaining candidates, best first.
-        unbeaten: baselines among them.
-        beat: methods among them that are shown to beat every baseline, in the race or by separate bets.
-        baselines: candidates that ignore the network.
+        left: Remaining candidates, best first.
+        unbeaten: Remaining baselines.
+        beat: Remaining methods that beat every baseline significantly, in the race or by separate bets.
+        baselines: Candidates that ignore the network.
     """
     if not left:
         return NOTHING
@@ -109,23 +110,23 @@ def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | Non
     """Return the dataset size that would separate the rivals from the best, or None if there is no trend.
 
     Args:
-        contest: the race.
-        rivals: candidates that it would have to drop.
-        errors: number of standard errors by which true differences may exceed the observed ones.
+        contest: The race.
+        rivals: Candidates that would have to be dropped.
+        errors: Number of standard errors by which a true difference may exceed the observed difference.
     """
     needed = [contest.race.needed(name, errors) for name in rivals]
     known = [clusters for clusters in needed if clusters is not None]
     if not known or len(known) < len(needed):
         return None
-    # No bets are made on the first clusters, and the clusters so far were not enough.
+    # The first clusters are not used for bets, and more clusters than so far are needed.
     without_bets = contest.clusters - min(contest.race.bets(name) for name in rivals)
     clusters = max(max(known) + without_bets, contest.clusters + 1)
-    # Half of the images decide, so twice as many are needed; some of them may not be explained.
+    # Only half of the images are used for the decision, and some of them may not be explained.
     return ceil(2 * clusters * contest.limit / max(contest.clusters, 1))
 
 
 def _later(contest: Contest, winner: str, later: RoundScores) -> dict[str, dict[str, Any]]:
-    """Return {candidate: its mean on later images, and the winner's lead over it there}."""
+    """Return {candidate: mean score on held-out images, and the winner's lead over the candidate there}."""
     metric = contest.metric
     sign = 1.0 if later.higher[metric] else -1.0
     results: dict[str, dict[str, Any]] = {}
@@ -145,7 +146,7 @@ def _later(contest: Contest, winner: str, later: RoundScores) -> dict[str, dict[
 
 
 def _numbers(estimate: Estimate) -> dict[str, Any]:
-    """Return an estimate as plain data, with None for unknown values."""
+    """Return an estimate as a dict, with None for unknown values."""
     value, low, high = estimate.known
     numbers = {"value": value, "low": low, "high": high, "n": estimate.n, "clusters": estimate.clusters}
     return numbers | {"rare": estimate.rare}

@@ -1,4 +1,4 @@
-"""The candidates of `choose`: every explainer that fits the network, with a few settings each, and their costs."""
+"""The candidates of `choose`: every suitable explainer with a few settings each, and their costs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from saliency_bench.recipes.suites.costs import cost_of_map, forward_pass, secon
 from saliency_bench.recipes.suites.suite_plan import WITH_GRADIENT
 from saliency_bench.types import Images, Target
 
-LESS = 4  # the cheaper setting costs a quarter
-PER_OPTION = 2  # further values of an option with several choices
+LESS = 4  # the cheaper setting has a quarter of the cost
+PER_OPTION = 2  # additional values to try for an option with several choices
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Candidate:
     """An explainer with its options and its cost per image.
 
     Attributes:
-        name: name in a run.
-        explainer: explainer with its options bound.
-        passes: forward passes per map; 0 for explainers that need none, and for your own function, whose cost is
-            unknown.
+        name: Name in a run.
+        explainer: Explainer with bound options.
+        passes: Forward passes per map. 0 for explainers that need no passes, and for user-defined functions, whose
+            cost is unknown.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Candidate:
 
 
 def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (explainers of the package that fit a network, {name of any other: why it does not fit}).
+    """Return (explainers that suit a network, {name of any other explainer: reason why it is unsuitable}).
 
     Args:
-        classifier: the network.
-        images: (1, 3, H, W), used to test whether explainers fit.
-        target: (1, K).
+        classifier: The network.
+        images: Image of shape (1, 3, H, W), used to test the explainers.
+        target: Target of shape (1, K).
     """
     fitting, misfits = [], {}
     for name in registry.names("explainers"):
@@ -61,7 +61,7 @@ def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[
 
 
 def candidate_of(explainer: Explainer, images: Images) -> Candidate:
-    """Return an explainer as a candidate for images of this size."""
+    """Return a candidate for an explainer and images of this size."""
     height, width = images.shape[2:]
     passes = explainer.declaration.passes_of(dict(explainer.options), height, width)
     return Candidate(str(explainer), explainer, passes)
@@ -72,12 +72,12 @@ def costs(
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
     """Return ({candidate: passes per map}, {(candidate, metric): passes per score}) for an image.
 
-    A pass with its gradient counts as three. Your own function counts 0 unless it declares its passes.
+    A pass with gradients counts as three passes. A user-defined function counts as 0 unless it declares its passes.
 
     Args:
-        chosen: the candidates.
-        metrics: metrics that score their maps.
-        side: side of the image.
+        chosen: The candidates.
+        metrics: Metrics that score the candidates' maps.
+        side: Side of the image.
     """
     maps, scoring = {}, {}
     for candidate in chosen:
@@ -90,12 +90,12 @@ def costs(
 
 
 def seconds_per_pass(classifier: Classifier, images: Images) -> float:
-    """Return the seconds per image of the fastest of several forward passes of these images (B, 3, H, W)."""
+    """Time several forward passes of these images (B, 3, H, W) and return the seconds per image of the fastest."""
     return seconds_per_image(lambda: forward_pass(classifier, images), len(images))
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
-    """Yield an explainer with other settings from papers as text: cheaper, another baseline, an earlier layer."""
+    """Yield texts of an explainer with other settings from papers: cheaper, another baseline, an earlier layer."""
     function = as_explainer(name).function
     kinds = get_type_hints(function)
     for option, default in options.defaults(function).items():
@@ -105,7 +105,7 @@ def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str
             others = [value for value in get_args(kinds[option]) if value not in (default, "white")]
             yield from (f"{name}:{option}={value}" for value in others[:PER_OPTION])
         elif option == "layer" and (layer := _earlier_layer(classifier, images)):
-            yield f"{name}:layer={options.spelled(layer)}"  # a layer of a Sequential is named by the text "4"
+            yield f"{name}:layer={options.spelled(layer)}"  # quote names such as "4", a layer of a Sequential
         elif option == "relu" and default is True:
             yield f"{name}:relu=false"
 
@@ -114,6 +114,6 @@ def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
     """Return the last layer whose feature map is larger than Grad-CAM's, or None."""
     try:
         layout = layout_of(classifier, images, cam_layer(classifier, images))
-    except UserError:  # a network without feature maps; not all explainers with layers need them
+    except UserError:  # the network has no feature maps, which not all explainers with layers need
         return None
     return None if layout is None else last_feature_map(classifier, images, layout.pixels)

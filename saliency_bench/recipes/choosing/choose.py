@@ -1,4 +1,4 @@
-"""Selection of an explainer for a network and a dataset: `choose` and its result."""
+"""`choose`: select an explainer for a network and a dataset."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -46,21 +46,21 @@ from saliency_bench.utils.untouched import untouched
 FORMAT = 1
 CHOICE, COSTS, PAGE = "choice.json", "costs.json", "choice.html"
 WITHIN, MARGIN = "30m", 0.02
-LATER = 64, 200  # held-out images: at least (if available) and at most
-# A candidate takes part if its first two rounds fit into a quarter of the time. If no explainer does, explainers take
-# part whose first round fits into half of the time.
+LATER = 64, 200  # minimum (if available) and maximum number of held-out images
+# A candidate is included if its first two rounds fit into a quarter of the time. If this excludes every explainer,
+# explainers are included if their first round fits into half of the time.
 ROUNDS_FOR_ALL, SHARE = 2, 0.25
 ROUNDS_AT_LEAST, SHARE_AT_MOST = 1, 0.5
-SAME_ON = 2  # images on which the maps of candidates with equal scores are compared
+SAME_ON = 2  # number of images on which the maps of candidates with equal scores are compared
 
 
 @dataclass(frozen=True, repr=False)
 class Choice:
-    """Result of `choose`; when printed, it shows the same text as the command.
+    """Result of `choose`. Printing the object shows the output of the command.
 
     Attributes:
-        folder: output folder.
-        content: content of choice.json.
+        folder: Output folder.
+        content: Content of choice.json.
     """
 
     folder: Path
@@ -78,7 +78,7 @@ class Choice:
 
     @property
     def recommended(self) -> dict[str, str | None]:
-        """Return the recommended explainer of each question by the question's name; None without one."""
+        """Return {name of a question: recommended explainer, or None}."""
         return {question["name"]: question["recommended"] for question in self.content["questions"]}
 
     @property
@@ -90,10 +90,10 @@ class Choice:
         """Return the recommended explainer.
 
         Args:
-            question: question that it answers, as in `recommended`; by default the first with a recommendation.
+            question: Name of a question in `recommended`, by default the first question with a recommendation.
 
         Raises:
-            UserError: No explainer is recommended, or the question was not answered.
+            UserError: No explainer is recommended, or the question was not part of the choice.
         """
         if question is not None and question not in self.recommended:
             raise unknown("question", question, self.recommended)
@@ -123,29 +123,30 @@ def choose(
     progress: bool = True,
     **settings: Any,
 ) -> Choice:
-    """Find the best explainer for a network and a dataset, and write the answer, its evidence and a page.
+    """Select the best explainer for a network and a dataset, and write the answer, the evidence and a page.
 
-    All candidates are scored on a few images; beaten candidates are dropped and the others are scored on more images,
-    by a test that allows repeated looks (`read/analysis/sequential.py`). At most half of the images decide; the
-    reported scores come from the other images. A method whose maps do not change when the network's weights are
-    randomised is never recommended.
+    All candidates are scored on a few images. Beaten candidates are then dropped, and the others are scored on more
+    images. The test remains valid with repeated looks at the data (`read/analysis/sequential.py`). At most half of the
+    images are used for the decision; the reported scores are from the other images. A method whose maps do not change
+    when the network's weights are randomised is never recommended.
 
     Args:
-        for_: questions: "alignment" (needs masks), "faithfulness", "debugging", "stability"; by default the first two,
-            or the second alone without masks.
-        within: time limit, by costs measured at the start: "30m", "2h", seconds, or None for no limit.
-        margin: an irrelevant difference; a candidate within this margin of the best is not dropped.
-        explainers: candidates instead of all explainers that fit the network with a few settings each; the baselines
-            are added.
-        metrics: metrics that decide instead of the questions' metrics.
-        batch_size: samples per batch; the first round has one of 8.
-        progress: show bars and a line per round.
+        for_: Questions: "alignment" (needs masks), "faithfulness", "debugging", "stability". The default is the first
+            two, or only the second without masks.
+        within: Time limit, based on costs measured at the start: "30m", "2h", a number of seconds, or None for no
+            limit.
+        margin: A difference that does not matter. A candidate within this margin of the best is not dropped.
+        explainers: Candidates, by default all suitable explainers with a few settings each. Baselines are always added.
+        metrics: Metrics that replace the questions' metrics.
+        batch_size: Samples per batch. The first round has a single batch of 8.
+        progress: Whether to show bars and a line per round.
         **settings: SETTINGS
 
-    A new start with the same `out` resumes; with more time, images or candidates it extends the results.
+    Calling the function again with the same `out` resumes the choice. With more time, images or candidates, the results
+    are extended.
 
     Raises:
-        UserError: Anything the caller can fix.
+        UserError: A problem that the caller can fix.
     """
     request = _Request(
         names=[for_] if isinstance(for_, str) else list(for_),
@@ -158,14 +159,14 @@ def choose(
         raise UserError(f"margin (--margin) must be at least 0 and below 1; got {margin:g}")
     questions_of(
         request.names, [as_metric(metric) for metric in request.metrics], has_masks=True
-    )  # before anything loads
+    )  # before loading data or network
     with modes_kept(settings):
         return _choose(request, settings | {"batch_size": batch_size}, progress)
 
 
 @dataclass(frozen=True)
 class _Request:
-    """Request to `choose`, in addition to the settings of a run."""
+    """Arguments of `choose` other than the settings of a run."""
 
     names: Sequence[str]
     within: float | None
@@ -179,13 +180,13 @@ class _Field:
     """The candidates and their costs.
 
     Attributes:
-        chosen: candidates with enough time for their first rounds.
+        chosen: Candidates whose first rounds fit into the time.
         not_tried: {other candidate: reason}.
-        too_slow: candidates without enough time.
-        within_for_all: seconds needed to try all candidates.
-        maps: {candidate: passes of its map}.
-        scoring: {(candidate, metric): passes of scoring it}.
-        budget: time budget.
+        too_slow: Candidates whose first rounds take too long.
+        within_for_all: Seconds needed to try all candidates.
+        maps: {candidate: passes per map}.
+        scoring: {(candidate, metric): passes per score}.
+        budget: Time budget.
     """
 
     chosen: list[Candidate]
@@ -207,21 +208,21 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     given = dict(settings) | {"explainers": request.explainers or ["random"], "metrics": decisive}
     check_settings({key: value for key, value in given.items() if value is not None})
     spec, objects = describe(given)
-    # Measured seconds decide what is dropped, and they differ between processes.
+    # Which candidates are dropped depends on measured times, which differ between processes.
     if accelerator_on(spec.device).num_processes > 1:
-        raise UserError("choose runs in one process; start it without torchrun or accelerate launch")
+        raise UserError("choose runs in one process; start choose without torchrun or accelerate launch")
     folder = Path(spec.out)
     _check_folder(folder)
     with without_bars(not progress):
         context = load(spec, objects)
     questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context.rows))
     metrics = metrics_of(questions)
-    first = FIRST * (4 if spec.only else 1)  # only some of them are explained
+    first = FIRST * (4 if spec.only else 1)  # with `only`, just some of the images are explained
     if progress:
         tried = counted(len(request.explainers), "explainer") if request.explainers else "all explainers"
         step(f"saliency-bench: trying {tried} on an image")
     field = _field(context, request, folder, metrics, first)
-    # Describe the network once: your own network would be reloaded for every run.
+    # Describe the network once, because a user-defined network would be reloaded for every run.
     models = {
         name: entry for name in ("model", "other_model") if isinstance(entry := getattr(spec, name), PythonObject)
     }
@@ -311,7 +312,7 @@ def _describe(candidate: Candidate, layer: str) -> dict[str, Any]:
 
 
 def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequence[str], first: int) -> _Field:
-    """Return the candidates with enough time for their first rounds."""
+    """Return the candidates and their costs, and exclude candidates whose first rounds take too long."""
     chosen, not_tried = _candidates(context.classifier, _images(context)[:1], request.explainers)
     given = {str(metric): metric for metric in map(as_metric, request.metrics)}
     decisive = [given.get(name) or as_metric(name) for name in metrics]
@@ -326,12 +327,12 @@ def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequen
     whole = ROUNDS_FOR_ALL * first * budget.per_image({key: [item.name for item in chosen] for key in metrics}) / SHARE
     chosen, slow = _affordable(chosen, metrics, budget, first, seconds)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / COSTS, pace)  # after a refusal, measure again
+    write_json(folder / COSTS, pace)  # written only now, so that the speed is measured again after an error
     return _Field(chosen, not_tried | slow, set(slow), whole, maps, scoring, budget)
 
 
 def _list(given: Any) -> list[Any]:
-    """Return a list of names or functions from None, a single item or several."""
+    """Return a list from None, a single item or several items."""
     if given is None:
         return []
     return [given] if isinstance(given, str) or callable(given) else list(given)
@@ -342,7 +343,7 @@ def _check_folder(folder: Path) -> None:
     ours = {CHOICE, COSTS, PAGE, RUN, "randomised"}
     strange = [path.name for path in folder.glob("[!.]*") if path.name not in ours] if folder.is_dir() else []
     if strange or (folder.exists() and not folder.is_dir()):
-        raise UserError(f"{folder} exists and was not written by saliency-bench choose; choose another --out")
+        raise UserError(f"{folder} exists but was not written by saliency-bench choose; use another --out")
     check_writable(folder)
 
 
@@ -352,7 +353,7 @@ def has_masks(rows: datasets.Dataset) -> bool:
 
 
 def _candidates(classifier: Classifier, image: Images, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (candidates including baselines, {explainer: why it is not a candidate})."""
+    """Return (candidates including baselines, {explainer: reason why it is not a candidate})."""
     predicted = _predicted(classifier, image)
     if not given:
         return candidates(classifier, image, predicted)
@@ -376,7 +377,7 @@ def _candidates(classifier: Classifier, image: Images, given: Sequence[Any]) -> 
 
 
 def _maps(context: RunContext, explainer: Explainer) -> Maps | None:
-    """Return the maps of the first images for their predicted classes; None if the explainer raises."""
+    """Return the maps of the first images for their predicted classes, or None if the explainer raises."""
     images = _images(context)[:SAME_ON]
     try:
         seeds = [context.seed_for(str(place), "explain") for place in range(len(images))]
@@ -396,10 +397,10 @@ def _predicted(classifier: Classifier, images: Images) -> Target:
 def _affordable(
     chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int, seconds_of_pass: float
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (candidates with enough time for their first rounds, {name: cost of any other}).
+    """Return (candidates whose first rounds fit into the time, {name of any other candidate: its cost}).
 
     Raises:
-        UserError: There is no time for any explainer besides the baselines.
+        UserError: There is not enough time for any explainer except the baselines.
     """
 
     def seconds(items: Sequence[Candidate], images: int) -> float:
@@ -411,7 +412,7 @@ def _affordable(
             slowest = max((item for item in kept if not item.baseline), key=lambda item: seconds([item], first))
             kept.remove(slowest)
             slow[slowest.name] = (
-                f"no time: {slowest.passes:,} passes per image, about {seconds([slowest], images):.0f} s "
+                f"too slow: {slowest.passes:,} passes per image, about {seconds([slowest], images):.0f} s "
                 f"for {images} images"
             )
         if any(not item.baseline for item in kept):
@@ -419,19 +420,19 @@ def _affordable(
     cheapest = min((item for item in chosen if not item.baseline), key=lambda item: seconds([item], first))
     enough = ceil(seconds([*kept, cheapest], images) / share / 60)
     raise UserError(
-        f"--within {_minutes(budget.limit)} is too little time, at {seconds_of_pass:.2g} s per pass of the network, "
-        f"for any explainer besides the baselines; give --within {enough}m, or --metrics with fewer passes, such as "
+        f"--within {_minutes(budget.limit)} is too short for any explainer except the baselines: a pass of the network "
+        f"takes {seconds_of_pass:.2g} s; use --within {enough}m, or --metrics with fewer passes, such as "
         "saliency_insertion:steps=8"
     )
 
 
 def _minutes(seconds: float) -> str:
-    """Return a time in the format of --within: 90s, 30m."""
+    """Format a time for --within: 90s, 30m."""
     return f"{seconds / 60:.0f}m" if seconds % 60 == 0 else f"{seconds:g}s"
 
 
 def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQuestion]) -> dict[str, list[str]]:
-    """Return {metric: its candidates}, without baselines for metrics on which they are best by design."""
+    """Return {metric: candidates}, without baselines if they are best by design on that metric."""
     with_baselines = {metric: any(metric in metrics_of([q]) and q.baselines for q in questions)
                       for metric in metrics_of(questions)}  # fmt: skip
     return {
@@ -440,14 +441,14 @@ def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQues
 
 
 def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> RoundScores | None:
-    """Score the best of each race and all baselines on held-out images; return None if there are none."""
+    """Score the best candidates of each race and all baselines on held-out images, or return None if there are none."""
     decided = narrowing.rounds[-1]
     finalists: list[str] = []
     for contest in narrowing.contests.values():
         assert contest.scores is not None
         best = [name for name in ranking(contest, contest.scores) if name not in narrowing.baselines][:FINALISTS]
         narrowing.check([name for name in best if name not in narrowing.checked])
-        # If every method is beaten, the last one shows how far methods are behind the baselines.
+        # If every method is beaten, score the last method to show how far methods are behind the baselines.
         beaten = [name for name in reversed(contest.race.dropped) if name not in narrowing.baselines][:1]
         finalists += [name for name in best or beaten if name not in narrowing.excluded]
     names = list(dict.fromkeys([*finalists, *sorted(narrowing.baselines)]))
@@ -462,9 +463,9 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Ro
 
 
 def _pace(folder: Path, context: RunContext) -> dict[str, Any]:
-    """Return the seconds of a forward pass here, and `of` which network, as stored in the folder.
+    """Return the stored or measured seconds of a forward pass, with the identity of the network (`of`).
 
-    They are measured once, so that a killed start repeats the same rounds.
+    The seconds are measured only once, so that a restart after a kill repeats the same rounds.
     """
     made_of = hash_of(context.classifier.digest, context.spec.batch_size, str(context.classifier.device))
     path = folder / COSTS
@@ -477,7 +478,7 @@ def _pace(folder: Path, context: RunContext) -> dict[str, Any]:
 def _passes(
     field: _Field, narrowing: Narrowing, later: RoundScores | None, count: int, metrics: Sequence[str]
 ) -> dict[str, int]:
-    """Return the number of passes spent, and the number for all candidates on all images."""
+    """Return the number of passes used, and the number needed for all candidates on all images."""
     counted = Budget(inf, field.maps, field.scoring)
     taking_part = [item.name for item in field.chosen if item.name not in narrowing.twins]
     whole = counted.per_image(dict.fromkeys(metrics, taking_part)) * count
@@ -492,14 +493,17 @@ def _passes(
 
 
 def _first(names: Sequence[str], images: int) -> int:
-    """Return the number of first images in whole clusters, at most `images`; `names` is the cluster of each image."""
+    """Return the largest number of first images, at most `images`, that form whole clusters.
+
+    `names` contains the cluster of each image.
+    """
     while 0 < images < len(names) and names[images] == names[images - 1]:
         images -= 1
     return images
 
 
 def _clusters(context: RunContext) -> list[str]:
-    """Return the cluster of each image, in the run's order."""
+    """Return the cluster of each image in the order of the run."""
     return cluster_names(context.data.samples.ids, group_names(context.rows))
 
 
@@ -507,7 +511,7 @@ def _images(context: RunContext) -> Images:
     """Return the first images, prepared.
 
     Raises:
-        UserError: None of them can be read.
+        UserError: None of these images can be read.
     """
     samples = context.read(context.batches[0]).samples
     if samples is None:
@@ -516,7 +520,7 @@ def _images(context: RunContext) -> Images:
 
 
 def _layer(classifier: Classifier, image: Images) -> str:
-    """Return the layer that Grad-CAM reads, or "" if the network has none."""
+    """Return the layer that Grad-CAM uses, or "" if the network has no such layer."""
     try:
         return cam_layer(classifier, image)
     except UserError:
@@ -525,7 +529,7 @@ def _layer(classifier: Classifier, image: Images) -> str:
 
 def _command(spec: RunSpec, request: _Request) -> str:
     """Return the equivalent command line, or the Python call if Python objects are used."""
-    # A run needs explainers and metrics; leave out those that `choose` selected itself.
+    # Omit explainers and metrics that `choose` selected; they are in the spec because a run requires them.
     chosen = {name for name in ("explainers", "metrics") if not getattr(request, name)}
     within, margin = request.within, request.margin
     if spec.needs_python:
@@ -539,7 +543,7 @@ def _command(spec: RunSpec, request: _Request) -> str:
 
 
 def _is_named(explainer: Explainer) -> bool:
-    """Return whether a run can be given an explainer by its name."""
+    """Return whether an explainer can be specified by name."""
     try:
         return as_explainer(str(explainer)) == explainer
     except UserError:

@@ -1,4 +1,4 @@
-"""Settings to copy: the recommended explainer in lines of Python, in this package and in others that have it."""
+"""Python code to copy for the recommended explainer, in this package and in other packages that include it."""
 
 from collections.abc import Sequence
 from string import Formatter
@@ -16,7 +16,7 @@ NORMALISED = "model, x = classifier.taking_normalised(), classifier.normalised(i
 
 
 def load_call(explainer: Explainer) -> str:
-    """Return the call of `load_explainer` that gives an explainer, or the name of your own function."""
+    """Return code that loads an explainer with `load_explainer`, or the name of a user-defined function."""
     if not registry.is_named(explainer.version):
         return f"explainer = {explainer.name}"
     usual = options.defaults(explainer.function)
@@ -25,14 +25,14 @@ def load_call(explainer: Explainer) -> str:
 
 
 def setup(spec: RunSpec, labels: Sequence[str] | None = None) -> str:
-    """Return the lines that define network, image and class for `load_call`, or a comment if an object is needed.
+    """Return code that defines network, image and class for `load_call`, or a comment if Python objects are needed.
 
     Args:
         spec: The settings.
-        labels: Class names of the network, to fill prompt templates.
+        labels: Class names of the network, used to fill prompt templates.
     """
     if spec.needs_python:
-        return "# classifier, images (1, 3, H, W), target (1, K) and label come from your program"
+        return "# define classifier, images (1, 3, H, W), target (1, K) and label in your program"
     texts = ""
     if isinstance(spec.prompts, tuple):
         texts = f", prompts={list(spec.prompts)}" + f", labels={labels}" * ("{}" in spec.prompts[0])
@@ -46,18 +46,18 @@ def setup(spec: RunSpec, labels: Sequence[str] | None = None) -> str:
 
 
 def with_imports(package: str, line: str) -> str:
-    """Return a line of `elsewhere` with its imports and the definitions of network and image."""
+    """Return a line of `elsewhere` with imports and the definitions of network and image."""
     return "\n".join([IMPORTS[package].format(name=line.partition("(")[0]), "", NORMALISED, f"maps = {line}"])
 
 
 def elsewhere(explainer: Explainer, layer: str) -> dict[str, str]:
-    """Return {package: the line that gives the same maps there}, from the explainer's declaration.
+    """Return {package: line of code that computes the same maps in that package}, from the explainer's declaration.
 
-    A line that cannot express a non-default option is left out.
+    A line that cannot express a non-default option is omitted.
 
     Args:
-        explainer: explainer with its options.
-        layer: layer that Grad-CAM reads, or "".
+        explainer: Explainer with its options.
+        layer: Layer that Grad-CAM uses, or "".
     """
     lines = dict(explainer.declaration.elsewhere)
     values, usual = dict(explainer.options), options.defaults(explainer.function)

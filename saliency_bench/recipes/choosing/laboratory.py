@@ -1,4 +1,4 @@
-"""Scores for the rounds of `choose`: a growing run folder, and another run for the test by random weights."""
+"""Computation of scores for the rounds of `choose`: a growing run, and another run for the test with random weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,24 +19,24 @@ from saliency_bench.types import Maps
 from saliency_bench.utils.messages import LOGGER
 from saliency_bench.utils.progress import step
 
-RUN, RANDOMISED = "run", "randomised"  # subfolders of the folder of `choose`
+RUN, RANDOMISED = "run", "randomised"  # subfolders of the output folder of `choose`
 ALL_WEIGHTS = f"{METRIC}:layers=1"
 OF_CLASS = "saliency_class_sensitivity"
 
 
 @dataclass
 class RunLaboratory:
-    """Scores by runs.
+    """Laboratory that computes scores with runs.
 
     Attributes:
-        folder: output folder of `choose`.
-        settings: settings of the runs, except explainers, metrics, limit and folder.
-        objects: the Python objects among them.
+        folder: Output folder of `choose`.
+        settings: Settings of the runs, except explainers, metrics, limit and folder.
+        objects: Python objects in the settings.
         explainers: {candidate: argument for a run}.
         metrics: {metric: argument for a run}.
-        maps: function that returns a candidate's maps of the first images, or None.
-        progress: whether lines and bars are shown.
-        checks: {candidate: effect of random weights and of another class on its maps}.
+        maps: Function that returns a candidate's maps of the first images, or None.
+        progress: Whether to show lines and bars.
+        checks: {candidate: effect of random weights and of another class on the maps}.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class RunLaboratory:
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
-        """Return scores of {metric: candidates} on the first images of the run."""
+        """Return the scores of {metric: candidates} on the first images of the run."""
         together: dict[tuple[str, ...], list[str]] = {}
         for name in dict.fromkeys(name for names in lineup.values() for name in names):
             together.setdefault(tuple(metric for metric in lineup if name in lineup[metric]), []).append(name)
@@ -64,7 +64,7 @@ class RunLaboratory:
         """Return the candidates whose maps do not change when all weights are randomised."""
         try:
             self._run(RANDOMISED, names, [ALL_WEIGHTS, OF_CLASS], images)
-        except UserError as error:  # such as a network that cannot be copied
+        except UserError as error:  # for example, the network cannot be copied
             self.checks |= {name: {"verdict": f"not checked: {error}"} for name in names}
             return set()
         cells = read_run(self.folder / RANDOMISED).cells
@@ -105,14 +105,14 @@ class RunLaboratory:
             "limit": images,
             "out": self.folder / folder,
         }
-        # Suppress the message of a run about cells on fewer images: here these are the beaten candidates.
+        # Suppress the run's message about cells with fewer images, because these are the beaten candidates.
         with _errors_only(folder == RANDOMISED or (self.folder / folder).exists()):
             spec, objects = describe(settings)
             start(spec, {**self.objects, **objects}, progress=self.progress)
 
 
 def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
-    """Return the scores of {metric: candidates} in a run, oriented."""
+    """Return the scores of {metric: candidates} in a run, oriented so that higher is better."""
     cells = {(cell.explainer_text, cell.metric_text): cell for cell in run.cells}
     wanted = [(name, metric) for metric, names in lineup.items() for name in names]
     first = {metric: cells[names[0], metric] for metric, names in lineup.items()}
@@ -127,7 +127,7 @@ def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
 
 @contextmanager
 def _errors_only(wanted: bool) -> Iterator[None]:
-    """Silence warnings if requested."""
+    """Suppress warnings if `wanted`."""
     before = LOGGER.level
     if wanted:
         LOGGER.setLevel(ERROR)

@@ -1,4 +1,4 @@
-"""The questions that `choose` answers, and the metrics that decide each of them."""
+"""The questions that `choose` answers, and the metrics that are used for each question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from saliency_bench.errors import UserError, unknown
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """A question, the metrics that decide it, and the limits of its answer.
+    """A question, the metrics that are used for it, and the limits of the answer.
 
     Attributes:
-        name: name in the command.
-        about: text that completes "the best for ...".
-        metrics: metrics that decide separately.
-        silent: what the answer does not show.
-        complement: the question that shows it, if any.
-        masks: whether the metrics need masks.
-        baselines: whether a method must beat the baselines; False for metrics on which they are best by design.
+        name: Name in the command.
+        about: Text that completes "the best for ...".
+        metrics: Metrics, each of which is evaluated separately.
+        silent: What the answer does not show.
+        complement: The question that does show this, or "".
+        masks: Whether the metrics need masks.
+        baselines: Whether a method must beat the baselines. False if the baselines are best by design.
     """
 
     name: str
@@ -37,7 +37,7 @@ QUESTIONS = {
             "alignment",
             "pointing at the object",
             ("saliency_average_precision", "saliency_pointing_game"),
-            "whether the network relies on what the map marks: it may look elsewhere than people do",
+            "whether the network relies on what the map marks: the network may use other regions than people do",
             masks=True,
             complement="faithfulness",
         ),
@@ -71,15 +71,15 @@ def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: boo
     """Return the questions to answer.
 
     Args:
-        names: names of questions; () for faithfulness and, if the dataset has masks, alignment.
-        metrics: metrics instead of the questions' metrics; each of several is a separate question.
-        has_masks: whether the dataset has masks.
+        names: Names of questions, or () for faithfulness and, if the dataset has masks, alignment.
+        metrics: Metrics that replace the questions' metrics.
+        has_masks: Whether the dataset has masks.
 
     Raises:
-        UserError: A question is unknown, both are given, or a question needs masks.
+        UserError: A question is unknown, both arguments are set, or a question needs masks.
     """
     if names and metrics:
-        raise UserError("give either questions (--for) or metrics (--metrics), not both")
+        raise UserError("questions (--for) and metrics (--metrics) cannot be combined; use one of the two")
     if metrics:
         for metric in metrics:
             check_metric(metric)
@@ -99,7 +99,7 @@ def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: boo
 
 
 def check_metric(metric: Metric) -> None:
-    """Raise UserError for a metric whose samples cannot be scored one after the other."""
+    """Raise UserError if a metric cannot score samples one by one."""
     check_without_people(metric)
     reasons = {
         "is one value over all samples": metric.aggregate is not None,
@@ -109,9 +109,9 @@ def check_metric(metric: Metric) -> None:
     }
     for reason, holds in reasons.items():
         if holds:
-            raise UserError(f"{metric} {reason}; choose needs scores of single samples: use another metric")
+            raise UserError(f"{metric} {reason}, but choose needs a score per sample; use another metric")
 
 
 def metrics_of(questions: Sequence[ChoiceQuestion]) -> list[str]:
-    """Return the metrics of the questions by their names in a run, each once."""
+    """Return the distinct metrics of the questions, as named in a run."""
     return list(dict.fromkeys(str(as_metric(text)) for question in questions for text in question.metrics))

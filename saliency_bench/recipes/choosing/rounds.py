@@ -1,8 +1,8 @@
-"""The rounds of `choose`: all candidates on a few images, then the unbeaten ones on more and more images.
+"""The rounds of `choose`: score all candidates on a few images, then the unbeaten candidates on more and more images.
 
-Every metric has its own race (`read/analysis/sequential.py`). A round requests the scores of all images so far, and a
-run computes the missing ones. The rounds depend only on scores, verdicts and costs, so a later start, after a kill or
-with a larger request, repeats the same rounds and finds their scores in the run's folder.
+Every metric has a separate race (`read/analysis/sequential.py`). A round requests the scores of all images so far, and
+a run computes the missing scores. The rounds depend only on scores, verdicts and costs. A restart, after a kill or with
+a larger request, therefore repeats the same rounds and loads their scores from the run's folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from saliency_bench.read.cell import BEST_FROM, FEW
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes
 from saliency_bench.read.statistics.intervals import Estimate, difference
 
-FIRST, GROWTH = 8, 1.5  # images of the first round; growth factor of rounds
-CHECKED = 16  # images on which maps are compared with maps under random weights
-RESERVED = 2  # candidates per metric for which time is reserved before there is a leader
-FINALISTS = 3  # methods per metric that are scored on further images
+FIRST, GROWTH = 8, 1.5  # number of images in the first round, and growth factor per round
+CHECKED = 16  # number of images on which maps are compared with maps of random weights
+RESERVED = 2  # candidates per metric for which time is reserved until there is a leader
+FINALISTS = 3  # methods per metric that are scored on held-out images
 ONE_LEFT, ALIKE = "one is left", "the remaining candidates are alike"
 NO_IMAGES, NO_TIME = "no more images may be used for the decision", "the time was up"
 HOPELESS = "the images are too few to separate the remaining candidates"
-HOPE = 2.0  # standard errors by which a true difference may exceed the observed one, before more images are useless
+HOPE = 2.0  # assumed limit, in standard errors, by which a true difference may exceed the observed difference
 NO_SCORES = "no candidate has scores"
 
 
@@ -33,10 +33,10 @@ class RoundScores:
 
     Attributes:
         values: {(candidate, metric): (n,) scores, oriented so that higher is better; NaN if missing}.
-        ids: ids of the images, in the run's order.
-        groups: their clusters; None for an image that is its own cluster.
-        ranges: {metric: (lowest, highest) score in the metric's own direction}.
-        higher: {metric: whether higher scores are better in the metric's own direction}.
+        ids: Ids of the images in the order of the run.
+        groups: Clusters of the images, None for an image without a cluster.
+        ranges: {metric: (lowest, highest) score, not oriented}.
+        higher: {metric: whether higher scores are better before orientation}.
     """
 
     values: Mapping[tuple[str, str], np.ndarray]
@@ -46,12 +46,12 @@ class RoundScores:
     higher: Mapping[str, bool]
 
     def since(self, start: int) -> "RoundScores":
-        """Return the scores of the images from `start` on."""
+        """Return the scores without the first `start` images."""
         values = {key: scores[start:] for key, scores in self.values.items()}
         return RoundScores(values, self.ids[start:], self.groups[start:], self.ranges, self.higher)
 
     def span(self, metric: str) -> float:
-        """Return the largest possible difference of two scores."""
+        """Return the largest possible difference between two scores."""
         low, high = self.ranges[metric]
         return high - low
 
@@ -84,13 +84,13 @@ class Laboratory(Protocol):
 
 @dataclass
 class Budget:
-    """Budget in seconds, by the costs of the plan.
+    """Time budget, based on the costs of the plan.
 
     Attributes:
-        limit: limit in seconds.
-        maps: {candidate: seconds of a map}.
-        metrics: {(candidate, metric): seconds of scoring a map}.
-        spent: seconds spent so far.
+        limit: Limit in seconds.
+        maps: {candidate: seconds per map}.
+        metrics: {(candidate, metric): seconds per score}.
+        spent: Seconds used so far.
     """
 
     limit: float
@@ -99,30 +99,30 @@ class Budget:
     spent: float = 0.0
 
     def per_image(self, lineup: Mapping[str, Sequence[str]]) -> float:
-        """Return the seconds per image for {metric: candidates}; a candidate makes its map once."""
+        """Return the seconds per image for {metric: candidates}. Each candidate's map is computed only once."""
         names = {name for names in lineup.values() for name in names}
         scoring = sum(self.metrics.get((name, metric), 0.0) for metric, names in lineup.items() for name in names)
         return scoring + sum(self.maps.get(name, 0.0) for name in sorted(names))
 
     def spend(self, lineup: Mapping[str, Sequence[str]], images: int) -> None:
-        """Add the cost of these images."""
+        """Add the cost of these images to the time used."""
         self.spent += self.per_image(lineup) * images
 
 
 @dataclass
 class Contest:
-    """A metric's race.
+    """The race of a metric.
 
     Attributes:
-        metric: metric of the race.
-        race: the race of the candidates.
-        leader: best candidate so far.
-        second: second-best candidate.
-        ended: why the race has ended; "" while it runs.
-        images: images that decided.
-        limit: images of the dataset that were read for these; more if some are not explained.
-        clusters: clusters of these images.
-        scores: scores of these images for the remaining candidates.
+        metric: Metric of the race.
+        race: Race of the candidates.
+        leader: Best candidate so far.
+        second: Second-best candidate.
+        ended: Reason why the race has ended, or "" while the race continues.
+        images: Number of images used for the decision.
+        limit: Number of images that were read. It is larger than `images` if some are not explained.
+        clusters: Number of clusters of the images used.
+        scores: Scores of the images used, for the remaining candidates.
     """
 
     metric: str
@@ -141,10 +141,10 @@ class Round:
     """Record of a round.
 
     Attributes:
-        limit: limit of the run.
-        images: images that are explained.
-        clusters: clusters of these images.
-        lineup: {metric: its candidates}.
+        limit: Limit of the run.
+        images: Number of explained images.
+        clusters: Number of clusters of these images.
+        lineup: {metric: candidates}.
         dropped: {metric: beaten candidates}.
     """
 
@@ -160,17 +160,17 @@ class Narrowing:
     """The rounds of all metrics.
 
     Attributes:
-        laboratory: source of scores.
-        names: {metric: its candidates}.
-        baselines: candidates that ignore the network.
-        images: largest number of images that may decide.
-        budget: time budget.
-        margin: candidates within this margin of the best count as equally good.
-        largest: images of the largest cluster.
-        first: images of the first round.
-        excluded: candidates whose maps survive random weights.
-        checked: candidates for which this was checked.
-        twins: {candidate: an earlier candidate with the same maps, which takes part in its place}.
+        laboratory: Source of the scores.
+        names: {metric: candidates}.
+        baselines: Candidates that ignore the network.
+        images: Maximum number of images that may be used for the decision.
+        budget: Time budget.
+        margin: Candidates within this margin of the best count as equally good.
+        largest: Number of images in the largest cluster.
+        first: Number of images in the first round.
+        excluded: Candidates whose maps do not change under random weights.
+        checked: Candidates that were checked with random weights.
+        twins: {dropped candidate: earlier candidate with the same maps}.
     """
 
     laboratory: Laboratory
@@ -206,7 +206,7 @@ class Narrowing:
             seen = len(scores.ids)
 
     def _leave_out_twins(self, scores: RoundScores) -> None:
-        """Keep only one of the candidates with the same maps; no bets were made on the first round's images."""
+        """Keep only one of several candidates with the same maps; bets do not use the images of the first round."""
         by_scores: dict[tuple[tuple[str, bytes], ...], list[str]] = {}
         for name in dict.fromkeys(name for names in self.names.values() for name in names):
             columns = ((metric, scores.values[name, metric].tobytes()) for metric in self.names
@@ -219,7 +219,7 @@ class Narrowing:
                       for metric, names in self.names.items()}  # fmt: skip
 
     def _lineup(self) -> dict[str, list[str]]:
-        """Return {metric: remaining candidates} of the races that continue."""
+        """Return {metric: remaining candidates} for the races that continue."""
         if not self.contests:
             return dict(self.names)
         return {metric: contest.race.left for metric, contest in self.contests.items() if not contest.ended}
@@ -228,7 +228,7 @@ class Narrowing:
         """Return the number of images of the next round, or None if no images or time are left."""
         reason = NO_IMAGES if limit >= self.images else ""
         following = min(self.images, limit + self.first * max(1, round((GROWTH - 1) * limit / self.first)))
-        # Each deciding image needs a held-out image that measures how good the best are.
+        # Every image used for the decision requires a held-out image for the reported scores.
         reserve = self.budget.per_image(self._reserved(lineup))
         time = self.budget.limit - self.budget.spent - reserve * limit
         per_image = self.budget.per_image(lineup) + reserve
@@ -242,7 +242,7 @@ class Narrowing:
         return None
 
     def _reserved(self, lineup: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Return the minimum {metric: candidates} to score at the end: the best of each race, and the baselines."""
+        """Return {metric: candidates} that must be scored at the end: the best of each race and the baselines."""
         best = [name for contest in self.contests.values() for name in (contest.leader, contest.second) if name]
         first = [name for names in lineup.values() for name in list(names)[:RESERVED]]
         names = list(dict.fromkeys([*(best or first), *sorted(self.baselines)]))
@@ -269,7 +269,7 @@ class Narrowing:
         return dropped
 
     def _lead(self, contest: Contest, scores: RoundScores) -> None:
-        """Set the two best of a race, after checking that their maps depend on the network's weights."""
+        """Set the two best candidates of a race, after checking that their maps depend on the network's weights."""
         while True:
             ranked = ranking(contest, scores)
             unchecked = [name for name in ranked[:2] if name not in self.baselines | self.checked]
@@ -280,7 +280,7 @@ class Narrowing:
         contest.second = ranked[1] if len(ranked) > 1 else contest.leader
 
     def check(self, names: Sequence[str]) -> None:
-        """Exclude the candidates whose maps survive random weights."""
+        """Exclude the candidates whose maps do not change under random weights."""
         self.checked |= set(names)
         self.excluded |= self.laboratory.survivors(names, max(self.first, CHECKED))
         for contest in self.contests.values():
@@ -288,7 +288,7 @@ class Narrowing:
                 contest.race.exclude(name)
 
     def _end(self, contest: Contest, scores: RoundScores) -> str:
-        """Return why a race needs no more images, or ""."""
+        """Return the reason why a race needs no more images, or ""."""
         if not contest.leader:
             return NO_SCORES
         others = [name for name in contest.race.left if name != contest.leader]
@@ -303,14 +303,14 @@ class Narrowing:
         return HOPELESS if self._hopeless(contest) else ""
 
     def _hopeless(self, contest: Contest) -> bool:
-        """Return whether no candidate could be dropped on all images that may decide, even after unlucky draws."""
+        """Return whether no candidate could be dropped even with all available images and favourable differences."""
         whole = contest.clusters * self.images / max(contest.images, 1)
         needed = [contest.race.needed(name, HOPE) for name in contest.race.left]
         return all(clusters is None or clusters > whole for clusters in needed)
 
 
 def ranking(contest: Contest, scores: RoundScores) -> list[str]:
-    """Return the remaining candidates of a race that have nearly all scores, best first."""
+    """Return the remaining candidates of a race that have scores for nearly all images, best first."""
     values = {name: scores.values[name, contest.metric] for name in contest.race.left}
     average = np.nanmedian if contest.race.by_sign else np.nanmean
     scored = {name: int(np.isfinite(numbers).sum()) for name, numbers in values.items()}

@@ -1,1 +1,1 @@
-"""`doctor`: what to know about a network and a dataset before a long run."""
+"""`doctor`: check a network and a dataset before a long run."""

@@ -1,4 +1,4 @@
-"""Checks of `doctor`: a mark, a finding and its fix."""
+"""Results of `doctor`: each check has a mark, a finding and a fix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ import numpy as np
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.paired_test import adjusted_p
 
-ENOUGH = 20  # images from which accuracy is judged
+ENOUGH = 20  # minimum number of images to judge accuracy
 ALPHA = 0.01  # level of a test, adjusted for all alternatives
-CLEAR = 0.05  # gain of accuracy that means a fault; a smaller one is only worth a look
+CLEAR = 0.05  # gain in accuracy that is marked wrong; smaller gains are marked "look"
 Mark = Literal["ok", "look", "undecided", "wrong"]
 
 
@@ -22,9 +22,9 @@ class Check:
     Attributes:
         name: Name of the check.
         mark: "ok", "look" (worth a look), "undecided" (too few images or too little time), or "wrong".
-        text: the finding, a sentence.
-        fix: what to do; "" if there is nothing to do.
-        values: Numbers that the finding rests on.
+        text: Finding as a sentence.
+        fix: Suggested fix, or "" if nothing needs to be done.
+        values: Numbers behind the finding.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Check:
 
     @property
     def sentence(self) -> str:
-        """Return the finding with its fix."""
+        """Return the finding followed by the fix."""
         return f"{self.text}; {self.fix}" if self.fix else self.text
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the check as JSON holds it."""
+        """Return the check as a dict for JSON."""
         return {"check": self.name, "mark": self.mark, "text": self.text, "fix": self.fix, "values": self.values}
 
 
@@ -74,15 +74,15 @@ class Gain:
         return f"accuracy {self.value:.0%} instead of {self.declared:.0%}, {p}, n = {self.n}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the numbers as JSON holds them."""
+        """Return the numbers as a dict for JSON."""
         return {"accuracy": self.value, "declared": self.declared, "p": self.p, "n": self.n, "better": self.is_better}
 
 
 def gains(declared: np.ndarray, others: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> list[Gain]:
-    """Compare each alternative with the declared setting, by the paired test of reports over all alternatives.
+    """Compare each alternative with the declared setting by the paired test of reports, adjusted for all alternatives.
 
     Args:
-        declared: (n,) 0 or 1, NaN for an image without score.
+        declared: (n,) scores of the declared setting: 0 or 1, or NaN for an image without a score.
         others: (n,) scores of each alternative.
         codes: (n,) cluster of each image.
         seed: Seed of the test.
@@ -98,6 +98,6 @@ def gains(declared: np.ndarray, others: Sequence[np.ndarray], codes: np.ndarray,
 
 
 def first_few(items: Sequence[Any], count: int = 4) -> str:
-    """Return the first items of a list as text, and how many more there are."""
+    """Format the first items of a list and the number of further items."""
     more = len(items) - count
     return ", ".join(map(str, items[:count])) + (f" and {more} more" if more > 0 else "")

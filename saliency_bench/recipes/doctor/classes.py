@@ -16,25 +16,25 @@ from saliency_bench.recipes.doctor.checks import ENOUGH, Check, Mark, first_few
 from saliency_bench.recipes.doctor.order import NONE, ClassAssignment, better_assignment
 
 EQUAL = 1e-5  # relative difference of logits below which two images have the same output
-FAULTY = 0.1  # share of unusable images that is wrong
-WEAK = 10  # images of a class that are all misclassified before the class is named
+FAULTY = 0.1  # share of unusable images from which the check is marked wrong
+WEAK = 10  # minimum number of images, all misclassified, to report a class as never recognised
 FIX_ORDER = (
-    "give labels= in the order of the logits, or --label-map with the label_map that --json shows, and run doctor again"
+    "set labels= in the order of the logits, or --label-map to the label_map in the --json output, and run doctor again"
 )
 
 
 def check_images(count: int, rows: Sequence[Mapping]) -> Check:
-    """Check that the images can be used; `count` is the number of images of the split."""
+    """Check that the images can be used. `count` is the number of images in the split."""
     unreadable = [row for row in rows if row["logits"] is None]
     values = {"images": len(rows), "of": count, "unreadable": len(unreadable)}
-    text = f"{len(rows)} of {count} images were looked at"
+    text = f"{len(rows)} of {count} images were checked"
     if unreadable:
         first = unreadable[0]
         text += f"; {len(unreadable)} cannot be used, such as {first['image_id']}: {first['left_out']}"
         mark: Mark = "wrong" if len(unreadable) >= FAULTY * len(rows) else "look"
-        return Check("images", mark, text, "replace these images or leave them out", values)
+        return Check("images", mark, text, "replace or remove these images", values)
     if len(rows) < ENOUGH:
-        return Check("images", "undecided", text, f"accuracy is judged from {ENOUGH} images on", values)
+        return Check("images", "undecided", text, f"judging the accuracy requires at least {ENOUGH} images", values)
     return Check("images", "ok", text, values=values)
 
 
@@ -47,9 +47,9 @@ def check_outputs(class_names: Sequence[str] | None, rows: Sequence[Mapping]) ->
         text = f"{without} of {len(known)} images have logits without probabilities (NaN or infinite)"
         return Check("outputs", "wrong", text, "look for a division by zero or an overflow in the network")
     if len(known) < 2:
-        return Check("outputs", "undecided", "one image does not show whether the logits depend on the image")
+        return Check("outputs", "undecided", "one image is not enough to check that the logits depend on the image")
     if np.abs(logits - logits[0]).max() <= EQUAL * max(np.abs(logits).max(), 1e-30):
-        text = "the network gives the same logits for every image"
+        text = "the network returns the same logits for every image"
         return Check("outputs", "wrong", text, "check that its weights are loaded and that forward uses the image")
     predicted = Counter(row["prediction"] for row in known)
     values = {"predicted_classes": len(predicted), "mean_confidence": float(np.mean([r["confidence"] for r in known]))}
@@ -68,34 +68,32 @@ def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Se
 
     Args:
         question: Classes of the dataset and the network.
-        label_map: Whether a label map connects them.
-        refusal: Why a run with these settings is refused; "" if it is accepted.
+        label_map: Whether a label map connects the classes.
+        refusal: Reason why a run with these settings is rejected, or "" if the run is accepted.
         rows: The predictions.
     """
     if refusal or question.members is None:
         reason = refusal or f"the labels cannot be used: {question.unlabelled}"
-        return Check(
-            "classes", "wrong" if refusal else "look", reason, "" if ";" in reason else "give --label-map FILE"
-        )
+        return Check("classes", "wrong" if refusal else "look", reason, "" if ";" in reason else "set --label-map FILE")
     names = question.names or []
     shown = sorted({row["label"] for row in rows if row["label"] is not None})
     values: dict[str, Any] = {"dataset": len(names), "network": question.classes, "shown": len(shown)}
     how = "by position, as the network has no class names" if question.by_position else "by name"
     how = "by the label map" if label_map else how
-    text = f"the {len(names)} classes of the dataset are found among the {question.classes} of the network {how}"
+    text = f"the {len(names)} classes of the dataset match classes of the network ({question.classes}) {how}"
     if lacking := [names[index] for index, members in enumerate(question.members) if not members]:
         values["without"] = lacking
         text += f"; the network has no class for {first_few(lacking)}"
     if len(shown) < 2:
-        text += f"; all images that were looked at show {names[shown[0]] if shown else 'no class'}"
+        text += f"; all images that were checked show {names[shown[0]] if shown else 'no class'}"
         return Check(
-            "classes", "look", text, "one class shows neither the order of the classes nor an accuracy", values
+            "classes", "look", text, "accuracy and the order of the classes cannot be judged from one class", values
         )
     return Check("classes", "ok", text, values=values)
 
 
 def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
-    """Return the accuracy with its interval against chance, and the classes that are never recognised."""
+    """Compare the accuracy and its interval with chance, and list the classes that are never recognised."""
     question = context.question
     if question.members is None:
         return [Check("accuracy", "undecided", "no label of the dataset is a class of the network")]
@@ -103,7 +101,7 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
     facts = quality(table, question.members, context.classifier.activation, context.spec.seed)
     accuracy, kind = Interval.model_validate(facts["accuracy"]), facts["accuracy_kind"]
     if accuracy.value is None:
-        return [Check("accuracy", "undecided", "no image has a label that the network has a class for")]
+        return [Check("accuracy", "undecided", "no image has a label that is a class of the network")]
     judged = [row for row in rows if row["correct"] is not None]
     chance = _chance(question, judged)
     low, high = accuracy.ends or (0.0, 1.0)
@@ -118,20 +116,20 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
         return [Check("accuracy", "ok" if accuracy.n >= ENOUGH else "undecided", text, values=values)]
     text += f", chance {chance:.1%}"
     if len(by_class) == 1 and high >= 1 / question.classes:
-        return [Check("accuracy", "undecided", f"{text}: with one class it says little", values=values)]
+        return [Check("accuracy", "undecided", f"{text}: uninformative with a single class", values=values)]
     if accuracy.n < ENOUGH or not accuracy.ends:
-        fix = f"at least {ENOUGH} labelled images decide it"
+        fix = f"check at least {ENOUGH} labelled images"
         return [Check("accuracy", "undecided", text, fix, values)]
     weak = [name for name, (right, count) in by_class.items() if right == 0 and count >= WEAK]
     if low > chance:
         checks = [Check("accuracy", "ok", text, values=values)]
     elif high < (1 + chance) / 2:
-        fix = "the network does not know these classes, or they or the preprocessing are not as declared"
+        fix = "the network was not trained on these classes, or the declared classes or preprocessing are wrong"
         checks = [Check("accuracy", "wrong", f"{text}: no better than chance", fix, values)]
     else:
-        checks = [Check("accuracy", "undecided", f"{text}: not clearly above chance", "look at more images", values)]
+        checks = [Check("accuracy", "undecided", f"{text}: not clearly above chance", "check more images", values)]
     if weak and low > chance:
-        text = f"not one image of {first_few(weak)} is right"
+        text = f"no image of {first_few(weak)} is classified correctly"
         fix = "check the names and the masks of these classes"
         checks.append(Check("accuracy by class", "look", text, fix, {"never_right": weak}))
     elif len(by_class) > 1:
@@ -142,18 +140,22 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
 
 
 def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, ClassAssignment | None]:
-    """Check that the classes are in the order of the logits; return also an assignment that fits better, if any."""
+    """Check that the classes are in the order of the logits.
+
+    Returns:
+        The check, and an assignment that fits better than the declared one, or None.
+    """
     name, question = "order of classes", context.question
     if question.members is None or context.classifier.activation == "sigmoid":
-        reason = "only single labels that the network has classes for show it"
-        return Check(name, "undecided", f"the order is not judged: {reason}"), None
+        reason = "it requires images with a single label that is a class of the network"
+        return Check(name, "undecided", f"the order cannot be checked: {reason}"), None
     if any(len(members) > 1 for members in question.members):
-        return Check(name, "ok", "the order is not judged: a label map gives classes several logits"), None
+        return Check(name, "ok", "the order is not checked: a label map assigns several logits to a class"), None
     judged = [row for row in rows if row["correct"] is not None and row["labels"] is None]
     labels = np.array([row["label"] for row in judged], dtype=int)
     if len(judged) < ENOUGH or len(set(labels.tolist())) < 2:
-        text = f"the order is not judged on {len(judged)} labelled images of {len(set(labels.tolist()))} classes"
-        return Check(name, "undecided", text, f"it takes {ENOUGH} images of several classes"), None
+        text = f"the order cannot be checked on {len(judged)} labelled images of {len(set(labels.tolist()))} classes"
+        return Check(name, "undecided", text, f"at least {ENOUGH} images of several classes are needed"), None
     declared = np.array([members[0] if members else NONE for members in question.members])
     predictions = np.array([row["prediction"] for row in judged], dtype=int)
     codes = cluster_codes([row["image_id"] for row in judged], [row["group"] for row in judged])
@@ -163,7 +165,7 @@ def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, Cl
         text = "no other order of the classes explains the predictions better"
         if len(judged) < 4 * len(set(labels.tolist())) and (labels.size and _accuracy(judged) < 0.5):
             text = f"{len(judged)} images of {len(set(labels.tolist()))} classes are too few to find another order"
-            return Check(name, "undecided", text, "look at more images, with --within or --limit"), None
+            return Check(name, "undecided", text, "check more images with --within or --limit"), None
         return Check(name, "ok", text, values={"images": len(judged)}), None
     moved = [f"{names[index]} is logit {better.logits[index]}, not {declared[index]}"
              for index in np.flatnonzero(better.logits != declared) if (labels == index).any()]  # fmt: skip
@@ -172,7 +174,7 @@ def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, Cl
 
 
 def _chance(question: RunQuestion, rows: Sequence[Mapping]) -> float:
-    """Return the chance level: the accuracy of random predictions with the same class frequencies, at least 1 / K."""
+    """Return the accuracy of random predictions with the same class frequencies, at least 1 / K."""
     members = question.members or []
     predicted = Counter(row["prediction"] for row in rows)
     hits = sum(predicted[member] for row in rows if row["label"] is not None for member in members[row["label"]])

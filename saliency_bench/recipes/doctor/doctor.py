@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 WITHIN = "2m"
 WIDTH = 100  # width of a finding in characters
 BATCH = 8
-PREDICTING, MAPPING = 0.5, 0.9  # shares of the time after which predicting ends and no further map is started
+PREDICTING, MAPPING = 0.5, 0.9  # shares of the time after which no more images are predicted and no more maps started
 FORMAT = 1
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """Result of `doctor`; when printed, it shows the same text as the command.
+    """Result of `doctor`. Printing the object shows the output of the command.
 
     Attributes:
         checks: Checks, each with a mark and a sentence.
-        commands: Commands to type next.
-        about: names of dataset and model, images and seconds.
+        commands: Commands to run next.
+        about: Names of dataset and model, number of images, and seconds.
     """
 
     checks: list[Check]
@@ -59,7 +59,7 @@ class Diagnosis:
 
     @property
     def passed(self) -> bool:
-        """Return True if no check is wrong."""
+        """Return True if no check is marked wrong."""
         return not self.marked("wrong")
 
     def marked(self, *marks: str) -> list[str]:
@@ -68,25 +68,25 @@ class Diagnosis:
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return the table, with its header."""
+        """Return the rows of the table, including the header."""
         rows = ((check.name, check.mark, check.sentence) for check in self.checks)
         return [("check", "mark", "finding"), *rows]
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines below the table, with what is wrong and the commands to type next."""
+        """Return the lines below the table: the faults and the commands to run next."""
         wrong = self.marked("wrong")
-        first = f"fix this first: {', '.join(wrong)}; then type:" if wrong else "nothing is wrong; type next:"
+        first = f"fix this first: {', '.join(wrong)}; then run:" if wrong else "nothing is wrong; run next:"
         return [first, "", one_after_the_other(self.commands)]
 
     @property
     def content(self) -> dict[str, Any]:
-        """Return the diagnosis as plain data for JSON."""
+        """Return the diagnosis as a dict for JSON."""
         checks = [check.as_dict() for check in self.checks]
         return {"format": FORMAT, **self.about, "passed": self.passed, "checks": checks, "commands": self.commands}
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a row per check: its name, mark, text, fix and values."""
+        """Return a frame with a row per check: name, mark, text, fix and values."""
         import pandas as pd
 
         return pd.DataFrame([check.as_dict() for check in self.checks])
@@ -113,21 +113,21 @@ def doctor(
 
         sb.doctor(dataset="./photos", model="./net.py:make").passed
 
-    Dataset and network are loaded as by `run`. The images are predicted as declared and with other preprocessing. Other
-    preprocessing and other orders of the classes are compared with the declared ones by a paired test.
-    Accuracy is judged from 20 images on. With fewer images, or if the time is too short, a check is undecided.
+    Dataset and network are loaded as in `run`. The images are predicted with the declared preprocessing and with
+    alternatives. A paired test compares alternative preprocessing and alternative orders of the classes with the
+    declared ones. Judging accuracy requires 20 images. With fewer images or too little time, a check is undecided.
 
-    Accuracies, masks and scores follow from the seed and the number of images. The time decides this number, up to 256
-    or `limit`, and which explainers are tried; `within=None` uses all images and explainers.
+    Accuracies, masks and scores depend only on the seed and the number of images. The time limit determines the number
+    of images, up to 256 or `limit`, and which explainers are tried. `within=None` uses all images and explainers.
 
     Args:
-        within: time to spend after loading: "2m", "90s", seconds, or None for no limit.
-        batch_size: samples per batch.
-        progress: show a line per step.
+        within: Time limit after loading: "2m", "90s", a number of seconds, or None for no limit.
+        batch_size: Samples per batch.
+        progress: Whether to print a line per step.
         **settings: SETTINGS
 
     Raises:
-        UserError: Anything the caller can fix before a check can be made.
+        UserError: A problem that prevents the checks and that the caller can fix.
     """
     seconds = seconds_of(within)
     with modes_kept(settings), without_bars(not progress):
@@ -135,7 +135,7 @@ def doctor(
         check_settings({key: value for key, value in given.items() if value is not None})
         spec, objects = describe(given)
         if accelerator_on(spec.device).num_processes > 1:
-            raise UserError("doctor runs in one process; start it without torchrun or accelerate launch")
+            raise UserError("doctor runs in one process; start doctor without torchrun or accelerate launch")
         start = perf_counter()
         step("saliency-bench: loading the dataset and the network")
         context, refusal = _load(spec, objects)
@@ -143,10 +143,10 @@ def doctor(
 
 
 def _load(spec: RunSpec, objects: Objects) -> tuple[RunContext, str]:
-    """Return the context of a run, and why a run that explains the labels is refused ("" if it is accepted).
+    """Return the context of a run, and the reason why a run that explains the labels is rejected ("" if accepted).
 
     Raises:
-        UserError: Runs with any target are refused.
+        UserError: A run is rejected for every target.
     """
     try:
         return load(spec, objects), ""
@@ -161,7 +161,7 @@ def _load(spec: RunSpec, objects: Objects) -> tuple[RunContext, str]:
 
 def _diagnosis(context: RunContext, spec: RunSpec, refusal: str, start: float, seconds: float) -> Diagnosis:
     loaded = perf_counter()
-    step("saliency-bench: predicting images, as declared and with other preprocessing")
+    step("saliency-bench: predicting images with the declared and with other preprocessing")
     examined = examine(context, PREDICTING * seconds)
     step(f"saliency-bench: explaining some of {len(examined.rows)} images")
     report = check_maps(examined, loaded + MAPPING * seconds)

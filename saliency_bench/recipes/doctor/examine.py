@@ -1,4 +1,4 @@
-"""Read and predict the images of `doctor`, as declared and with other preprocessing."""
+"""Read the images for `doctor` and predict them with the declared and with other preprocessing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from saliency_bench.spec import RunSpec
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.pictures import UnreadableError, opened
 
-MOST = 256  # images at most, unless the limit is higher
+MOST = 256  # maximum number of images, unless the limit is higher
 BASELINES = ("random", "centre")
 ALIGNMENT = ("saliency_miou", "saliency_pointing_game", "saliency_average_precision")
 Scores = dict[tuple[str, str], list[float]]
@@ -37,15 +37,15 @@ class Examined:
     """Images that were read, and their predictions.
 
     Attributes:
-        context: the run.
-        rows: the predictions of the images, as a run stores them.
-        first: The first batch; `first_rows` holds its predictions.
+        context: The run.
+        rows: Predictions of the images, in the format of a run.
+        first: The first batch. `first_rows` contains the predictions of this batch.
         correct: {variant: whether the prediction of each image is correct, or None if unknown}.
         refused: Variants that the network does not accept.
-        scores: {(baseline, metric): score of each image with a mask}; `scored` holds the rows of these images.
-        sizes: (width, height) of the pictures of the first batch.
-        grey: Whether all these pictures are grey.
-        seconds_per_pass: Seconds per image.
+        scores: {(baseline, metric): score of each image with a mask}. `scored` contains the rows of these images.
+        sizes: (width, height) of the image files of the first batch.
+        grey: Whether all images of the first batch are grey.
+        seconds_per_pass: Seconds per image for a forward pass.
     """
 
     context: RunContext
@@ -62,15 +62,15 @@ class Examined:
 
     @property
     def images(self) -> Images:
-        """Return the images of the first batch, prepared."""
+        """Return the prepared images of the first batch."""
         assert self.first.samples is not None
         return self.first.samples.batch.images
 
 
 def examine(context: RunContext, seconds: float) -> Examined:
-    """Read and predict the first images of the run, as many as fit into the time.
+    """Read and predict as many of the run's first images as the time allows.
 
-    The number of batches is a power of two, so that it hardly depends on the machine's load, unless all batches fit.
+    Unless there is time for all batches, their number is a power of two, so that the machine's load hardly affects it.
 
     Raises:
         UserError: None of the first images can be read.
@@ -98,7 +98,7 @@ def examine(context: RunContext, seconds: float) -> Examined:
 
 
 def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
-    """Add a batch: its predictions, the predictions of all variants, and the scores of the baselines."""
+    """Add a batch with the declared predictions, the predictions of all variants, and the scores of the baselines."""
     context = examined.context
     examined.rows += rows
     for other in [other for other in examined.correct if other not in examined.refused]:
@@ -123,7 +123,7 @@ def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
 
 
 def _baseline_maps(context: RunContext, batch: Batch, rows: list[dict]) -> dict[str, np.ndarray]:
-    """Return {baseline: its maps}, as in a run with the same seed: random maps depend on the target as well."""
+    """Return {baseline: maps}, equal to the maps of a run with this seed. Random maps also depend on the target."""
     question = context.question
     terms = [
         question.target_of(row, np.asarray(row["logits"]))
@@ -140,7 +140,7 @@ def _baseline_maps(context: RunContext, batch: Batch, rows: list[dict]) -> dict[
 
 
 def _read(context: RunContext, number: int) -> ReadBatch:
-    """Return a batch without the samples that a limit cuts off."""
+    """Read a batch without the samples beyond the limit."""
     positions = context.batches[number]
     return context.read(range(positions.start, min(positions.stop, context.data.count)))
 
@@ -150,7 +150,7 @@ def _predict(context: RunContext, read: ReadBatch) -> list[dict]:
 
 
 def _count(spec: RunSpec, images: int, affordable: float) -> int:
-    """Return how many batches of these images to predict if `affordable` images fit into the time."""
+    """Return the number of batches to predict if there is time for `affordable` images."""
     size = spec.batch_size
     most = images if spec.limit else min(images, MOST)
     batches = ceil(most / size)
@@ -161,7 +161,7 @@ def _count(spec: RunSpec, images: int, affordable: float) -> int:
 
 
 def _sizes(data: SplitTable, count: int) -> list[tuple[int, int]]:
-    """Return (width, height) of the first pictures that can be read."""
+    """Return (width, height) of the first readable image files."""
     return list(islice(_readable_sizes(data.samples.at(range(count))), count))
 
 

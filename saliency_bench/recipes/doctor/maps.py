@@ -1,4 +1,4 @@
-"""Checks of the maps: the layer that CAM methods read, the explainers that fit, and the quality of their maps."""
+"""Checks of the maps: the layer that CAM methods use, the explainers that suit the network, and the maps' quality."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,9 +23,9 @@ from saliency_bench.recipes.doctor.checks import Check, Mark, first_few
 from saliency_bench.recipes.doctor.examine import Examined
 from saliency_bench.types import Batch, Images, Maps, Target
 
-IMAGES = 4  # images that are explained
-SAME = 1e-6  # relative difference below which two maps are the same, and a map is flat
-FEWEST = 8  # draws from which reliability is estimated
+IMAGES = 4  # number of explained images
+SAME = 1e-6  # relative difference below which two maps count as the same, or one map as flat
+FEWEST = 8  # minimum number of draws to estimate reliability
 
 
 @dataclass
@@ -36,10 +36,10 @@ class Tried:
         candidate: The explainer.
         seconds: Seconds per image, measured or estimated from the number of passes.
         images: Number of explained images; 0 if there was no time.
-        draws: Draws that each map averaged; `of_draws` is the default number.
+        draws: Number of draws averaged in each map. `of_draws` is the default number.
         reliability: Median reliability of the maps with `draws` draws.
-        problem: what is wrong with the maps; "" if nothing is.
-        same_classes: whether maps for another class are the same; None if that was not tried.
+        problem: Description of the problem with the maps, or "".
+        same_classes: Whether the maps for another class are the same, or None if this was not tried.
     """
 
     candidate: Candidate
@@ -52,7 +52,7 @@ class Tried:
     same_classes: bool | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as plain data for JSON."""
+        """Return the result as a dict for JSON."""
         reliability = None if self.reliability is None else self.reliability.median
         return {
             "explainer": self.candidate.name, "seconds_per_image": self.seconds, "measured": self.images > 0,
@@ -63,7 +63,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class MapReport:
-    """Report on the explainers: their checks, the explainers that fit, and the reasons of the others."""
+    """Report on the explainers: checks, suitable explainers, and the reasons why other explainers are unsuitable."""
 
     checks: list[Check] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
@@ -85,14 +85,14 @@ class _Sample:
 
 
 def check_maps(examined: Examined, until: float) -> MapReport:
-    """Explain a few images with every suitable explainer, the cheapest first, until the time is up."""
+    """Explain a few images with every suitable explainer, cheapest first, until the time is up."""
     sample = _sample(examined)
     if sample is None:
-        reason = "none of the first images has a target and finite logits, so that no map can be made"
+        reason = "no maps can be computed: none of the first images has a target and finite logits"
         return MapReport([Check("explainers", "undecided", reason)])
     classifier, image = examined.context.classifier, sample.batch.images[:1]
     fitting, misfits = candidates(classifier, image, sample.target[:1])
-    fitting = [item for item in fitting if item.name == item.explainer.name]  # with their default options
+    fitting = [item for item in fitting if item.name == item.explainer.name]  # default options only
     passes, _ = costs(fitting, [], max(image.shape[2:]))
     tried = [Tried(item, passes[item.name] * examined.seconds_per_pass) for item in fitting if not item.baseline]
     for item in sorted(tried, key=lambda item: item.seconds):
@@ -102,14 +102,14 @@ def check_maps(examined: Examined, until: float) -> MapReport:
 
 
 def check_layer(classifier: Classifier, image: Images) -> Check:
-    """Check the layer that Grad-CAM reads, and return its name and output shape."""
+    """Report the name and output shape of the layer that Grad-CAM uses."""
     try:
         name = cam_layer(classifier, image)
     except UserError as error:
         reason = one_line(error).partition(";")[0]
         return Check("layer", "ok", f"no layer for CAM methods: {reason}", values={"layer": ""})
     shape = _shape(classifier, classifier.module_named(name), image)
-    return Check("layer", "ok", f"CAM methods read {name}, whose output is {' x '.join(map(str, shape))} for an image",
+    return Check("layer", "ok", f"CAM methods use {name}; the output for an image is {' x '.join(map(str, shape))}",
                  values={"layer": name, "shape": shape})  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def _shape(classifier: Classifier, module: nn.Module, image: Images) -> list[int
 
 
 def _sample(examined: Examined) -> _Sample | None:
-    """Return the first images that can be explained; None if there are none."""
+    """Return the first images that can be explained, or None."""
     context, samples = examined.context, examined.first.samples
     if samples is None:
         return None
@@ -189,7 +189,7 @@ def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> Non
 
 
 def _with_fewer_draws(explainer: Explainer, share: float) -> tuple[Explainer, float]:
-    """Return (explainer that averages a share of its draws, that share); the share is 0 if it has no such option."""
+    """Return (explainer with fewer draws, share of the draws). The share is 0 if the explainer has no such option."""
     draws = {name: value for name, value in explainer.options if name in COUNTS and isinstance(value, int)}
     if "seeds" not in explainer.function.__code__.co_varnames or not draws:
         return explainer, 0.0
@@ -204,7 +204,7 @@ def _draws_of(explainer: Explainer, otherwise: int) -> int:
 
 
 def _problem(images: Images, maps: Maps | None, faults: Mapping[int, str]) -> str:
-    """Return what is wrong with maps; "" if nothing is."""
+    """Return a description of the problem with maps, or ""."""
     if faults:
         return f"{len(faults)} of {len(images)} maps: {next(iter(faults.values()))}"
     if maps is None:
@@ -219,7 +219,7 @@ def _problem(images: Images, maps: Maps | None, faults: Mapping[int, str]) -> st
 
 
 def _all_same(first: Tensor, second: Tensor) -> bool:
-    """Return whether all maps (or images) are the same up to rounding."""
+    """Return whether the maps (or images) of both batches are equal up to rounding."""
     difference = (first - second).flatten(1).norm(dim=1)
     return bool((difference <= SAME * first.flatten(1).norm(dim=1)).all())
 
@@ -241,20 +241,20 @@ def _fits(fitting: Sequence[Candidate], misfits: Mapping[str, str]) -> Check:
 
 
 def _maps(tried: Sequence[Tried]) -> Check:
-    """Check that maps are finite, not flat and different for different images."""
+    """Check that maps are finite, not flat, and different for different images."""
     made = [item for item in tried if item.images]
     skipped = [item.candidate.name for item in tried if not item.images and not item.problem]
     values = {"explainers": [item.as_dict() for item in tried], "no_time": skipped}
     late = f"; no time for {first_few(skipped, len(skipped))}" if skipped else ""
     if not made:
-        return Check("maps", "undecided", f"no map was made{late}", "give more time, with --within", values)
+        return Check("maps", "undecided", f"no map was computed{late}", "allow more time with --within", values)
     faulty = [item for item in tried if item.problem]
     if not faulty:
         text = f"maps of {len(made)} explainers on {max(item.images for item in made)} images are finite, not flat, and"
         return Check("maps", "ok", f"{text} differ between images{late}", values=values)
     listed = "; ".join(f"{item.candidate.name}: {item.problem}" for item in faulty[:4])
     mark: Mark = "wrong" if 2 * len(faulty) >= len(made) else "look"
-    fix = "leave these explainers out, or look for saturated or detached parts of the network"
+    fix = "exclude these explainers, or look for saturated or detached parts of the network"
     return Check("maps", mark, listed + (f" and {len(faulty) - 4} more" if len(faulty) > 4 else "") + late, fix, values)
 
 
@@ -262,11 +262,12 @@ def _other_class(tried: Sequence[Tried]) -> Check:
     asked_for = [item for item in tried if item.same_classes is not None]
     same = [item.candidate.name for item in asked_for if item.same_classes]
     if not asked_for:
-        return Check("maps of another class", "undecided", "no map of another class was made")
+        return Check("maps of another class", "undecided", "no map of another class was computed")
     if same:
-        text = f"{first_few(same)}: the maps of another class are the same"
-        return Check("maps of another class", "look", text, "do not read these maps as evidence for a class")
-    return Check("maps of another class", "ok", f"{len(asked_for)} explainers give other maps for the runner-up class")
+        text = f"{first_few(same)}: the maps do not depend on the class"
+        return Check("maps of another class", "look", text, "do not interpret these maps as evidence for a class")
+    text = f"the maps of {len(asked_for)} explainers are different for the runner-up class"
+    return Check("maps of another class", "ok", text)
 
 
 def _reliability(tried: Sequence[Tried]) -> list[Check]:
@@ -279,27 +280,27 @@ def _reliability(tried: Sequence[Tried]) -> list[Check]:
     low = [name for name, (value, *_) in known.items() if value is not None and value < LOW]
     if low:
         more = ", ".join(_more_draws(item) for item in tried if item.candidate.name in low)
-        return [Check("reliability", "look", text, f"give these more draws, such as {more}", values)]
+        return [Check("reliability", "look", text, f"increase the number of draws, for example {more}", values)]
     if any(value is None for value, *_ in known.values()):
-        return [Check("reliability", "undecided", text, "give more time, with --within", values)]
+        return [Check("reliability", "undecided", text, "allow more time with --within", values)]
     return [Check("reliability", "ok", text, values=values)]
 
 
 def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
-    """Return (reliability at the default draws, a note if it is extrapolated from fewer draws), as text."""
+    """Return (reliability at the default number of draws or None, whether it was not measured, description)."""
     assert tried.reliability is not None
     value, draws, wanted = tried.reliability.median, tried.draws or 1, tried.of_draws or 1
     if draws == wanted:
         return value, False, f"{value:.2f} ({wanted:,} draws)"
     if value < KNOWN:
-        return None, True, f"unknown ({draws:,} of {wanted:,} draws are too few to tell)"
+        return None, True, f"unknown ({draws:,} of {wanted:,} draws are too few)"
     factor = wanted / draws  # Spearman and Brown
     value = factor * value / (1 + (factor - 1) * value)
     return value, True, f"{value:.2f} ({wanted:,} draws, estimated from {draws:,})"
 
 
 def _more_draws(tried: Tried) -> str:
-    """Return an explainer with enough draws for a reliable map, or twice as many if that number is unknown."""
+    """Return the text of an explainer with enough draws for reliable maps, or with more draws if unknown."""
     assert tried.reliability is not None
     explainer, default = tried.candidate.explainer, tried.of_draws or tried.reliability.draws
     option = next((name for name, value in explainer.options if name in COUNTS and value == default), "draws")

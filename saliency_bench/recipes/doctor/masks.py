@@ -1,4 +1,4 @@
-"""Checks of the masks, and of the scores of maps that ignore the network."""
+"""Checks of the masks and of the scores of baselines, which ignore the network."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from saliency_bench.recipes.doctor.checks import Check, Mark
 from saliency_bench.recipes.doctor.examine import BASELINES, Examined
 
 FULL = 0.99  # share of the image above which a mask counts as full
-LARGE = 0.7  # median mask share above which alignment is uninformative
-EASY = 0.8  # pointing game score of `centre` above which nearly all objects are central
-DRAW = "draw masks with `saliency-bench annotate`, or use metrics that need none"
+LARGE = 0.7  # median share of the image in the mask above which alignment is uninformative
+EASY = 0.8  # pointing game score of `centre` above which nearly all objects are in the centre
+DRAW = "draw masks with `saliency-bench annotate`, or use metrics that need no masks"
 CROP = (
-    "the network's centre crop removes these objects: use a network that does not crop, or load this one without the "
-    "crop (size=(height, width) of load_classifier), if it was trained so"
+    "the network's centre crop removes these objects: use a network that does not crop, or, if this network was "
+    "trained without a crop, load it without the crop (size=(height, width) of load_classifier)"
 )
 SKIPPED = "alignment metrics skip the other images"
 FIXES = {
@@ -29,14 +29,14 @@ POINTING = "saliency_pointing_game"
 
 
 def check_masks(examined: Examined) -> list[Check]:
-    """Check that the masks can be used; report the area that they cover and the scores of the baselines."""
+    """Check that the masks can be used, and report the mask area and the scores of the baselines."""
     rows = examined.rows
     shares = np.array([row["mask_share"] for row in rows if row["mask_share"] is not None])
     reasons = Counter(row["left_out"] for row in rows if row["mask_share"] is None)
     values = {"images": len(rows), "usable": len(shares), "reasons": dict(reasons)}
     if not len(shares):
         reason = reasons.most_common(1)[0][0]
-        text = f"none of {len(rows)} images has a usable mask ({reason}): alignment metrics show nothing"
+        text = f"none of {len(rows)} images has a usable mask ({reason}): alignment metrics cannot be computed"
         fix = CROP if FIXES.get(reason) == CROP else DRAW
         return [Check("masks", "look" if set(reasons) == {"no mask"} else "wrong", text, fix, values)]
     return [_usable(rows, shares, reasons, values), _area(shares), _baselines(examined)]
@@ -60,17 +60,17 @@ def _area(shares: np.ndarray) -> Check:
     values = {"quartiles": [low, median, high], "full": full, "smallest": float(shares.min())}
     text = f"masks cover {median:.0%} of the prepared image (quartiles {low:.0%} and {high:.0%})"
     if full:
-        text += f"; {full} of {len(shares)} cover all of it"
+        text += f"; {full} of {len(shares)} masks cover the whole image"
     if 2 * full >= len(shares):
-        return Check("mask area", "wrong", text, "the masks may be inverted: see --foreground", values)
+        return Check("mask area", "wrong", text, "the masks may be inverted; see --foreground", values)
     if full or median > LARGE:
-        fix = "any map scores well with masks this large: are they inverted? see --foreground"
+        fix = "with masks this large, any map scores well; if the masks are inverted, see --foreground"
         return Check("mask area", "look", text, fix, values)
     return Check("mask area", "ok", text, values=values)
 
 
 def _baselines(examined: Examined) -> Check:
-    """Return the check of the baselines' scores."""
+    """Report the scores of the baselines."""
     rows, context = examined.scored, examined.context
     codes = cluster_codes([row["image_id"] for row in rows], [row["group"] for row in rows])
     values: dict[str, dict] = {name: {} for name in BASELINES}
@@ -84,7 +84,7 @@ def _baselines(examined: Examined) -> Check:
     )
     centre = values["centre"].get(POINTING, {}).get("low")
     if centre is not None and centre >= EASY:
-        fix = "the object is nearly always in the centre: compare every explainer with the baseline centre"
+        fix = "the object is nearly always in the centre; compare every explainer with the baseline centre"
         return Check("baselines", "look", text, fix, values)
     return Check("baselines", "ok", f"{text}; an explainer must beat these", values=values)
 

@@ -1,4 +1,4 @@
-"""Time and memory of the full run, and the three commands to type next."""
+"""Estimated time and memory of the full run, and the three commands to run next."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -15,16 +15,16 @@ from saliency_bench.utils.devices import peak_memory
 
 WITH_MASKS = (*ALIGNMENT[:2], "saliency_insertion:steps=16")
 WITHOUT_MASKS = ("saliency_insertion:steps=16", "saliency_deletion:steps=16")
-MINUTES = 10  # minutes that the first run may take
-FEWEST = 16  # fewest images of the first run
+MINUTES = 10  # time limit of the first run
+FEWEST = 16  # minimum number of images in the first run
 DIFFERENCE = 0.02
 FIRST, SECOND = "runs/first", "choices/first"
 
 
 def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[Check, int]:
-    """Return the check of time and memory, and the number of images of the first run.
+    """Return the check of time and memory, and the number of images for the first run.
 
-    Passes of metrics are counted as in a suite's plan.
+    Passes of metrics are counted as in the plan of a suite.
     """
     context, count = examined.context, examined.context.data.count
     names = run_explainers(examined, report)
@@ -39,7 +39,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
     listed = ", ".join(f"{name} {_time(value)}" for name, value in shown)
     text = (
         f"all {count} images with {', '.join(names)} and {len(metrics)} metrics take about {_time(count * per_image)}"
-        f"; a map takes: {listed}"
+        f"; time per map: {listed}"
     )
     if memory is not None:
         text += f"; this check needed {memory / 2**30:.1f} GiB of memory, with batches of {context.spec.batch_size}"
@@ -49,7 +49,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
 
 
 def run_explainers(examined: Examined, report: MapReport) -> list[str]:
-    """Return the explainers of the first run: the default one, integrated gradients if it fits, and the baselines."""
+    """Return the explainers of the first run: the default, integrated gradients if suitable, and the baselines."""
     fitting = {item.name for item in report.fitting}
     default, _ = default_explainer(examined.context.classifier, examined.images[:1])
     wanted = dict.fromkeys([default, "integrated_gradients", *reversed(BASELINES)])
@@ -57,13 +57,13 @@ def run_explainers(examined: Examined, report: MapReport) -> list[str]:
 
 
 def next_commands(spec: RunSpec, explainers: Sequence[str], limit: int, has_masks: bool) -> list[str]:
-    """Return three commands (a run, its power, a choice), or Python calls if the settings hold Python objects.
+    """Return commands for a run, its power and a choice, or Python calls if the settings contain Python objects.
 
     Args:
         spec: Settings of the check.
         explainers: Explainers of the run.
         limit: Number of images of the run.
-        has_masks: Whether metrics may need masks.
+        has_masks: Whether metrics that need masks can be included.
     """
     run, choice = _new(FIRST), _new(SECOND)
     metrics = WITH_MASKS if has_masks else WITHOUT_MASKS
@@ -93,7 +93,7 @@ def _new(path: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return a time with its unit: 0.03 s, 12 s, 4 min, 2.5 h."""
+    """Format a time with its unit: 0.03 s, 12 s, 4 min, 2.5 h."""
     if seconds < 60:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,8 +1,8 @@
 """Test whether another assignment of logits to classes explains the predictions better than the declared one.
 
-An assignment with free parameters is fitted on one half of the images and judged on the other half, both ways, so that
-fitting gives no advantage. It must be better than the declared assignment, and better than always predicting the most
-common class, because that fits a network with constant predictions.
+An assignment with free parameters is fitted on one half of the images and evaluated on the other half, and vice versa,
+so that fitting is no advantage. The assignment must be better than the declared assignment. It must also be better than
+always predicting the most common class, because that would fit a network with constant predictions.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 
 from saliency_bench.recipes.doctor.checks import CLEAR, Gain, gains
 
-NONE = -1  # stands for the logit of a class without one
+NONE = -1  # marks a class without a logit
 CLOSE = 0.02  # difference in accuracy below which the simpler explanation is chosen
 Fit = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (labels, predictions) -> the logit of each class (D,)
 
@@ -27,7 +27,7 @@ class ClassAssignment:
     Attributes:
         name: Description of the assignment.
         logits: (D,) logit of each class of the dataset.
-        gain: Its accuracy and the declared assignment's, on images that it was not fitted on.
+        gain: Accuracy of this assignment and of the declared assignment on images that were not used for fitting.
     """
 
     name: str
@@ -35,7 +35,7 @@ class ClassAssignment:
     gain: Gain
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the assignment as JSON, with a label map that declares it."""
+        """Return the assignment as a dict for JSON, including a label map that declares it."""
         label_map = {name: int(logit) for name, logit in zip(names, self.logits, strict=True) if logit != NONE}
         return {"assignment": self.name, "label_map": label_map, **self.gain.as_dict()}
 
@@ -44,12 +44,12 @@ def better_assignment(
     labels: np.ndarray, predictions: np.ndarray, declared: np.ndarray, classes: int, names: Sequence[str],
     codes: np.ndarray, seed: int,
 ) -> ClassAssignment | None:  # fmt: skip
-    """Return the assignment that explains the predictions significantly better than the declared one, if there is one.
+    """Return an assignment that explains the predictions significantly better than the declared one, or None.
 
     Args:
-        labels: (n,) the class of each image.
-        predictions: (n,) the largest logit of each image.
-        declared: (D,) logit of each class; NONE for a class without one.
+        labels: (n,) class of each image.
+        predictions: (n,) index of the largest logit of each image.
+        declared: (D,) logit of each class, or NONE for a class without a logit.
         classes: Number of logits.
         names: Names of the dataset's classes.
         codes: (n,) cluster of each image.
@@ -98,7 +98,7 @@ def _fits(declared: np.ndarray, classes: int, names: Sequence[str]) -> dict[str,
 
 
 def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Return the declared assignment, shifted by the number of logits that fits most images."""
+    """Shift the declared assignment by the number of logits that matches the most images."""
     known = declared[labels] != NONE
     shifts = Counter(((predictions - declared[labels]) % classes)[known].tolist())
     shift = max(shifts, key=lambda number: (shifts[number], -number), default=0)
@@ -106,7 +106,7 @@ def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, 
 
 
 def _permuted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Return the one-to-one assignment that fits most images; prefer the declared logits on ties."""
+    """Return the one-to-one assignment that matches the most images. Ties favour the declared logits."""
     counts = np.zeros((len(declared), classes))
     np.add.at(counts, (labels, predictions), 1.0)
     has_logit = np.flatnonzero(declared != NONE)
@@ -125,7 +125,7 @@ def _ranks(names: Sequence[str]) -> np.ndarray:
 
 
 def _halves(labels: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Return Bool (n,): one half of the clusters, with about half of the images of each class."""
+    """Return a mask, Bool (n,), of half of the clusters, with about half of the images of each class."""
     half, seen, of_cluster = np.zeros(len(labels), dtype=bool), Counter[int](), {}
     for index, (label, code) in enumerate(zip(labels.tolist(), codes.tolist(), strict=True)):
         if code not in of_cluster:
@@ -136,7 +136,7 @@ def _halves(labels: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def _score(fit: Fit, labels: np.ndarray, predictions: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Return (n,) 1 for images that an assignment fitted on the other half classifies correctly."""
+    """Return scores (n,): 1 for images that an assignment fitted on the other half classifies correctly."""
     right = np.zeros(len(labels))
     for chosen in (half, ~half):
         logits = fit(labels[~chosen], predictions[~chosen])
@@ -145,7 +145,7 @@ def _score(fit: Fit, labels: np.ndarray, predictions: np.ndarray, half: np.ndarr
 
 
 def _score_of_most_common(labels: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Return (n,) 1 for images of the most common class of the other half."""
+    """Return scores (n,): 1 for images of the most common class of the other half."""
     right = np.zeros(len(labels))
     for chosen in (half, ~half):
         if (~chosen).any():

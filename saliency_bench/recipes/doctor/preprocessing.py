@@ -1,4 +1,4 @@
-"""Checks of the preprocessing: test whether an alternative is significantly better than the declared one."""
+"""Checks of the preprocessing: test whether an alternative is significantly better than the declared preprocessing."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ KINDS = ("channel order", "normalisation", "size")
 
 
 def check_preprocessing(examined: Examined) -> list[Check]:
-    """Return a check for channel order, normalisation and size; all alternatives are tested together."""
+    """Return a check each for channel order, normalisation and size. All alternatives are tested together."""
     judged = judge(examined)
     return [_check(kind, examined, {v: gain for v, gain in judged.items() if v.kind == kind}) for kind in KINDS]
 
@@ -42,17 +42,22 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
     if not judged:
         if len(examined.rows) < ENOUGH:
             return Check(
-                kind, "undecided", f"{len(examined.rows)} images are too few to judge it", f"{ENOUGH} do", values
+                kind,
+                "undecided",
+                f"{len(examined.rows)} images are too few to judge this",
+                f"at least {ENOUGH} are needed",
+                values,
             )
         if examined.context.question.members is None:
-            return Check(kind, "undecided", "it cannot be judged without labels that are classes of the network")
+            return Check(kind, "undecided", "this cannot be judged without labels that are classes of the network")
         reason = "the network accepts no alternative" if refused else "there is no alternative to compare with"
         grey = kind == "channel order" and examined.grey
         reason = "the images are grey, so the order of channels does not matter" if grey else reason
         return Check(kind, "ok", reason, values=values)
     n = next(iter(judged.values())).n
     if n < ENOUGH:
-        return Check(kind, "undecided", f"{n} labelled images are too few to judge it", f"{ENOUGH} do", values)
+        text = f"{n} labelled images are too few to judge this"
+        return Check(kind, "undecided", text, f"at least {ENOUGH} are needed", values)
     better = [(gain, variant) for variant, gain in judged.items() if gain.is_better]
     if better:
         gain, _ = max(better, key=lambda pair: pair[0].value)
@@ -69,14 +74,15 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
 def reconciled(
     order: Check, assignment: ClassAssignment | None, preprocessing: list[Check], accuracy: Mark
 ) -> list[Check]:
-    """Return the checks with a single cause: another order and another preprocessing can explain the same mistakes.
+    """Return the checks with only one cause marked wrong.
 
-    The cause with the higher accuracy is marked wrong; the other cannot be judged before that is fixed. If neither
-    explains an accuracy at chance level, none of the checks is marked ok.
+    A wrong order and wrong preprocessing can explain the same mistakes. The alternative with the higher accuracy is
+    marked wrong; the other check cannot be judged until that is fixed. If the accuracy is at chance level and neither
+    explains it, no check is marked ok.
 
     Args:
         order: Check of the order of classes.
-        assignment: Assignment that explains the predictions better, or None.
+        assignment: Assignment that explains the predictions better than the declared one, or None.
         preprocessing: Checks of the preprocessing.
         accuracy: Mark of the accuracy check.
     """
@@ -97,7 +103,7 @@ def reconciled(
         fix = "" if accuracy == "undecided" else "first find out why the accuracy is no better than chance"
         return [replace(check, mark="undecided", fix=check.fix or fix) if check.mark == "ok" and check.values else check
                 for check in (order, *preprocessing)]  # fmt: skip
-    text, fix = "accuracy says little while the classes are in the wrong order", "fix the order of the classes first"
+    text, fix = "accuracy is unreliable while the classes are in the wrong order", "fix the order of the classes first"
     return [order, *(Check(check.name, "undecided", text, fix, check.values) for check in preprocessing)]
 
 

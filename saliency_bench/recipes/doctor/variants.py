@@ -1,4 +1,4 @@
-"""Variants of the preprocessing that a network may expect instead of the declared one."""
+"""Variants of the preprocessing that a network may expect instead of the declared preprocessing."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +28,8 @@ NORMALISATIONS: dict[str, tuple[Values, Values]] = {
 # Networks from Caffe: BGR values up to 255 minus the mean of ImageNet.
 CAFFE = "BGR values up to 255 without their mean", (IMAGENET[0][2], IMAGENET[0][1], IMAGENET[0][0]), (1 / 255,) * 3
 BGR = "BGR instead of RGB"
-SAME = 5e-3  # difference of mean and std below which they equal the declared ones
-FINE = 32  # pixels: sides of large images are multiples of this, as many networks require
+SAME = 5e-3  # difference below which mean and std count as equal to the declared values
+FINE = 32  # pixels; sides of large images are multiples of this number, as many networks require
 LARGE, LARGEST = 128, 512  # pixels; images of LARGE or more are not doubled
 
 
@@ -40,10 +40,10 @@ class Variant:
     Attributes:
         kind: "channel order", "normalisation" or "size".
         name: Difference from the declared preprocessing.
-        fix: How to declare it.
+        fix: Instruction for declaring this variant.
         classifier: The same network with this preprocessing.
         flipped: Whether the channels are in the order BGR.
-        cost: Pixels of an image relative to the declared preprocessing.
+        cost: Number of pixels per image relative to the declared preprocessing.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Variant:
     cost: float = 1.0
 
     def answers(self, context: RunContext, read: ReadBatch) -> list[dict]:
-        """Return the predictions for a batch, as a run makes them; none if the network refuses this preparation.
+        """Predict a batch as in a run. Return an empty list if the network rejects images prepared in this way.
 
         Args:
             context: The run as declared.
@@ -77,8 +77,8 @@ def variants(classifier: Classifier, images: Images, sizes: Sequence[tuple[int, 
 
     Args:
         classifier: The network as declared.
-        images: (B, 3, H, W), some prepared images.
-        sizes: (width, height) of the stored pictures.
+        images: Some prepared images of shape (B, 3, H, W).
+        sizes: (width, height) of the image files.
     """
     return [
         *_channel_orders(classifier, images),
@@ -88,7 +88,7 @@ def variants(classifier: Classifier, images: Images, sizes: Sequence[tuple[int, 
 
 
 def is_grey(images: Images) -> bool:
-    """Return whether no image has a colour."""
+    """Return whether all images are grey."""
     return bool((images == images[:, :1]).all())
 
 
@@ -101,17 +101,17 @@ def _channel_orders(classifier: Classifier, images: Images) -> Iterator[Variant]
 def _normalisations(classifier: Classifier, images: Images) -> Iterator[Variant]:
     for name, (mean, std) in NORMALISATIONS.items():
         if not (_is(classifier.mean, mean) and _is(classifier.std, std)):
-            fix = f"load it with mean={_spelled(mean)}, std={_spelled(std)}"
+            fix = f"load the network with mean={_spelled(mean)}, std={_spelled(std)}"
             yield Variant("normalisation", name, fix, _normalised(classifier, mean, std))
     if classifier.channels == 3:
         name, means, stds = CAFFE
         other = _normalised(classifier, means, (stds[0], stds[1], stds[2]))
-        fix = "the network expects 255 * images.flip(1) without the mean of ImageNet: do so in its forward"
+        fix = "the network expects 255 * images.flip(1) minus the mean of ImageNet: compute this in its forward"
         yield Variant("normalisation", name, fix, other, flipped=True)
 
 
 def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, int]]) -> Iterator[Variant]:
-    """Yield other sizes: half to double the side, 224 or 256 if close, the stored size, and the other aspect."""
+    """Yield variants in size: half to double the side, 224 or 256 if close, the stored size, cropped, or squashed."""
     height, width = images.shape[2:]
     short = min(height, width)
     pixels = float(height * width)
@@ -126,7 +126,8 @@ def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, i
         geometries[name] = Geometry((height, width)) if squash else Geometry(short, (height, width))
     for name, geometry in geometries.items():
         tall, wide = geometry.frame or (height, width)
-        fix = f"load it with size={tall if tall == wide else (tall, wide)}" if "px" in name else "prepare images so"
+        size = tall if tall == wide else (tall, wide)
+        fix = f"load the network with size={size}" if "px" in name else "prepare the images in this way"
         other = _prepared(classifier, geometry, _frame_of(geometry))
         yield Variant("size", name, fix, other, cost=tall * wide / pixels)
     if len(set(stored)) == 1 and stored[0] != (width, height) and min(stored[0]) not in sides:
@@ -134,7 +135,7 @@ def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, i
         if max(wide, tall) <= LARGEST:
             other = _prepared(classifier, Geometry(), as_it_is)
             name = f"as stored, {tall} x {wide}, instead of {height} x {width}"
-            fix = f"load it with size={tall if tall == wide else (tall, wide)}"
+            fix = f"load the network with size={tall if tall == wide else (tall, wide)}"
             yield Variant("size", name, fix, other, cost=tall * wide / pixels)
 
 
@@ -143,7 +144,7 @@ def _rounded(side: int, short: int) -> int:
 
 
 def _scaled(geometry: Geometry, factor: float, frame: tuple[int, int]) -> Geometry:
-    """Return a geometry whose frame is larger or smaller by a factor."""
+    """Return a geometry whose frame is scaled by a factor."""
 
     def scaled(sides: tuple[int, int]) -> tuple[int, int]:
         return round(sides[0] * factor), round(sides[1] * factor)
@@ -160,14 +161,14 @@ def _frame_of(geometry: Geometry) -> Frame:
 
 
 def _prepared(classifier: Classifier, geometry: Geometry, frame: Frame) -> Classifier:
-    """Return the same network with another geometry."""
+    """Return the network with another geometry."""
     other = _normalised(classifier, classifier.mean.flatten().tolist(), classifier.std.flatten().tolist())
     other.geometry, other.frame = geometry, frame
     return other
 
 
 def _normalised(classifier: Classifier, mean: Sequence[float], std: Sequence[float]) -> Classifier:
-    """Return the same network with another mean and standard deviation."""
+    """Return the network with another mean and standard deviation."""
     other = classifier.taking_normalised()
     other.mean, other.std = (torch.tensor(values).view(1, 3, 1, 1).to(classifier.mean) for values in (mean, std))
     return other
@@ -178,5 +179,5 @@ def _is(values: torch.Tensor, others: Values) -> bool:
 
 
 def _spelled(values: Values) -> str:
-    """Return a mean or std as an argument: one number, or one per channel."""
+    """Format a mean or std as an argument: one number, or one number per channel."""
     return f"{values[0]:g}" if len(set(values)) == 1 else f"[{','.join(f'{value:g}' for value in values)}]"

@@ -1,1 +1,1 @@
-"""Check metrics where the right map is known: does each rank the right map above damaged ones?"""
+"""Check of the metrics on networks with a known correct map: does each metric rank it above damaged maps?"""

@@ -1,7 +1,8 @@
-"""Score the right map and damaged maps by every metric, and count the images in which the right map scores higher.
+"""Score the right map and damaged maps with every metric, and count the images in which the right map scores higher.
 
-Each kind of evidence is one run, so an interrupted check resumes. The counts of all runs are written to a small CSV
-file, from which the page and the figure are made. Interventions verify that the network uses the intended evidence.
+Each kind of evidence is one run, so an interrupted check can be resumed. The counts of all runs are written to a small
+CSV file, which is the source of the page and the figure. Interventions verify that the network uses the intended
+evidence.
 """
 
 import csv
@@ -36,42 +37,43 @@ from saliency_bench.recipes.metrics_check.drawings import (
 from saliency_bench.recipes.metrics_check.known_networks import KINDS, network
 from saliency_bench.utils.files import write_text
 
-IMAGES, SMOKE_IMAGES = 64, 4  # pictures of each kind
+IMAGES, SMOKE_IMAGES = 64, 4  # number of pictures for each kind of evidence
 SMOKE_KINDS = ("colour", "context")
 Z = 1.959964  # 95 %
-TIE = 1e-6  # scores that differ by less, relative to the larger one, are equal
-# Metrics that cannot be checked, with the reason.
+TIE = 1e-6  # relative difference below which two scores count as equal
+# {metric that cannot be checked: reason}
 NOT_CHECKED = {
     "saliency_kar": "retrains networks on the marked pixels, and the evidence of a retrained network is unknown",
     "saliency_roar": "retrains networks without the marked pixels, and the evidence of a retrained network is unknown",
     "saliency_crowd_auc": "needs the answers of people",
     "saliency_correctness": "has one score for all images and no score for a single image",
 }
-# Removed pixels get the grey of the scene instead of black.
+# Removed pixels are replaced by the grey of the scene instead of black.
 ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mean")
-# Metrics that compare an object model with a scene model need a second network and picture; only this kind has both.
+# Metrics that compare an object model with a scene model need a second network and a second picture. Only this kind of
+# evidence has both.
 PAIRED, OF_PAIRS = "colour", ("saliency_mcs", "saliency_mcr", "saliency_idr")
 FLIPS = {
     "evidence replaced": "the evidence is replaced by the evidence of the rival class",
-    "evidence erased": "the evidence is erased, and only the weaker rival is left",
+    "evidence erased": "the evidence is erased, so only the weaker rival remains",
     "all else changed": "everything except the evidence is changed",
 }
 
 
 @dataclass(frozen=True)
 class Count:
-    """Number of images in which the right map scores above a damaged map.
+    """Number of images in which the right map scores higher than a damaged map.
 
     Attributes:
-        kind: name of the kind of evidence.
-        metric: name with the options that are not the default; "intervention" for changes of the picture.
-        damage: name of the damage of the map, or of the change of the picture.
-        ahead: number of images in which the right map has the better score, or in which the decision changes.
-        ties: number of images in which both maps have the same score.
-        behind: number of images in which the damaged map has the better score.
-        left_out: number of images in which one of the two maps has no score.
-        verdict: 1 if the metric detects the damage, -1 if the damage misleads it, 0 if neither is significant, None
-            before `judged`.
+        kind: Name of the kind of evidence.
+        metric: Name of the metric with non-default options, or "intervention" for changes of the picture.
+        damage: Name of the damage to the map, or of the change of the picture.
+        ahead: Number of images in which the right map has the better score, or in which the decision changes.
+        ties: Number of images in which both maps have the same score.
+        behind: Number of images in which the damaged map has the better score.
+        left_out: Number of images in which one of the two maps has no score.
+        verdict: 1 if the metric detects the damage, -1 if the damage misleads the metric, 0 if neither is significant,
+            None before `judged`.
     """
 
     kind: str
@@ -90,29 +92,29 @@ class Count:
 
     @property
     def rate(self) -> float:
-        """Return the detection rate, in which a tie counts half; NaN without images."""
+        """Return the detection rate, in which a tie counts as half, or NaN without images."""
         return (self.ahead + self.ties / 2) / self.n if self.n else np.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return Wilson's 95 % interval of the rate, which is wider than necessary where images tie."""
+        """Return Wilson's 95 % interval of the rate. With ties, the interval is wider than necessary."""
         return wilson(self.rate, self.n, Z) if self.n else (0.0, 1.0)
 
     @property
     def sees(self) -> bool:
-        """Return whether the right map scores higher significantly more often than the damaged map."""
+        """Return whether the right map has the better score significantly more often."""
         return self.verdict == 1
 
     @property
     def misled(self) -> bool:
-        """Return whether the damaged map scores higher significantly more often than the right map."""
+        """Return whether the damaged map has the better score significantly more often."""
         return self.verdict == -1
 
 
 def judged(counts: Sequence[Count]) -> list[Count]:
-    """Return counts with verdicts: exact sign tests of the images without ties, with Holm's correction (1979).
+    """Return the counts with verdicts from exact sign tests without ties, with Holm's correction (1979).
 
-    The correction is over all counts, so with a probability of 95 % none of the verdicts is due to chance.
+    The correction covers all counts, so with a probability of 95 % none of the verdicts is due to chance.
     """
     p = [binomtest(count.ahead, untied).pvalue if (untied := count.ahead + count.behind) else 1.0 for count in counts]
     order = np.argsort(p, kind="stable")
@@ -123,9 +125,10 @@ def judged(counts: Sequence[Count]) -> list[Count]:
 
 
 def checked_metrics(kind: str) -> list[str]:
-    """Return the metrics that can be checked with a kind of evidence, with their default options, and `ON_GREY`.
+    """Return the metrics to check with a kind of evidence: all suitable metrics with default options, and `ON_GREY`.
 
-    The control differs from the colour network in its mask alone, so it has only the metrics that compare with a mask.
+    The control differs from the colour network only in the mask, so it is used only for metrics that compare a map with
+    a mask.
     """
     names = [name for name in list_metrics() if name not in NOT_CHECKED and (kind == PAIRED or name not in OF_PAIRS)]
     if KINDS[kind].mask == "evidence":
@@ -149,20 +152,20 @@ def _drawn(index: int, layout: str, seed: int) -> Scene:
 
 
 def decided_class(kind: str, drawing: Scene) -> int:
-    """Return the class that a network of this kind of evidence must predict for a drawing."""
+    """Return the class that the network with this kind of evidence must predict for a drawing."""
     return {"colour": drawing.colour[0], "quadrant": drawing.quadrant, "stripes": (*drawing.stripes, 0)[0]}[
         KINDS[kind].reads
     ]
 
 
 def classifier_of(kind: str) -> Classifier:
-    """Return the network of a kind of evidence as a classifier, with the grey of the scene as mean."""
+    """Return the network with this kind of evidence as a classifier whose mean is the grey of the scene."""
     classes = list(KINDS[kind].classes)
     return load_classifier(network(kind), mean=GROUND, std=1, labels=classes, layer="features", name=kind, device="cpu")
 
 
 def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
-    """Return the pictures of a kind of evidence as a `datasets.Dataset`."""
+    """Return the pictures for a kind of evidence as a `datasets.Dataset`."""
     rows = [
         {"image_id": f"{kind}-{index:03d}", "image": drawing.picture(), "label": decided_class(kind, drawing),
          "mask": mask_of(kind, drawing).astype(np.uint8) * 255, "scene": (*drawing.stripes, 0)[0],
@@ -183,14 +186,14 @@ def mask_of(kind: str, drawing: Scene) -> np.ndarray:
 def check_metrics(
     out: Path, images: int = IMAGES, seed: int = 0, kinds: Iterable[str] = tuple(KINDS), progress: bool = True
 ) -> list[Count]:
-    """Run the missing part of the check, write `metrics_check.csv` to `out`, and return the counts.
+    """Do the missing runs of the check, write `metrics_check.csv` to `out`, and return the counts.
 
     Args:
-        out: folder for the runs and the file.
-        images: number of pictures of each kind of evidence.
-        seed: seed of the pictures.
-        kinds: names of the kinds of evidence.
-        progress: whether to show progress bars.
+        out: Output folder for the runs and the CSV file.
+        images: Number of pictures for each kind of evidence.
+        seed: Seed of the pictures.
+        kinds: Names of the kinds of evidence.
+        progress: Whether to show progress bars.
     """
     counts = []
     for kind in kinds:
@@ -220,7 +223,7 @@ def counted(kind: str, run: RunData) -> list[Count]:
 
 
 def compared(right: np.ndarray, damaged: np.ndarray) -> tuple[int, int, int, int]:
-    """Return (ahead, ties, behind, left out) of two arrays of scores; higher is better, NaN is a missing score."""
+    """Return (ahead, ties, behind, left out) for two arrays of scores. Higher is better; NaN is a missing score."""
     both = np.isfinite(right) & np.isfinite(damaged)
     right, damaged = right[both], damaged[both]
     equal = np.abs(right - damaged) <= TIE * np.maximum(np.abs(right), np.abs(damaged))
@@ -229,7 +232,7 @@ def compared(right: np.ndarray, damaged: np.ndarray) -> tuple[int, int, int, int
 
 
 def interventions(kind: str, images: int = IMAGES, seed: int = 0) -> list[Count]:
-    """Count, for each change of a picture, the pictures in which the decision of the network changes."""
+    """Count the pictures in which the decision of the network changes, for each type of change."""
     counts, net = [], network(kind)
     for change in FLIPS:
         flips = 0
@@ -252,7 +255,7 @@ def intervened(kind: str, drawing: Scene, change: str, number: int) -> Scene:
             return replace(drawing, stripes=(drawing.stripes[1], drawing.stripes[1]))
         return replace(drawing, coloured=(_moved(drawing.coloured[0], quadrant_of(drawing.coloured[1])),
                                           drawing.coloured[1]))  # fmt: skip
-    # All else: no object, no rival, other noise, and the other patch or the free property of another class.
+    # Change everything else: remove object and rival, draw new noise, and change the property that is not evidence.
     plain = replace(drawing, objects=(), noise=drawing.noise + 1)
     if reads == "stripes":
         return replace(plain, colour=((drawing.colour[0] + 1) % 4,), coloured=drawing.coloured[:1],
@@ -269,12 +272,12 @@ def _without_evidence(reads: str, drawing: Scene) -> Scene:
 
 
 def _moved(box: tuple[int, int, int], quadrant: int) -> tuple[int, int, int]:
-    """Return a box at the same place of another quadrant."""
+    """Return a box moved to the same position in another quadrant."""
     return quadrant // 2 * CELL + box[0] % CELL, quadrant % 2 * CELL + box[1] % CELL, box[2]
 
 
 def as_csv(counts: Iterable[Count]) -> str:
-    """Return counts as the text of a CSV file."""
+    """Format counts as CSV."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = [field.name for field in fields(Count) if field.name != "verdict"]
@@ -284,7 +287,7 @@ def as_csv(counts: Iterable[Count]) -> str:
 
 
 def read_counts(path: Path) -> list[Count]:
-    """Return the counts of a CSV file."""
+    """Read counts from a CSV file."""
     with path.open(encoding="utf-8", newline="") as file:
         return [Count(row["kind"], row["metric"], row["damage"],
                       *(int(row[name]) for name in ("ahead", "ties", "behind", "left_out")))

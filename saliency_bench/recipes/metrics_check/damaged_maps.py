@@ -11,7 +11,7 @@ from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.recipes.metrics_check.drawings import GROUND, OBJECT, SIDE
 from saliency_bench.types import Images, Maps, Target
 
-SHIFT, SIGMA = 4, 3.0  # pixels, of pictures of 32 x 32 whose evidence is 7 x 7
+SHIFT, SIGMA = 4, 3.0  # pixels; pictures have 32 x 32 pixels, and their evidence 7 x 7
 RIGHT = "right_map"
 
 
@@ -21,7 +21,7 @@ def right_map(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def shifted(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map moved four pixels to the right, so that it misses half of the evidence."""
+    """Return the right map shifted right by four pixels, so that the map misses half of the evidence."""
     return right_map(classifier, images, target).roll(SHIFT, dims=2)
 
 
@@ -47,13 +47,13 @@ def sign_flipped(classifier: Classifier, images: Images, target: Target) -> Maps
 
 
 def peaked(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the strongest pixel of the right map alone."""
+    """Return only the strongest pixel of the right map."""
     maps = right_map(classifier, images, target)
     return maps * (maps.abs() == maps.abs().amax((1, 2), keepdim=True))
 
 
 def other_class(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map of the likeliest class that is not in the target."""
+    """Return the right map of the most likely class that is not in the target."""
     logits = classifier(images).masked_fill(target > 0, -torch.inf)
     return right_map(classifier, images, functional.one_hot(logits.argmax(1), logits.shape[1]).float())
 
@@ -67,7 +67,7 @@ def all_object(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def _evidence(classifier: Classifier, images: Images) -> Tensor:
-    """Return the evidence (B, K, H, W), which does not change when a mean is subtracted from all pixels."""
+    """Return the evidence (B, K, H, W). Subtracting a mean from all pixels does not change it."""
     network: Any = classifier.model  # a `known_networks.KnownEvidence`
     return network.evidence(images)
 
@@ -79,7 +79,7 @@ DAMAGED = {
     "sign flipped": "the right map times -1",
     "peaked": "only the strongest pixel of the right map",
     "other class": "the right map of the runner-up",
-    "all object": "1 on the objects, which are found by their brightness, and 0 elsewhere",
+    "all object": "1 on the objects (detected by their brightness) and 0 elsewhere",
     "centre": "a Gaussian spot in the middle of the picture",
     "random": "random noise",
 }

@@ -1,11 +1,11 @@
 """Pictures for networks with known evidence: an object, a coloured patch, a striped patch, and weaker rivals.
 
-    object layout   both patches lie on the object
-    scene layout    the coloured patch lies on the object, the striped one beside it
-    grid layout     four cells with an object each; one of them has the coloured patch, and its cell is the mask
+    object layout   both patches are on the object
+    scene layout    the coloured patch is on the object, the striped patch is next to the object
+    grid layout     four cells with an object each; one object has the coloured patch, and its cell is the mask
 
-Colour, stripes and position are independent of each other. A colour does not change a pixel's mean over the channels,
-and stripes and noise are grey, so a network that reads one property is blind to the others.
+Colour, stripes and position are independent of each other. Colour does not change a pixel's mean over the channels, and
+stripes and noise are grey. A network that detects one property therefore does not respond to the others.
 """
 
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ import numpy as np
 from saliency_bench.utils.seeds import seed_of, uniform
 
 SIDE, CELL, CLASSES = 32, 16, 4
-GROUND, OBJECT, NOISE = 0.25, 0.6, 0.04  # grey of the scene and of the object; largest deviation of a pixel
+GROUND, OBJECT, NOISE = 0.25, 0.6, 0.04  # grey of the scene, grey of the object, largest deviation of a pixel
 STRIPES = 0.2  # amplitude
-CHROMA = 0.25, 0.35  # amplitudes of colour, which differ from pixel to pixel
+CHROMA = 0.25, 0.35  # range of the amplitude of colour, which differs from pixel to pixel
 HUES = np.array([[1 / 2, -1 / 2, 0], [-1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, -2 / 3], [-1 / 3, -1 / 3, 2 / 3]])
 COLOURS = ("red", "green", "yellow", "blue")
 TEXTURES = ("columns", "rows", "checks", "wide columns")
@@ -34,13 +34,13 @@ class Scene:
     """Description of a picture.
 
     Attributes:
-        layout: one of `LAYOUTS`.
-        objects: boxes of the objects; the first has the coloured patch.
-        colour: classes of the coloured patch and of its rival.
-        coloured: boxes of the coloured patch and of its rival.
-        stripes: classes of the striped patch and of its rival; () without stripes.
-        striped: boxes of the striped patch and of its rival; () without stripes.
-        noise: seed of the noise.
+        layout: One of `LAYOUTS`.
+        objects: Boxes of the objects. The first object has the coloured patch.
+        colour: Classes of the coloured patch and of its rival.
+        coloured: Boxes of the coloured patch and of its rival.
+        stripes: Classes of the striped patch and of its rival, or () without stripes.
+        striped: Boxes of the striped patch and of its rival, or () without stripes.
+        noise: Seed of the noise.
     """
 
     layout: str
@@ -58,19 +58,19 @@ class Scene:
 
     @property
     def mask(self) -> np.ndarray:
-        """Return the mask of the object, bool (H, W); in a grid, the mask of its cell."""
+        """Return the mask of the object, or in a grid the mask of its cell, bool (H, W)."""
         top, left, _ = self.coloured[0]
         cell = (top // CELL * CELL, left // CELL * CELL, CELL)
         return inside([cell] if self.layout == "grid" else self.objects[:1])
 
     def without_object(self) -> "Scene":
-        """Return the same scene without the objects and their patches."""
+        """Return the scene without the objects and their patches."""
         beside = slice(1, None) if self.layout != "scene" else slice(None)
         return replace(self, objects=(), colour=self.colour[1:], coloured=self.coloured[1:],
                        stripes=self.stripes[beside], striped=self.striped[beside])  # fmt: skip
 
     def picture(self) -> np.ndarray:
-        """Return uint8 (H, W, 3)."""
+        """Draw the picture, uint8 (H, W, 3)."""
         grey, chroma = (uniform(seed_of(name, self.noise), SIDE**2).reshape(SIDE, SIDE) for name in ("grey", "chroma"))
         values = np.where(inside(self.objects), OBJECT, GROUND) + NOISE * (2 * grey - 1)
         for kind, box in zip(self.stripes, self.striped, strict=True):
@@ -83,13 +83,13 @@ class Scene:
 
 
 def texture(kind: int) -> np.ndarray:
-    """Return stripes of a class, +1 and -1, (H, W)."""
+    """Return the stripes of a class, values +1 and -1, shape (H, W)."""
     row, column = np.indices((SIDE, SIDE))
     return 1 - 2 * (column % 2, row % 2, (row + column) % 2, column // 2 % 2)[kind]
 
 
 def inside(boxes: tuple[Box, ...] | list[Box]) -> np.ndarray:
-    """Return the pixels of boxes, Bool (H, W)."""
+    """Return a mask of the pixels in boxes, Bool (H, W)."""
     pixels = np.zeros((SIDE, SIDE), bool)
     for top, left, side in boxes:
         pixels[top : top + side, left : left + side] = True
@@ -97,13 +97,16 @@ def inside(boxes: tuple[Box, ...] | list[Box]) -> np.ndarray:
 
 
 def quadrant_of(box: Box) -> int:
-    """Return the quadrant in which a box begins: 0 to 3, row by row."""
+    """Return the quadrant of a box's top left corner: 0 to 3, row by row."""
     return box[0] // CELL * 2 + box[1] // CELL
 
 
 def draw(index: int, layout: str, seed: int = 0) -> Scene:
-    """Return drawing number `index`: 16 in a row hold each pair of colour, stripes and quadrant once."""
-    for attempt in count():  # places are drawn until nothing overlaps
+    """Return drawing number `index`. In 16 consecutive drawings, each pair of two properties occurs once.
+
+    The properties are colour, stripes and quadrant.
+    """
+    for attempt in count():  # draw positions until nothing overlaps
         values = iter(uniform(seed_of("known evidence", layout, seed, index, attempt), 32).tolist())
         drawing = (_grid if layout == "grid" else _single)(index, layout, values, seed_of("noise", layout, seed, index))
         if drawing is not None:
@@ -116,7 +119,7 @@ def _below(values: Iterator[float], limit: int) -> int:
 
 
 def _within(values: Iterator[float], area: Box, side: int) -> Box:
-    """Return a box of this side at random within another."""
+    """Return a random box of this side within an area."""
     room = area[2] - side + 1
     return area[0] + _below(values, room), area[1] + _below(values, room), side
 
@@ -153,6 +156,6 @@ def _grid(index: int, layout: str, values: Iterator[float], noise: int) -> Scene
 
 
 def _apart(boxes: list[Box]) -> bool:
-    """Return whether there is a pixel between any two of these boxes."""
+    """Return whether any two of these boxes are at least a pixel apart."""
     grown = [inside([(max(top - 1, 0), max(left - 1, 0), side + 1)]) for top, left, side in boxes]
     return int(np.sum(grown, axis=0).max()) == 1

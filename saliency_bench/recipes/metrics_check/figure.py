@@ -1,4 +1,4 @@
-"""Heat map of detection rates, metrics by damages."""
+"""Heat map of detection rates by metric and damage."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +11,13 @@ from saliency_bench.read.report.plots import COLOURS, STYLE, write_figure
 from saliency_bench.recipes.metrics_check.check import Count
 from saliency_bench.recipes.metrics_check.damaged_maps import DAMAGED
 
-WIDTH, ROW = 3.75, 0.19  # inches; the figure fits a phone of 375 pixels
+WIDTH, ROW = 3.75, 0.19  # inches; the figure fits a phone screen of 375 pixels
 # From "prefers the damaged map" over "no preference" to "prefers the right map".
 MAP = LinearSegmentedColormap.from_list("detection", ["#b3541e", "#fdfdfb", COLOURS["accent"]])
 
 
 def draw_figure(rates: Sequence[tuple[str, Sequence[Count | None]]], path: Path) -> None:
-    """Draw rows (name of a metric, count for each damage) as a heat map whose cells hold rates in percent."""
+    """Draw a heat map with rates in percent; each row is (name of a metric, count for each damage)."""
     with rc_context(STYLE | {"font.size": 7}):
         figure = Figure(figsize=(WIDTH, ROW * len(rates) + 0.95), layout="constrained")
         axes = figure.subplots()

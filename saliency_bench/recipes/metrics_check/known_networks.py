@@ -1,11 +1,11 @@
-"""Convolutional networks with weights written by hand: every logit is a sum over pixels, so its evidence is known.
+"""Convolutional networks with hand-written weights: every logit is a sum over pixels, so the evidence is known.
 
-    logit_k = sum over places q and features f of  c_kf(q) = gate_k(q) head_kf relu(features_f(image))(q)
+    logit_k = sum over positions q and features f of  c_kf(q) = gate_k(q) head_kf relu(features_f(image))(q)
     e_k(p)  = sum over q and f of c_kf(q) |w_f(p - q)| / sum |w_f|,    so that the sum of e_k is logit_k
 
 `features` detects colours or textures, `head` weights each feature for each class, and `gate` weights each position.
-The contribution of a feature at a position is shared among the pixels that its filter w reads there, in proportion to
-the magnitudes of the filter's weights; e_k is the right map of class k. A colour filter reads a single pixel.
+The contribution of a feature at a position is divided among the pixels in the filter's receptive field, in proportion
+to the magnitudes of the filter's weights w. e_k is the right map of class k. A colour filter reads a single pixel.
 """
 
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from torch.nn import functional
 
 from saliency_bench.recipes.metrics_check.drawings import CELL, CLASSES, COLOURS, QUADRANTS, SIDE, TEXTURES
 
-# Thresholds of the features, above the responses to noise and to the edge of an object.
+# Thresholds of the features. They are above the responses to noise and to the edge of an object.
 COLOUR_FROM, TEXTURE_FROM = 0.1, 0.125
-LOGIT = 6.0  # approximate logit of the decided class; the rival has about half of it
-AGAINST = 0.2  # weight of a feature against each other class, relative to its own
+LOGIT = 6.0  # approximate logit of the decided class; the rival's logit is about half
+AGAINST = 0.2  # weight of a feature against each other class, relative to the weight for its class
 
 
 class KnownEvidence(nn.Module):
     """A network from images (B, 3, H, W) to logits (B, K), with the evidence of each pixel for each class.
 
     Args:
-        features: a convolution.
-        head: a 1 x 1 convolution, from features to classes.
-        gate: (K, H, W) or (1, 1, 1), factors of the evidence.
+        features: A convolution.
+        head: A 1 x 1 convolution from features to classes.
+        gate: Factors of the evidence, (K, H, W) or (1, 1, 1).
     """
 
     gate: Tensor
@@ -57,11 +57,11 @@ class Kind:
     """A kind of evidence.
 
     Attributes:
-        layout: layout of the pictures.
-        reads: property of the drawing that decides the class: "colour", "quadrant" or "stripes".
-        classes: names of the classes.
-        about: description of the evidence in a few words.
-        mask: "object", or "evidence" for a control in which the mask is the patch that decides.
+        layout: Layout of the pictures.
+        reads: Property of the drawing that determines the class: "colour", "quadrant" or "stripes".
+        classes: Names of the classes.
+        about: Short description of the evidence.
+        mask: "object", or "evidence" for a control in which the mask is the patch that determines the class.
     """
 
     layout: str
@@ -73,16 +73,16 @@ class Kind:
 
 KINDS = {
     "colour": Kind("scene", "colour", COLOURS, "the colour of a patch on the object"),
-    "position": Kind("scene", "quadrant", QUADRANTS, "where in the picture the coloured patch lies"),
+    "position": Kind("scene", "quadrant", QUADRANTS, "the position of the coloured patch in the picture"),
     "texture": Kind("object", "stripes", TEXTURES, "the stripes on a part of the object"),
     "context": Kind("scene", "stripes", TEXTURES, "stripes beside the object"),
     "grid": Kind("grid", "colour", COLOURS, "a coloured patch in a cell of a grid"),
-    "control": Kind("scene", "colour", COLOURS, "the colour of a patch, as the colour network does", "evidence"),
+    "control": Kind("scene", "colour", COLOURS, "the colour of a patch, like the colour network", "evidence"),
 }
 
 
 def network(kind: str) -> KnownEvidence:
-    """Return the network of a kind of evidence, frozen, in evaluation mode."""
+    """Return the frozen network for a kind of evidence, in evaluation mode."""
     entry = KINDS[kind]
     if entry.reads == "stripes":
         features, unit = _texture_features(), 0.07 * 35
@@ -90,7 +90,7 @@ def network(kind: str) -> KnownEvidence:
         features, unit = _colour_features(), 0.2 * (25 if entry.layout == "grid" else 49)
     head = nn.Conv2d(features.out_channels, CLASSES, 1, bias=False)
     weights = _contrasted(torch.eye(CLASSES)).repeat(1, features.out_channels // CLASSES)
-    if entry.reads == "quadrant":  # any colour is evidence for its quadrant
+    if entry.reads == "quadrant":  # any colour is evidence for the quadrant that contains it
         weights = torch.ones(CLASSES, CLASSES)
     head.weight.data = (LOGIT / unit * weights)[:, :, None, None]
     gate = _quadrants() if entry.reads == "quadrant" else torch.ones(1, 1, 1)
@@ -98,7 +98,7 @@ def network(kind: str) -> KnownEvidence:
 
 
 def _folded(wide: Tensor, height: int, width: int) -> Tensor:
-    """Crop maps to (N, height, width), and add the margin to the border pixels, which the padding replicates."""
+    """Crop maps to (N, height, width), adding the values of the margin to the border pixels that padding replicated."""
     maps = wide
     for dim, size in ((1, height), (2, width)):
         margin = (maps.shape[dim] - size) // 2
@@ -109,12 +109,12 @@ def _folded(wide: Tensor, height: int, width: int) -> Tensor:
 
 
 def _contrasted(speaks: Tensor) -> Tensor:
-    """Return 1 where a feature is evidence for a class (1), and `-AGAINST` elsewhere (0)."""
+    """Return 1 where a feature is evidence for a class (1), and `-AGAINST` where it is not (0)."""
     return speaks - AGAINST * (1 - speaks)
 
 
 def _colour_features() -> nn.Conv2d:
-    """Return four channels above a threshold: red - green, green - red, yellow - blue and blue - yellow."""
+    """Return a convolution with four thresholded channels: red - green, green - red, yellow - blue, blue - yellow."""
     directions = torch.tensor([[1.0, -1, 0], [-1, 1, 0], [0.5, 0.5, -1], [-0.5, -0.5, 1]])
     features = nn.Conv2d(3, CLASSES, 1)
     features.load_state_dict({"weight": directions[:, :, None, None], "bias": torch.full((CLASSES,), -COLOUR_FROM)})
@@ -122,7 +122,7 @@ def _colour_features() -> nn.Conv2d:
 
 
 def _texture_features() -> nn.Conv2d:
-    """Return eight channels above a threshold: the response to each texture and the negative response."""
+    """Return a convolution with eight thresholded channels: the response to each texture and its negative."""
     fine, wide = torch.tensor([0, -1, 2, -1, 0]) / 4, torch.tensor([-1, 0, 2, 0, -1]) / 4
     smooth = torch.tensor([0, 1, 2, 1, 0]) / 4
     filters = torch.stack([torch.outer(smooth, fine), torch.outer(fine, smooth), torch.outer(fine, fine),
@@ -134,6 +134,6 @@ def _texture_features() -> nn.Conv2d:
 
 
 def _quadrants() -> Tensor:
-    """Return the gate (K, H, W) with which each quadrant is evidence for one class."""
+    """Return the gate (K, H, W) that makes each quadrant evidence for one class."""
     cells = torch.arange(SIDE) // CELL
     return _contrasted((cells[:, None] * 2 + cells == torch.arange(CLASSES)[:, None, None]).float())

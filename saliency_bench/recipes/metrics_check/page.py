@@ -1,4 +1,4 @@
-"""The page on metrics, made of the counts of the check: tables, and sentences that follow from them."""
+"""Generate the documentation page on metrics from the counts of the check."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,14 +19,14 @@ from saliency_bench.recipes.metrics_check.figure import draw_figure
 from saliency_bench.recipes.metrics_check.known_networks import KINDS
 from saliency_bench.utils.files import write_text
 
-# Questions, and the damages that a metric must see to answer them.
+# {question: damages that a metric must detect to answer the question}
 QUESTIONS = {
-    "Does the map lie where the evidence is, neither shifted nor half elsewhere?": ("shifted", "half wrong"),
+    "Is the whole map at the position of the evidence?": ("shifted", "half wrong"),
     "Is the map sharp, without the surroundings of the evidence?": ("blurred",),
-    "Is the map complete, and not only its strongest pixel?": ("peaked",),
+    "Is the map complete, rather than a single peak?": ("peaked",),
     "Does the map have the right sign?": ("sign flipped",),
-    "Does the map explain this class and not the runner-up?": ("other class",),
-    "Does the map show what the network uses, and not the whole object?": ("all object",),
+    "Does the map explain this class rather than the runner-up?": ("other class",),
+    "Does the map show what the network uses, rather than the whole object?": ("all object",),
     "Does the map depend on the network and the picture at all?": ("centre", "random"),
 }
 FAMILIES = {
@@ -39,44 +39,45 @@ FAMILIES = {
 PAGE = """# Which metric can be trusted for which question
 
 {smoke}\
-A metric should score a correct saliency map above a damaged one. This page tests every metric on networks for which
-the correct map is known: small convolutional networks with weights written by hand, so that the contribution of each
-pixel to each logit is known. These contributions are the *right map*. A metric *detects* a damage if the right map
-scores higher significantly more often than the damaged map. A damage *misleads* a metric if the damaged map scores
-higher significantly more often. The test is an exact sign test of the pictures in which the two maps do not tie,
-corrected by Holm's method for all {comparisons:,} comparisons of this page, at 5 %. A metric that is not misled here
-may be misled by another damage or with another network.
+A metric should score a correct saliency map higher than a damaged map. This page tests every metric on networks for
+which the correct map is known: small convolutional networks with hand-written weights. For these networks, the
+contribution of each pixel to each logit is known. These contributions are the *right map*. A metric *detects* a type of
+damage if the right map has the better score significantly more often than the damaged map. A type of damage *misleads*
+a metric if the damaged map has the better score significantly more often. The test is an exact sign test on the
+pictures in which the two maps do not tie, at a level of 5 %, corrected by Holm's method for all {comparisons:,}
+comparisons on this page. A metric that is not misled here may be misled by another type of damage or with another
+network.
 
-Metrics of *alignment* compare a map with a mask of the object, and no network here uses the whole object: the right map
-covers a part of the mask or lies beside it. So what misleads these metrics can be the choice of the mask. In the
-*control*, the mask is the part that the network uses.
+*Alignment* metrics compare a map with a mask of the object. No network here uses the whole object: the right map covers
+a part of the mask or lies outside the mask. These metrics can therefore be misled by the choice of the mask. In the
+*control*, the mask is the region that the network uses.
 
-## In short
+## Summary
 
 {short}
 
-![Share of pictures in which a metric puts the right map above a damaged one]({picture})
+![Share of pictures in which a metric scores the right map higher than a damaged map]({picture})
 
-The figure shows the percentage of pictures, over all networks that a metric was tested with, in which the right map has
-the better score. A tie counts as half. Blue: the metric prefers the right map. White: no preference. Brown: the metric
-prefers the damaged map.
+The figure shows the percentage of pictures in which the right map has the better score, over all networks that a metric
+was tested with. A tie counts as half. In blue cells, the metric prefers the right map. In brown cells, the metric
+prefers the damaged map. In white cells, there is no preference.
 
 ## Which metric for which question
 
-Each question belongs to one or two damages. The second column lists the metrics that detect these damages with every
-network they were tested on. The third column lists the metrics that detect them with some networks and are never
-misled. The last column lists the metrics that are misled with at least one network.
+Each question corresponds to one or two types of damage. The second column lists the metrics that detect this damage
+with every network they were tested on. The third column lists the metrics that detect the damage with some networks and
+are never misled. The last column lists the metrics that are misled with at least one network.
 
 {questions}
 
-## Where alignment misleads
+## When alignment metrics are misled
 
 {alignment}
 
-## Which damages mislead which metrics, and why
+## Which damage misleads which metrics, and why
 
-The reasons follow from the definitions of the metrics. Only two of them were tested by an experiment: the mask, by the
-control, and black in place of removed pixels, by the grey of the scene.
+The explanations follow from the definitions of the metrics. Only two explanations were tested by an experiment. The
+control tests the choice of the mask. Replacing removed pixels by the grey of the scene tests the choice of black.
 
 {misled}
 
@@ -87,12 +88,12 @@ control, and black in place of removed pixels, by the grey of the scene.
 {flips}
 
 `evidence()` in `saliency_bench.recipes.metrics_check.known_networks` computes the right map. The colour networks read
-single pixels, so removing a pixel removes its own evidence and nothing else. This favours metrics that remove pixels;
-in a trained network, pixels interact, and there may be no single right map. The texture networks read 5 x 5 pixels, as
-trained networks read neighbourhoods, so removing scattered pixels creates new textures. The contribution of a texture
-is known for each position of the filter. Sharing this contribution among the 25 pixels in proportion to the filter's
-weights is a choice. A blurred map differs from the right map mostly within these neighbourhoods, so its results are
-less conclusive for textures than for colours.
+single pixels, so removing a pixel removes only the evidence of that pixel. This favours metrics that remove pixels. In
+a trained network, pixels interact, and there may be no single right map. The texture networks read neighbourhoods of
+5 x 5 pixels, like trained networks, so removing scattered pixels creates new textures. The contribution of a texture is
+known for each position of the filter. Dividing this contribution among the 25 pixels in proportion to the filter's
+weights is a choice. A blurred map differs from the right map mostly within these neighbourhoods, so the results for
+blurred maps are less conclusive for textures than for colours.
 
 ## Damaged maps
 
@@ -100,11 +101,11 @@ less conclusive for textures than for colours.
 
 ## All numbers
 
-Each cell holds the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the share
-of pictures in which the right map has the better score; a tie counts as half. n is {n} pictures, or fewer where a
-metric has no score for some pictures. **Bold**: the metric detects the damage. *Italic*: the damage misleads the
-metric. Bold and italic follow from the corrected sign tests. The interval is not corrected, and it is wider than
-necessary where many pictures tie, so the two may differ. Colour, position, context and control share their pictures.
+Each cell shows the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the share
+of pictures in which the right map has the better score. A tie counts as half. n is {n} pictures, or fewer if a metric
+has no score for some pictures. **Bold** means that the metric detects the damage, *italic* that the damage misleads the
+metric, both by the corrected sign tests. The interval is not corrected, and it is wider than necessary if many pictures
+tie. It can therefore disagree with the sign test. Colour, position, context and control use the same pictures.
 
 {tables}
 
@@ -112,40 +113,41 @@ necessary where many pictures tie, so the two may differ. Colour, position, cont
 
 {skipped}
 
-Metrics use their default options unless the name shows another one. Metrics that need groups of classes get two groups
-of two classes.
+Metrics use their default options unless the name shows another option. Metrics that need groups of classes use two
+groups of two classes.
 
-## Made by
+## How to reproduce this page
 
 <!-- skip: next -->
 ```sh
 saliency-bench suite metrics-check --out metrics-check
 ```
 
-This command writes the counts in `benchmarks/metrics_check.csv`. A test checks that this page follows from that file.
+This command writes the counts in `benchmarks/metrics_check.csv`. A test checks that this page matches that file.
 """
-FEWEST = 16  # pictures, below this number the page warns that the results are not conclusive
-# Why metrics are misled: (metrics, damages, reason). The page shows a reason only where the counts show the effect.
+FEWEST = 16  # number of pictures below which the page warns that the results are inconclusive
+# Why metrics are misled: (metrics, damages, reason). The page shows a reason only if the counts show the effect.
 REASONS = (
     (("average precision",), ("sign flipped", "other class"),
-     "where the evidence lies beside the object, a map that ranks the evidence last scores higher"),
+     "if the evidence is outside the object, a map that ranks the evidence last scores higher"),
     (("miou", "precision", "recall"), ("sign flipped",),
-     "the region of a map holds the pixels above the middle of the map's range; for a flipped map, this is the whole "
-     "picture except for the evidence, and so it contains the object"),
+     "the region of a map contains the pixels above the middle of the map's range; for a flipped map, this is the "
+     "whole picture except for the evidence, so the region contains the object"),
     (("cauc",), ("peaked", "other class"),
-     "the metric removes only pixels above half of a map's range; the area stays small if few pixels are removed, "
-     "whichever they are, so the metric prefers small regions, including the right map over a blurred one"),
+     "the metric removes only pixels above half of a map's range; if few pixels are removed, the area is small, "
+     "regardless of which pixels these are, so the metric prefers small regions, and therefore also the right map over "
+     "a blurred map"),
     (("insertion", "kae", "roae", "confidence"), ("blurred",),
-     "the texture network reads 5 x 5 pixels; evidence that is cut out and placed on black or on another picture gets "
-     "edges, which are textures too, and a blurred map keeps some of the surroundings and so avoids these edges"),
+     "the texture network reads 5 x 5 pixels; evidence that is cut out and placed on black or on another picture has "
+     "edges, which are textures too, while a blurred map includes some of the surroundings and so avoids these edges"),
     (("ccs",), ("blurred",),
      "the metric removes pixels in the order of a contrastive map of two classes of the same group; where neither "
      "class has evidence, the right map is constant and pixels are removed in random order, while a blurred map "
-     "removes pixels far from the evidence first, and with them the rival, which is in neither term"),
+     "removes pixels far from the evidence first, including the rival, which is in neither term"),
     (("class sensitivity",), ("peaked", "blurred"),
-     "the metric compares the maps of the likeliest and the least likely class, and checks only whether they differ"),
+     "the metric compares the maps of the most likely and the least likely class, and checks only whether they differ"),
     (("consistency",), ("sign flipped",),
-     "the metric scales maps to a sum of 1, which makes flipped maps nearly constant and so similar to each other"),
+     "the metric scales maps to a sum of 1, which makes flipped maps nearly constant and therefore similar"),
     (("max sensitivity",), ("blurred", "all object", "centre", "random"),
      "the noise is itself evidence, so the right map changes; a blurred map averages the change, and a map that "
      "ignores the network may change less"),
@@ -156,19 +158,19 @@ REASONS = (
 )  # fmt: skip
 ABOUT = {
     "Alignment": "These metrics compare a map with a mask and do not use the network. Except in the control, the "
-    "evidence is a part of the mask or lies beside it, so a wrong map can agree with the mask as well as the right map "
-    "or better",
+    "evidence is a part of the mask or outside the mask, so a wrong map can agree with the mask as well as the right "
+    "map or better",
     "Faithfulness": "These metrics rank or select pixels by the map, and measure how the output of the network changes "
     "when pixels are removed",
-    "Contrast of classes": "These metrics remove pixels by a contrastive map of two classes, and measure the lead of "
-    "one class over another",
+    "Contrast of classes": "These metrics remove pixels in the order of a contrastive map of two classes, and measure "
+    "the difference between the outputs for two classes",
     "Sensitivity and sanity": "These metrics compare maps with other maps, and never with the evidence of the network",
-    "Object and scene models": "These metrics measure how much of a map lies on the object, not where on it",
+    "Object and scene models": "These metrics measure how much of a map is on the object, but not where on the object",
 }
 
 
 def page(counts: Sequence[Count], picture: str = "pictures/metrics-check.svg") -> str:
-    """Return the text of the page."""
+    """Generate the text of the page."""
     scored = judged([count for count in counts if count.metric != "intervention"])
     n = max(count.n for count in counts)
     smoke = f"**{n} pictures of each network are too few for conclusions.**\n\n" if n < FEWEST else ""
@@ -188,18 +190,18 @@ def write_page(counts: Sequence[Count], folder: Path) -> Path:
 
 
 def name_of(metric: str) -> str:
-    """Return the name of a metric in the page's words."""
+    """Return the name of a metric as displayed on the page."""
     return metric.removeprefix("saliency_").replace("_", " ")
 
 
 def family_of(metric: str) -> str:
-    """Return the family of a metric, by what it asks for."""
+    """Return the family of a metric, based on its inputs."""
     inputs = load_metric(metric).inputs
     return next(family for family, is_in in FAMILIES.items() if is_in(inputs))
 
 
 def metrics_of(counts: Iterable[Count]) -> list[str]:
-    """Return the metrics, family by family."""
+    """Return the metrics, grouped by family."""
     order = list(FAMILIES)
     return sorted(
         dict.fromkeys(count.metric for count in counts), key=lambda name: (order.index(family_of(name)), name)
@@ -207,7 +209,7 @@ def metrics_of(counts: Iterable[Count]) -> list[str]:
 
 
 def pooled(counts: Iterable[Count]) -> list[tuple[str, list[Count | None]]]:
-    """Return (name, a count over all networks for each damage) of every metric: the rows of the figure."""
+    """Return the rows of the figure: (name, count over all networks for each damage) of every metric."""
     counts = [count for count in counts if count.metric != "intervention"]
     rows = []
     for metric in metrics_of(counts):
@@ -221,13 +223,17 @@ def pooled(counts: Iterable[Count]) -> list[tuple[str, list[Count | None]]]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as a list in a sentence."""
+    """Join names with commas and "and"."""
     *first, last = list(names) or ["none"]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Return metrics that see all these damages with every network, that see some, and that are misled by one."""
+    """Sort metrics by whether they detect these damages.
+
+    Returns:
+        (metrics that detect all of them with every network, metrics that detect some, metrics that are misled).
+    """
     sees, partly, wrong = [], [], []
     for metric in metrics_of(counts):
         cells = [count for count in counts if count.metric == metric and count.damage in wanted and count.n]
@@ -253,54 +259,55 @@ def questions(counts: Sequence[Count]) -> str:
 
 
 def short(counts: Sequence[Count]) -> str:
-    """Return the findings in sentences."""
+    """Return the findings as a list of sentences."""
     every = [
         name for name in metrics_of(counts) if all(count.sees for count in counts if count.metric == name and count.n)
     ]
     never = [name for name in metrics_of(counts) if not any(count.misled for count in counts if count.metric == name)]
     count = len(metrics_of(counts))
     lines = [
-        f"- {len(every)} of {count} metrics detect every damage with every network they were tested on"
+        f"- {len(every)} of {count} metrics detect all types of damage with every network they were tested on"
         + (f": {listed(map(with_one, every))}." if every else "."),
-        f"- {len(never)} of {count} are misled by none of these damages: {listed(map(with_one, never))}.",
+        f"- {len(never)} of {count} metrics are never misled on these networks: {listed(map(with_one, never))}.",
     ]
     if control := [count for count in counts if KINDS[count.kind].mask == "evidence"]:
         sees, _, wrong = sorted_out(control, list(DAMAGED))
         of_control = metrics_of(control)
         lines.append(
-            f"- Metrics of alignment depend on the mask: with masks of the object or its cell, "
-            f"{misled_by_object(counts)} of {len(of_control)} are misled by a damage; in the control, whose mask is "
-            f"the evidence, {len(wrong)} of {len(of_control)} are, and {len(sees)} detect every damage"
-            + (f" ({listed(sees)})." if sees else ".")
+            f"- The results of alignment metrics depend on the mask. With masks of the object or its cell, "
+            f"{misled_by_object(counts)} of {len(of_control)} are misled by a type of damage. In the control, whose "
+            f"mask is the evidence, {len(wrong)} of {len(of_control)} are misled, and {len(sees)} detect all types of "
+            "damage" + (f" ({listed(sees)})." if sees else ".")
         )
     for damage in DAMAGED:
         wrong = sorted_out(counts, [damage])[2]
         if wrong:
-            lines.append(f"- **{damage.capitalize()}** misleads {len(wrong)} of {count}: {listed(wrong)}.")
+            lines.append(f"- **{damage.capitalize()}** misleads {len(wrong)} of {count} metrics: {listed(wrong)}.")
     return "\n".join(lines)
 
 
 def with_one(metric: str) -> str:
-    """Return the name of a metric, and that it was tested with one network if it was."""
+    """Return the name of a metric, with a note if the metric was tested with only one network."""
     return name_of(metric) + " (tested with one network)" * (metric in OF_PAIRS)
 
 
 def misled_by_object(counts: Sequence[Count]) -> int:
-    """Return how many metrics of alignment are misled where the mask is not the evidence."""
+    """Return the number of alignment metrics that are misled when the mask is not the evidence."""
     return len({count.metric for count in counts
                 if count.misled and KINDS[count.kind].mask == "object"
                 and family_of(count.metric) == "Alignment"})  # fmt: skip
 
 
 def alignment(counts: Sequence[Count]) -> str:
-    """Return where a map of the object beats the right map."""
+    """Return the section that compares a map of the whole object with the right map."""
     names = [name for name in metrics_of(counts) if family_of(name) == "Alignment"]
     shown = {(count.kind, count.metric): count for count in counts if count.damage == "all object"}
     cells = {metric: count for (kind, metric), count in shown.items() if kind == "context"}
-    lines = ["The context network decides by stripes beside the object and ignores the object, so its right map lies "
+    lines = ["The context network decides by stripes beside the object and ignores the object, so its right map is "
              "outside the mask. The colour network reads a part of the object. The control is the colour network with "
-             "a mask of this part. The table shows the share of pictures in which the right map scores above a map of "
-             "the whole object, which marks nearly the same pixels as the mask, except in the control:", "",
+             "a mask of this part. The table shows the share of pictures in which the right map scores higher than a "
+             "map of the whole object. Except in the control, the map of the whole object marks nearly the same pixels "
+             "as the mask.", "",
              "| metric | context | colour | control |", "|---|---|---|---|"]  # fmt: skip
     for name in names:
         if name in cells:
@@ -317,8 +324,8 @@ def alignment(counts: Sequence[Count]) -> str:
         lines.append(f"{listed(tied).capitalize()} have no preference.")
     if control := [name for name in names if ("control", name) in shown and shown["control", name].sees]:
         lines.append(f"In the control, {len(control)} of {len(names)} prefer the right map: "
-                     f"{listed(map(name_of, control))}. The network, the pictures and the maps are those of the colour "
-                     "network, so the mask makes the difference.")  # fmt: skip
+                     f"{listed(map(name_of, control))}. The control and the colour network have the same weights, "
+                     "pictures and maps, so the difference is due to the mask.")  # fmt: skip
     by_network = [name_of(count.metric) for count in counts if count.kind == "context" and count.damage == "all object"
                   and family_of(count.metric) == "Faithfulness" and count.sees]  # fmt: skip
     lines.append(f"With the same network, these faithfulness metrics prefer the right map: {listed(by_network)}.")
@@ -326,7 +333,7 @@ def alignment(counts: Sequence[Count]) -> str:
 
 
 def misled(counts: Sequence[Count]) -> str:
-    """Return, family by family, the damages that mislead a metric, with the networks and rates."""
+    """Return a list of the damages that mislead each metric, grouped by family, with networks and rates."""
     parts = []
     for family, reason in ABOUT.items():
         lines = []
@@ -346,7 +353,7 @@ def misled(counts: Sequence[Count]) -> str:
 
 
 def because(counts: Sequence[Count], family: str) -> list[str]:
-    """Return the reasons for which metrics of a family are misled, each with the metrics that are."""
+    """Return the reasons why metrics of a family are misled, each with the misled metrics."""
     lines = []
     for names, wanted, reason in REASONS:
         here = [name for name in metrics_of(counts) if name_of(name) in names and family_of(name) == family]
@@ -362,12 +369,12 @@ def because(counts: Sequence[Count], family: str) -> list[str]:
 
 
 def either(names: Sequence[str]) -> str:
-    """Return names as alternatives."""
+    """Join names with commas and "or"."""
     return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def on_grey(counts: Sequence[Count]) -> list[str]:
-    """Return how often the blurred map is seen, onto black and onto the grey of the scene, where black misleads."""
+    """Compare detection of the blurred map with grey and with black as replacement, for metrics that black misleads."""
     lines = []
     for grey in ON_GREY:
         black = grey.partition(":")[0]
@@ -376,14 +383,14 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
             count.kind for count in counts if count.metric == black and count.damage == "blurred" and count.misled
         ):
             if (grey, kind) in rates:
-                lines.append(f"- With the grey of the scene in place of black, {name_of(black)} puts the right map "
-                             f"above the blurred map in {cell(rates[grey, kind])} of the pictures of the {kind} "
+                lines.append(f"- With the grey of the scene instead of black, {name_of(black)} scores the right map "
+                             f"higher than the blurred map in {cell(rates[grey, kind])} of the pictures of the {kind} "
                              f"network, instead of {cell(rates[black, kind])}.")  # fmt: skip
     return lines
 
 
 def by_damage(cells: Sequence[Count], ties: bool = False) -> str:
-    """Return damages with their networks, with a note if most images tie."""
+    """Format damages with their networks, with a note if most images tie."""
     texts = []
     for damage in dict.fromkeys(count.damage for count in cells):
         here = [count for count in cells if count.damage == damage]
@@ -406,7 +413,8 @@ def flips(counts: Sequence[Count]) -> str:
     by_place = {(count.kind, count.damage): count for count in counts if count.metric == "intervention"}
     kinds = list(dict.fromkeys(kind for kind, _ in by_place))
     lines = [
-        "Pictures in which the decision of the network changes, so that the evidence is where the page claims it is:",
+        "The table shows in how many pictures an intervention changes the decision of the network. The numbers confirm "
+        "that each network uses the stated evidence.",
         "",
         f"| change of the picture | {' | '.join(kinds)} |",
         "|---|" + "---|" * len(kinds),
@@ -423,7 +431,7 @@ def damages() -> str:
 
 
 def cell(count: Count) -> str:
-    """Return rate, interval and ties of a count."""
+    """Format rate, interval and ties of a count."""
     if not count.n:
         return "–"
     low, high = count.interval
@@ -450,7 +458,7 @@ def tables(counts: Sequence[Count]) -> str:
 
 
 def skipped(counts: Sequence[Count]) -> str:
-    """Return the metrics that were not checked, and why."""
+    """Return the list of metrics that were not checked, with the reasons."""
     lines = [f"- {name_of(name)} {why}." for name, why in NOT_CHECKED.items()]
     lines.append(f"- {listed(map(name_of, OF_PAIRS))} compare an object model with a scene model, so they were tested "
                  f"only with the {PAIRED} network as the object model and the context network as the scene "

@@ -1,1 +1,1 @@
-"""Suites: all runs of a paper's tables, planned, completed, and laid out like the tables."""
+"""Suites: plan and complete all runs behind a paper's tables, and write the tables."""

@@ -1,12 +1,12 @@
-"""Cost of a run: images that go through a network, and their seconds on this machine.
+"""Cost of a run: the number of images sent through a network, and the time in seconds on this machine.
 
-    forward    images through a network: predictions, maps without gradients, pictures that metrics classify, validation
+    forward    images through a network: predictions, maps without gradients, images that metrics classify, validation
     gradient   images through a network and back, for maps
-    trained    images through a network and back to its weights; the steps of the optimiser are not timed
+    trained    images through a network and back to its weights; optimiser steps are not timed
 
-Counts are upper bounds if `passes` of an explainer or metric is an upper bound. They omit metrics that declare no
-passes, most of which classify nothing. Seconds are the time of the counted passes at the speed of a short measurement;
-an untrained network of the same structure takes as long as a trained one.
+Counts are upper bounds if `passes` of an explainer or metric is an upper bound. Metrics that declare no passes are not
+counted; most of them classify nothing. Seconds are estimated from the counted passes and the speed of a short
+measurement. An untrained network is as fast as a trained network of the same structure.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,15 +33,15 @@ from saliency_bench.read.statistics.exposures import EXPOSURES
 from saliency_bench.recipes.suites.suite_jobs import Network, SuiteJob
 from saliency_bench.types import Images
 
-SIDE = 224  # side of images whose size is unknown before the network is available
+SIDE = 224  # assumed side of the images while the network is not available
 ROUNDS = 5
-CLASSES = 8  # classes of a network that is only timed
-Key = tuple[str, int, int]  # inputs of its speed: starting checkpoint, side of its images, batch size
+CLASSES = 8  # classes of a network that is created only for timing
+Key = tuple[str, int, int]  # what a network's speed depends on: starting checkpoint, side of the images, batch size
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Counts of images (see the module), of `networks` to train, and of networks `retrained` for a metric."""
+    """Numbers of images (see the module), of `networks` to train, and of networks `retrained` for a metric."""
 
     images: int = 0
     forward: int = 0
@@ -57,13 +57,13 @@ class Cost:
         return Cost(*(first + second for first, second in zip(astuple(self), astuple(other), strict=True)))
 
     def times(self, factor: int) -> "Cost":
-        """Return the cost multiplied by a count."""
+        """Return the cost of doing the same work `count` times."""
         return Cost(*(count * factor for count in astuple(self)))
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds per image: to prepare, forward, with gradients, and in training."""
+    """Seconds per image for preparing, a forward pass, a pass with gradients, and training."""
 
     prepare: float
     forward: float
@@ -71,16 +71,16 @@ class Speed:
     trained: float
 
     def seconds(self, cost: Cost) -> float:
-        """Return the seconds of the passes of a cost."""
+        """Return the time in seconds for the passes of a cost."""
         parts = (cost.images, self.prepare), (cost.forward, self.forward), (cost.gradient, self.gradient)
         return sum(count * each for count, each in (*parts, (cost.trained, self.trained)))
 
 
 def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
-    """Return the cost of explaining and scoring one image of this side, for (explainer, metric) as texts."""
+    """Return the cost of explaining and scoring one image of this side by (explainer, metric) pairs."""
     if not pairs:
         return Cost()
-    total = Cost(images=1, forward=1)  # its prediction
+    total = Cost(images=1, forward=1)  # the prediction
     for text in dict.fromkeys(explainer for explainer, _ in pairs):
         of_map = cost_of_map(as_explainer(text), side)
         total += of_map
@@ -89,20 +89,20 @@ def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
 
 
 def cost_of_score(of_map: Cost, name: str, side: int = SIDE) -> Cost:
-    """Return the cost of scoring a map by a metric, given as text; `of_map` is the cost of each further map."""
+    """Return the cost of scoring a map by a metric; `of_map` is the cost of each additional map."""
     metric = as_metric(name)
     pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
     return Cost(forward=pictures) + of_map.times(maps)
 
 
 def cost_of_map(explainer: Explainer, side: int = SIDE) -> Cost:
-    """Return the cost of a map; zero for your own function, whose cost is unknown."""
+    """Return the cost of a map. The cost of a user-defined function is unknown and counts as zero."""
     passes = explainer.declaration.passes_of(dict(explainer.options), side, side)
     return Cost(gradient=passes) if "gradients" in explainer.declaration.needs else Cost(forward=passes)
 
 
 def cost_of_training(network: Network, train: int, validation: int, test: int) -> Cost:
-    """Return the cost of training a network on splits with these numbers of images."""
+    """Return the cost of training a network on splits of these sizes."""
     recipe = network.recipe
     train = min(train, recipe.limit or train)
     return Cost(images=train + validation + test, forward=recipe.epochs * validation + test,
@@ -120,12 +120,12 @@ def cost_of_retraining(
             continue
         protocol = RetrainingProtocol.from_metric(metric)
         count = min(train, protocol.images or train)
-        # Each explainer is compared with its own blurred maps, which cost the same, and with random maps.
+        # The protocol compares each explainer with its blurred maps, which cost the same, and with random maps.
         names = [str(explainer)] if explainer.baseline else [str(explainer), f"blurred {explainer}", "random"]
         for maps_of in names:
             for exposure, number in ((e, n) for e in protocol.exposures for n in range(1, protocol.trainings + 1)):
                 task = Task.make(explainer, EXPOSURES.index(exposure), number, protocol)
-                by_map = (maps_of, protocol.keeps) if task.explainer else ()  # full and empty pictures need no map
+                by_map = (maps_of, protocol.keeps) if task.explainer else ()  # full and empty images need no map
                 tasks[by_map, task.exposure, number, count] = protocol
             if (maps_of, count) not in mapped:
                 mapped.add((maps_of, count))
@@ -137,13 +137,16 @@ def cost_of_retraining(
 
 
 def speed_key(job: SuiteJob) -> Key:
-    """Return the inputs of the speed of a run's network."""
+    """Return the key under which the speed of a run's network is cached."""
     start = job.networks[0].start if job.networks else str(job.spec.model)
     return public_name(start), job.networks[0].recipe.size if job.networks else SIDE, job.spec.batch_size
 
 
 def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
-    """Return the network of a run, an untrained network of its structure, or None if it is not on this machine."""
+    """Return a run's network, or an untrained network of the same structure.
+
+    Returns None if the model is not on this machine.
+    """
     starts = {str(network.out): network.start for network in job.networks}
     name = str(job.spec.model)
     while name in starts and not (Path(name) / "model.safetensors").is_file():
@@ -173,9 +176,9 @@ def forward_pass(classifier: Classifier, images: Images) -> None:
 
 
 def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROUNDS) -> float:
-    """Return the seconds per image of work on a batch: the fastest of several rounds after a warm-up round.
+    """Time work on a batch and return the seconds per image in the fastest round, after a warm-up round.
 
-    The fastest round shows the speed of the machine without other load.
+    The fastest round is closest to the speed of the machine without other load.
     """
     work()  # the first round is slower
     seconds = []
@@ -187,7 +190,7 @@ def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROU
 
 
 def speed_of(classifier: Classifier, batch_size: int) -> Speed:
-    """Time a network on a batch of this size: preparing, forward, gradients of the images, gradients of the weights."""
+    """Time a network on one batch: preparing, forward pass, gradients of the images, and gradients of the weights."""
     classifier.eval()
     rows = [{"image": Image.new("RGB", (SIDE, SIDE))}] * batch_size
     images = classifier.prepare(rows).images

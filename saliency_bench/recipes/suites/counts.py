@@ -1,4 +1,4 @@
-"""Counts of built datasets over all their splits, which a table shows next to the paper's counts."""
+"""Sizes of built datasets over all splits, for tables that show them next to the paper's counts."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from saliency_bench.recipes.suites.number import NoNumberError
 
 
 def counts_of(name: str) -> dict[str, int]:
-    """Return the numbers of classes, images and masks of a dataset on this machine.
+    """Return the numbers of classes, images and masks of a local dataset.
 
     Args:
         name: Value of `--dataset`.
@@ -34,12 +34,12 @@ def counts_of(name: str) -> dict[str, int]:
         except UserError:  # not every dataset has all splits
             continue
     if not splits:
-        raise NoNumberError("the dataset has no split")
+        raise NoNumberError("the dataset has no splits")
     images = sum(len(rows) for rows in splits)
     names = getattr(splits[0].features.get("label"), "names", None)
     labels = Counter(label for rows in splits for label in rows["label"])
     per_class = list(labels.values()) if names is None else [labels[number] for number in range(len(names))]
-    # Arrow's column shows which masks are null, without decoding a picture.
+    # The Arrow column shows which masks are null, so no image is decoded.
     columns = [rows.with_format("arrow")["mask"][:] for rows in splits if "mask" in rows.features]
     return {
         "classes": len(per_class),

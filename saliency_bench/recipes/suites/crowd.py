@@ -1,7 +1,8 @@
-"""Numbers of a table from people's answers: areas, accuracies at an exposure, hard images and able people.
+"""Table numbers from people's answers: areas, accuracies at an exposure, and counts of images or people by difficulty.
 
-They are used for table 3 and figures 5, 6 and 7 of P2. Answers come from the files of `--answers`, from one or several
-studies; answers about images that a run does not have, or about another dataset if the file names one, are left out.
+They are used for table 3 and figures 5, 6 and 7 of P2. `--answers` lists files of answers from one or more studies.
+Answers about images that a run does not contain are skipped. If the file names its dataset, answers about other
+datasets are skipped too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,21 +17,21 @@ from saliency_bench.recipes.suites.number import NoNumberError, Number
 from saliency_bench.recipes.suites.suite_schema import Value
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-DRAWS = 1000  # draws of fewer judgements
+DRAWS = 1000  # random subsets of the judgements
 ROUNDING = 1e-9
 
 
 def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value: Value) -> Number:
-    """Return the number for a value from people's answers about the images of a run.
+    """Compute a value from people's answers about the images of a run.
 
     Args:
         answers: Answers, one item per file.
         run: The run.
-        explainer: Its name in cells.
-        value: The value, with `exposure`, `judgements` or `bin` set, or none of them for the area.
+        explainer: Name of the explainer in cells.
+        value: The value. If none of `exposure`, `judgements` and `bin` is set, the number is the area.
 
     Raises:
-        NoNumberError: There are no answers, or fewer judgements than must be drawn.
+        NoNumberError: There are no answers, or there are fewer judgements than `value.judgements`.
     """
     if value.count:
         return _count(answers, run, value)
@@ -59,7 +60,7 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
 
 
 def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, seed: int) -> np.ndarray | None:
-    """Return the area of each of `DRAWS` draws of that many judgements per image, or None if these are all."""
+    """Return the areas of `DRAWS` random draws of `each` judgements per image, or None if that is every judgement."""
     areas, size = judgement_areas(firsts), round(each * images)
     if size > len(areas) or size == 0:
         raise NoNumberError(f"people have judged each image {len(areas) / images:.3g} times, not {each:g}")
@@ -70,7 +71,7 @@ def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, se
 
 
 def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
-    """Return how many images or people have a mean exposure of right answers in a bin, including its upper end."""
+    """Count the images or people whose mean exposure of correct answers lies in a bin, upper end included."""
     low, high = map(float, value.bin.split())
     means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
     if not means:
@@ -80,19 +81,19 @@ def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
 
 
 def _grouped(answers: Sequence[Answers], run: RunData, by: str) -> Iterator[np.ndarray]:
-    """Yield the exposures of first right answers (NaN if none) per image or per person."""
+    """Yield the exposures of the first correct answers (NaN if none) per image or per person."""
     groups: dict[tuple[int, str], list[float]] = {}
     for number, source in enumerate(answers):
         for person, of_person in source.about(run).of_people.items():
             for image_id, exposures in of_person.items():
-                if image_id in run.position:  # people of different studies are distinct, images are not
+                if image_id in run.position:  # studies can share images, but not people
                     key = (0, image_id) if by == "image" else (number, person)
                     groups.setdefault(key, []).extend(exposures)
     yield from map(np.array, groups.values())
 
 
 def drawn_answers(run: RunData, explainers: Sequence[str], people: int = 10) -> Answers:
-    """Return simulated answers for tables at smoke size: each person judges each image by each explainer."""
+    """Simulate answers for tables at smoke size: each person judges each image with each explainer."""
     judgements: dict[str, dict[str, list[float]]] = {}
     of_people: dict[str, dict[str, list[float]]] = {}
     for explainer in explainers:

@@ -36,15 +36,16 @@ ABREAST = 3  # panels
 
 @dataclass(frozen=True)
 class Section:
-    """A table or a picture for the page.
+    """A table or picture on the suite's page.
 
     Attributes:
-        name, title: name and title of the table or picture.
-        notes: lines below it.
-        plot: SVG; "" for none.
-        axes: the names of the row axes of a table.
-        columns: the names of each column.
-        rows: (names of the row, its numbers as texts).
+        name: Name of the table or picture.
+        title: Title of the table or picture.
+        notes: Lines below the table or picture.
+        plot: SVG, or "" without a plot.
+        axes: Names of the row axes of a table.
+        columns: Names of each column.
+        rows: (names of the row, formatted numbers) per row.
     """
 
     name: str
@@ -60,10 +61,10 @@ def write_page(
     path: Path, title: str, paper: str, sections: Sequence[Section], steps: Sequence[Step],
     settings: Sequence[Sequence[str]], failed: Mapping[Path, str], smoke: bool,
 ) -> None:  # fmt: skip
-    """Write suite.html: tables, plots, pictures, plan, and links to the reports of the runs."""
+    """Write suite.html with the tables, plots, pictures, plan, and links to the reports of the runs."""
     folders = {step.job.folder for step in steps}
     reports = {folder.name: folder / "report.html" for folder in folders}
-    # Relative, so that the folder can be moved or served as it is.
+    # Links are relative, so that the folder can be moved or served unchanged.
     links = {name: str(page.relative_to(path.parent)) for name, page in reports.items() if page.is_file()}
     write_text(path, render(
         "suite.html.j2", title=title, paper=paper, smoke=smoke, sections=sections, plan=plan_rows(steps),
@@ -73,7 +74,7 @@ def write_page(
 
 
 def section_of(table: SuiteTable, folder: Path) -> Section:
-    """Return a table for the page, and write its plot to `folder`."""
+    """Draw a table's plot into `folder` and return the table as a section of the page."""
     nothing = {"text": "", "interval": "", "best": False, "figure": "", "why": ""}
     shown = {
         place: {
@@ -91,14 +92,14 @@ def section_of(table: SuiteTable, folder: Path) -> Section:
 
 
 def plot_of(table: SuiteTable, folder: Path) -> str:
-    """Draw a table into a folder and return the SVG, or "" if there is nothing to draw.
+    """Draw a table's plot into a folder and return the SVG, or "" if there is nothing to draw.
 
-    Equal tables give equal bytes. There is a panel per quantity, or else per name on the last of several column axes.
-    The row axes run along the panel, and each name on the other column axes has a colour: "points" with intervals, or
-    "lines".
+    Equal tables produce identical files. The plot has one panel per quantity, or else one per name on the last of
+    several column axes. Rows are laid out along the panel. Names on the other column axes are drawn in different
+    colours, as "points" with intervals or as "lines".
     """
     kind, axes = table.table.plot, table.row_axes + table.column_axes
-    # Quantities have different scales, so they never share a panel.
+    # Quantities have different scales, so each has a panel.
     panel_axis = QUANTITY if QUANTITY in axes else axes[-1] if len(table.column_axes) > 1 else ""
     groups = table.numbers.groupby(panel_axis, sort=False) if panel_axis else [("", table.numbers)]
     panels = {str(name): panel for name, panel in groups if panel["value"].notna().any()}
@@ -112,7 +113,7 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
             axes_of_panel = figure.add_subplot(-(-len(panels) // width), width, number + 1)
             labels = [JOIN.join(table.called(row)) for row in keys_of(panel, rows)]
             for index, series in enumerate(all_series := keys_of(panel, columns)):
-                # The series are spread over 0.7 of a row.
+                # Spread the series over 0.7 of a row.
                 offset = 0.7 * (index / max(len(all_series) - 1, 1) - 0.5) * (len(all_series) > 1)
                 ends = _ends(panel, rows, columns, series)
                 _draw_series(axes_of_panel, ends, JOIN.join(table.called(series)), kind, offset)
@@ -127,8 +128,8 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
 
 
 def mark_smoke(figure: Figure) -> None:
-    """Add a note below a figure that it shows drawn pictures and small networks."""
-    text = "smoke size: drawn pictures and small networks, not a result"
+    """Add a note below a figure: the numbers come from synthetic images and small networks."""
+    text = "smoke size: synthetic images and small networks, not a result"
     figure.text(0.5, -0.02, text, ha="center", va="top", color="#b00020", fontsize=8)
 
 
@@ -145,7 +146,10 @@ def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], column
 
 
 def _ends(panel: pd.DataFrame, rows: list[str], columns: list[str], series: Key) -> np.ndarray:
-    """Return value, low and high of a series at each row (3, R): NaN without a number, the value without interval."""
+    """Return value, low and high of a series at each row, shape (3, R).
+
+    A missing number is NaN. Without an interval, low and high equal the value.
+    """
     ends = {
         tuple(record[axis] for axis in rows): (record["value"], record["low"], record["high"])
         for record in panel.to_dict("records")
@@ -156,7 +160,7 @@ def _ends(panel: pd.DataFrame, rows: list[str], columns: list[str], series: Key)
 
 
 def _draw_series(axes: Axes, ends: np.ndarray, name: str, kind: str, offset: float) -> None:
-    """Draw one series of a panel; `offset` moves its points below or above the middle of their row."""
+    """Draw one series of a panel; `offset` moves the points below or above the middle of the row."""
     value, low, high = ends
     places = np.arange(len(value))
     if kind == "lines":
@@ -168,7 +172,7 @@ def _draw_series(axes: Axes, ends: np.ndarray, name: str, kind: str, offset: flo
 
 
 def _label(axes: Axes, labels: list[str], kind: str, with_names: bool) -> None:
-    """Label the rows of a panel: below it for lines, else on the left, with names only at the first panel."""
+    """Label the rows of a panel: below it for lines, otherwise on the left. Only the first panel shows names."""
     places = np.arange(len(labels))
     if kind == "lines":
         axes.set_xticks(places, labels, rotation=45 if max(map(len, labels)) > 4 else 0, ha="right")

@@ -1,4 +1,4 @@
-"""A number of a suite's table, or the reason why it is missing."""
+"""A number in a suite's table, or the reason why the number is missing."""
 
 from dataclasses import dataclass
 
@@ -7,25 +7,25 @@ from saliency_bench.read.run_folder import RunData
 
 
 class NoNumberError(Exception):
-    """There is no number; the message says why."""
+    """Raised if a number cannot be computed; the message contains the reason."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number of a table.
+    """A number in a table.
 
     Attributes:
-        value: The number, or None if it is missing.
-        low: Lower end of its interval, or None.
-        high: Upper end of its interval, or None.
-        n: Number of images; for a mean over datasets their sum.
-        least: Images of the smallest run behind it.
-        best: Whether its explainer is among the best by its metric in its run.
-        missing: Why there is no number, or "".
-        text: Words to show in place of a number, or "".
-        cell: Id of its cell, or "" for a number made of several.
-        runs: Folders of the runs behind it, below --out.
-        samples: The run and cell whose mean score it is, if any.
+        value: The number, or None if missing.
+        low: Lower end of the interval, or None.
+        high: Upper end of the interval, or None.
+        n: Number of images. For a mean over datasets, the sum over the datasets.
+        least: Number of images in the smallest run that was used.
+        best: Whether the explainer is among the best by this metric in the run.
+        missing: Reason why there is no number, or "".
+        text: Text to show instead of a number, or "".
+        cell: Id of the cell, or "" if the number combines several cells.
+        runs: Folders of the runs that were used, relative to --out.
+        samples: The run and the cell, if the number is a cell's mean score.
     """
 
     value: float | None = None
@@ -42,5 +42,5 @@ class Number:
 
 
 def number_of(interval: Interval) -> Number:
-    """Return an interval of a run as a number."""
+    """Convert an interval of a run into a number."""
     return Number(interval.value, interval.low, interval.high, interval.n)

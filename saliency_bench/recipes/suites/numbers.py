@@ -1,8 +1,8 @@
-"""The numbers of a suite's tables: cells of runs, accuracies, answers of people, and their means and correlations.
+"""The numbers of a suite's tables: scores, accuracies, people's answers, and means and correlations of these.
 
-A mean over datasets or models weights them equally. If models share the images of a dataset, each image is first
-averaged over the models. The interval is for these datasets, like on the board (`intervals.over_datasets`); it does not
-cover the choice of datasets.
+A mean over datasets or models weights each dataset or model equally. If several models predict the images of one
+dataset, scores are first averaged over the models for each image. As on the board (`intervals.over_datasets`), the
+interval is valid for these datasets only and does not cover the choice of datasets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,13 +42,13 @@ from saliency_bench.recipes.suites.transformed_runs import accuracies_of
 NOT_RUN = "not run"
 UNFIT = "the explainer does not fit the network"
 AXES = ("dataset", "model", "explainer", "variant", "value")
-explainer_text = cache(lambda text: str(as_explainer(text)))  # as cells call it
+explainer_text = cache(lambda text: str(as_explainer(text)))  # the name used in cells
 metric_text = cache(lambda text: str(as_metric(text)))
 
 
 @dataclass
 class Results:
-    """The runs of a suite; `failed` is {folder of a run: why it failed}."""
+    """The runs of a suite; `failed` is {folder of a run: error message}."""
 
     suite: Suite
     jobs: Sequence[SuiteJob]
@@ -57,7 +57,7 @@ class Results:
 
     @cached_property
     def runs(self) -> dict[Path, RunData | str]:
-        """{folder: its run, or why it is missing}."""
+        """Map each run's folder to the run, or to the reason why the run is missing."""
         runs: dict[Path, RunData | str] = {}
         for folder in dict.fromkeys(job.folder for job in self.jobs):
             try:
@@ -67,22 +67,22 @@ class Results:
         return runs
 
     def finished(self, names: Sequence[str]) -> list[tuple[SuiteJob, RunData]]:
-        """Return the runs with these names that are there."""
+        """Return the finished runs with these names."""
         pairs = [(job, self.runs[job.folder]) for job in self.jobs if job.name in names]
         return [(job, run) for job, run in pairs if isinstance(run, RunData)]
 
     def numbers_of(self, name: str) -> pd.DataFrame:
-        """Return a table's numbers in its order: its axes and a column `number`, a row per number."""
+        """Return a table's numbers in table order, one row each, with a column per axis and the column `number`."""
         table = self.suite.tables[name]
         places, axes = places_of(self.suite, table), [*table.rows, *table.columns]
         rows = [(*key, self._pool(table, group)) for key, group in places.groupby(axes, sort=False)]
         return pd.DataFrame(rows, columns=[*axes, "number"])
 
     def _pool(self, table: TableSpec, group: pd.DataFrame) -> Number:
-        """Combine the numbers of a group of places that differ only in the axes of `over`."""
+        """Combine the numbers of table entries that differ only in the axes listed in `over`."""
         places = group.to_dict("records")
         value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
-        try:  # no mean if a number is missing: a mean over fewer datasets or models is another quantity
+        try:  # no mean if a number is missing: a mean over fewer datasets or models would be a different quantity
             numbers = [self.number(table, place) for place in places]
             if value.against and not value.clever_hans:
                 others = [self.number(table, place, "against") for place in places]
@@ -97,11 +97,11 @@ class Results:
         return replace(number, value=scaled, low=low, high=high)
 
     def number(self, table: TableSpec, place: Mapping[str, str], column: str = "metric") -> Number:
-        """Look up the number at a place, before any mean.
+        """Look up the number of one table entry, before any averaging.
 
         Args:
-            table: The table that shows it.
-            place: {axis: name}.
+            table: The table that shows the number.
+            place: Position in the table, {axis: name}.
             column: "metric", or "against" for the second metric of a correlation.
 
         Raises:
@@ -112,8 +112,8 @@ class Results:
             return Number(text=value.text.get(place["dataset"], ""))
         if value.size:
             return Number(float(self._counts(place["dataset"])[value.size]))
-        # A value without an explainer depends on it only if the table has that axis, because runs may differ in
-        # explainers.
+        # Runs can have different explainers, so the run of a value that needs no explainer depends on the explainer
+        # only if the table has that axis.
         has_explainer = value.has_explainer or "explainer" in table.axes
         job, run = self._run((value.run,) if value.run else table.runs, place, has_explainer)
         explainer = explainer_text(self.sized(place["explainer"]))
@@ -132,7 +132,7 @@ class Results:
         return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
 
     def _run(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> tuple[SuiteJob, RunData]:
-        """Return the first run with one of these names at a place; raise NoNumberError if there is none."""
+        """Return the first run with one of these names for a table entry. Raise NoNumberError if there is none."""
         for job in self.jobs:
             is_explained = not has_explainer or place["explainer"] in self.suite.runs[job.name].explainers
             if job.name in names and (job.dataset, job.model) == (place["dataset"], place["model"]) and is_explained:
@@ -142,7 +142,7 @@ class Results:
         raise NoNumberError(NOT_RUN)
 
     def _counts(self, dataset: str) -> dict[str, int]:
-        """Return the counts of a dataset of the suite. Raise NoNumberError if the dataset is missing."""
+        """Return the counts of one of the suite's datasets. Raise NoNumberError if the dataset is missing."""
         if dataset not in self._counted:
             self._counted[dataset] = counts_of(data_of(self.suite.datasets[dataset], dataset, self.choice))
         return self._counted[dataset]
@@ -152,7 +152,7 @@ class Results:
         return {}
 
     def _answers(self, job: SuiteJob, run: RunData) -> Sequence[Answers]:
-        """Return the answers of people, or simulated answers at smoke size unless some are given."""
+        """Return people's answers. At smoke size, answers are simulated unless --answers is given."""
         if self.choice.answers or not self.choice.smoke:
             return self.choice.answers
         if job.folder not in self._drawn:
@@ -165,12 +165,12 @@ class Results:
         return {}
 
     def sized(self, text: str) -> str:
-        """Return an explainer or metric of the suite with the options used in the run."""
+        """Return an explainer or metric of the suite with the options of the run."""
         return smoke_text(self.suite, text) if self.choice.smoke else text
 
 
 def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
-    """Return the places of a table that its runs have, in order: a row per place, a column per axis."""
+    """Return the entries of a table that its runs cover, in order: a row per entry, a column per axis."""
     runs = [suite.runs[name] for name in table.runs]
     rows = [
         names
@@ -178,8 +178,8 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
         for names in product(run.datasets, run.models, run.explainers, table.variants or [""], table.values)
     ]
     frame, axes = pd.DataFrame(rows, columns=list(AXES)), list(table.axes)
-    frame = frame.drop_duplicates(axes)  # runs overlap, and an axis that the table lacks has one name or no influence
-    # As ordered categories, names sort in the order of the paper, then of the runs; the first axis is slowest.
+    frame = frame.drop_duplicates(axes)  # runs overlap; axes that the table lacks have a single name or no influence
+    # Ordered categories sort names in the paper's order, then in the order of the runs. The first axis is slowest.
     order = {}
     for axis in axes:
         names = dict.fromkeys([*(table.show.get(axis) or ()), *frame[axis]])
@@ -189,7 +189,7 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
 
 
 def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Number:
-    """Return the mean score of an explainer by a metric or one of its parts. Raise NoNumberError if there is none."""
+    """Return an explainer's mean score by a metric or a part of the metric. Raise NoNumberError if there is none."""
     cell = next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric)), None)
     if cell is None:
         raise NoNumberError(UNFIT if explainer in run.summary.get("misfits", {}) else NOT_RUN)
@@ -214,12 +214,12 @@ def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: 
 
 
 def cells_by_metric(run: RunData, explainer: str) -> dict[str, CellResult]:
-    """Return {metric: cell} for an explainer of a run, by their names in cells."""
+    """Return {metric: cell} for an explainer of a run, using the names in cells."""
     return {cell.metric_text: cell for cell in run.cells if cell.explainer_text == explainer}
 
 
 def part_of(cell: CellResult, part: str) -> Interval | None:
-    """Return a part of a cell, or the mean of all matching parts without an interval."""
+    """Return a part of a cell. If several parts match, return their mean without an interval."""
     parts = [cell.parts[name] for name in matching_parts(part, cell.parts)]
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -242,7 +242,7 @@ def _accuracy(job: SuiteJob, run: RunData, value: Value, transform: str) -> Numb
 
 
 def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
-    """Return the mean of numbers that all have a value, weighting datasets equally (see the module)."""
+    """Return the mean of numbers, weighting datasets equally (see the module). All numbers must have a value."""
     groups = [list(group) for _, group in pd.Series(numbers).groupby(datasets, sort=False)]
     value = float(np.mean([np.mean([number.value for number in group]) for group in groups]))
     estimates = [estimate for group in groups if (estimate := _over_models(group)) is not None]
@@ -256,13 +256,13 @@ def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
 
 
 def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
-    """Return (mean of the models on the common images of a dataset, its standard error), or None if unknown."""
+    """Return (mean over the models on the common images of a dataset, standard error), or None if unknown."""
     samples = [number.samples for number in numbers if number.samples is not None]
-    # Parts, accuracies and aggregates of means have no samples for it.
+    # Parts, accuracies and aggregates of means have no scores per sample.
     if len(samples) < len(numbers) or any(cell.aggregate for _, cell in samples):
         return None
     columns = [pd.Series(run.values[cell.cell_id], run.ids) for run, cell in samples]
-    scores = pd.concat(columns, axis=1, join="inner").dropna()  # the images that all models have, in a common order
+    scores = pd.concat(columns, axis=1, join="inner").dropna()  # the images common to all models, in one order
     run = samples[0][0]
     codes = run.codes(list(scores.index))
     means = scores.to_numpy().mean(axis=1)
@@ -275,16 +275,16 @@ def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
 
 
 def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int], kind: str) -> Number:
-    """Return a correlation of two metrics over places with the interval of `over_points`; tau-b has no interval.
+    """Correlate two metrics over table entries, with the interval of `over_points`; tau-b has no interval.
 
     Args:
         first: Numbers of one metric.
-        second: Numbers of the other metric at the same places.
+        second: Numbers of the other metric for the same table entries.
         signs: -1 for a metric where lower is better, else 1.
         kind: "pearson", "spearman" or "kendall" (tau-b).
 
     Raises:
-        NoNumberError: There are too few places, or one of the two metrics is constant.
+        NoNumberError: There are too few entries, or one of the two metrics is constant.
     """
     if len(first) < FEWEST:
         raise NoNumberError(f"{len(first)} points, but a correlation needs {FEWEST}")
@@ -293,7 +293,7 @@ def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequen
         for sign, numbers in zip(signs, (first, second), strict=True)
     )
     if min(np.ptp(x), np.ptp(y)) == 0:
-        raise NoNumberError("one of the two is constant")
+        raise NoNumberError("one of the two metrics is constant")
     if kind == "pearson":
         value = float(pearson(x - x.mean(), y - y.mean(), np.ones((1, len(x))))[0])
     else:

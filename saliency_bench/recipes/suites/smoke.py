@@ -1,4 +1,4 @@
-"""Replacements of datasets and models under --smoke: drawn pictures and networks of a few thousand weights."""
+"""Replacements for datasets and models under --smoke: synthetic images and networks with a few thousand weights."""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from saliency_bench.utils.seeds import seed_of
 
 
 def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
-    """Draw the datasets and write the networks' configs, unless they exist."""
+    """Create the datasets and the networks' configs unless they exist."""
     for entry in suite.models.values():
         path = smoke_config(choice, entry.name)
         if not path.is_file():
@@ -31,8 +31,8 @@ def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
 
 
 def _config(family: str, size: int) -> dict[str, Any]:
-    """Return a transformers config; a small residual network if the model has no small form that learns fast."""
-    if family == "vit":  # such narrow layers learn little in a few steps from the initial weights of large layers
+    """Return a transformers config; a small residual network if the family has no small model that learns fast."""
+    if family == "vit":  # narrow layers learn little in a few steps with the initial weights meant for wide layers
         return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 48,
                 "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "image_size": size,
                 "patch_size": size // 8, "initializer_range": 0.15}  # fmt: skip

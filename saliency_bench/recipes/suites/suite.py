@@ -1,7 +1,7 @@
-"""`sb.suite` and its command: plan a suite, train and run what is missing, and write its tables and page.
+"""`sb.suite` and its command: plan a suite, do the missing trainings and runs, and write the tables and the page.
 
-A failed run is reported with its reason and does not stop the others; a new start does only what is missing. Several
-processes share the batches of each run, or make whole runs in parallel, whichever is faster.
+A failed run is reported with its error message and does not stop the other runs. A restart does only the missing work.
+Several processes either share the batches of each run or do whole runs in parallel, whichever is faster.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -46,10 +46,10 @@ class SuiteResult:
     """The result of a suite.
 
     Attributes:
-        folder: The folder of all files.
-        tables: The written tables.
+        folder: The folder that contains all files.
+        tables: The tables that were written.
         jobs: The runs.
-        failed: {folder of a network or run: why it failed}.
+        failed: {folder of a network or run: error message}.
         pictures: Names of the pictures drawn into the folder `pictures`.
     """
 
@@ -70,7 +70,7 @@ class SuiteResult:
     __repr__ = __str__
 
     def as_json(self) -> dict[str, Any]:
-        """Return the tables and failures for the command's JSON output."""
+        """Return the tables and failures for the JSON output of the command."""
         tables = [{"table": table.name, "smoke": table.smoke, "numbers": table.records, "notes": table.notes}
                   for table in self.tables]  # fmt: skip
         return {"tables": tables, "failed": {str(folder): why for folder, why in self.failed.items()}}
@@ -78,12 +78,12 @@ class SuiteResult:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The plan of a suite: a step per run."""
+    """The plan of a suite, with one step per run."""
 
     steps: list[Step]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the plan for the command's JSON output."""
+        """Return the plan for the JSON output of the command."""
         names = ("dataset", "model", "images", "cells", "done", "passes", "seconds", "megabytes", "missing")
         return [
             {"run": step.job.folder.name} | {name: getattr(step, name) for name in names}
@@ -98,7 +98,7 @@ class Plan:
 
 
 def planned(name: str, **options: Any) -> Plan:
-    """Return the plan of `suite` for these options and its cost, without training or running anything."""
+    """Return the plan and cost of `suite` with these options, without training or running anything."""
     _, _, _, choice, jobs = _choose(name, **options)
     return Plan(plan_of(jobs, choice))
 
@@ -119,23 +119,24 @@ def suite(
     train_only: bool = False,
     progress: bool = True,
 ) -> SuiteResult:
-    """Reproduce one or all tables of a paper: train and run what is missing under `out`, and write the tables.
+    """Reproduce one or all tables of a paper: do the missing trainings and runs under `out` and write the tables.
 
-    A new start does only what is missing. A failed run is listed in `failed` and does not stop the others.
+    A restart does only the missing work. A failed run is listed in `failed` and does not stop the other runs.
 
     Args:
-        name: A suite (`p0`), a table (`p0-table2`), or a YAML file of your own (FILE.yaml, FILE.yaml:TABLE).
-        out: Folder of models, runs and tables, shared by all tables.
-        data: Folder that holds built datasets by name.
-        select: Parts of the suite, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
-        limit: Most samples of all runs.
-        batch_size: Samples per batch of all runs.
-        device: Device of all runs.
-        smoke: Make the same tables in minutes from drawn pictures and small networks.
-        answers: Files with answers of people (`peekaboom export`), for tables about people's use of the maps.
-        compare: Show the paper's figures and the differences.
-        train_only: Leave out the runs.
-        progress: Show progress.
+        name: A suite (`p0`), a table (`p0-table2`), or your own YAML file (FILE.yaml, FILE.yaml:TABLE).
+        out: Output folder for models, runs and tables, shared by all tables.
+        data: Folder with one subfolder per built dataset.
+        select: Restriction to parts of the suite, such as "dataset=pet-xai explainer=gradcam" (axes dataset, model,
+            explainer, metric).
+        limit: Maximum number of samples per run.
+        batch_size: Samples per batch in all runs.
+        device: Device for all runs.
+        smoke: Whether to make the tables in minutes from synthetic images and small networks.
+        answers: Files with people's answers (`peekaboom export`), for tables about how people use the maps.
+        compare: Whether to show the paper's figures and the differences.
+        train_only: Whether to train the networks but skip the runs.
+        progress: Whether to show progress bars.
 
     Raises:
         UserError: The name is unknown, a file is not a suite, or sources are missing.
@@ -162,7 +163,7 @@ def _write(
 ) -> SuiteResult:  # fmt: skip
     """Write the tables, pictures, settings and page of the existing runs."""
     for folder in (choice.out, choice.out / "tables", choice.out / "pictures"):
-        for stale in folder.glob(".*.tmp"):  # left by a suite that was killed while writing
+        for stale in folder.glob(".*.tmp"):  # left over from a suite that was killed while writing
             stale.unlink(missing_ok=True)
     written = write_tables(content, tables, choice, failed, compare)
     pictures = draw_pictures(content, tables, choice, failed)
@@ -187,14 +188,14 @@ def _choose(
     answers: str | Path | Iterable[str | Path] = (),
     **settings: Any,
 ) -> tuple[Path, Suite, tuple[str, ...], SuiteChoice, list[SuiteJob]]:
-    """Return the suite's file, content, selected tables, choice and runs; create the sources for --smoke."""
+    """Return the suite's file, content, selected tables, choice and runs. Under --smoke, also create the sources."""
     path, content, tables = find_suite(name)
     conditions = selection([select] if isinstance(select, str) else select)
     files = [Path(file) for file in ([answers] if isinstance(answers, str | Path) else answers)]
     settings |= {"answers": [read_answers(file) for file in files]}
     choice = SuiteChoice(Path(out), Path(data), conditions, **settings)
     if not choice.data.is_dir():
-        raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
+        raise UserError(f"there is no folder '{choice.data}'; set --data to the folder that contains built datasets")
     check_figures(content, tables)
     _check_not_mixed(content, choice)
     jobs = jobs_of(content, tables, choice)
@@ -207,56 +208,56 @@ def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
     """Check that smoke-size results and real results are in separate folders.
 
     Raises:
-        UserError: The folder holds results of the other kind, or a dataset's folder holds another dataset.
+        UserError: The folder contains results of the other type, or a dataset's folder contains another dataset.
     """
     is_smoke = (choice.out / "data" / "networks").is_dir()
     if choice.smoke != is_smoke and any((choice.out / name).is_dir() for name in ("runs", "tables", "data")):
         stored, new = ("results of --smoke", "real runs") if is_smoke else ("real runs", "results of --smoke")
-        raise UserError(f"{choice.out} holds {stored}, which cannot be mixed with {new}; give another --out")
+        raise UserError(f"{choice.out} contains {stored}, which cannot be mixed with {new}; choose another --out")
     for name, entry in content.datasets.items():
         folder = Path(data_of(entry, name, choice))
         if choice.smoke or not (folder / REPORT).is_file() or entry.name not in registry.files("hub_builders"):
             continue
         if (built := read_report(folder)["dataset"]) != entry.name:
             raise UserError(
-                f"{folder} should hold {entry.name}, but was built by `saliency-bench build {built}`; give --data the "
-                "folder of the real datasets"
+                f"{folder} should contain {entry.name}, but was built by `saliency-bench build {built}`; set --data to "
+                "the folder of the real datasets"
             )
 
 
 def work(
     steps: Sequence[Step], choice: SuiteChoice, progress: bool, say: Callable[[str], None], train_only: bool
 ) -> dict[Path, str]:
-    """Train and run the missing parts of a plan.
+    """Do the trainings and runs of a plan that are not finished.
 
     Args:
         steps: The plan.
         choice: The selected parts and settings of the suite.
-        progress: Whether bars are shown.
-        say: Called with a line on each step.
-        train_only: Whether the runs are left out.
+        progress: Whether to show progress bars.
+        say: Function that prints a message before each step.
+        train_only: Whether to skip the runs.
 
     Returns:
-        {folder of a network or run: why it failed}.
+        {folder of a network or run: error message}.
 
     Raises:
-        UserError: Networks are to be trained by several processes.
+        UserError: Networks must be trained, but several processes were started.
     """
     jobs = [item.job for item in steps]
     accelerator = accelerator_on(choice.device)
-    # Networks from which others start come last in a job, and are trained first.
+    # Networks that other networks start from are last in a job's list but must be trained first.
     networks = {network.out: network for job in jobs for network in reversed(job.networks)}
     untrained = [network for network in networks.values() if not network.is_done]
     if untrained and accelerator.num_processes > 1:
         raise UserError(
-            f"{len(untrained)} networks must be trained first, by a single process: start this suite once with "
+            f"{len(untrained)} networks must be trained first, by a single process; run this suite once with "
             "--train-only and without torchrun or accelerate launch"
         )
     failed: dict[Path, str] = {}
     for number, network in enumerate(untrained, 1):
         say(f"training {number} of {len(untrained)}: {network.out.name} on {network.out.parent.name}")
         if (start := Path(network.start)) in failed:
-            failed[network.out] = f"its start {start.name} was not trained"
+            failed[network.out] = f"the network that it starts from, {start.name}, was not trained"
             continue
         _attempt(partial(_train, network, choice, progress), network.out, failed)
     if train_only:
@@ -264,13 +265,13 @@ def work(
     shares = agreed(accelerator, lambda: side_by_side(steps, accelerator.num_processes))
     group: ProcessGroup = Alone(accelerator.device) if shares else accelerator
     if shares:
-        say(f"{accelerator.num_processes} processes make whole runs in parallel")
+        say(f"{accelerator.num_processes} processes do whole runs in parallel")
     numbers = shares[accelerator.process_index] if shares else range(len(jobs))
     for number in numbers:
         job = jobs[number]
         say(f"run {number + 1} of {len(jobs)}: {job.folder.name}")
         if without := [network.out.name for network in job.networks if network.out in failed]:
-            failed[job.folder] = f"its network {without[0]} was not trained"
+            failed[job.folder] = f"the network {without[0]} was not trained"
             continue
         _attempt(partial(_run, job, progress and accelerator.is_local_main_process, group), job.folder, failed)
     wait_for_all(accelerator)
@@ -278,7 +279,7 @@ def work(
 
 
 def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
-    """Make a run, and the accuracies under transforms that tables need."""
+    """Do a run and measure the accuracies under transforms that tables need."""
     spec = dict(job.spec)
     if job.named_by is not None and _covers(job.named_by, job.spec.limit):
         spec["target"] = f"{PREDICTED_BY}{job.named_by}"  # instead of predicting the samples again
@@ -289,7 +290,7 @@ def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
 
 
 def _covers(folder: Path, limit: int | None) -> bool:
-    """Return whether a finished run has predicted the samples of a run with this limit."""
+    """Return whether a finished run contains predictions for all samples of a run with this limit."""
     try:
         dataset = read_summary(folder)[0]["dataset"]
     except UserError:
@@ -298,14 +299,14 @@ def _covers(folder: Path, limit: int | None) -> bool:
 
 
 def _train(network: Network, choice: SuiteChoice, progress: bool) -> None:
-    """Train a network by the recipe of its suite; a stopped training resumes."""
+    """Train a network with the suite's recipe. An interrupted training is resumed."""
     recipe = network.recipe.model_dump()
     train(dataset=network.dataset, model=network.start, out=network.out, label_column=network.label,
           device=choice.device, progress=progress, **recipe)  # fmt: skip
 
 
 def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) -> None:
-    """Do a task; report an error, store it in `failed`, and continue."""
+    """Run a task. If it fails, print the error and store it in `failed` instead of raising."""
     try:
         task()
     except UserError as error:
@@ -319,7 +320,7 @@ def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) 
 def write_tables(
     content: Suite, tables: Iterable[str], choice: SuiteChoice, failed: dict[Path, str], compare: bool
 ) -> list[SuiteTable]:
-    """Write the tables of all existing runs, including runs of an earlier start that this start leaves out."""
+    """Write the tables of all existing runs, including runs that only an earlier start selected."""
     jobs = jobs_of(content, tables, replace(choice, select={}))
     results = Results(content, jobs, choice, failed)
     written = []
@@ -335,7 +336,7 @@ def write_tables(
 
 
 def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, failed: dict[Path, str]) -> list[Section]:
-    """Draw the pictures of the existing runs as PDF, SVG and PNG; return them for the page."""
+    """Draw the pictures of the existing runs as PDF, SVG and PNG, and return them as sections of the page."""
     sections = []
     for name in (name for name in names if name in content.pictures):
         results = Results(content, jobs_of(content, [name], replace(choice, select={})), choice, failed)
@@ -345,7 +346,7 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, fai
 
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
-    """Return the remarks on all runs of a table: partly used datasets, and accuracies."""
+    """Return the remarks below a table: which datasets were used only in part, and the classifiers' accuracies."""
     accuracies: dict[tuple[str, str], str] = {}
     used: dict[str, tuple[int, int]] = {}
     for job, run in results.finished(runs):

@@ -1,7 +1,7 @@
-"""The runs that a suite's tables need, as RunSpecs: one per dataset, model and settings, each with its own folder.
+"""The runs that a suite's tables need, as RunSpecs: one per dataset, model and settings, each in a separate folder.
 
 OUT/models/DATASET/MODEL-HASH    a network that the suite trains
-OUT/runs/DATASET-MODEL-HASH      a run; runs of the same settings share one, whichever table asks for them
+OUT/runs/DATASET-MODEL-HASH      a run; tables that need a run with the same settings share its folder
 OUT/tables/TABLE.md .csv .tex .json    OUT/suite.html
 """
 
@@ -28,7 +28,7 @@ from saliency_bench.user_files import is_in_file
 from saliency_bench.utils.hashing import hash_of
 
 AXES = ("dataset", "model", "explainer", "metric")
-DRAWINGS = "drawings"  # folder of the pictures on which small networks are first trained
+DRAWINGS = "drawings"  # folder of the synthetic images on which small networks are first trained
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class SuiteChoice:
     """The selected parts of a suite and the settings of its runs.
 
     Attributes:
-        out: Folder to write.
-        data: Folder that holds built datasets by name.
-        select: {axis: names}; a missing axis selects everything.
-        limit: Most samples of all runs; None for the suite's value, like for `device` and `batch_size`.
-        device: Device of all runs.
-        batch_size: Samples per batch of all runs.
-        smoke: Whether drawn pictures and small networks replace datasets and models.
-        answers: Answers of people for values with `crowd`.
+        out: Output folder.
+        data: Folder with one subfolder per built dataset.
+        select: {axis: selected names}. An axis without an entry is not restricted.
+        limit: Maximum number of samples per run, or None for the suite's value.
+        device: Device for all runs, or None for the suite's value.
+        batch_size: Samples per batch in all runs, or None for the suite's value.
+        smoke: Whether synthetic images and small networks replace datasets and models.
+        answers: People's answers, for values with `crowd`.
     """
 
     out: Path
@@ -56,7 +56,7 @@ class SuiteChoice:
     answers: Sequence[Answers] = ()
 
     def takes(self, axis: str, text: str) -> bool:
-        """Return whether a name is selected; its bare name also selects a name with options, `rise:masks=1000`."""
+        """Return whether a name is selected. `rise` also selects names with options, such as `rise:masks=1000`."""
         return axis not in self.select or bool({text, text.partition(":")[0]} & set(self.select[axis]))
 
 
@@ -65,11 +65,11 @@ class Network:
     """A network to train.
 
     Attributes:
-        dataset: The dataset that it is trained on.
-        start: A Hub id, folder or config.json that it starts from, possibly the folder of an earlier network.
-        label: The column that it is trained for.
-        recipe: How it is trained.
-        out: Its folder.
+        dataset: The training dataset.
+        start: Hub id, folder or config.json that the training starts from, possibly the folder of another network.
+        label: The column to predict.
+        recipe: Options of the training.
+        out: Output folder.
     """
 
     dataset: str
@@ -80,12 +80,12 @@ class Network:
 
     @property
     def state(self) -> Path:
-        """The file of a training's state between two epochs."""
+        """The file that stores the state of a training between two epochs."""
         return self.out.with_name(f"{self.out.name}.training.pt")
 
     @property
     def is_done(self) -> bool:
-        """Return whether the checkpoint is written and its training state is removed."""
+        """Return whether training is complete: the checkpoint exists and the training state is deleted."""
         return (self.out / "model.safetensors").is_file() and not self.state.exists()
 
 
@@ -97,11 +97,11 @@ class SuiteJob:
         name: Name of the run in the suite.
         dataset: Name of the dataset in the suite.
         model: Name of the model in the suite.
-        spec: The run itself.
+        spec: Settings of the run.
         networks: Networks that must be trained first.
         build: Command that builds the dataset, or "".
-        transforms: Transforms under which tables ask for the classifier's accuracy.
-        named_by: Folder of the run whose predictions are the targets, if the suite makes that run.
+        transforms: Transforms under which tables show the classifier's accuracy.
+        named_by: Folder of the run whose predictions are the targets, if that run is in the suite.
     """
 
     name: str
@@ -115,7 +115,7 @@ class SuiteJob:
 
     @property
     def folder(self) -> Path:
-        """The folder that the run is written to."""
+        """The output folder of the run."""
         return Path(self.spec.out)
 
     @property
@@ -130,7 +130,7 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for condition in " ".join(conditions).split():
         axis, equals, name = condition.partition("=")
         if not equals or not name:
-            raise UserError(f"--select takes AXIS=NAME, such as dataset=pet-xai, not {condition!r}")
+            raise UserError(f"--select requires AXIS=NAME, such as dataset=pet-xai, not {condition!r}")
         if axis not in AXES:
             raise unknown("axis", axis, AXES)
         names[axis] = (*names.get(axis, ()), name)
@@ -138,13 +138,13 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
-    """Return the metrics of a run for its tables, and its own metrics, in command-line syntax."""
+    """Return the metrics of a run in command-line syntax: those listed for the run and those that its tables need."""
     texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
     return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
 
 
 def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
-    """Yield these fields of all values that tables take from a run, for each variant, including repeats."""
+    """Yield these fields of all values that tables read from a run, for each variant. Texts can repeat."""
     for table in (suite.items[name] for name in tables):
         for variant in table.variants.values() or ({},):
             for value in table.values.values():
@@ -173,15 +173,15 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[Su
                     build = _build_command(suite.datasets[dataset], choice)
                     jobs.append(SuiteJob(name, dataset, model, spec, networks, build, transforms))
     if not jobs and any(suite.items[table].needs_runs for table in tables):
-        raise UserError("--select matches nothing in these tables; see the names with --plan")
-    # Runs whose targets another run predicts come after it.
+        raise UserError("--select matches nothing in these tables; list the names with --plan")
+    # A run that predicts the targets of other runs comes before them.
     return sorted((_name(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
 
 
 def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
-    """Return a job with the folder of the run that predicts its targets, if it is among the suite's runs."""
+    """Return a copy of a job with the folder of the run that predicts its targets, if that run is in the suite."""
     naming = _naming_model(suite, job.dataset, suite.runs[job.name])
-    same = ("split", "seed")  # a run of the same samples in the same order
+    same = ("split", "seed")  # equal values mean the same samples in the same order
     folders = [other.folder for other in jobs
                if (other.dataset, other.model) == (job.dataset, naming) and other.model != job.model
                and all(getattr(other.spec, name) == getattr(job.spec, name) for name in same)]  # fmt: skip
@@ -189,14 +189,14 @@ def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
 
 
 def _naming_model(suite: Suite, dataset: str, run: RunEntry) -> str:
-    """Return the model of the suite that predicts the targets, as in `target: predicted-by:vit-b`, or ""."""
+    """Return the model whose predictions are the targets (`target: predicted-by:vit-b`), or ""."""
     target = str((suite.datasets[dataset].settings | run.settings).get("target", ""))
     name = target.removeprefix(PREDICTED_BY)
     return name if target.startswith(PREDICTED_BY) and name in suite.models else ""
 
 
 def _check_selection(suite: Suite, tables: list[str], choice: SuiteChoice) -> None:
-    """Raise UserError for a selected name that the suite does not have."""
+    """Raise UserError if a selected name does not exist in the suite."""
     explainers = [text for run in suite.runs.values() for text in run.explainers]
     metrics = [text for run in suite.runs for text in metrics_of(suite, tables, run)]
     names = {
@@ -220,7 +220,7 @@ def _spec(
     explainers: list[str],
     metrics: list[str],
 ) -> tuple[RunSpec, tuple[Network, ...]]:
-    """Return the settings of a run, with its folder, and the networks that must be trained first."""
+    """Return the settings of a run, including its folder, and the networks that must be trained first."""
     dataset_entry, model_entry = suite.datasets[dataset], suite.models[model]
     settings = dataset_entry.settings | run.settings
     networks = _networks(suite, choice, run, dataset, model, str(settings.get("label_column", "label")))
@@ -230,16 +230,16 @@ def _spec(
         label, alone = str(settings.get("label_column", "label")), run.model_copy(update={"other": None})
         named = _networks(suite, choice, alone, dataset, naming, label)
         source = str(named[0].out) if named else model_of(suite.models[naming], choice)
-        # The model that predicts the targets explains its own prediction.
+        # For the model that predicts the targets, the target is its prediction.
         settings |= {"target": "predicted" if naming == model else f"{PREDICTED_BY}{source}"}
         networks += named if naming != model else ()
     if run.other is not None:
         settings |= {"other_model": str(networks[1].out), "other_label": run.other.label}
-    # A run that the suite itself limits, such as "five examples", never gets more samples.
+    # A limit set by the suite, such as "five examples", is never raised.
     limits = [settings.get("limit"), choice.limit, suite.smoke.limit if choice.smoke and not choice.limit else None]
     limit = min((limit for limit in limits if limit is not None), default=None)
     if choice.smoke:
-        for name in ("label_map", "prompts"):  # the small networks are trained on the classes of the drawn pictures
+        for name in ("label_map", "prompts"):  # the small networks are trained on the classes of the synthetic images
             settings.pop(name, None)
         explainers, metrics = (
             list(dict.fromkeys(smoke_text(suite, text) for text in texts)) for texts in (explainers, metrics)
@@ -254,9 +254,9 @@ def _spec(
 def _run_name(
     suite: Suite, run: RunEntry, dataset: str, model: str, spec: RunSpec, networks: tuple[Network, ...]
 ) -> str:  # fmt: skip
-    """Return the name of a run's folder, which does not depend on the locations of --data and --out."""
+    """Return the name of a run's folder. The name does not depend on the locations of --data and --out."""
     entry = suite.datasets[dataset]
-    # Datasets and models are identified by their names in the suite, not by their folders.
+    # The suite's names identify datasets and models, not their folders.
     key = identity_of(spec) | {
         "dataset": [dataset, entry.name, entry.folder],
         "model": [model, *([] if networks else [suite.models[model].name])],
@@ -264,23 +264,23 @@ def _run_name(
     }
     if (naming := _naming_model(suite, dataset, run)) and naming != model:
         key |= {"target": f"{PREDICTED_BY}{naming}", "named by": suite.models[naming].name}
-    if "limit" in run.settings:  # a run that the suite itself limits differs from the run of all samples
+    if "limit" in run.settings:  # a run with a limit in the suite differs from the run on all samples
         key |= {"limit": run.settings["limit"]}
     if networks:
-        key.pop("other_model")  # a folder below --out, represented by `networks`
+        key.pop("other_model")  # a folder below --out; `networks` identifies the model
     return f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
 
 
 def _networks(
     suite: Suite, choice: SuiteChoice, run: RunEntry, dataset: str, model: str, label: str
 ) -> tuple[Network, ...]:
-    """Return the networks to train for a run: its model, its other model if any, and their starting networks."""
+    """Return the networks to train for a run: the model, the other model if any, and the networks they start from."""
     entry = suite.models[model]
     recipe = entry.train if not choice.smoke else suite.smoke.recipe
     if recipe is None:
         if run.other is not None:
             raise UserError(
-                f"the run compares model {model} with one trained for {run.other.label}, so add train to {model}"
+                f"the run compares model {model} with a model trained for {run.other.label}; add train to {model}"
             )
         return ()
     columns = [label] if run.other is None else [label, run.other.label]
@@ -288,7 +288,7 @@ def _networks(
     networks = []
     for column in columns:
         start = str(pretrained[column].out) if pretrained else model_of(entry, choice)
-        of_start = pretrained[column].out.name if pretrained else entry.name  # wherever --out is
+        of_start = pretrained[column].out.name if pretrained else entry.name  # does not depend on --out
         key = hash_of([of_start, dataset, column, recipe.model_dump()])[:8]
         out = choice.out / "models" / _slug(dataset) / f"{_slug(model)}-{key}"
         networks.append(Network(data_of(suite.datasets[dataset], dataset, choice), start, column, recipe, out))
@@ -296,16 +296,16 @@ def _networks(
 
 
 def _pretrained(suite: Suite, choice: SuiteChoice, model: str, column: str) -> Network:
-    """Return the small network that replaces a model's pretrained weights under --smoke."""
+    """Return the small network that replaces a model's pretrained checkpoint under --smoke."""
     entry = suite.models[model]
-    recipe = suite.smoke.pretraining(entry.name)  # models of the same name share it, even across suites
+    recipe = suite.smoke.pretraining(entry.name)  # shared by models of the same name, even across suites
     key = hash_of([entry.family, suite.smoke.drawings, column, recipe.model_dump()])[:8]
     out = choice.out / "models" / "pretrained" / f"{_slug(entry.name)}-{key}"
     return Network(str(choice.out / "data" / DRAWINGS), str(smoke_config(choice, entry.name)), column, recipe, out)
 
 
 def data_of(entry: DatasetEntry, name: str, choice: SuiteChoice) -> str:
-    """Return the value for --dataset: the folder in --data if it exists or is required, else the dataset's name."""
+    """Return the value of --dataset: the folder in --data if the folder exists or is required, else the name."""
     if choice.smoke:
         return str(choice.out / "data" / _slug(name))
     folder = choice.data / (entry.folder or entry.name)
@@ -313,23 +313,23 @@ def data_of(entry: DatasetEntry, name: str, choice: SuiteChoice) -> str:
 
 
 def model_of(entry: ModelEntry, choice: SuiteChoice) -> str:
-    """Return what --model is given: the folder or config.json in --data if it is there, else the model's name."""
+    """Return the value of --model: the folder or config.json in --data if it exists, else the model's name."""
     path = choice.data / entry.name
     return str(path) if path.exists() else entry.name
 
 
 def _build_command(entry: DatasetEntry, choice: SuiteChoice) -> str:
-    """Return the command that builds a dataset in the place where `data_of` looks for it, or ""."""
+    """Return the command that builds a dataset in the folder that `data_of` returns, or ""."""
     return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
 
 
 def smoke_config(choice: SuiteChoice, name: str) -> Path:
-    """Return the config of the small network that replaces a model of this name under --smoke."""
+    """Return the path of the config of the small network that replaces this model under --smoke."""
     return choice.out / "data" / "networks" / _slug(name) / "config.json"
 
 
 def smoke_text(suite: Suite, text: str) -> str:
-    """Return an explainer or metric with its options under --smoke."""
+    """Return an explainer or metric with the options used under --smoke."""
     if is_in_file(text):
         return text
     name, given = options.parse(text)

@@ -1,9 +1,9 @@
-"""Pictures of a suite: samples of its runs, explained again, in rows and columns selected like in tables.
+"""Pictures of a suite: samples of its runs, explained again and laid out in rows and columns like a table.
 
     OUT/pictures/NAME.pdf .svg .png
 
-A cell shows one view of an image, such as its map by an explainer, and below it the sample's scores in the run. The
-axes are the axes of tables, plus `image` and `view`; an axis that is in neither rows nor columns must have one name.
+A cell shows one view of an image, such as an explainer's map, with the sample's scores in the run below. The axes are
+the axes of tables, plus `image` and `view`. An axis that is in neither rows nor columns must have a single name.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,14 +48,14 @@ from saliency_bench.utils.overlays import eight_bit, overlay
 
 AXES = ("dataset", "model", "image", "explainer", "view")
 WITHOUT = "image_without_object"
-PASTED = ("pasted", "inverse")  # kinds of views
-CELL, HEADING, LINE = 1.35, 0.3, 0.13  # inches: a cell, the names above columns, a line of text below a cell
+PASTED = ("pasted", "inverse")  # kinds of views with two images
+CELL, HEADING, LINE = 1.35, 0.3, 0.13  # heights in inches: a cell, the names above columns, a line of text below a cell
 NAMES = 1.0  # inches to the left of the rows
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A drawn cell: uint8 (h, w, 3), or None with the reason in `lines`; `lines` are shown below it."""
+    """A cell of a picture: an image, uint8 (h, w, 3), or None, and `lines` of text below, such as scores."""
 
     pixels: np.ndarray | None
     lines: tuple[str, ...] = ()
@@ -67,10 +67,10 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
     Args:
         results: The runs of the suite.
         name: The picture.
-        folder: Where to write.
+        folder: Output folder.
 
     Returns:
-        The SVG, or "" if no run exists, and notes.
+        The SVG, or "" if no run exists; and notes.
 
     Raises:
         UserError: A listed image is not in the run.
@@ -81,7 +81,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
     cells = {key: cell for job, run in finished for key, cell in _cells(results, picture, job, run)}
     if not finished:
         return "", ["No run of this picture exists."]
-    note = f"No image of its runs satisfies the rule {picture.images.rule!r}."
+    note = f"No image of the runs matches the rule {picture.images.rule!r}."
     with rc_context(STYLE):
         if cells:
             axes = picture.axes
@@ -102,7 +102,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
 def _keys(
     placed: dict, axes: Sequence[str], wanted: Sequence[PictureAxis], picture: PictureSpec
 ) -> list[tuple[str, ...]]:  # fmt: skip
-    """Return the names of the rows or columns in the order of `show`, then of the runs."""
+    """Return the names of the rows or columns, first in the order of `show`, then in the order of the runs."""
     order = {}
     for axis in wanted:
         names = dict.fromkeys([*picture.show.get(axis, ()), *(key[axes.index(axis)] for key in placed)])
@@ -120,9 +120,9 @@ def _cells(
         return
     manifest = read_manifest(job.folder)
     metrics = {name: results.sized(value.metric) for name, value in picture.values.items()}
-    # Two explainers of the suite may be equal at smoke size; each keeps its place.
+    # Two explainers of the suite can be equal at smoke size, but each needs a cell.
     called = {text: explainer_text(results.sized(text)) for text in explainers}
-    # Include its metrics, for the columns that they need.
+    # Include the run's metrics, so that the columns that they need are loaded.
     sized = list(dict(zip(called.values(), map(results.sized, called), strict=True)).values())
     context = loaded(job.folder, manifest, list(dict.fromkeys(metrics.values())), sized, results.choice.device)
     made = {str(explainer): explainer for explainer in context.explainers}
@@ -144,17 +144,17 @@ def _cells(
 
 
 def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Sequence[str]) -> list[str]:
-    """Return the ids of a run's images for a picture.
+    """Select the images of a run for a picture and return their ids.
 
     Args:
-        images: How to choose images.
+        images: Rule or list that selects the images.
         run: The run.
-        metrics: Metrics of the picture by their names in cells; "lowest", "highest" and "disputed" use the first,
-            "clever hans" the first two.
-        explainers: Explainers of the picture, whose scores these rules use.
+        metrics: The picture's metrics, as named in cells. "lowest", "highest" and "disputed" use the first metric,
+            "clever hans" uses the first two.
+        explainers: The picture's explainers. The rules use their scores.
 
     Raises:
-        UserError: An image is not in the run, or a rule lacks the scores that it needs.
+        UserError: An image is not in the run, or the run lacks scores that the rule needs.
     """
     if images.file or images.ids:
         ids = list(images.ids) if images.ids else _listed(Path(images.file))
@@ -169,7 +169,7 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Seq
         return [run.ids[position] for position in _clever_hans(run, metrics, explainers[0])[: images.count]]
     cells = [cell for cell in run.cells if cell.metric_text in metrics[:1] and cell.explainer_text in explainers]
     if not cells:
-        raise UserError(f"the rule {images.rule!r} needs a value with a metric that the run has")
+        raise UserError(f"the rule {images.rule!r} needs a value whose metric is in the run")
     scores = np.array([run.oriented(cell) for cell in cells])  # higher is better
     if images.rule == "disputed":
         order = -scores.std(axis=0)
@@ -183,13 +183,13 @@ def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[i
     """Return the positions of the samples that eq. 19 of P1 selects for an explainer, highest faithfulness first.
 
     Raises:
-        UserError: The run lacks one of the first two metrics, for localisation and for faithfulness.
+        UserError: The run does not contain both of the first two metrics (localisation and faithfulness).
     """
     cells = cells_by_metric(run, explainer)
     if len(metrics) < 2 or not {*metrics[:2]} <= cells.keys():
         raise UserError(
             "the rules 'clever hans' and 'false positive' need two values: a localisation metric and a faithfulness "
-            "metric, in this order"
+            "metric, in that order"
         )
     return found_by(run, cells[metrics[0]], cells[metrics[1]]).order
 
@@ -198,7 +198,7 @@ def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], 
     """Return a sample per image with a false positive of a class with Clever Hans features, most probable first.
 
     Raises:
-        UserError: See `_clever_hans`.
+        UserError: The run does not contain the metrics that `_clever_hans` needs.
     """
     columns = ["image_id", "label", "labels", "logits"]
     table = pq.read_table(run.folder / "predictions.parquet", columns=columns)
@@ -223,7 +223,7 @@ def _classes_in(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any])
 
 
 def _likeliest_absent(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any]) -> int | None:
-    """Return the most probable class that an image lacks, or None if its classes or predictions are unknown."""
+    """Return the most probable class that is not in the image, or None if the classes or predictions are unknown."""
     present = _classes_in(members, row)
     if not present or row["logits"] is None:
         return None
@@ -232,14 +232,14 @@ def _likeliest_absent(members: Sequence[Sequence[int]] | None, row: Mapping[str,
 
 
 def _per_class(run: RunData, count: int) -> list[str]:
-    """Return the first `count` images per class, by the class names in the run's predictions."""
+    """Return the first `count` images of each class, using the class names in the run's predictions."""
     labels = pd.read_parquet(run.folder / "predictions.parquet", columns=["image_id", "label"])
     labels = labels[labels["image_id"].isin(run.ids)]
     return [image_id for _, group in labels.groupby("label") for image_id in group["image_id"].head(count)]
 
 
 def _listed(path: Path) -> list[str]:
-    """Return the ids in a file: the column image_id of a CSV file, or one id per line."""
+    """Read image ids from a file: the column image_id of a CSV file, or one id per line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -251,7 +251,7 @@ def _listed(path: Path) -> list[str]:
 
 
 def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, name: str) -> str:
-    """Return the score of a sample as a line: "IoU 0.312"; "" without a cell."""
+    """Return a sample's score as text, such as "IoU 0.312", or "" if the run has no such cell."""
     for cell in run.cells:
         if (cell.explainer_text, cell.metric_text) == (explainer_text(str(explainer)), metric):
             return f"{name} {words.number(float(run.values[cell.cell_id][run.position[image_id]]))}"
@@ -259,7 +259,7 @@ def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, n
 
 
 def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw one view of a sample; the cell names a missing target or column."""
+    """Draw one view of a sample. If a target or column is missing, the cell shows its name instead."""
     if view.partner or view.kind in PASTED:
         return _of_partner(sample, explainer, view)
     images = sample.images
@@ -299,7 +299,7 @@ def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
 
 
 def _prediction(sample: SuiteSample) -> str:
-    """Return the classifier's prediction for a sample, with its probability: "cat 0.913"."""
+    """Return the classifier's prediction for a sample with its probability, such as "cat 0.913"."""
     row = sample.row
     if row["prediction"] is None:
         return "no prediction"
@@ -308,7 +308,7 @@ def _prediction(sample: SuiteSample) -> str:
 
 
 def _of_partner(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw the partner image of a sample, or the sample with a part of that image pasted in."""
+    """Draw the partner image of a sample, or the sample with a region of the partner pasted in."""
     if (partner := sample.partner) is None:
         return Panel(None, ("not paired",))
     classifier, pixels = sample.context.classifier, eight_bit(partner.images[0])
@@ -329,19 +329,19 @@ def _of_partner(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Pa
 
 
 def _probability(classifier: nn.Module, images: BatchImages, target: Target) -> str:
-    """Return the probability of a target for an image as a line: "p 0.913"."""
+    """Return the probability of a target for an image as text, such as "p 0.913"."""
     with torch.no_grad():
         p = probabilities(classifier(images).double(), activation_of(classifier))
     return f"p {words.number(float((p * target.to(p)).sum()))}"
 
 
 def _salient(values: np.ndarray) -> np.ndarray:
-    """Return the pixels of a map (H, W) above half of its range, Bool (H, W), like P4's S."""
+    """Return the pixels of a map (H, W) above half of the map's range, Bool (H, W). P4 calls this region S."""
     return values - values.min() > 0.5 * np.ptp(values.astype(np.float64))
 
 
 def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
-    """Return another target of a sample from its logits, or None, such as for a class without a group."""
+    """Select a target by a rule on the sample's logits, or return None if there is none (a class without a group)."""
     logits, groups = np.asarray(sample.row["logits"]), sample.context.question.groups
     ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
     first = ordered[0]
@@ -361,9 +361,9 @@ def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
 
 
 def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: ViewSpec) -> Panel:
-    """Draw `top` pixels, the `rest` or the salient `region` of a picture by its map, and the reference elsewhere.
+    """Draw the `top` pixels, the `rest` or the salient `region` of an image according to its map.
 
-    The line below shows the target's probability for this picture.
+    The reference replaces all other pixels. The line below shows the target's probability for the drawn image.
     """
     height, width = images.shape[2:]
     if view.kind == "region":
@@ -381,7 +381,7 @@ def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.
 
 
 def _figure(placed: dict, rows: list, columns: list, names: dict[str, str]) -> Figure:
-    """Lay out the cells with the names of rows on the left and of columns above."""
+    """Lay out the cells with row names on the left and column names on top."""
     lines = max(len(cell.lines) for cell in placed.values())
     step = CELL + LINE * (lines + 0.5)
     width, height = NAMES + len(columns) * CELL * 1.05, HEADING + len(rows) * step

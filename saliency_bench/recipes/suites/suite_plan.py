@@ -1,8 +1,9 @@
-"""Plan of a suite: what exists, what is missing and how to get it, and the costs of the runs.
+"""Plan of a suite: what exists, what is missing and how to obtain it, and the cost of each run.
 
-Costs are counted passes (`costs.py`), and their time at the measured speed of each network here, or of an untrained
-network of its structure. Time of maps and scores outside the passes, of reading pictures and of making reports is not
-counted. A network that several runs use is trained with the first of them.
+A cost is a number of passes (`costs.py`) and their time. The time is based on the speed of each network, or of an
+untrained network of the same structure, measured on this machine. The plan does not include the time for computing maps
+and scores outside the passes, for reading images and for writing reports. A network that several runs share is counted
+with the first of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,25 +38,25 @@ from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, SuiteJob
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 
-WITH_GRADIENT = 3  # forward passes that cost as much as one with gradient, to compare runs
+WITH_GRADIENT = 3  # cost of a pass with gradients in forward passes, used to compare runs
 BYTES = 300  # approximate size of a record
 RUN_BYTES = 600_000  # approximate size of the report and other files of a run
 
 
 @dataclass(frozen=True)
 class Step:
-    """A run of the plan; None means unknown.
+    """A run in the plan. None means unknown.
 
     Attributes:
         job: The run.
-        dataset: Location of its dataset, in a word.
-        model: Location of its model, in a word.
-        images: Images of the split, up to the limit.
-        cells: Cells of the run.
-        done: Number of existing cells.
-        cost: Cost of the other cells, with the trainings of networks that no earlier step has.
-        seconds: Seconds of the passes of that cost on this machine.
-        missing: Missing sources, each with how to get it.
+        dataset: Short description of where the dataset is.
+        model: Short description of where the model is.
+        images: Number of images in the split, up to the limit.
+        cells: Number of cells of the run.
+        done: Number of cells that exist.
+        cost: Cost of the missing cells, including the training of networks that no earlier step trains.
+        seconds: Time in seconds for the passes of that cost on this machine.
+        missing: Missing sources, each with how to obtain it.
     """
 
     job: SuiteJob
@@ -70,13 +71,13 @@ class Step:
 
     @property
     def passes(self) -> int | None:
-        """The approximate cost in forward passes."""
+        """Approximate cost in forward passes."""
         cost = self.cost
         return None if cost is None else cost.forward + WITH_GRADIENT * (cost.gradient + cost.trained)
 
     @property
     def megabytes(self) -> float | None:
-        """Approximate size of its folder without checkpoints."""
+        """Approximate size of the run's folder in MB, without checkpoints."""
         return None if self.images is None else (self.images * self.cells * BYTES + RUN_BYTES) / 1e6
 
 
@@ -86,9 +87,9 @@ def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True
     Args:
         jobs: The runs.
         choice: The selected parts and settings of the suite.
-        measured: Whether networks are loaded, or created untrained, and timed.
+        measured: Whether to time the networks, which are loaded or, if missing, created untrained.
     """
-    # The cache is valid only for this plan: a build may change it before the next plan.
+    # The cache is valid only for this plan, because a build can add data before the next plan.
     dataset, trained = cache(_dataset), set[Path]()
     speeds: dict[Key, Speed | None] = {}
     steps = []
@@ -121,7 +122,7 @@ def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True
 
 
 def _speed(job: SuiteJob, choice: SuiteChoice, speeds: dict[Key, Speed | None]) -> Speed | None:
-    """Return the speed of a run's network, timed once, or None if it is not on this machine."""
+    """Return the speed of a run's network, measured once, or None if the network is not on this machine."""
     key = speed_key(job)
     if key not in speeds:
         network = network_like(job, choice.device)
@@ -130,19 +131,19 @@ def _speed(job: SuiteJob, choice: SuiteChoice, speeds: dict[Key, Speed | None]) 
 
 
 def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split: str, side: int) -> Cost:
-    """Return the cost of a run's retrainings, whose networks predict the whole split.
+    """Return the cost of a run's retrainings. The retrained networks predict the whole split.
 
     Args:
         new: (explainer, metric) of the cells without any scored image.
-        sizes: {split of its dataset: images}.
+        sizes: {split of the dataset: number of images}.
         split: Split of the run.
-        side: Side of its images in pixels.
+        side: Side of the images in pixels.
     """
     return cost_of_retraining(new, sizes.get("train", 0), sizes.get("validation", 0), sizes.get(split, 0), side)
 
 
 def _name(pair: tuple[str, str]) -> tuple[str, str]:
-    """Return the names of an explainer and a metric in cells."""
+    """Return the names of an explainer and a metric as used in cells."""
     return str(as_explainer(pair[0])), str(as_metric(pair[1]))
 
 
@@ -153,8 +154,8 @@ def _trainings(
 
     Args:
         job: The run.
-        dataset: Like `_dataset`, for the training data of networks.
-        trained: Networks that are already counted; the networks of this run are added.
+        dataset: `_dataset` with a cache, which is called for the training data of the networks.
+        trained: Networks that are already counted. The networks of this run are added to the set.
     """
     for network in job.networks:
         if not network.is_done and network.out not in trained:
@@ -165,16 +166,16 @@ def _trainings(
 
 
 def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | None:
-    """Return the runs that each process makes alone, or None if sharing the batches of each run is faster.
+    """Assign whole runs to processes, or return None if sharing the batches of each run is faster.
 
-    A shared run takes as long as the process with most of its batches; otherwise the longest runs are assigned first,
-    each to a free process. If both take equally long, whole runs are made, because a network is then loaded only once.
+    A shared run takes as long as the process with the most batches. Whole runs are assigned to free processes, longest
+    run first. If both options take equally long, whole runs are preferred, because each network is then loaded once.
     """
     if processes == 1:
         return None
     is_known = all(step.passes is not None for step in steps)
     costs = [step.passes if is_known and step.passes is not None else step.cells - step.done for step in steps]
-    shared = 0.0  # cost if all processes share the batches of each run: the cost of the process with most batches
+    shared = 0.0  # cost if processes share the batches of each run: the cost of the process with the most batches
     for step, cost in zip(steps, costs, strict=True):
         batches = ceil(step.images / step.job.spec.batch_size) if step.images else processes
         shared += cost * ceil(batches / processes) / batches
@@ -186,14 +187,14 @@ def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | Non
 
 
 def check_sources(steps: Sequence[Step]) -> None:
-    """Raise UserError if a source is missing, after printing a line per source with the command that builds it."""
+    """Raise UserError if a source is missing, after printing each missing source with the command that builds it."""
     missing = missing_of(steps)
     for text in missing:
         complain(f"missing: {text}")
     if missing:
         raise UserError(
-            f"{len(missing)} sources are missing (see the lines above) and nothing was started; build them, name their "
-            "folder with --data, or leave them out with --select"
+            f"{len(missing)} sources are missing (see the lines above), so nothing was started; build them, set --data "
+            "to their folder, or exclude them with --select"
         )
 
 
@@ -203,7 +204,7 @@ def missing_of(steps: Sequence[Step]) -> list[str]:
 
 
 def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
-    """Return the plan as a table: header, then a row per run."""
+    """Return the plan as a table: a header and a row per run."""
     counts = ("forward", "gradient", "trained", "networks", "retrained")
     rows = [["run", "dataset", "model", "images", "cells", "done", *counts, "MB", "time"]]
     for step in steps:
@@ -215,7 +216,7 @@ def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
 
 
 def plan_notes(steps: Sequence[Step]) -> list[str]:
-    """Return the totals, the missing sources, and how to read the plan."""
+    """Return lines with the totals, the missing sources, and runs whose maps are unreliable."""
     cells, done = sum(step.cells for step in steps), sum(step.done for step in steps)
     cost = sum((step.cost for step in steps if step.cost), Cost())
     disk = sum(step.megabytes or 0 for step in steps)
@@ -231,12 +232,12 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
         if len(known) < len(steps):
             lines[0] += f", excluding {len(steps) - len(known)} runs whose network is not on this machine"
     if uncounted := sum(step.images is None for step in steps):
-        lines.append(f"{uncounted} runs are not counted: their dataset is missing")
+        lines.append(f"{uncounted} runs are not counted because their dataset is missing")
     return lines + [f"missing: {text}" for text in missing_of(steps)] + _unreliable(steps)
 
 
 def _unreliable(steps: Sequence[Step]) -> list[str]:
-    """Return a line per finished run with unreliable maps: the number of draws for a higher reliability."""
+    """Return a line per finished run with unreliable maps, with the number of draws needed for more reliable maps."""
     lines = []
     for step in steps:
         if not (path := step.job.folder / "summary.json").is_file():
@@ -250,12 +251,12 @@ def _unreliable(steps: Sequence[Step]) -> list[str]:
 
 
 def _count(number: int | None) -> str:
-    """Return a count as text, "?" if unknown."""
+    """Format a count, or return "?" if unknown."""
     return "?" if number is None else f"{number:,}"
 
 
 def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], str]:
-    """Return the location of a dataset, {split: images} if known, and what is missing."""
+    """Return (where a dataset is, {split: number of images} if known, what is missing)."""
     try:
         source = find(name)
         if source.folder is None:
@@ -273,7 +274,7 @@ def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], st
 
 
 def _missing_model(job: SuiteJob) -> str:
-    """Return why its model or a starting checkpoint cannot be loaded, judging by names and folders, or ""."""
+    """Return why a model or starting checkpoint cannot be loaded, judging by name and folder only, or ""."""
     left = [network for network in job.networks if not network.is_done]
     try:
         made = {str(network.out) for network in job.networks}
@@ -305,7 +306,7 @@ def _model(job: SuiteJob) -> str:
 
 
 def _cells_there(job: SuiteJob) -> tuple[set[tuple[str, str]], int]:
-    """Return (explainer, metric) of the existing cells, and their numbers of images."""
+    """Return (explainer, metric) of the existing cells, and their number of images."""
     try:
         summary, cells = read_summary(job.folder)
     except UserError:

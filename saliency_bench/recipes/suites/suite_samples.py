@@ -1,4 +1,4 @@
-"""Samples of a finished run, loaded, predicted and explained again like in the run."""
+"""Samples of a finished run, loaded, predicted and explained again with the run's settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ from saliency_bench.utils.overlays import eight_bit, overlay
 
 @dataclass(frozen=True)
 class SuiteSample:
-    """A sample of a run with its data before explanation.
+    """A sample of a run, ready to be explained.
 
     Attributes:
-        context: the run.
-        predicted: the sample with the classifiers' predictions.
-        target: target of its maps.
+        context: The run.
+        predicted: The sample with the classifiers' predictions.
+        target: Target of the maps.
     """
 
     context: RunContext
@@ -59,7 +59,7 @@ class SuiteSample:
 
     @property
     def batch(self) -> Batch:
-        """Return the sample alone, prepared."""
+        """Return the prepared sample as a batch of one."""
         return self.predicted.batch
 
     @property
@@ -75,7 +75,7 @@ class SuiteSample:
 
     @cached_property
     def partner(self) -> PartnerSamples | None:
-        """Return the first sample that this one is paired with by a metric of the run; None without one."""
+        """Return the first sample that a metric of the run pairs with this sample, or None."""
         (position,) = self.predicted.positions
         plans = self.context.plans.values()
         places = next((plan.partners[position] for plan in plans if position in plan.partners), ())
@@ -103,21 +103,21 @@ class SuiteSample:
         return Image.fromarray(eight_bit(self.images[0]))
 
     def provider(self, explainer: Explainer, seeds: Sequence[int] = ()) -> MapProvider:
-        """Return the provider of a run's maps, with the seeds of another sample if given."""
+        """Return the provider of the run's maps. `seeds` replace the sample's seeds."""
         seeds = seeds or [self.context.seed_for(self.name, "explain")]
         return MapProvider(explainer.seeded(self.context.spec.seed), self.context.classifier, seeds)
 
     def scored(self, explainer: Explainer, name: str) -> tuple[float | None, str]:
-        """Return (its score by a metric that needs no map, or None; the reason if there is none)."""
+        """Return (score by a metric that needs no map, or None; reason if there is no score)."""
         batch = self.inputs(explainer).score(registered_metric(name))
         return batch.values[0], batch.reasons[0] or ""
 
     def inputs(self, explainer: Explainer, maps: Maps | None = None) -> MetricInputs:
-        """Return the inputs of metrics, like in a run."""
+        """Return the inputs of metrics, computed as in a run."""
         return inputs_of(self.context, self.predicted, explainer, self.target, Explained(maps))
 
     def marked(self, values: np.ndarray, image: Images | None = None) -> Image.Image:
-        """Return a map over the picture, with the border of the mask in white."""
+        """Overlay a map on the image and draw the border of the mask in white."""
         pixels = np.asarray(overlay(eight_bit((self.images if image is None else image)[0]), values)).copy()
         inside = self.batch.masks[0].numpy()
         padded = np.pad(inside, 1)
@@ -129,27 +129,27 @@ class SuiteSample:
 def loaded(
     folder: Path, manifest: Manifest, metrics: Sequence[str], explainers: Sequence[str] | None, device: str | None
 ) -> RunContext:
-    """Return the run with these metrics and explainers.
+    """Load a run with these metrics and explainers.
 
     Raises:
-        UserError: The run has changed.
+        UserError: The run cannot be loaded, or its inputs have changed.
     """
     spec = manifest.spec
     for setting in ("dataset", "model", "other_model"):
         if not isinstance(getattr(spec, setting), str | None):
             raise UserError(
                 f"the {setting.replace('_', ' ')} of {folder} is a Python object, which is not stored in a file; use a "
-                f"run of names and folders"
+                f"run that was defined by names and folders"
             )
-    # Functions in files are only loaded by names given now, never from somebody else's run.json.
+    # For security, functions in files are loaded only if named in this call, never because run.json names them.
     objects: dict[PythonObject, object] = {}
     named = [entry for entry in spec.explainers if isinstance(entry, str)]
     chosen = entries_of("explainers", explainers, as_explainer, objects) if explainers else named
     if not chosen:
-        raise UserError(f"{folder} has no explainer that can be loaded by its name; give --explainers")
+        raise UserError(f"{folder} has no explainer that can be loaded by name; specify --explainers")
     changes = {"metrics": tuple(metrics), "explainers": tuple(chosen), "maps": (), "keep_maps": False,
                "out": str(folder)}  # fmt: skip
     context = load(spec.model_copy(update=changes), objects, device)
     if differing := differing_settings(context.identity, manifest.identity):
-        raise UserError(f"the {differing[0]} is no longer that of {folder}; make the run again with another --out")
+        raise UserError(f"the {differing[0]} has changed since {folder} was written; repeat the run with another --out")
     return context

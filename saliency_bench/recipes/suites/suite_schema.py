@@ -1,9 +1,10 @@
-"""Schema of a suite's YAML file: datasets, models, runs, and the tables made from them.
+"""Schema of a suite's YAML file, which lists datasets, models, runs and tables.
 
     datasets  x  models  x  a run's explainers and metrics  ->  one run folder per (dataset, model, settings)
-    tables    rows and columns of such scores, with the figures that the paper prints
+    tables    rows and columns of these scores, with the paper's figures
 
-Nothing here imports torch or pandas. `python -m saliency_bench suite --schema` prints the JSON schema for editors.
+This module imports neither torch nor pandas. `python -m saliency_bench suite --schema` prints the JSON schema for
+editors.
 """
 
 import re
@@ -25,15 +26,15 @@ Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
 Scalar = str | int | float | bool
 PictureAxis = Literal["dataset", "model", "explainer", "image", "view"]
-CROWD = "crowd"  # as the second metric of a correlation
-# Settings of a run that the suite itself fills in and that `settings` must not contain.
+CROWD = "crowd"  # value of `against` for a correlation with people's answers
+# Settings of a run that the suite fills in. They are not allowed in `settings`.
 RESERVED = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
-# Settings that extend a run or do not change its scores: runs that differ only in these share a folder.
+# Settings that extend a run or do not change scores. Runs that differ only in these settings share a folder.
 FREE = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device", "keep_maps", "strict")
 
 
 class Strict(BaseModel):
-    """A frozen model that refuses unknown keys, NaN and infinity."""
+    """A frozen model that rejects unknown keys, NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -43,10 +44,10 @@ class DatasetEntry(Strict):
 
     Attributes:
         name: Value of `--dataset`.
-        folder: Folder below --data, by default the name. If given, the dataset is searched only there, which is
-            necessary for a dataset that is built in several ways.
+        folder: Folder below --data, by default the name. If set, the dataset is loaded only from this folder. This is
+            necessary for a dataset that can be built with different options.
         build: The command that builds the dataset, without --out.
-        settings: Settings of all runs on it, such as label_map.
+        settings: Settings for all runs on the dataset, such as label_map.
     """
 
     name: str
@@ -56,7 +57,7 @@ class DatasetEntry(Strict):
 
 
 class TrainingSpec(Strict):
-    """Options of `saliency-bench train`, by default the recipe of P0."""
+    """Options of `saliency-bench train`. The defaults are the recipe of P0."""
 
     epochs: Annotated[int, Field(ge=1)] = 30
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
@@ -73,8 +74,8 @@ class ModelEntry(Strict):
 
     Attributes:
         name: A Hub id, folder or torchvision:NAME.
-        family: The small network that replaces it under --smoke.
-        train: How it is trained on each dataset; without it, the model is used unchanged.
+        family: Type of the small network that replaces the model under --smoke.
+        train: Options for training the model on each dataset. Without them, the model is used unchanged.
     """
 
     name: str
@@ -83,19 +84,19 @@ class ModelEntry(Strict):
 
 
 class OtherEntry(Strict):
-    """The second classifier of false-positive metrics: the same kind of model, trained for another column."""
+    """The second classifier of false-positive metrics: the run's model, trained to predict another column."""
 
     label: str
 
 
 class RunEntry(Strict):
-    """Every dataset with every model, explained and scored in the same way.
+    """Runs of all listed datasets with all listed models, with the same explainers, metrics and settings.
 
     Attributes:
         datasets: Names of datasets.
         models: Names of models.
-        explainers: Explainers in command-line syntax, `rise:masks=8000`.
-        metrics: Metrics in addition to the metrics of the tables that read this run.
+        explainers: Explainers in command-line syntax, such as `rise:masks=8000`.
+        metrics: Metrics in addition to the metrics of the tables that use this run.
         other: The second classifier, for metrics that need one.
         settings: Further settings of `saliency-bench run`.
     """
@@ -109,27 +110,29 @@ class RunEntry(Strict):
 
 
 class Value(Strict):
-    """A quantity that a table shows: the score of a metric, an accuracy, an area measured with people, or a count.
+    """A quantity in a table: the score of a metric, an accuracy, an area measured with people, or a count.
 
     Attributes:
-        metric: The metric whose mean score is shown.
-        part: Part of the metric instead of its score; with *, as in `0.05 training *`, the mean of all matching parts.
-        against: A second metric, or `crowd`: the correlation of both over the axes in `over` is shown.
-        correlation: Kind of correlation.
-        clever_hans: Show the share of the samples that `analyse --what clever-hans` finds instead of the correlation,
-            with the localisation metric in `metric` and the faithfulness metric in `against`.
-        accuracy: Accuracy of the classifier instead of a metric.
-        crowd: Area under the accuracy of people instead of a metric, from the answers that --answers gives.
-        exposure: Accuracy of people at this exposure, instead of the area.
-        judgements: The area for this number of judgements per image, drawn from all judgements.
-        count: Number of images or people whose mean exposure of right answers lies in `bin`, instead of the area.
-        bin: Two exposures, as in "0.1 0.2".
-        size: Number of classes, images or masks in the dataset, or of images of its rarest or commonest class, over all
-            splits; a table that has only sizes and texts needs no run.
-        text: {dataset: words from the paper}.
-        transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
-        run: The run of the table that holds the value, if not all runs do.
-        scale: Factor that turns the value into the paper's unit.
+        metric: Show the mean score of this metric.
+        part: Show this part of the metric instead of the score. With *, as in `0.05 training *`, show the mean of all
+            matching parts.
+        against: Show the correlation of `metric` with this second metric, or with `crowd`, over the axes in `over`.
+        correlation: Type of correlation coefficient.
+        clever_hans: Show the share of samples that `analyse --what clever-hans` selects instead of the correlation.
+            `metric` is then the localisation metric and `against` the faithfulness metric.
+        accuracy: Show the accuracy of the classifier instead of a metric.
+        crowd: Show the area under people's accuracy instead of a metric, from the answers in --answers.
+        exposure: Show people's accuracy at this exposure instead of the area.
+        judgements: Compute the area from this number of judgements per image, drawn from all judgements.
+        count: Show the number of images or people whose mean exposure of correct answers lies in `bin`, instead of the
+            area.
+        bin: Two exposures, such as "0.1 0.2".
+        size: Show the number of classes, images or masks in the dataset, or the number of images of its rarest or
+            commonest class, over all splits. A table with only sizes and texts needs no run.
+        text: {dataset: text from the paper}.
+        transform: Transform of saliency_consistency that is applied to the images before the accuracy is measured.
+        run: The table's run that provides the value, if not all runs do.
+        scale: Factor that converts the value into the paper's unit.
     """
 
     metric: str = ""
@@ -154,7 +157,7 @@ class Value(Strict):
         kinds = self.metric, self.accuracy, self.crowd, self.size, self.text
         if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
             raise ValueError(
-                "a value needs one of metric (with against, for a correlation), accuracy, crowd, size and text"
+                "a value needs exactly one of metric (with against, for a correlation), accuracy, crowd, size and text"
             )
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
             raise ValueError("exposure, judgements and count require crowd")
@@ -181,19 +184,19 @@ class Value(Strict):
 
 
 class Note(Strict):
-    """A remark on the paper's figures whose names on the axes are all in `where`."""
+    """A remark on some of the paper's figures, selected by their names on the axes in `where`."""
 
     note: str
     where: dict[Axis, tuple[str, ...]] = {}
 
 
 class Decision(Strict):
-    """Statement or open point of the paper, and the choice made here.
+    """A statement or gap in the paper, and the suite's choice.
 
     Attributes:
-        about: Names of datasets, models, explainers or metrics; none for the whole suite.
-        paper: What the paper says.
-        run: What the suite runs.
+        about: Names of datasets, models, explainers or metrics. If empty, the decision is about the whole suite.
+        paper: The paper's statement.
+        run: The suite's choice.
     """
 
     about: tuple[str, ...] = ()
@@ -205,19 +208,19 @@ class TableSpec(Strict):
     """A table of a paper.
 
     Attributes:
-        title: Its title.
-        runs: Names of the runs whose scores it shows.
-        rows: Axes of the rows; the first one changes slowest.
+        title: Title of the table.
+        runs: Names of the runs whose scores the table shows.
+        rows: Axes of the rows. The first axis changes slowest.
         columns: Axes of the columns.
-        over: Axes over which each number is a mean (or correlation), with equal weights.
+        over: Axes over which numbers are averaged (or correlated), with equal weights.
         values: {name in the table: quantity}.
         variants: {name in the table: {placeholder: value}}. `{k}` in a metric, part or transform of a value, as in
             `saliency_correctness:k={k}`, is replaced by the value of each variant.
-        show: {axis: names in the paper's order}. Further names of the runs, such as baselines, follow.
-        figures: The paper's figures for the names in `show`: a list per row, null if nothing legible is printed.
+        show: {axis: names in the paper's order}. Other names of the runs, such as baselines, come after them.
+        figures: The paper's figures for the names in `show`: a list per row, with null for missing figures.
         notes: Remarks on the figures.
-        t_test: An explainer with which each other explainer is compared by a paired t-test, like in the paper.
-        plot: Kind of plot, or "" for none.
+        t_test: Explainer that is compared with each other explainer by a paired t-test, as in the paper.
+        plot: Type of plot, or "" for none.
     """
 
     title: str
@@ -236,21 +239,21 @@ class TableSpec(Strict):
 
     @model_validator(mode="after")
     def _check_axes(self) -> Self:
-        """Check that each axis is used once, and that axes with several names are used."""
+        """Check that each axis is used at most once, and that axes with several names are used."""
         axes = self.axes
         if len(set(axes)) < len(axes):
             raise ValueError(f"an axis may be used only once, in {self.places}")
         if "value" in self.over:
-            raise ValueError("over cannot hold the axis value")
+            raise ValueError("over cannot contain the axis value")
         if len(self.values) > 1 and "value" not in axes:
-            raise ValueError("with several values, rows or columns need the axis value")
+            raise ValueError("with several values, rows or columns must contain the axis value")
         if bool(self.variants) != ("variant" in axes):
-            raise ValueError("variants and the axis variant must be used together: give both or neither")
+            raise ValueError("variants and the axis variant must be used together: set both or neither")
         return self
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Return the axes of the table's numbers."""
+        """Return all axes of the table."""
         return self.rows + self.columns + self.over
 
     @property
@@ -259,35 +262,36 @@ class TableSpec(Strict):
         return any(value.has_explainer for value in self.values.values())
 
     def needs(self, **names: str) -> bool:
-        """Return whether the runs with these names are needed; a table needs all of its runs."""
+        """Return whether the runs with these names are needed. A table needs all of its runs."""
         return True
 
     @property
     def needs_runs(self) -> bool:
-        """Return whether the table shows anything but the sizes of datasets."""
+        """Return whether the table shows anything other than sizes of datasets and texts."""
         return not all(value.size or value.text for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
-        """Return whether the paper's table has this name on an axis; other names are added by the suite."""
+        """Return whether this name on an axis is in the paper's table. Other names are added by the suite."""
         return all(axis != shown_axis or name in names for shown_axis, names in self.show.items())
 
 
 class ViewSpec(Strict):
-    """Content of a picture's cell for an image.
+    """Content of a cell of a picture, for one image.
 
     Attributes:
-        kind: The picture; the picture inside its mask; the map; the `top` share of the pixels by the map; the `rest`
-            without it; the salient `region`, above half of the map's range; the image with the region of its partner
-            `pasted` in, with the pairs of saliency_correctness and saliency_confidence; or the `inverse`, with the
-            rest.
-        reference: Replacement of all other pixels, for top, rest and region.
-        share: Share of the pixels of `top` and `rest`.
-        target: Target of the map instead of the run's target; a contrast is the most likely class against the runner-up
-            of its group, a false positive the most likely class that the image lacks.
-        other: Whether the run's other model is explained, for its own label.
-        without: Whether to show the picture without the object, the column image_without_object.
-        partner: Whether to show the pasted image instead, explained for its own class.
-        scores: Whether to show the picture's values below; by default only below maps for the run's target.
+        kind: `picture`: the image. `mask`: the image inside its mask. `map`: the map. `top`: the share of the pixels
+            with the highest map values. `rest`: the image without these pixels. `region`: the salient region, above
+            half of the map's range. `pasted`: the image with the region of its partner pasted in, for the pairs of
+            saliency_correctness and saliency_confidence. `inverse`: the image with the rest of its partner pasted in.
+        reference: Replacement for all other pixels in `top`, `rest` and `region`.
+        share: Share of the pixels for `top` and `rest`.
+        target: Target of the map, if different from the run's target. `contrast` is the most likely class minus the
+            runner-up of its group. `false positive` is the most likely class that is not in the image.
+        other: Whether to explain the run's other model, for the label that it predicts.
+        without: Whether to show the image without the object (column image_without_object).
+        partner: Whether to show the partner image instead, explained for its class.
+        scores: Whether to show the picture's values below the cell. By default, they are shown only below maps for the
+            run's target.
     """
 
     kind: Literal["picture", "mask", "map", "top", "rest", "region", "pasted", "inverse"] = "map"
@@ -303,7 +307,7 @@ class ViewSpec(Strict):
 
     @property
     def has_scores(self) -> bool:
-        """Return whether the picture's values are shown below it."""
+        """Return whether the picture's values are shown below the view."""
         return self.kind == "map" and not self.target and not self.partner if self.scores is None else self.scores
 
 
@@ -311,14 +315,15 @@ class Images(Strict):
     """The images of a picture, by id, by file or by rule.
 
     Attributes:
-        ids: Their ids.
+        ids: Ids of the images.
         file: A file with an id per line, or a CSV file with the column image_id.
-        rule: The `first` of each run; the first `per class`; the `lowest` or `highest` by the mean score of its
-            explainers in its first value, where higher means better; or the most `disputed`, with the widest spread of
-            this score. `clever hans`: samples that `analyse --what clever-hans` finds for its first explainer, with a
-            localisation metric as the first value and a faithfulness metric as the second. `false positive`: images
-            whose most probable absent class has p > 0.5 and is the class of a sample that `clever hans` finds.
-        count: Number of images; with `per class`, per class.
+        rule: `first`: the first images of each run. `per class`: the first images of each class. `lowest`, `highest`:
+            the images with the lowest or highest score in the picture's first value, averaged over its explainers and
+            oriented so that higher is better. `disputed`: the images with the widest spread of this score. `clever
+            hans`: samples that `analyse --what clever-hans` selects for the picture's first explainer. The first value
+            must then be a localisation metric and the second a faithfulness metric. `false positive`: images whose
+            most probable absent class has p > 0.5 and is the class of a sample that `clever hans` selects.
+        count: Number of images, or number per class for `per class`.
     """
 
     ids: tuple[str, ...] = ()
@@ -328,17 +333,17 @@ class Images(Strict):
 
 
 class PictureSpec(Strict):
-    """A picture of a paper: images of runs, in rows and columns.
+    """A picture of a paper: images of runs in rows and columns.
 
     Attributes:
-        title: Its title.
-        runs: Names of the runs whose images it shows.
-        rows: Axes of the rows; the first one changes slowest.
+        title: Title of the picture.
+        runs: Names of the runs whose images the picture shows.
+        rows: Axes of the rows. The first axis changes slowest.
         columns: Axes of the columns.
-        views: {name of a view: its content}.
-        values: {name below a map: score of the sample}.
+        views: {name of a view: content of the view}.
+        values: {label below a map: score of the sample}.
         images: The images to show.
-        show: {axis: names}: show only these datasets, models and explainers, in this order.
+        show: {axis: names}. Only these datasets, models and explainers are shown, in this order.
     """
 
     title: str
@@ -349,46 +354,46 @@ class PictureSpec(Strict):
     values: dict[str, Value] = {}
     images: Images = Images()
     show: dict[PictureAxis, tuple[str, ...]] = {}
-    variants: ClassVar[dict[str, dict[str, Scalar]]] = {}  # only tables have some
+    variants: ClassVar[dict[str, dict[str, Scalar]]] = {}  # only tables have variants
     has_explainer: ClassVar[bool] = True
     needs_runs: ClassVar[bool] = True
     places: ClassVar[str] = "rows or columns"
 
     @model_validator(mode="after")
     def _check_axes(self) -> Self:
-        """Check that each axis is used once and that values are scores of samples."""
+        """Check that each axis is used at most once and that values are scores of samples."""
         axes = self.axes
         if len(set(axes)) < len(axes):
             raise ValueError(f"an axis may be used only once, in {self.places}")
         if any(not value.metric or value.part or value.against for value in self.values.values()):
             raise ValueError("a value of a picture must be the score of a metric, without part or against")
         if len(self.views) > 1 and "view" not in axes:
-            raise ValueError("with several views, rows or columns need the axis view")
+            raise ValueError("with several views, rows or columns must contain the axis view")
         return self
 
     @property
     def axes(self) -> tuple[PictureAxis, ...]:
-        """Return the axes of the picture's cells."""
+        """Return all axes of the picture."""
         return self.rows + self.columns
 
     def needs(self, **names: str) -> bool:
-        """Return whether the picture shows the cells of a run with these names, {axis: name}."""
+        """Return whether the picture shows cells of the run with these names, {axis: name}."""
         return all(name in self.show.get(axis, (name,)) for axis, name in names.items())  # type: ignore[call-overload]
 
 
 class Smoke(Strict):
-    """Replacements of datasets and models under --smoke: drawn pictures, small networks, few steps.
+    """Replacements for datasets and models under --smoke: synthetic images, small networks, few steps.
 
-    A network is first trained on drawings that all datasets share, like a pretrained network, and then on each dataset.
+    A network is pretrained on synthetic images that all datasets share, and then trained on each dataset.
 
     Attributes:
         size: Side of the images in pixels.
-        drawings: Number of drawings for the first training, with the same classes as the datasets.
-        passes: Epochs of the first training.
-        count: Images of a dataset.
-        limit: Samples of a run.
-        epochs: Epochs of the training on a dataset.
-        options: {explainer or metric: {option: value}}; these options replace the options of runs and tables.
+        drawings: Number of synthetic images for pretraining. They have the same classes as the datasets.
+        passes: Epochs of pretraining.
+        count: Number of images in a dataset.
+        limit: Number of samples in a run.
+        epochs: Epochs of training on a dataset.
+        options: {explainer or metric: {option: value}}. They replace the options in runs and tables.
     """
 
     size: Annotated[int, Field(ge=32)] = 32
@@ -401,12 +406,12 @@ class Smoke(Strict):
 
     @property
     def recipe(self) -> TrainingSpec:
-        """Return how the small networks are trained on a dataset."""
+        """Return the options for training the small networks on a dataset."""
         return TrainingSpec(epochs=self.epochs, learning_rate=1e-4, batch_size=8, size=self.size)
 
     def pretraining(self, name: str) -> TrainingSpec:
-        """Return how the small network of a model of this name is first trained; each model has its own weights."""
-        from saliency_bench.utils.seeds import seed_of  # imports numpy, which is not needed to list suites
+        """Return the options for pretraining the small network of this model. Each model gets a different seed."""
+        from saliency_bench.utils.seeds import seed_of  # imports numpy, which listing suites does not need
 
         seed = seed_of("smoke", name) % 1000
         return TrainingSpec(epochs=self.passes, learning_rate=0.003, batch_size=16, size=self.size, seed=seed)
@@ -416,15 +421,15 @@ class Suite(Strict):
     """The suite of a paper.
 
     Attributes:
-        paper: Its title and address.
-        datasets: {name in the suite: dataset}; the other mappings have the same form.
-        models: Models.
-        runs: Runs.
-        tables: Tables.
-        pictures: Pictures.
-        names: {name of a dataset, model or explainer: its name in the paper}.
-        decisions: Open points of the paper, and the choices made.
-        smoke: Replacements of datasets and models under --smoke.
+        paper: Title and address of the paper.
+        datasets: {name in the suite: dataset}.
+        models: {name in the suite: model}.
+        runs: {name in the suite: run}.
+        tables: {name in the suite: table}.
+        pictures: {name in the suite: picture}.
+        names: {name of a dataset, model or explainer: name in the paper}.
+        decisions: Gaps in the paper and the suite's choices.
+        smoke: Replacements for datasets and models under --smoke.
     """
 
     paper: str
@@ -439,14 +444,14 @@ class Suite(Strict):
 
     @model_validator(mode="after")
     def _check_references(self) -> Self:
-        """Check that every name refers to an entry, and that tables have one place for each number."""
+        """Check that every name refers to an entry, and that tables have one position for each number."""
         for name, run in self.runs.items():
             _check_names(f"runs.{name}.datasets", run.datasets, self.datasets)
             _check_names(f"runs.{name}.models", run.models, self.models)
             for settings in (run.settings, *(self.datasets[dataset].settings for dataset in run.datasets)):
                 check_names(settings)
                 if reserved := set(settings) & set(RESERVED):
-                    raise ValueError(f"runs.{name}.settings: {min(reserved)} is not a setting here; it has its own key")
+                    raise ValueError(f"runs.{name}.settings: {min(reserved)} cannot be set here; it has a separate key")
         for name, table in self.tables.items():
             _check_names(f"tables.{name}.runs", table.runs, self.runs)
             self._check_places(f"tables.{name}", table)
@@ -465,13 +470,15 @@ class Suite(Strict):
         return {**self.tables, **self.pictures}
 
     def _check_places(self, where: str, item: TableSpec | PictureSpec) -> None:
-        """Check that each number or cell has one place, and that its runs have something to compute."""
+        """Check that each number or cell has exactly one position, and that the runs compute something."""
         runs = [self.runs[run] for run in item.runs]
         of_runs = ("model", "explainer") if item.has_explainer else ("model",)
         for axis in ("dataset", *of_runs) if item.needs_runs else ("dataset",):
             names = {text for run in runs for text in getattr(run, f"{axis}s") if item.needs(**{axis: text})}
             if len(names) > 1 and axis not in item.axes:
-                raise ValueError(f"{where}: its runs have {len(names)} names of {axis}; give {item.places} that axis")
+                raise ValueError(
+                    f"{where}: the runs have {len(names)} different values of {axis}; add that axis to {item.places}"
+                )
         if item.needs_runs and not any(value.metric for value in item.values.values()):
             for run in item.runs:
                 if not self.runs[run].metrics:
@@ -479,34 +486,34 @@ class Suite(Strict):
 
 
 def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> None:
-    """Raise UserError for a name that the suite does not define. `where` is its place in the file."""
+    """Raise UserError if the suite does not define a name. `where` is the name's position in the file."""
     for name in names:
         if name not in (available := list(defined)):
             raise UserError(f"{where}: {unknown('name', name, available)}")
 
 
 def suite_files() -> dict[str, Path]:
-    """Return {suite: its file} of the suites that come with the package and its plugins."""
+    """Return {suite: path of the YAML file} for the suites of the package and its plugins."""
     files: dict[str, Path] = {}
     for path in (path for folder in registry.folders("suites") for path in sorted(folder.glob("*.yaml"))):
-        if (first := files.setdefault(path.stem, path)) != path:  # of another package
+        if (first := files.setdefault(path.stem, path)) != path:  # from another package
             complain(f"suite {path} cannot be used: {first} has the same name; rename one of them")
     return files
 
 
 def list_suites() -> list[str]:
-    """Return the names of all suites in the package: the papers and their tables."""
+    """Return the names of all installed suites: the papers and their tables."""
     names: list[str] = []
     for suite, path in suite_files().items():
         try:
             names += [suite, *read_suite(path).items]
-        except UserError as error:  # of another package
+        except UserError as error:  # from another package
             complain(f"suite {suite} cannot be used: {error}")
     return names
 
 
 def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
-    """Find a suite by the name of a suite, table or picture, or by FILE.yaml or FILE.yaml:TABLE.
+    """Load a suite by the name of a suite, table or picture, or by FILE.yaml or FILE.yaml:TABLE.
 
     Returns:
         The file, the suite and the names of the selected tables and pictures.
@@ -530,7 +537,7 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read a suite's file. Raise UserError that names the file and its first error."""
+    """Read a suite's file. Raise UserError with the path and the first error if the file is invalid."""
     try:
         content = parse_yaml(read_bytes(path).decode("utf-8"))
     except OSError as error:
@@ -551,14 +558,14 @@ MESSAGES = {  # replacements of pydantic's messages
     "model_type": "must be a mapping, as in {key: value}",
     "dict_type": "must be a mapping, as in {key: value}",
     "tuple_type": "must be a list, as in [one, two]",
-    "string_type": "must be text; put it into quotes",
+    "string_type": "must be text; put the value into quotes",
 }
 
 
 def _first_error(error: ValidationError) -> str:
-    """Describe the first error; for an unknown key, suggest the key that was probably meant."""
+    """Describe the first error. For an unknown key, suggest the most similar valid key."""
     errors = error.errors(include_url=False)
-    # An unknown key is often the reason why another key is missing, so it comes first.
+    # Report unknown keys first, because a misspelt key often causes a missing key.
     first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
     *parents, key = [str(step) for step in first["loc"]] or [""]
     if first["type"] == "extra_forbidden":
@@ -569,19 +576,19 @@ def _first_error(error: ValidationError) -> str:
 
 
 def _keys_at(steps: Iterable[str]) -> list[str]:
-    """Return the keys that the mapping at a path of the file may have, such as ["tables", "main"]."""
+    """Return the valid keys of the mapping at a path in the file, such as ["tables", "main"]."""
     model: type[BaseModel] = Suite
     for step in steps:
         if step in model.model_fields:
             annotation = model.model_fields[step].annotation
-            # dict[str, Table], tuple[Note, ...] and Training | None hold the model as an argument.
+            # dict[str, Table], tuple[Note, ...] and Training | None contain the model as a type argument.
             kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
             model = next((kind for kind in kinds if issubclass(kind, BaseModel)), model)
     return list(model.model_fields)
 
 
 def fill(text: str, variant: dict[str, Scalar]) -> str:
-    """Replace `{name}` in a text by the variant's value. Raise UserError for a name that the variant does not have."""
+    """Replace `{name}` in a text by the variant's value. Raise UserError if the variant does not define the name."""
 
     def value(match: re.Match) -> str:
         if match[1] not in variant:
@@ -593,10 +600,10 @@ def fill(text: str, variant: dict[str, Scalar]) -> str:
 
 
 def matching_parts(part: str, names: Iterable[str]) -> list[str]:
-    """Return the names of the parts that match a value's `part`: "0.05" or "0.05 training *"."""
+    """Return the names of the parts that match a value's `part`, such as "0.05" or "0.05 training *"."""
     return [name for name in names if fnmatchcase(name, part)]
 
 
 def identity_of(spec: RunSpec) -> dict[str, Any]:
-    """Return the settings that distinguish a run from its neighbours; see `FREE`."""
+    """Return the settings that determine a run's folder: all settings except those in `FREE`."""
     return {name: value for name, value in spec if name not in FREE}

@@ -1,7 +1,8 @@
-"""Complete list of all settings of a suite, with the paper's settings next to those used.
+"""List of all settings of a suite next to the paper's settings.
 
-The rows are derived from the suite: every dataset, model, explainer and metric with all its resolved options, including
-defaults. The paper's statements come from `decisions` of the YAML file; if there is none, the row says so.
+The rows are derived from the suite: every dataset, model, explainer and metric with all options, including defaults.
+The paper's statements are read from `decisions` in the YAML file. If there is none, the row reports that the paper
+does not mention the setting.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,12 +15,12 @@ from saliency_bench.recipes.suites.suite_jobs import metrics_of
 from saliency_bench.recipes.suites.suite_schema import Suite
 from saliency_bench.spec import RunSpec
 
-HEADER = ("what", "the paper", "what was run")
-SILENT = "says nothing"
+HEADER = ("item", "the paper", "this suite")
+SILENT = "not mentioned"
 
 
 def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
-    """Return the list for these tables of a suite."""
+    """Return the list of settings for these tables of a suite."""
     runs = {run for table in tables if suite.items[table].needs_runs for run in suite.items[table].runs}
     rows = [_row(suite, *entry) for entry in _entries(suite, runs)]
     rows += [("", entry.paper, entry.run) for entry in suite.decisions if not entry.about]
@@ -27,7 +28,7 @@ def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
 
 
 def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, str]:
-    """Return a row of the list; the texts of decisions about `name` follow the resolved options."""
+    """Return a row of the list: the resolved options of `name`, followed by the texts of decisions about it."""
     entries = [entry for entry in suite.decisions if name in entry.about]
     paper = " ".join(entry.paper for entry in entries) or SILENT
     texts = (resolved, *(entry.run for entry in entries), note)
@@ -35,7 +36,7 @@ def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, s
 
 
 def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, resolved settings, note) of everything that these runs use."""
+    """Yield (name, resolved settings, note) of each dataset, model, explainer and metric of these runs."""
     chosen = [suite.runs[run] for run in suite.runs if run in runs]
     for dataset in dict.fromkeys(name for run in chosen for name in run.datasets):
         entry = suite.datasets[dataset]
@@ -60,7 +61,7 @@ def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:
-    """Return {name: {option: its values}} of explainers or metrics."""
+    """Return {name: {option: list of values}} of explainers or metrics."""
     by_name: dict[str, dict[str, list]] = {}
     for item in items:
         values = by_name.setdefault(item.name, {})
@@ -70,7 +71,7 @@ def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:
 
 
 def _pairs(settings: dict[str, Any]) -> str:
-    """Return settings as text, with several values of a setting joined by "or"."""
+    """Format settings as text. Several values of a setting are joined by "or"."""
     return ", ".join(
         f"{name}={' or '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in settings.items()

@@ -1,4 +1,4 @@
-"""A suite's tables as data frames and files: Markdown and LaTeX for people, CSV and JSON with a line per number."""
+"""A suite's tables as data frames and as files: Markdown and LaTeX for reading, CSV and JSON with a row per number."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from saliency_bench.utils.files import write_json, write_text
 BEST, FEW = "*", "†"
 BOLD = "Bold: among the best of its run by this metric, and better than every baseline of the run, by the paired test"
 SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "text", "cell")
-QUANTITY = "quantity"  # the axis `value` as a column, next to the number itself
+QUANTITY = "quantity"  # column for the axis `value`, because the column `value` contains the number
 JOIN = ", "
-SMOKE = "Smoke size: drawn pictures and small networks, not the data and networks of the paper. No number is a result."
+SMOKE = "Smoke size: synthetic images and small networks, not the paper's data and networks. No number is a result."
 
 Key = tuple[str, ...]
 
@@ -34,13 +34,13 @@ class SuiteTable(PaperTables):
     """A table of a suite with its numbers.
 
     Attributes:
-        name: Its name in the suite.
-        table: Its specification in the suite.
-        names: {our name: the paper's name}.
-        numbers: A row per number: its axes, `SHOWN`, the paper's figure, the difference, notes and runs.
-        compare: Whether to print it with the paper's figures.
-        about: Remarks on the runs behind it.
-        smoke: Whether its numbers come from drawn pictures and small networks.
+        name: Name in the suite.
+        table: Specification in the suite.
+        names: {name in the suite: name in the paper}.
+        numbers: A row per number with its axes, `SHOWN`, the paper's figure, the difference, notes and runs.
+        compare: Whether to print the paper's figures as well.
+        about: Remarks on the runs that the numbers come from.
+        smoke: Whether the numbers come from synthetic images and small networks.
     """
 
     name: str
@@ -53,17 +53,17 @@ class SuiteTable(PaperTables):
 
     @property
     def row_axes(self) -> list[str]:
-        """Columns of `numbers` that name the row."""
+        """Columns of `numbers` that identify the row."""
         return columns_of(self.table.rows)
 
     @property
     def column_axes(self) -> list[str]:
-        """Columns of `numbers` that name the column."""
+        """Columns of `numbers` that identify the column."""
         return columns_of(self.table.columns)
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The numbers for JSON, with None if missing."""
+        """The numbers for JSON, with None for missing values."""
         return self.numbers.astype(object).where(self.numbers.notna(), None).to_dict("records")
 
     @property
@@ -90,7 +90,7 @@ class SuiteTable(PaperTables):
         return bool(self.numbers["value"].notna().any())
 
     def called(self, key: Key) -> list[str]:
-        """Return the paper's names."""
+        """Return the paper's names for a row or column."""
         return [self.names.get(name, name) for name in key]
 
     def is_count(self, record: Mapping[str, Any]) -> bool:
@@ -99,7 +99,7 @@ class SuiteTable(PaperTables):
 
     @property
     def printed(self) -> Printed:
-        """The printed table: each number with its interval, the paper's figure and the difference."""
+        """The table for printing: each number with its interval, the paper's figure and the difference."""
         cells = self.cells
         lines: list[tuple[Value, ...]] = [
             (*self.called(row), *(text_of(self, cells.get((row, column))) for column in self.columns))
@@ -109,7 +109,7 @@ class SuiteTable(PaperTables):
         return Printed(header, lines, self.name)
 
     def paper_table(self) -> PaperTable:
-        """Return the table of `to_latex` and `to_markdown`."""
+        """Return the table that `to_latex` and `to_markdown` format."""
         cells = self.cells
         lines = [
             Line(tuple(self.called(row)), [_entry(self, cells.get((row, column))) for column in self.columns])
@@ -120,7 +120,7 @@ class SuiteTable(PaperTables):
 
     @property
     def notes(self) -> list[str]:
-        """Notes needed to read the table."""
+        """Notes that explain the table."""
         counts = self.numbers.loc[self.numbers["missing"] != "", "missing"].value_counts(sort=False)
         notes = [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
         if self.numbers["best"].any():
@@ -129,7 +129,7 @@ class SuiteTable(PaperTables):
                 "paired test."
             )
         if any(map(rests_on_few, self.records)):
-            notes.append(f"{FEW}: fewer than {INTERVAL_FROM} images of a run, so no interval.")
+            notes.append(f"{FEW}: a run has fewer than {INTERVAL_FROM} images, so there is no interval.")
         return [*self.remarks, *notes]
 
     @property
@@ -139,10 +139,10 @@ class SuiteTable(PaperTables):
         notes = [f"The paper: {note.note}" for note in self.table.notes
                  if self.compare and _fits(compared, note.where).any()]  # fmt: skip
         if self.compare and not self.table.figures:
-            notes.append("This table has no figures to compare with.")
+            notes.append("The suite has no figures of the paper for this table.")
         least = self.numbers["least"].dropna()
         if len(least):
-            notes.append(f"Numbers are from {_range(least.min(), least.max())} images of each run.")
+            notes.append(f"Numbers are based on {_range(least.min(), least.max())} images per run.")
         return [SMOKE] * self.smoke + [*notes, *self.about]
 
     def markdown(self) -> str:
@@ -161,20 +161,20 @@ class SuiteTable(PaperTables):
 
 
 def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
-    """Return numbers as CSV; at smoke size a column `smoke` marks every row."""
+    """Return numbers as CSV. At smoke size, a column `smoke` marks every row."""
     frame = numbers.assign(smoke=True) if smoke else numbers
     rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
     return csv_text(list(frame.columns), rows)
 
 
 def make_table(name: str, results: Results, compare: bool = False, about: Sequence[str] = ()) -> SuiteTable:
-    """Return the table of this name with its numbers next to the paper's figures."""
+    """Return a table with its numbers and the paper's figures."""
     table = results.suite.tables[name]
     axes = columns_of([*table.rows, *table.columns])
     frame = results.numbers_of(name).rename(columns={"value": QUANTITY})
     for column in SHOWN:
         frame[column] = [getattr(number, column) for number in frame["number"]]
-    # NaN for missing numbers; Int64 is pandas' integer with missing values.
+    # Missing numbers become NaN. Int64 is pandas' integer type that allows missing values.
     frame = frame.astype({"value": float, "low": float, "high": float, "least": "Int64"})
     frame = frame.merge(figures_of(table, frame), how="left", on=axes)
     frame["difference"] = frame["value"] - frame["paper"]
@@ -186,11 +186,11 @@ def make_table(name: str, results: Results, compare: bool = False, about: Sequen
 
 
 def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's figures: the axes of a table and `paper`, a row per figure.
+    """Return the paper's figures, a row each, with the axes of the table and the column `paper`.
 
     Args:
-        table: The table; its `figures` are in the order of the names that it shows from the paper.
-        frame: The axes of its numbers, in order.
+        table: The table. Its `figures` are in the order of the names shown from the paper.
+        frame: The axes of the table's numbers, in order.
     """
     rows, columns = _show(table, frame)
     figures = [
@@ -203,7 +203,7 @@ def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_figures(suite: Suite, tables: Iterable[str]) -> None:
-    """Raise UserError if the shape of the paper's figures differs from the names that a table shows from the paper."""
+    """Raise UserError if the number of the paper's figures differs from the number of names shown from the paper."""
     for name in tables:
         if (table := suite.tables.get(name)) is None:
             continue  # a picture
@@ -217,7 +217,7 @@ def check_figures(suite: Suite, tables: Iterable[str]) -> None:
 
 
 def _show(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
-    """Return the rows and columns of the paper's table; other names are added by the suite."""
+    """Return the rows and columns of the paper's table, without names that the suite adds."""
     rows, columns = (
         [key for key in keys_of(frame, columns_of(axes)) if all(map(table.shows, axes, key))]
         for axes in (table.rows, table.columns)
@@ -226,17 +226,17 @@ def _show(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
 
 
 def columns_of(axes: Iterable[str]) -> list[str]:
-    """Return the columns of axes in a frame of numbers."""
+    """Return the column names of axes in a frame of numbers."""
     return [QUANTITY if axis == "value" else axis for axis in axes]
 
 
 def keys_of(frame: pd.DataFrame, columns: Sequence[str]) -> list[Key]:
-    """Return the distinct names in columns, in the order of the frame; [()] for no columns."""
+    """Return the distinct names in columns, in the order of the frame, or [()] without columns."""
     return list(dict.fromkeys(zip(*(frame[column] for column in columns), strict=True))) if columns else [()]
 
 
 def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
-    """Return for each number whether a note applies; axes that the table does not have do not match."""
+    """Return, for each number, whether a note applies. Axes that the table lacks do not match."""
     fits = pd.Series(True, index=frame.index)
     for axis, names in where.items():
         (column,) = columns_of([axis])
@@ -245,17 +245,17 @@ def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
 
 
 def _range(low: int, high: int) -> str:
-    """Return "5 to 10", or the number if both are equal."""
+    """Format a range such as "5 to 10", or one number if both ends are equal."""
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def rests_on_few(record: Mapping[str, Any]) -> bool:
-    """Return whether a number is from too few images of a run to have an interval."""
+    """Return whether a number is based on too few images of a run for an interval."""
     return record["value"] is not None and record["least"] is not None and record["least"] < INTERVAL_FROM
 
 
 def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
-    """Return a number as text: 0.312 [0.288, 0.337]*, with the paper's figure and the difference if compared."""
+    """Format a number as in 0.312 [0.288, 0.337]*, followed by the paper's figure and the difference if compared."""
     if record is None:
         return ""
     if record["text"]:
@@ -269,7 +269,7 @@ def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
 def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> TableEntry:
     if record is None:
         return TableEntry(text=" ")
-    few = f"fewer than {INTERVAL_FROM} images of a run, which have no interval"
+    few = f"a run has fewer than {INTERVAL_FROM} images, so there is no interval"
     notes = [record["missing"]] * bool(record["missing"]) + [few] * rests_on_few(record)
     ends = None if record["low"] is None else (record["low"], record["high"])
     return TableEntry(record["value"], ends, best=bool(record["best"]), notes=tuple(notes), text=record["text"],
@@ -277,18 +277,18 @@ def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> TableEntry:
 
 
 def number_of(table: SuiteTable, record: Mapping[str, Any], column: str = "value") -> str:
-    """Return the number in a column of a record as text: 0.312, or 4,318 for a count."""
+    """Format the number in a column of a record, such as 0.312, or 4,318 for a count."""
     value = record[column]
     return f"{value:,.0f}" if table.is_count(record) and value is not None else words.number(value)
 
 
 def interval_of(record: Mapping[str, Any]) -> str:
-    """Return [0.288, 0.337], or "" without an interval."""
+    """Format the interval as in [0.288, 0.337], or return "" without an interval."""
     return "" if record["low"] is None else f"[{words.number(record['low'])}, {words.number(record['high'])}]"
 
 
 def figure_of(table: SuiteTable, record: Mapping[str, Any]) -> str:
-    """Return "paper 0.300, +0.012", or "" if nothing is compared."""
+    """Return text such as "paper 0.300, +0.012", or "" if nothing is compared."""
     if not table.compare or record["paper"] is None:
         return ""
     text, difference = f"paper {number_of(table, record, 'paper')}", record["difference"]

@@ -1,8 +1,8 @@
-"""The paired t-test of a paper next to the package's own paired test, for tables whose paper reports significance.
+"""A paper's paired t-test and this package's paired test, for tables whose paper reports significance.
 
-The t-test is not adjusted for several comparisons, and treats images of one cluster as independent. The package's own
-test (`read/statistics/paired_test.py`) is adjusted and compares clusters. The number of stars depends on the test, so
-both are reported.
+The t-test is not adjusted for multiple comparisons and treats images of a cluster as independent. This package's test
+(`read/statistics/paired_test.py`) is adjusted and compares clusters. The number of significant differences depends on
+the test, so both are reported.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,15 @@ COLUMNS = ("dataset", "model", "quantity", "explainer", "other", "n", "differenc
 
 
 def t_tests(results: Results, name: str) -> pd.DataFrame:
-    """Return a row per run, metric and explainer that is compared with the table's `t_test`.
+    """Compare each explainer with the table's `t_test` explainer, and return a row per run, metric and explainer.
 
     Args:
         results: The runs of the suite.
         name: The table.
 
     Returns:
-        `COLUMNS`; p is NaN for too few samples, and `p_paired_test` is NaN if the run has no test.
+        A frame with the columns `COLUMNS`. p is NaN if there are too few samples, and `p_paired_test` is NaN if the run
+        has no test.
     """
     table, rows = results.suite.tables[name], []
     for job, run in results.finished(table.runs):
@@ -43,21 +44,21 @@ def t_tests(results: Results, name: str) -> pd.DataFrame:
 
 
 def _compare(run: RunData, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of a row, from `explainer` on, for each other explainer of a run with a score."""
+    """Yield the columns of a row, starting with `explainer`, for each other explainer of a run that has a score."""
     cells = {cell.explainer_text: cell for cell in run.cells if cell.metric_text == metric and not cell.aggregate}
     if reference not in cells:
         return
     for other in (text for text in others if text != reference and text in cells):
         both = np.array([run.values[cells[text].cell_id] for text in (reference, other)])
         first, second = both[:, np.isfinite(both).all(axis=0)]
-        # Equal scores have no variance to test, so scipy returns NaN with a warning.
+        # Differences without variance make scipy return NaN with a warning.
         p = float(ttest_rel(first, second).pvalue) if np.any(first != second) and len(first) > 1 else np.nan
         difference = float((first - second).mean()) if len(first) else np.nan
         yield reference, other, len(first), difference, p, _adjusted_p(run, cells[reference], cells[other])
 
 
 def _adjusted_p(run: RunData, first: CellResult, second: CellResult) -> float:
-    """Return the p of the run's own test of two cells, or NaN."""
+    """Return the p value of the run's paired test of two cells, or NaN."""
     for contrast in run.contrasts:
         if set(contrast.cells) == {first.cell_id, second.cell_id}:
             return np.nan if contrast.p is None else contrast.p
@@ -65,7 +66,7 @@ def _adjusted_p(run: RunData, first: CellResult, second: CellResult) -> float:
 
 
 def remarks(frame: pd.DataFrame) -> list[str]:
-    """Return remarks on how many differences either test finds."""
+    """Return remarks on how many differences are significant by each test."""
     if frame.empty:
         return []
     significant = [int((frame[column] < ALPHA).sum()) for column in ("p_t_test", "p_paired_test")]

@@ -1,4 +1,4 @@
-"""Accuracy of a classifier on images that are rotated, shifted or mirrored like in saliency_consistency."""
+"""Accuracy of a classifier on images that are rotated, shifted or mirrored as in saliency_consistency."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,16 +17,16 @@ from saliency_bench.utils.files import read_json, write_json
 
 
 def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
-    """Measure `accuracy` and `top5` of a run's samples under a transform, with intervals.
+    """Measure `accuracy` and `top5` on a run's samples under a transform, with intervals.
 
     Args:
-        context: The run from `compute.loading.load`; nothing in its folder is read or written.
-        transform: One of TRANSFORMS, applied to the images in the prepared frame and filled with black; "" for none,
-            which gives the accuracies of the run's summary.
+        context: The run, loaded by `compute.loading.load`. No files in its folder are read or written.
+        transform: One of TRANSFORMS. It is applied to the prepared images, and empty areas are filled with black. ""
+            applies no transform and yields the accuracies of the run's summary.
 
     Returns:
-        {"accuracy": ..., "top5": ...}. `top5` is None with five classes or fewer; the accuracy of a sigmoid is its mean
-        average precision.
+        {"accuracy": ..., "top5": ...}. `top5` is None for five classes or fewer. For sigmoid classifiers, the accuracy
+        is the mean average precision.
 
     Raises:
         UserError: The transform is unknown.
@@ -46,7 +46,7 @@ def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
 
 
 def measure(job: SuiteJob) -> None:
-    """Write the accuracies that tables need next to a finished run, unless they exist."""
+    """Measure the accuracies that tables need and store them in a finished run's folder, unless they exist."""
     measured = accuracies_of(job)
     missing = [transform for transform in job.transforms if transform not in measured]
     if missing:
@@ -56,7 +56,7 @@ def measure(job: SuiteJob) -> None:
 
 
 def accuracies_of(job: SuiteJob) -> dict[str, dict[str, Any]]:
-    """Return {transform: "accuracy" and "top5"} measured for the current run."""
+    """Return {transform: {"accuracy": ..., "top5": ...}} as measured for the current run."""
     if not job.accuracies.is_file():
         return {}
     content = read_json(job.accuracies)
@@ -64,6 +64,6 @@ def accuracies_of(job: SuiteJob) -> dict[str, dict[str, Any]]:
 
 
 def _identity(job: SuiteJob) -> list:
-    """Return the inputs of an accuracy: the classifier, the images and their number."""
+    """Return what an accuracy depends on: the classifier, the images and the number of images."""
     summary = read_json(job.folder / "summary.json")
     return [summary["model"]["digest"], summary["dataset"]["fingerprint"], summary["dataset"]["used"]]

@@ -1,5 +1,5 @@
 """Assessment: people rate the maps of an image by several anonymous explainers.
 
-The design follows the assessment page of Saliency-Bench (appendix B): five maps in random order, three questions on
-each.
+The design follows the assessment page of Saliency-Bench (appendix B): five maps in random order, and three questions
+about each map.
 """

@@ -1,13 +1,13 @@
-"""The assessment protocol: which maps a person rates, in which order, valid requests, and stored answers.
+"""The assessment protocol: assignment of maps to people, validation of requests, and storage of answers.
 
-A unit is a map, JSON `[image id, explainer]`, where the explainer "human mask" is the mask of the dataset. A person
-gets all maps of an image, one after the other, in a personal order that the assignments keep. An answer is {"place": 2,
-"ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of its image, from 0; a change
-is a new revision.
+A unit is a map, as JSON `[image id, explainer]`. The explainer "human mask" stands for the mask of the dataset. A
+person rates all maps of an image, one after the other, in a random order that is stored in the assignments. An answer
+is {"place": 2, "ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of the image,
+starting at 0. A change of ratings is a new revision.
 
-Attention checks are separate images, the same for everyone, whose ratings do not count. One of their maps, the unit
-`[image id, null]`, belongs to another image and is shown over that image: an attentive person gives it the lowest
-ratings.
+Attention checks use separate images, which are the same for everyone and whose ratings do not count. One of the maps,
+the unit `[image id, null]`, belongs to another image but is displayed over the image of the check. An attentive person
+gives this map the lowest ratings.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "assess"
-MAPS = 5  # most maps per image
+MAPS = 5  # maximum number of maps per image
 RATERS, PER_PERSON, CHECKS = 3, 20, 1
 
 
@@ -44,16 +44,16 @@ def configuration(
 ) -> dict[str, Any]:
     """Return the configuration of a study for the store.
 
-    The masks that people drew are rated too if `images` has them.
+    If `images` contains masks drawn by people, the masks are rated too.
 
     Args:
-        images: images of a run.
-        questions: result of `read_questions`.
-        raters: people per map.
-        per_person: images per person.
-        checks: attention checks per person.
-        limit: images to rate; None: all except the images of the checks.
-        seed: seed of all random choices.
+        images: Images of a run.
+        questions: Result of `read_questions`.
+        raters: Number of people per map.
+        per_person: Number of images per person.
+        checks: Number of attention checks per person.
+        limit: Number of images to rate, or None for all images except those of the checks.
+        seed: Seed of all random choices.
 
     Raises:
         UserError: Numbers are out of range or too few images exist.
@@ -63,9 +63,9 @@ def configuration(
             raise UserError(f"{name} must be at least 1; got {value}")
     with_masks = images.masks is not None
     if not 2 <= len(images.maps) + with_masks <= MAPS:
-        included = "the human mask included, " if with_masks else ""
-        raise UserError(f"people compare 2 to {MAPS} maps of an image, {included}not {len(images.maps) + with_masks}; "
-                        "give --explainers")  # fmt: skip
+        included = " including the human mask" if with_masks else ""
+        raise UserError(f"people can compare 2 to {MAPS} maps of an image, but there are "
+                        f"{len(images.maps) + with_masks}{included}; select maps with --explainers")  # fmt: skip
     drawn = sorted(_rateable(images), key=lambda image: seed_of(seed, "images", image))
     most = len(drawn) - checks
     if checks < 0 or most < 1:
@@ -87,19 +87,19 @@ def configuration(
 
 
 def _rateable(images: RunImages) -> list[str]:
-    """Return the images whose maps explain one class; if masks are rated, only images with a mask of this class."""
+    """Return the images whose maps explain one class and, if masks are rated, that have a mask of this class."""
     if not images.explained:
         raise UserError("people rate maps that explain one class; this run has another target than label or predicted")
     if images.masks is None:
         return list(images.explained)
     with_mask = [image for image in images.masks if images.explained.get(image) == images.labels[image]]
     if not with_mask:
-        raise UserError("no image of the run has a mask of the class that its maps explain; leave out --with-masks")
+        raise UserError("no image of the run has a mask of the class that its maps explain; remove --with-masks")
     return with_mask
 
 
 def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) -> str:
-    """Return the other image of an attention check, of another class if possible."""
+    """Return the image whose map is used in an attention check, with another class if possible."""
     others = [other for other in drawn if other != image]
     return min(
         others, key=lambda other: (images.explained[other] == images.explained[image], seed_of(seed, image, other))
@@ -108,7 +108,7 @@ def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) ->
 
 @dataclass(frozen=True)
 class Assess:
-    """A study of this protocol over the images of its run. Methods are thread-safe."""
+    """An assessment study over the images of a run. Methods are thread-safe."""
 
     study: Study
     images: RunImages
@@ -117,12 +117,12 @@ class Assess:
     # what a person is asked
 
     def given(self, person: str) -> list[list[Assignment]]:
-        """Return the maps that this person rates, image by image; they are drawn on the first call."""
+        """Return the maps that a person rates, grouped by image. They are assigned on the first call."""
         assigned = self.study.assignments(person) or self.study.give(person, lambda all_of: self._draw(person, all_of))
         return [list(maps) for _, maps in groupby(assigned, key=lambda assignment: pair_of(assignment.unit)[0])]
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Draw maps of the images that the fewest people rate, at most `raters` each, and of the checks."""
+        """Draw maps of images with the fewest raters (at most `raters` per image) and of attention checks."""
         settings, seed = self.study.configuration, self.study.seed
         active, without = self.study.active(self.lease_hours), excluded(self.study)
         everyone = [entry for entry in everyone if entry.person not in without]
@@ -138,7 +138,7 @@ class Assess:
         return [unit for image in images for unit in self._units(image, person)]
 
     def _units(self, image: str, person: str) -> list[str]:
-        """Return the maps of an image in this person's order; in a check, one of them belongs to another image."""
+        """Return the maps of an image in the person's order. In a check, one map belongs to another image."""
         settings, seed = self.study.configuration, self.study.seed
         names: list[str | None] = [*settings["explainers"], *([HUMAN] if settings["masks"] else [])]
         if image in settings["checks"]:
@@ -146,7 +146,7 @@ class Assess:
         return sorted((unit_of(image, name) for name in names), key=lambda unit: seed_of(seed, person, unit))
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return the state of a person's page: the first image with an unrated map, and its ratings."""
+        """Return the data for a person's page: the first image with an unrated map, and existing ratings."""
         given = self.given(person)
         about = {"total": len(given), "scale": self.study.configuration["scale"]}
         ratings = self._ratings(person)
@@ -167,14 +167,14 @@ class Assess:
         return about | {"done": len(given), "questions": {}, "maps": []}
 
     def _ratings(self, person: str) -> dict[str, dict[str, int]]:
-        """Return {unit: this person's ratings of it}."""
+        """Return {unit: ratings by the person}."""
         return {answer.unit: answer.payload["ratings"] for answer in self.study.answers(person, masks=False)}
 
     def _show(self, person: str, place: object) -> tuple[str, int]:
-        """Return (unit, its position within its image) of a position that this person has reached.
+        """Return (unit, position within the image) for a position in the person's order.
 
         Raises:
-            UserError: The person has not reached it yet.
+            UserError: The person has not reached this position yet.
         """
         ratings = self._ratings(person)
         for maps in self.given(person):
@@ -183,10 +183,10 @@ class Assess:
                     return assignment.unit, number
             if any(assignment.unit not in ratings for assignment in maps):
                 break
-        raise UserError("you have not been asked about this map yet; reload the page")
+        raise UserError("this map is not your current question yet; reload the page")
 
     def picture(self, person: str, place: object, *, plain: bool = False) -> bytes:
-        """Return a PNG of the image with the map over it, or of the image only if `plain`.
+        """Return a PNG of the image with the map as overlay, or only of the image if `plain`.
 
         Raises:
             UserError: The person has not reached this position.
@@ -198,18 +198,18 @@ class Assess:
             explainers = self.study.configuration["explainers"]
             name = explainers[seed_of(self.study.seed, "explainer", image) % len(explainers)]
             image = self.study.configuration["checks"][image]
-        # Show only evidence for the class, so that all maps have the same palette: two colours would reveal signed
-        # methods.
+        # Display only evidence for the class, so that all maps have the same colours. Two colours would reveal methods
+        # with signed maps.
         values = np.maximum(self.images.map(image, name), 0)
         return png(np.asarray(overlay(self.images.frame(image), values)))
 
     # answers
 
     def save(self, person: str, sent: dict[str, Any]) -> None:
-        """Store the ratings of a map; repeated requests are stored once.
+        """Store the ratings of a map. A repeated request is stored only once.
 
         Raises:
-            UserError: The ratings are not of a map that this person was asked about.
+            UserError: The ratings are invalid, or the person has not reached this map.
         """
         unit, number = self._show(person, sent.get("place"))
         ratings, settings = sent.get("ratings"), self.study.configuration

@@ -1,4 +1,4 @@
-"""The questions of an assessment and their scale, from a YAML file."""
+"""Read the questions and the scale of an assessment from a YAML file."""
 
 import re
 from pathlib import Path
@@ -9,19 +9,21 @@ from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.plain_yaml import parse_yaml
 
 DEFAULT = Path(__file__).with_name("questions.yaml")
-LARGEST = 2**16  # bytes of a file
+LARGEST = 2**16  # maximum size of a file in bytes
 MOST_QUESTIONS, MOST_LEVELS, LONGEST = 6, 9, 200
 CLASS = "{class}"
-ABOUT = ("image_id", "explainer", "person", "place", "seconds", "created")  # columns of ratings besides the questions
-TAKEN = (*ABOUT, "question", "rating")  # not allowed as ids of questions, because exports have columns of these names
+ABOUT = ("image_id", "explainer", "person", "place", "seconds", "created")  # columns of ratings that are not questions
+TAKEN = (*ABOUT, "question", "rating")  # not allowed as ids of questions, because exports have columns with these names
 
 
 def read_questions(path: str | Path | None = None) -> dict[str, Any]:
-    """Read {"scale": [text, ...] from worst to best, "questions": {id: text}} from a file (None: the package's).
+    """Read {"scale": [text, ...] from worst to best, "questions": {id: text}} from a file.
+
+    The default questions are used if `path` is None.
 
     Raises:
-        UserError: The file does not hold 2 to 9 levels and 1 to 6 questions, all of them text, or names a question
-            twice.
+        UserError: The file does not contain 2 to 9 levels and 1 to 6 questions, which must be texts, or contains a
+            question twice.
     """
     path = DEFAULT if path is None else Path(path)
     try:

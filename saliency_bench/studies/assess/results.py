@@ -1,4 +1,4 @@
-"""Results of an assessment: mean ratings per explainer and question, agreement of raters, and people."""
+"""Results of an assessment: mean ratings per explainer and question, agreement between raters, and people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Rated:
     """The last ratings of each person and map.
 
     Attributes:
-        ratings: one row per rating: image_id, explainer, person, place, seconds, created, and a column per question.
+        ratings: A row per rating: image_id, explainer, person, place, seconds, created, and a column per question.
         checks: {person: whether each attention check was answered correctly}.
     """
 
@@ -37,14 +37,14 @@ class Rated:
     checks: dict[str, list[bool]]
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return the ratings of everyone else."""
+        """Return all ratings except those of these people."""
         return self.ratings[~self.ratings["person"].isin(people)]
 
 
 def rated(study: Study) -> Rated:
-    """Return the stored ratings of a study.
+    """Load the ratings of a study.
 
-    The map of the other image in an attention check is answered correctly only by ratings in the lower half of the
+    An attention check is answered correctly if all ratings of the map from another image are in the lower half of the
     scale.
     """
     images, lowest = set(study.configuration["images"]), len(study.configuration["scale"]) // 2
@@ -64,16 +64,16 @@ def rated(study: Study) -> Rated:
 def results(study: Study, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()) -> Findings:
     """Return mean ratings with intervals over clusters of images, and Krippendorff's ordinal alpha.
 
-    Human masks, if rated, are the last row of each question and do not count for alpha.
+    Human masks, if rated, are the last row of each question and are not included in alpha.
 
     Args:
-        study: an assessment.
-        people: False shows numbers instead of pseudonyms.
-        with_failed: count the ratings of people who failed an attention check.
-        exclude: people whose ratings are left out in any case.
+        study: An assessment.
+        people: Whether to show pseudonyms instead of numbers.
+        with_failed: Whether to include the ratings of people who failed an attention check.
+        exclude: People whose ratings are always excluded.
 
     Raises:
-        UserError: No rating counts, or a name in `exclude` is unknown.
+        UserError: There is no rating to include, or a name in `exclude` is unknown.
     """
     stored = rated(study)
     exclude = sorted({*exclude, *excluded(study)})
@@ -90,14 +90,16 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
     levels = study.configuration["scale"]
     data: dict[str, Any] = {"scale": levels, "questions": study.configuration["questions"]}
     data |= {name: dicts(header, rows) for name, (header, rows) in tables.items()}
-    notes = [f"Ratings from 1, {levels[0]}, to {len(levels)}, {levels[-1]}. Alpha: 1 raters agree, 0 as by chance."]
+    notes = [
+        f"Ratings are from 1 ({levels[0]}) to {len(levels)} ({levels[-1]}). Alpha is 1 if raters agree, 0 by chance."
+    ]
     notes += note(stored.checks, "ratings", with_failed, exclude)
     written = [Table(header, rows, "" if name == "ratings" else name) for name, (header, rows) in tables.items()]
     return Findings("assess", written, data, notes)
 
 
 def _means(study: Study, kept: pd.DataFrame, everyone: pd.DataFrame) -> list[tuple]:
-    """Return rows of RATINGS by question, best explainer first and human masks last."""
+    """Return rows of RATINGS for each question, best explainer first and human masks last."""
     limits = (1.0, float(len(study.configuration["scale"])))
     all_ratings = everyone.groupby("explainer")
     rows = []
@@ -123,7 +125,7 @@ def _of_people(study: Study, stored: Rated) -> list[tuple]:
 
 
 def _agreement(study: Study, kept: pd.DataFrame) -> list[tuple]:
-    """Return rows of AGREEMENT over the maps of explainers that several people rated."""
+    """Return rows of AGREEMENT, computed from maps of explainers that several people rated."""
     maps = ["image_id", "explainer"]
     ratings = kept[kept["explainer"] != HUMAN]
     ratings = ratings[ratings.groupby(maps)["person"].transform("size") > 1]
@@ -142,22 +144,22 @@ def _agreement(study: Study, kept: pd.DataFrame) -> list[tuple]:
 
 
 def ordinal_alpha(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return Krippendorff's alpha for ordered levels (D,), 1 - D_o / D_e; NaN if all ratings are on one level.
+    """Return Krippendorff's alpha for ordered levels, 1 - D_o / D_e, shape (D,), or NaN if all ratings are equal.
 
         o_ck = sum_u w_u n_uc (n_uk - [c = k]) / (m_u - 1),  n_c = sum_k o_ck,  n = sum_c n_c
         delta_ck = (sum_{g = c..k} n_g - (n_c + n_k) / 2)^2
         alpha = 1 - (n - 1) sum_ck o_ck delta_ck / sum_ck n_c n_k delta_ck
 
     Args:
-        counts: (U, L), number of people who put map u on level c, at least two per map.
-        weights: (D, U), weight of each map in each draw.
+        counts: Number of people who rated map u with level c, shape (U, L), at least two per map.
+        weights: Weight of each map in each draw, shape (D, U).
     """
     raters = counts.sum(axis=1)
     pairs = counts[:, :, None] * counts[:, None, :] - np.eye(counts.shape[1]) * counts[:, :, None]
     seen = np.einsum("du,uck->dck", weights, pairs / (raters - 1)[:, None, None])
     totals = seen.sum(axis=2)
     n = totals.sum(axis=1)
-    below = np.cumsum(totals, axis=1) - totals / 2  # up to the middle of each level
+    below = np.cumsum(totals, axis=1) - totals / 2  # cumulative count up to the middle of each level
     delta = (below[:, :, None] - below[:, None, :]) ** 2
     observed = (seen * delta).sum(axis=(1, 2))
     expected = (totals[:, :, None] * totals[:, None, :] * delta).sum(axis=(1, 2))
@@ -168,14 +170,15 @@ def ordinal_alpha(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def export(
     study: Study, path: Path, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()
 ) -> int:
-    """Write the last ratings as CSV or Parquet, one row per map, person and question; return the number of rows.
+    """Write the last ratings as CSV or Parquet, a row per map, person and question, and return the number of rows.
 
     Args:
-        study: an assessment.
-        path: the file.
-        people: False numbers the people of each map independently, so that nobody's ratings can be linked.
-        with_failed: include the ratings of people who failed an attention check.
-        exclude: people whose ratings are left out in any case.
+        study: An assessment.
+        path: Output file.
+        people: Whether to include pseudonyms. If False, people are numbered independently for each map, so that the
+            ratings of a person cannot be linked.
+        with_failed: Whether to include the ratings of people who failed an attention check.
+        exclude: People whose ratings are always excluded.
 
     Raises:
         UserError: The suffix is not supported, or a name in `exclude` is unknown.

@@ -1,7 +1,7 @@
-"""Masks of a study in the formats of annotation programs: one module per format, with `write` and `read`.
+"""Read and write masks of a study in the formats of annotation programs, with one module per format.
 
-`check(drawn)` refuses names that the format cannot store; `write(out, drawn)` writes into an empty folder;
-`read(path, person, selection)` returns one person's {unit: mask}, with an empty mask for "no region". The selection
-assigns regions to units and counts all others. Every format keeps every pixel. Files may come from strangers: they are
-checked, and nothing in them is executed.
+Each module defines three functions. `check(drawn)` raises an error for names that the format cannot store.
+`write(out, drawn)` writes masks into an empty folder. `read(path, person, selection)` returns {unit: mask} for one
+person, with an empty mask for "no region". The selection assigns regions to units and counts all other regions. All
+formats are lossless. Files are untrusted: they are checked, and no content is executed.
 """

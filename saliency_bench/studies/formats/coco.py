@@ -1,8 +1,8 @@
-"""COCO: `annotations.json` and `consensus.json`, with uncompressed run lengths, so that every pixel is kept.
+"""COCO: `annotations.json` and `consensus.json`, with uncompressed run lengths, which are lossless.
 
-An annotation is a person's whole mask of an image, with `iscrowd` 1 (the mark of run lengths) and an additional field
-`person`. COCO has no empty masks; `no_region` of an image lists the people who answered that it has no region. Needs
-pycocotools to read compressed run lengths and polygons.
+An annotation is a person's whole mask of an image, with `iscrowd` 1 (which indicates run lengths) and an additional
+field `person`. COCO has no empty masks, so the field `no_region` of an image lists the people who answered that the
+image has no region. Reading compressed run lengths and polygons requires pycocotools.
 """
 
 import json
@@ -28,15 +28,15 @@ from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.outlines import parts_of
 
-LARGEST = 2**30  # bytes
+LARGEST = 2**30  # maximum size of a file in bytes
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Do nothing, because every name can be written."""
+    """Accept all names, because COCO can store any name."""
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
-    """Write annotations.json with all masks, and consensus.json with only the consensus, for other programs."""
+    """Write annotations.json with all masks, and consensus.json with only the consensus masks."""
     consensus = [entry for entry in drawn if entry.votes is not None]
     for name, entries in (("annotations", drawn), ("consensus", consensus)):
         (out / f"{name}.json").write_text(json.dumps(_content(entries)), encoding="utf-8")
@@ -79,7 +79,7 @@ def _annotation(number: int, image: int, category: int, entry: PersonMask) -> di
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Return {unit: mask} from a file; ids may be numbers or texts."""
+    """Read {unit: mask} from a file. Ids can be numbers or texts."""
     path = file_in(path, "annotations.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
@@ -111,7 +111,7 @@ def _empty(number: int, image: dict[str, Any]) -> Iterator[Region]:
 
 
 def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
-    """Return the mask of a segmentation.
+    """Draw the mask of a segmentation.
 
     Raises:
         UserError: The segmentation cannot be drawn.
@@ -119,23 +119,23 @@ def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
     height, width = check_size(image.get("height"), image.get("width"))
     parts = parts_of(outline)
     if not parts:
-        raise UserError("a region without an outline; export outlines or masks, not boxes")
+        raise UserError("a region has no outline; export outlines or masks, not boxes")
     masks = [_runs(part, height, width) for part in parts if isinstance(part, dict)]
     flat = [part for part in parts if not isinstance(part, dict)]
     try:
         return np.any([*masks, *([_pycocotools().decode(_outlines(flat, height, width))] if flat else [])], axis=0)
     except UserError:
         raise
-    except Exception as error:  # the library raises many kinds of errors
-        raise UserError(f"a damaged outline ({one_line(error)})") from None
+    except Exception as error:  # the library raises many types of errors
+        raise UserError(f"an outline is damaged ({one_line(error)}); export the annotations again") from None
 
 
 def _outlines(parts: list[Any], height: int, width: int) -> Any:
     for part in parts:
         if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
-            raise UserError("an outline that is not a list of at least three points")
+            raise UserError("an outline is not a list of at least three points; export the annotations again")
         if not (np.abs(part) <= 2 * max(height, width)).all():  # also true for NaN
-            raise UserError("an outline with points far outside its image")
+            raise UserError("an outline has points far outside the image; export the annotations again")
     coco = _pycocotools()
     return coco.merge(coco.frPyObjects(parts, height, width))
 
@@ -144,7 +144,7 @@ def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
     if isinstance(segmentation.get("counts"), list):
         return np.ascontiguousarray(mask_of(segmentation["counts"], width, height).T)
     if segmentation.get("size") != [height, width]:
-        raise UserError("a region with another size than its image; export the annotations again")
+        raise UserError("a region does not have the size of the image; export the annotations again")
     return _pycocotools().decode(segmentation).astype(bool)
 
 

@@ -1,8 +1,8 @@
 """CVAT for images 1.1: PERSON/annotations.xml, with one mask element per image.
 
-A mask is the box [left, left + width) x [top, top + height) with its run lengths, row by row, zeros first. Polygons,
-boxes and ellipses are read too, rotated or not. CVAT also lists images that nobody has annotated, so the answer "no
-region" is marked by `no_region="1"`.
+A mask is stored as a box [left, left + width) x [top, top + height) with run lengths, row by row, starting with zeros.
+Polygons, boxes and ellipses can be read too, rotated or not. CVAT also lists images without annotations, so the answer
+"no region" is marked by `no_region="1"`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,13 +31,13 @@ from saliency_bench.utils.outlines import box, ellipse, polygon
 from saliency_bench.utils.xml_text import ERRORS, parse_xml
 
 FILE = "annotations.xml"
-LARGEST = 2**28  # bytes
+LARGEST = 2**28  # maximum size of a file in bytes
 WITHOUT_AREA = ("points", "polyline", "skeleton")
 ABOUT = ("tag", "attribute")  # elements of an image that are not shapes
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Raise UserError for a person whose name is not valid as a folder name."""
+    """Raise UserError if a person's name is not valid as a folder name."""
     for person in {entry.person for entry in drawn}:
         folder_name(person)
 
@@ -70,7 +70,7 @@ def _add(root: ElementTree.Element, number: int, entry: PersonMask) -> None:
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Return {unit: mask} from a file in the format "for images"."""
+    """Read {unit: mask} from a file in the format "for images"."""
     try:
         folders = [region.parent for region in path.glob(f"*/{FILE}")]
         if folders and not (path / FILE).is_file():
@@ -83,7 +83,7 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
     except (OSError, KeyError, *ERRORS) as error:
         raise UserError(f"{path} cannot be read as CVAT for images 1.1 ({one_line(error)}); export it again") from None
     if root.find("track") is not None:
-        raise UserError(f"{path} holds the tracks of a video; export it as CVAT for images 1.1")
+        raise UserError(f"{path} contains the tracks of a video; export the annotations as CVAT for images 1.1")
     return masks_of(regions, person, path, selection)
 
 
@@ -107,7 +107,7 @@ def _size(image: Any) -> tuple[int, int]:
 
 
 def _mask(element: Any, image: Any) -> np.ndarray:
-    """Return the mask of an element.
+    """Draw the mask of an element.
 
     Raises:
         UserError: The element cannot be drawn.
@@ -130,14 +130,14 @@ def _mask(element: Any, image: Any) -> np.ndarray:
     except UserError:
         raise
     except (ValueError, KeyError) as error:
-        raise UserError(f"a damaged {kind} ({one_line(error)})") from None
+        raise UserError(f"a {kind} is damaged ({one_line(error)}); export the annotations again") from None
     raise UserError(f"a region of type {kind} cannot be drawn; use mask, polygon, box or ellipse")
 
 
 def _runs(about: Any, height: int, width: int) -> np.ndarray:
     left, top, wide, high = (int(about[name]) for name in ("left", "top", "width", "height"))
     if left < 0 or top < 0 or wide < 1 or high < 1 or left + wide > width or top + high > height:
-        raise UserError("a mask lies outside of its image; export the annotations again")
+        raise UserError("a mask is outside the image; export the annotations again")
     mask = np.zeros((height, width), bool)
     mask[top : top + high, left : left + wide] = mask_of([int(run) for run in about["rle"].split(",")], high, wide)
     return mask

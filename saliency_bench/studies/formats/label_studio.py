@@ -1,16 +1,17 @@
-"""Label Studio: `tasks.json` with brush masks, for its import and `label_studio_sdk.converter.brush`.
+"""Label Studio: `tasks.json` with brush masks, for import into Label Studio and `label_studio_sdk.converter.brush`.
 
-Its exports JSON and JSON-MIN are read, with every type of region that has an area: brush, bitmask, polygon, rectangle
-and ellipse, rotated or not. Coordinates are percentages of the upright picture. A rectangle is rotated around its upper
-left corner, an ellipse around its centre.
+The exports JSON and JSON-MIN can be read, with all types of regions that have an area: brush, bitmask, polygon,
+rectangle and ellipse, rotated or not. Coordinates are percentages of the upright image. A rectangle is rotated around
+its upper left corner, an ellipse around its centre.
 
-A brush mask is a picture (H, W, 4) of bytes, with the mask in all four channels (0 or 255), stored as run lengths in a
-stream of bits: the number of bytes (32 bits), the size of a word minus 1 (5), four sizes of a length minus 1 (4 each);
-then, until all bytes are written, either 1, the choice of a size (2), the length minus 1 (as many bits as chosen), and
-one byte that is repeated; or 0, choice, length minus 1, and that many bytes.
+A brush mask is an image (H, W, 4) of bytes, with the mask in all four channels (0 or 255). It is stored as run lengths
+in a stream of bits. The header contains the number of bytes (32 bits), the word size minus 1 (5 bits) and four length
+sizes minus 1 (4 bits each). Blocks follow until all bytes are written. A block that starts with 1 contains the index of
+a length size (2 bits), the length minus 1 (with that size) and one byte, which is repeated. A block that starts with 0
+contains the index, the length minus 1 and that many bytes.
 
-An annotation without a result may mean that nobody has answered; for the answer "no region", the field `no_region`
-holds the height and width of the image.
+An annotation without a result can mean that nobody has answered. For the answer "no region", the additional field
+`no_region` contains the height and width of the image.
 """
 
 import json
@@ -32,10 +33,10 @@ from saliency_bench.utils.outlines import box, ellipse, polygon
 from saliency_bench.utils.pictures import ENDINGS, UnreadableError
 from saliency_bench.utils.pictures import decode as decoded
 
-SIZES = (3, 4, 8, 16)  # bits of a length
+SIZES = (3, 4, 8, 16)  # length sizes in bits
 CHANNELS = 4
-LARGEST = 2**30  # bytes
-# {key in the value of a region: its type}; the first key that is present counts.
+LARGEST = 2**30  # maximum size of a file in bytes
+# {key in the value of a region: type of the region}; the first matching key determines the type.
 KINDS = {
     "brush": ("rle",),
     "bitmask": ("imageDataURL",),
@@ -47,17 +48,17 @@ KINDS = {
     "keypoint": ("x", "y"),
 }
 WITHOUT_AREA = ("keypoint", "video")
-# Results that describe the image, or a region with a separate result.
+# Results that are not regions: they describe the image, or a region that has a separate result.
 NO_REGIONS = ("choices", "rating", "textarea", "number", "taxonomy", "datetime", "pairwise", "ranker", "relation")
 BOOKKEEPING = ("id", "annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement")  # in JSON-MIN
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Do nothing, because every name can be written."""
+    """Accept all names, because Label Studio can store any name."""
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
-    """Write tasks.json and the configuration of a project."""
+    """Write tasks.json and the configuration of a Label Studio project."""
     tasks: dict[str, dict[str, Any]] = {}
     for entry in drawn:
         task = tasks.setdefault(
@@ -96,7 +97,7 @@ def _config(drawn: Sequence[PersonMask]) -> str:
 
 
 def encode(mask: np.ndarray) -> np.ndarray:
-    """Return uint8 (n,), the run lengths of a bool mask (H, W)."""
+    """Encode a mask, bool (H, W), as run lengths, uint8 (n,)."""
     flat = mask.ravel()
     starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1, [flat.size]])
     parts = [f"{flat.size * CHANNELS:032b}{7:05b}" + "".join(f"{size - 1:04b}" for size in SIZES)]
@@ -109,17 +110,17 @@ def encode(mask: np.ndarray) -> np.ndarray:
             parts.append(f"1{choice:02b}{length - 1:0{SIZES[choice]}b}{byte}")
             left -= length
     bits = "".join(parts)
-    bits += "0" * (8 - len(bits) % 8)  # a whole byte even if none is needed, like their converter
+    bits += "0" * (8 - len(bits) % 8)  # adds a byte even if no padding is needed, like Label Studio's converter
     return np.packbits(np.frombuffer(bits.encode(), np.uint8) - ord("0"))
 
 
 def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
-    """Return the pixels whose last channel, the displayed one, is not 0, bool (H, W).
+    """Decode run lengths into a mask, bool (H, W). Pixels are marked if the last channel, which is displayed, is not 0.
 
     Raises:
-        UserError: The stream has another size.
+        UserError: The stream is damaged or has the wrong size.
     """
-    broken = UserError("a brush mask is damaged, or of another size than its image; export the annotations again")
+    broken = UserError("a brush mask is damaged or does not have the size of the image; export the annotations again")
     packed = np.array(list(stream))
     if packed.ndim != 1 or packed.dtype.kind not in "iu" or len(packed) < 8 or packed.min() < 0 or packed.max() > 255:
         raise broken
@@ -145,7 +146,7 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Return {unit: mask} from an export in JSON or JSON-MIN."""
+    """Read {unit: mask} from an export in JSON or JSON-MIN."""
     path = file_in(path, "tasks.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
@@ -159,7 +160,7 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
 
 
 def _regions(task: Any, number: int) -> Iterator[Region]:
-    if "result" in task and isinstance(task.get("task"), dict):  # cloud storage has one file per annotation
+    if "result" in task and isinstance(task.get("task"), dict):  # cloud storage contains one file per annotation
         task = task["task"] | {"annotations": [task]}
     if "data" not in task and ("annotation_id" in task or "annotator" in task):
         task = _whole(task)
@@ -179,7 +180,7 @@ def _regions(task: Any, number: int) -> Iterator[Region]:
 
 
 def _whole(record: dict[str, Any]) -> dict[str, Any]:
-    """Convert a record of JSON-MIN, which has one per annotation, to a task."""
+    """Convert a record of JSON-MIN (one per annotation) to a task."""
     results = [
         {"value": value, "original_width": value.get("original_width"), "original_height": value.get("original_height")}
         for values in record.values()
@@ -193,7 +194,7 @@ def _whole(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _images(task: dict[str, Any]) -> list[str]:
-    """Return the names of a task's images: the field `image`, or the first field that looks like a picture."""
+    """Return the names of a task's images: the field `image`, or the first field that looks like an image file."""
     data = task["data"]
     values = [data["image"]] if "image" in data else list(data.values())
     lists = [value if isinstance(value, list) else [value] for value in values]
@@ -201,7 +202,7 @@ def _images(task: dict[str, Any]) -> list[str]:
     if not named and task.get("file_upload"):
         named = [[str(task["file_upload"])]]
     if not named or not named[0]:
-        raise UserError("a task of Label Studio has no picture in its data; import tasks with pictures")
+        raise UserError("a task of Label Studio has no image in its data; export tasks with images")
     return named[0]
 
 
@@ -210,7 +211,7 @@ def _is_picture(name: Any) -> bool:
 
 
 def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
-    """Return a sort key of annotations: ground truth is highest, then accepted annotations, then the latest."""
+    """Return a key for sorting annotations: ground truth is highest, then accepted annotations, then the latest."""
     reviews = annotation.get("reviews")
     accepted = any(isinstance(item, dict) and item.get("accepted") is True for item in reviews or [])
     time = str(annotation.get("updated_at") or annotation.get("created_at") or "")
@@ -218,7 +219,7 @@ def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
 
 
 def _of_annotation(annotation: dict[str, Any], person: str, images: list[str], rank: tuple) -> Iterator[Region]:
-    """Yield the regions of an annotation; results with the same id form one region."""
+    """Yield the regions of an annotation. Results with the same id form one region."""
     if annotation.get("no_region"):
         empty = partial(np.zeros, check_size(*annotation["no_region"]), bool)
         yield Region(person, images[0], empty, annotation=rank, is_region=False)
@@ -240,7 +241,7 @@ def _of_annotation(annotation: dict[str, Any], person: str, images: list[str], r
 
 
 def _kind(result: dict[str, Any]) -> str:
-    """Return the type of region of a result; "" for none."""
+    """Return the type of the region in a result, or ""."""
     value = result.get("value")
     if not isinstance(value, dict):
         return ""
@@ -248,14 +249,14 @@ def _kind(result: dict[str, Any]) -> str:
 
 
 def _labels(results: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the labels of a region, from lists whose name ends in "labels"."""
+    """Return the labels of a region, which are in lists whose names end in "labels"."""
     values = [result["value"] for result in results if isinstance(result.get("value"), dict)]
     listed = [named for value in values for key, named in value.items() if key.endswith("labels")]
     return tuple(dict.fromkeys(str(label) for labels in listed if isinstance(labels, list) for label in labels))
 
 
 def _mask(result: dict[str, Any]) -> np.ndarray:
-    """Return the mask of a result.
+    """Draw the mask of a result.
 
     Raises:
         UserError: The result cannot be drawn.
@@ -266,8 +267,8 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
     height, width = check_size(result.get("original_height"), result.get("original_width"))
     if result.get("image_rotation"):
         raise UserError(
-            f"a {kind} was drawn on the image rotated by {result['image_rotation']} degrees in Label Studio, which is "
-            "not supported; rotate the image back there, and export it again"
+            f"a {kind} was drawn on an image that is rotated by {result['image_rotation']} degrees in Label Studio, "
+            "which is not supported; rotate the image back in Label Studio, and export again"
         )
     try:
         if kind == "brush":
@@ -286,19 +287,19 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
     except UserError:
         raise
     except (ValueError, TypeError, UnreadableError) as error:
-        raise UserError(f"a damaged {kind} ({one_line(error)})") from None
+        raise UserError(f"a {kind} is damaged ({one_line(error)}); export the annotations again") from None
 
 
 def _bitmask(address: str, height: int, width: int) -> np.ndarray:
-    """Return the mask of a bitmask: the pixels of a PNG that are not transparent."""
+    """Return the mask of a bitmask, that is, the pixels of a PNG that are not transparent."""
     alpha = np.asarray(decoded(b64decode(address.partition("base64,")[2])).convert("RGBA"))[..., 3] > 0
     if alpha.shape != (height, width):
-        raise UserError("a bitmask with another size than its image; export the annotations again")
+        raise UserError("a bitmask does not have the size of the image; export the annotations again")
     return alpha
 
 
 def _person(annotation: dict[str, Any]) -> str:
-    """Return our pseudonym, or the address or number of the Label Studio account, or ""."""
+    """Return the pseudonym in the file, or the address or number of the Label Studio account, or ""."""
     account = annotation.get("completed_by")
     if isinstance(account, dict):
         account = account.get("email") or account.get("id")
@@ -306,9 +307,10 @@ def _person(annotation: dict[str, Any]) -> str:
 
 
 def _name(regions: list[Region]) -> list[Region]:
-    """Remove the person from all regions if a single account of Label Studio drew them: --person then names the person.
+    """Remove the person from all regions if a single Label Studio account drew them, so that --person sets the name.
 
-    With several accounts, shorten an address to the part before its @ if this is unique, because --person allows no @.
+    With several accounts, shorten each address to the part before the @ if this is unique, because --person does not
+    allow @.
     """
     people = {region.person for region in regions if region.mask is not None}
     if len(people) == 1 and all("@" in region or region.isdecimal() for region in people):

@@ -1,7 +1,7 @@
 """PNG folders: masks/PERSON/ID.png, consensus/ID.png and votes/ID.png, with "/" in an id replaced by "_".
 
-Masks are 0 and 255; a pixel of `votes` is the number of people who marked it, at most 255. `saliency-bench build
-gender-xai` and `environment-xai` read the folder `masks`.
+Masks have the values 0 and 255. Pixels in `votes` are the number of people who marked them, up to 255. `saliency-bench
+build gender-xai` and `environment-xai` read the folder `masks`.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ from saliency_bench.utils.pictures import UnreadableError, opened, png
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Raise UserError for a person whose name is not valid as a folder name."""
+    """Raise UserError if a person's name is not valid as a folder name."""
     check_stems(drawn)
     for person in {entry.person for entry in drawn}:
         folder_name(person)
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
-    """Write a PNG per mask, consensus and count of votes."""
+    """Write a PNG file for each mask, consensus and count of votes."""
     for entry in drawn:
         name = f"{file_stem(entry.image_id)}.png"
         if entry.votes is not None:
@@ -49,21 +49,21 @@ def _save(path: Path, pixels: np.ndarray) -> None:
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Return {unit: bool (H, W)} from the folder of one person, or of all people."""
+    """Read {unit: mask, bool (H, W)} from the folder of one person or of all people."""
     if not path.is_dir():
-        raise UserError(f"{path} is not a folder; give the folder of the PNG files of one person")
+        raise UserError(f"{path} is not a folder; specify the folder with the PNG files of one person")
     files = sorted(path.glob("*.png"))
     above = path / "masks" if (path / "masks").is_dir() else path
     if not files and (folders := [folder for folder in above.iterdir() if any(folder.glob("*.png"))]):
         path = folder_of(path, folders, person)
         files = sorted(path.glob("*.png"))
     if not files:
-        raise UserError(f"{path} has no PNG files; give the folder with the PNG files of one person")
+        raise UserError(f"{path} has no PNG files; specify the folder with the PNG files of one person")
     return masks_of([Region("", file.stem, partial(_mask, file)) for file in files], person, path, selection)
 
 
 def _mask(path: Path) -> np.ndarray:
-    """Return the mask in a file; raise UserError if it is not a mask."""
+    """Read a mask from a file. Raise UserError if the file is not a mask."""
     try:
         return object_in(opened(path))
     except UnreadableError as error:

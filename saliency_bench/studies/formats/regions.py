@@ -1,4 +1,4 @@
-"""Shared code of the formats: regions in files, their selection, file names, and checks."""
+"""Shared code of the formats: regions in files, selection of regions, file names and checks."""
 
 import re
 from collections import Counter
@@ -14,9 +14,9 @@ from saliency_bench.utils.pictures import ENDINGS, MAX_PIXELS
 
 FORMATS = ("png", "coco", "label-studio", "cvat")
 MODULES = {"png": "png_folders", "coco": "coco", "label-studio": "label_studio", "cvat": "cvat"}
-OTHERS = "coco, label-studio"  # formats without file names
-MOST_BYTES = 200  # length of a file name
-CONSENSUS = "consensus"  # name of the person to whom the consensus mask is ascribed
+OTHERS = "coco, label-studio"  # formats that do not use names of people or images as file names
+MOST_BYTES = 200  # maximum length of a file name
+CONSENSUS = "consensus"  # name used as the person of the consensus mask
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class PersonMask:
     """A mask, bool (H, W), of a person or of the consensus.
 
     Attributes:
-        image_id: id of its image.
-        label: the class.
-        person: the pseudonym.
-        mask: the pixels.
-        votes: uint16 (H, W), for a consensus: number of people who marked each pixel.
-        corrected: (revision, reviewer) of a corrected answer.
+        image_id: Id of the image.
+        label: Class of the image.
+        person: Pseudonym of the person.
+        mask: The mask.
+        votes: For a consensus, the number of people who marked each pixel, uint16 (H, W).
+        corrected: (revision, reviewer) of a corrected answer, or None.
     """
 
     image_id: str
@@ -42,16 +42,16 @@ class PersonMask:
 
 @dataclass(frozen=True)
 class Region:
-    """A region in a file, or another entry to count.
+    """A region in a file, or another entry that is only counted.
 
     Attributes:
-        person: the pseudonym; "" if the file does not name the person.
-        image_id: name of the image in the file.
-        mask: function that decodes the region; None for an entry that is not drawn.
-        why: reason why it is not drawn; if `is_region` is False, its type, such as "prediction".
-        labels: labels of the region, or ().
-        annotation: rank and number of its annotation; if an image has several annotations, the highest counts.
-        is_region: whether it counts as a region, unlike a prediction or the answer that an image has no region.
+        person: Pseudonym of the person, or "" if the file does not contain it.
+        image_id: Name of the image in the file.
+        mask: Function that decodes the region, or None for an entry that is not drawn.
+        why: Reason why the region is not drawn. If `is_region` is False, the type of the entry, such as "prediction".
+        labels: Labels of the region, or ().
+        annotation: Rank and number of the annotation. If an image has several annotations, only the highest is used.
+        is_region: Whether the entry is a region. False for predictions and for the answer "no region".
     """
 
     person: str
@@ -68,8 +68,8 @@ class ImagePlace:
     """An image that a file refers to.
 
     Attributes:
-        image: its id in the dataset.
-        units: {unit: its class}; None matches any label, "" stands for a dataset without classes.
+        image: Id in the dataset.
+        units: {unit: class}. None matches any label; "" means that the dataset has no classes.
     """
 
     image: str
@@ -77,23 +77,24 @@ class ImagePlace:
 
 
 def anywhere(names: Iterable[str]) -> dict[str, ImagePlace]:
-    """Return each name as an image of its own that matches every label."""
+    """Return {name: image} in which each name is a separate image that matches every label."""
     return {name: ImagePlace(name, {name: None}) for name in names}
 
 
 @dataclass
 class PersonRegions:
-    """Assign a person's regions to units, and count all other regions.
+    """Assignment of a person's regions to units. All other regions are counted.
 
     Attributes:
         places: {name in the file: `ImagePlace`} for names that match an image of the dataset.
-        label: import regions with this label; "": regions with the class as label.
-        check: raises UserError for a mask that does not fit its unit; None: a damaged region is an error of the file.
-        drawn: number of regions in masks.
+        label: Import regions with this label, or, if "", regions whose label is the class of the image.
+        check: Function that raises UserError if a mask does not match its unit. If None, a damaged region is treated as
+            an error of the whole file.
+        drawn: Number of regions in masks.
         skipped: {reason: number of regions}.
         passed: {type: number} of entries that are not regions, such as predictions.
-        strange: names that match no image.
-        left_out: {name: reason} of images with a region that cannot be drawn.
+        strange: Names that match no image.
+        left_out: {name: reason} of images that were skipped because a region cannot be drawn.
     """
 
     places: Callable[[Iterable[str]], dict[str, ImagePlace]] = anywhere
@@ -106,12 +107,12 @@ class PersonRegions:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def masks(self, regions: Iterable[Region], person: str, where: str) -> dict[str, np.ndarray]:
-        """Return {unit: mask}, the union of a person's regions per unit.
+        """Return {unit: mask}, where a mask is the union of the person's regions.
 
         Args:
-            regions: regions of a file.
-            person: the person whose regions are imported.
-            where: name of the file.
+            regions: Regions in a file.
+            person: Person whose regions are imported.
+            where: Name of the file.
 
         Raises:
             UserError: Labels are ambiguous, or no mask can be drawn.
@@ -126,7 +127,7 @@ class PersonRegions:
         labels = Counter(label for region in mine for label in region.labels)
         self._check_label(labels, where, bool(mine))
         taken: dict[str, list[Region]] = {}
-        lacking = 0  # regions without the label of their class
+        lacking = 0  # number of regions whose label is not the class of the image
         for region in mine:
             place = places[region.image_id]
             if region.annotation != last[place.image]:
@@ -142,19 +143,19 @@ class PersonRegions:
             classes = sorted({str(name) for place in places.values() for name in place.units.values()})
             raise UserError(
                 f"{where} has no region whose label is the class of its image ({_list(classes)}); its labels are "
-                f"{_list(sorted(labels))}; give --label NAME"
+                f"{_list(sorted(labels))}; set --label NAME"
             )
         return self._draw(taken, where)
 
     def _is_drawable(self, region: Region, person: str) -> bool:
-        """Return whether an entry is a drawable region of this person; count it if not."""
+        """Return whether an entry is a region of this person that can be drawn. Count all other entries."""
         if region.mask is not None and region.person == person:
             return True
         self._skip(region.why or "of other people", region)
         return False
 
     def _is_known(self, region: Region, places: dict[str, ImagePlace]) -> bool:
-        """Return whether the image of a region is in the dataset; count the region if not."""
+        """Return whether the image of a region is in the dataset. Count the region if not."""
         if region.image_id in places:
             return True
         self.strange[region.image_id] = None
@@ -170,13 +171,13 @@ class PersonRegions:
     def _check_label(self, labels: Counter[str], where: str, is_any: bool) -> None:
         """Raise UserError if no region has the label of --label."""
         if self.label and is_any and not any(_same(self.label, label) for label in labels):
-            known = f"its labels are {_list(sorted(labels))}" if labels else "it has no labels; leave out --label"
+            known = f"its labels are {_list(sorted(labels))}" if labels else "it has no labels; remove --label"
             raise UserError(f"{where} has no region labelled {self.label}; {known}")
 
     def _units(self, region: Region, place: ImagePlace, labels: Counter[str], where: str) -> list[str]:
         if not region.is_region or None in place.units.values():
             return list(place.units)
-        if not region.labels:  # of unknown class, if others have a label
+        if not region.labels:  # the class is unknown if other regions have labels
             return list(place.units) if not labels and len(place.units) == 1 else []
         if self.label:
             if not any(_same(self.label, label) for label in region.labels):
@@ -185,12 +186,12 @@ class PersonRegions:
             return list(place.units) if len(place.units) == 1 else named
         if "" in place.units.values() and len(labels) > 1:
             raise UserError(f"the dataset has no classes, but {where} has several labels ({_list(sorted(labels))}); "
-                            "give --label NAME")  # fmt: skip
+                            "set --label NAME")  # fmt: skip
         return [unit for unit, name in place.units.items()
                 if not name or any(_same(name, label) for label in region.labels)]  # fmt: skip
 
     def _draw(self, taken: dict[str, list[Region]], where: str) -> dict[str, np.ndarray]:
-        """Return {unit: mask}, without units that have a region that cannot be drawn."""
+        """Return {unit: mask}, skipping units with a region that cannot be drawn."""
         masks: dict[str, np.ndarray] = {}
         for unit, regions in taken.items():
             try:
@@ -212,11 +213,11 @@ class PersonRegions:
         return masks
 
     def counts(self) -> dict[str, Any]:
-        """Return how many regions were drawn, skipped and left out."""
+        """Return the numbers of drawn, skipped and excluded regions."""
         return {"read": self.drawn + sum(self.skipped.values()), "drawn": self.drawn, "skipped": dict(self.skipped)}
 
     def line(self) -> str:
-        """Return a line on all regions with numbers that add up."""
+        """Summarise what happened to all regions in one line."""
         counts, skipped = self.counts(), sum(self.skipped.values())
         reasons = ", ".join(f"{number} {why}" for why, number in self.skipped.most_common())
         others = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for kind, number in self.passed.most_common())
@@ -246,15 +247,15 @@ def check_person(name: str) -> str:
             f"got {one_line(ascii(name), 60)}"
         )
     if name.casefold() == CONSENSUS:
-        raise UserError(f"--person {name} is reserved for the consensus mask; give another name")
+        raise UserError(f"--person {name} is reserved for the consensus mask; use another name")
     return name
 
 
 def folder_name(person: str) -> str:
-    """Return the name of a person as a folder name.
+    """Return the folder name for a person.
 
     Raises:
-        UserError: The name is a path, or not a valid name.
+        UserError: The name is a path or not a valid folder name.
     """
     if person.startswith(".") or "/" in person or not _is_name(person):
         raise UserError(
@@ -264,10 +265,10 @@ def folder_name(person: str) -> str:
 
 
 def file_stem(image_id: str) -> str:
-    """Return the name of the files of an image: its id without a picture's ending, with "/" replaced by "_".
+    """Return the stem of an image's file names: the id without file extension, with "/" replaced by "_".
 
     Raises:
-        UserError: The result is not a file name.
+        UserError: The result is not a valid file name.
     """
     stem = image_id.replace("/", "_")
     if stem.lower().endswith(ENDINGS) and not stem.startswith("."):
@@ -282,35 +283,35 @@ def _is_name(text: str) -> bool:
 
 
 def check_stems(drawn: Iterable[PersonMask]) -> None:
-    """Raise UserError for two images whose files would have the same name."""
+    """Raise UserError if two images would have the same file name."""
     names: dict[str, str] = {}
     for entry in drawn:
         stem = file_stem(entry.image_id)
         if names.setdefault(stem, entry.image_id) != entry.image_id:
             raise UserError(
                 f"the images {names[stem]} and {entry.image_id} would share a file name; export as {OTHERS} or cvat, "
-                "which keep their names"
+                "which do not use file names"
             )
 
 
 def file_in(path: Path, name: str) -> Path:
-    """Return a file, or the file of this name in a folder.
+    """Return `path`, or, if it is a folder, the file with this name in the folder.
 
     Raises:
-        UserError: The folder has no such file.
+        UserError: The folder does not contain the file.
     """
     if not path.is_dir():
         return path
     if not (path / name).is_file():
-        raise UserError(f"{path} is a folder without {name}; give the file to import")
+        raise UserError(f"{path} is a folder without {name}; specify the file to import")
     return path / name
 
 
 def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
-    """Return the subfolder of `path` that is named after a person.
+    """Return the subfolder of `path` for a person.
 
     Raises:
-        UserError: There is no such subfolder.
+        UserError: The person has no subfolder.
     """
     named = {folder.name: folder for folder in sorted(folders)}
     return named[_chosen(named, person, str(path))]
@@ -319,12 +320,12 @@ def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
 def masks_of(
     regions: Iterable[Region], person: str, path: Path, selection: PersonRegions | None = None
 ) -> dict[str, np.ndarray]:
-    """Return {unit: mask} of the regions of a selection, by default of all images and labels.
+    """Return {unit: mask} for the selected regions, by default for all images and labels.
 
-    If the file names people, only regions of `person` count.
+    If the file contains names of people, only regions of `person` are used.
 
     Raises:
-        UserError: The file has only other people, or the selection refuses it.
+        UserError: The file contains only other people, labels are ambiguous, or no mask can be drawn.
     """
     regions = list(regions)
     people = {region.person for region in regions if region.mask is not None}
@@ -333,19 +334,19 @@ def masks_of(
 
 
 def _chosen(people: Iterable[str], person: str, path: str) -> str:
-    """Return the person whose masks are imported.
+    """Return the name in the file of the person whose masks are imported.
 
     Raises:
-        UserError: The file does not name this person.
+        UserError: The file does not contain this person.
     """
     people = sorted(set(people) - {CONSENSUS})
     if person in people:
         return person
-    raise UserError(f"{path} has no masks of {person}; give --person, one of: {_list(people) or 'nobody'}")
+    raise UserError(f"{path} has no masks of {person}; set --person to one of: {_list(people) or 'nobody'}")
 
 
 def check_size(height: object, width: object) -> tuple[int, int]:
-    """Return the size of a picture.
+    """Validate the size of an image and return it.
 
     Raises:
         UserError: The size is invalid.
@@ -356,7 +357,7 @@ def check_size(height: object, width: object) -> tuple[int, int]:
 
 
 def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """Return (left, top, width, height) of the marked pixels of a non-empty mask."""
+    """Return the bounding box (left, top, width, height) of a non-empty mask."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     left, top = int(columns[0]), int(rows[0])
     return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
@@ -366,7 +367,7 @@ def joined(masks: dict[str, np.ndarray], image_id: str, mask: np.ndarray) -> Non
     """Add a region to the mask of an image.
 
     Raises:
-        UserError: The region has another size.
+        UserError: The region and the mask have different sizes.
     """
     if image_id in masks and masks[image_id].shape != mask.shape:
         raise UserError(f"image {image_id[:100]} has regions for images of different sizes")

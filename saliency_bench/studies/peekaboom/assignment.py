@@ -1,4 +1,4 @@
-"""Assign images and explainers to people by Latin squares, so that no person sees an image under two explainers."""
+"""Assign images and explainers to people by Latin squares, so that nobody sees an image with two explainers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,12 +12,12 @@ Pair = tuple[str, str]  # (image id, explainer)
 def sheets(
     images: Sequence[str], explainers: Sequence[str], judgements: int, pairs: int, seed: int
 ) -> list[list[Pair]]:
-    """Return the sheet of each person, in the order in which people join.
+    """Return the sheet (list of pairs) of each person, in the order in which people join.
 
-    In each of `judgements` rounds the images are shuffled and dealt to blocks of nearly equal size, at most `pairs`. k
-    people, one after another, judge a block: person s sees image i by explainer (i + s) mod k, so the k people are the
-    rows of a Latin square. Each round has every pair of image and explainer once, so all rounds have it `judgements`
-    times; each image is on a sheet once, and the counts of any two explainers differ by at most one.
+    In each of `judgements` rounds, the images are shuffled and divided into blocks of nearly equal size, at most
+    `pairs`. k people judge each block: person s sees image i by explainer (i + s) mod k, so the k people are the rows
+    of a Latin square. Each round contains every pair of image and explainer once, so each pair is judged `judgements`
+    times. An image is at most once on a sheet, and the counts of any two explainers on a sheet differ by at most one.
     """
     dealt: list[list[Pair]] = []
     for number in range(judgements):
@@ -32,14 +32,14 @@ def sheets(
 
 
 def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
-    """Return a sheet of the pairs that people who left did not judge.
+    """Return a sheet of pairs that were assigned to people who left before judging them.
 
-    Images with most missing judgements come first, each by the explainer with most missing judgements.
+    Images with the most missing judgements come first, each with the explainer with the most missing judgements.
 
     Args:
         missing: {pair: number of missing judgements}.
-        pairs: largest number of pairs.
-        seed: seed of the order of ties.
+        pairs: Maximum number of pairs.
+        seed: Seed that determines the order of ties.
     """
     by_image: dict[str, dict[str, int]] = {}
     for (image, explainer), count in missing.items():
@@ -57,6 +57,6 @@ def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
 
 
 def with_checks(sheet: Iterable[str], checks: Iterable[str], person: str, seed: int) -> list[str]:
-    """Return the units of a sheet in a personal order, with the attention checks at personal positions."""
+    """Shuffle the units of a sheet for a person, and insert the attention checks at random positions."""
     units = sorted(sheet, key=lambda unit: seed_of(seed, "order", person, unit))
     return insert_checks(units, checks, person, seed)

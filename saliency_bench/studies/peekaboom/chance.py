@@ -1,12 +1,12 @@
 """Chance level of peek-a-boom, and detection of people who answer like guessers.
 
 A blind clicker chooses one of K labels at each exposure r_1 < ... < r_n without looking. If tried labels remain
-available, a guess is right with probability 1 / K, so the accuracy by r_s is g_s = 1 - (1 - 1 / K)^s; if they are
-struck out, it is min(s / K, 1). G, the area under g, is 0.743 for four labels and our exposures, and 0.900 with
-striking out, which is more than a person reaches who names every image at 20 % (0.825).
+available, a guess is correct with probability 1 / K, so the accuracy by r_s is g_s = 1 - (1 - 1 / K)^s. If tried labels
+are struck out, the accuracy is min(s / K, 1). G, the area under g, is 0.743 for four labels and the default exposures,
+and 0.900 with striking out. This is more than the area of a person who names every image at 20 % (0.825).
 
-The corrected area is (A - G) / (M - G), where M is the area of people who name every image at the first exposure: 1 for
-them, 0 for guessing, negative below.
+The corrected area is (A - G) / (M - G), where M is the area of people who name every image at the first exposure. It is
+1 for these people, 0 for guessing, and negative for results below guessing.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import pandas as pd
 
 from saliency_bench.read.statistics.exposures import judgement_areas
 
-LIKE_GUESSING = 1.0  # log10 of the likelihood ratio from which a person is reported
+LIKE_GUESSING = 1.0  # log10 of the likelihood ratio above which a person is reported
 
 
 def guessing_accuracy(choices: int, exposures: Sequence[float], strike: bool) -> np.ndarray:
@@ -27,7 +27,7 @@ def guessing_accuracy(choices: int, exposures: Sequence[float], strike: bool) ->
 
 def guessing_area(choices: int, exposures: Sequence[float], strike: bool) -> float:
     """Return G, the area of a blind clicker."""
-    # The mean over judgements that end at each exposure; judgements that are never right have an area of 0.
+    # Average over the exposures at which judgements end. Judgements that are never correct have an area of 0.
     ends = np.diff(guessing_accuracy(choices, exposures, strike), prepend=0.0)
     return float(ends @ judgement_areas(np.array(exposures), exposures))
 
@@ -39,14 +39,14 @@ def corrected(area: float | None, guessing: float, exposures: Sequence[float]) -
 
 
 def evidence_of_guessing(attempts: pd.DataFrame) -> dict[str, float]:
-    """Return {person: log10 likelihood ratio of the answers, guessing versus answering like all others}.
+    """Return {person: log10 likelihood ratio of the answers, guessing versus answering like all other people}.
 
-    The others' probability of being right is estimated per explainer and exposure from all other people, as (right + 1)
-    / (answers + 2). By Markov's inequality, a person who answers like the others exceeds a ratio of 10 with a
-    probability of at most 10 %; in simulations of 20 judgements the ratio stays far below.
+    The probability of a correct answer is estimated from all other people for each explainer and exposure, as (right +
+    1) / (answers + 2). By Markov's inequality, a person who answers like the others exceeds a ratio of 10 with a
+    probability of at most 10 %. In simulations with 20 judgements, the ratio stays far below 10.
 
     Args:
-        attempts: one row per answer that names a label: person, explainer, exposure, right, chance (of a guess).
+        attempts: A row per answer with a label: person, explainer, exposure, right, chance (of a guess).
     """
     if attempts.empty:
         return {}
@@ -55,7 +55,7 @@ def evidence_of_guessing(attempts: pd.DataFrame) -> dict[str, float]:
     right = places.transform("sum") - same_person.transform("sum")
     answers = places.transform("size") - same_person.transform("size")
     others = (right + 1) / (answers + 2)
-    chance = attempts["chance"].clip(upper=1 - 1e-6)  # the last remaining label is right
+    chance = attempts["chance"].clip(upper=1 - 1e-6)  # 1 if only one label remains
     ratio = np.log10(
         np.where(attempts["right"], chance / others, (1 - chance) / (1 - others)),
     )

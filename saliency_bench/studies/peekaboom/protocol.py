@@ -1,12 +1,13 @@
-"""The peek-a-boom protocol: a person's current question, valid requests, and stored answers.
+"""The peek-a-boom protocol: current question of a person, validation of requests, and storage of answers.
 
-A unit is an image by an explainer, JSON `[image id, explainer]`; an attention check, `[image id, null]`, is an image
-shown whole. Each answer is a revision of its unit, with the payload
+A unit is an image and an explainer, as JSON `[image id, explainer]`. An attention check, `[image id, null]`, is an
+image that is displayed completely. Each answer is a revision of its unit, with the payload
 
     {"step": 1, "exposure": 0.1, "choice": "cat", "right": false}      choice: null for "I don't know"
 
-The exposure follows from the store: one step further for each wrong answer. The request of an answer is made of study,
-person, unit and step, so that an answer is stored once, however often and from however many tabs it is sent.
+The exposure is derived from the store: it increases by one step for each wrong answer. The request of an answer is
+derived from study, person, unit and step, so an answer is stored only once, even if it is sent repeatedly or from
+several tabs.
 """
 
 from collections.abc import Sequence
@@ -28,9 +29,9 @@ from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "peekaboom"
-FILLS = {"black": 0, "grey": 128}  # values of hidden pixels; the first is the fill of saliency_kae and saliency_roae
+FILLS = {"black": 0, "grey": 128}  # values of hidden pixels; saliency_kae and saliency_roae use black
 JUDGEMENTS, PAIRS, CHOICES, CHECKS = 10, 20, 4, 2
-PROTOCOLS = {"p2": {"judgements": 10, "pairs": 20, "checks": 0}}  # Lu et al.: careless people count too
+PROTOCOLS = {"p2": {"judgements": 10, "pairs": 20, "checks": 0}}  # Lu et al. include careless people
 
 
 def configuration(
@@ -47,19 +48,18 @@ def configuration(
 ) -> dict[str, Any]:
     """Return the configuration of a study for the store.
 
-    Attention checks are drawn from the other images, or images are reserved for them, so that no check shows a judged
-    image.
+    Attention checks use images that are not judged. If all images would be judged, images are reserved for the checks.
 
     Args:
-        images: images of a run.
-        judgements: per image and explainer.
-        pairs: pairs per person.
-        choices: number of labels to choose from.
-        checks: attention checks per person.
-        strike: strike out tried labels, which rewards guessing (`chance`).
-        fill: colour of hidden pixels: black, as in saliency_kae, or grey, as in earlier versions.
-        limit: images to judge, drawn by the seed; None: all.
-        seed: seed of all random choices.
+        images: Images of a run.
+        judgements: Number of judgements per image and explainer.
+        pairs: Number of pairs per person.
+        choices: Number of labels to choose from.
+        checks: Number of attention checks per person.
+        strike: Whether to strike out tried labels, which rewards guessing (`chance`).
+        fill: Colour of hidden pixels: black, as in saliency_kae, or grey, as in earlier versions.
+        limit: Number of images to judge, which are drawn at random, or None for all images.
+        seed: Seed of all random choices.
 
     Raises:
         UserError: Numbers are out of range or too few images exist.
@@ -92,7 +92,9 @@ def configuration(
         "choices": choices,
         "strike": strike,
         "exposures": list(SHOWN),
-        **({} if fill == "grey" else {"fill": fill}),  # so that studies of earlier versions can be resumed
+        **(
+            {} if fill == "grey" else {"fill": fill}
+        ),  # grey is omitted, so that studies of earlier versions can be resumed
     }
 
 
@@ -101,10 +103,10 @@ class PeekaboomQuestion:
     """A person's current question.
 
     Attributes:
-        unit: image and explainer.
-        place: position in this person's order.
-        step: number of answers given so far.
-        wrong: labels chosen so far.
+        unit: Image and explainer.
+        place: Position in the person's order.
+        step: Number of answers so far.
+        wrong: Labels chosen so far.
     """
 
     unit: str
@@ -120,7 +122,7 @@ class PeekaboomQuestion:
 
 @dataclass(frozen=True)
 class Peekaboom:
-    """A study of this protocol over the images of its run. Methods are thread-safe."""
+    """A peek-a-boom study over the images of a run. Methods are thread-safe."""
 
     study: Study
     images: RunImages
@@ -128,7 +130,7 @@ class Peekaboom:
 
     @property
     def exposures(self) -> list[float]:
-        """The shares of pixels shown one after the other."""
+        """The shares of pixels that are displayed one after the other."""
         return self.study.configuration["exposures"]
 
     @cached_property
@@ -141,11 +143,11 @@ class Peekaboom:
     # what a person is asked
 
     def given(self, person: str) -> list[Assignment]:
-        """Return the units of this person; they are drawn on the first call."""
+        """Return the units of a person, which are assigned on the first call."""
         return self.study.assignments(person) or self.study.give(person, lambda all_of: self._draw(person, all_of))
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Return the next sheet or, if all are given, the pairs that people who left did not judge."""
+        """Return the next sheet, or, if all sheets are assigned, pairs that people left without judging."""
         settings = self.study.configuration
         number = len({assignment.person for assignment in everyone})
         if number < len(self._sheets):
@@ -158,7 +160,7 @@ class Peekaboom:
         return with_checks([unit_of(*pair) for pair in sheet], checks, person, self.study.seed)
 
     def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
-        """Return {pair: number of judgements that nobody has given or holds}."""
+        """Return {pair: number of missing judgements}. Judgements that active people are working on are not missing."""
         settings = self.study.configuration
         active = self.study.active(self.lease_hours)
         ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
@@ -178,7 +180,7 @@ class Peekaboom:
         return has_ended(steps, len(self.exposures))
 
     def question(self, person: str) -> PeekaboomQuestion | None:
-        """Return this person's first unfinished unit, or None."""
+        """Return the question for a person's first unfinished unit, or None."""
         answers = by_judgement(self.study.answers(person, last=False))
         for assignment in self.given(person):
             steps = answers.get((person, assignment.unit), [])
@@ -189,13 +191,13 @@ class Peekaboom:
         return None
 
     def exposure(self, question: PeekaboomQuestion) -> float:
-        """Return the share of pixels that a question shows."""
+        """Return the share of pixels that are displayed for a question."""
         return 1.0 if question.is_check else self.exposures[question.step]
 
     def choices(self, person: str, unit: str) -> list[str]:
-        """Return the correct label among others.
+        """Return the labels to choose from, including the correct label.
 
-        The image determines the other labels; image and person determine the order.
+        The image determines the labels; image and person determine their order.
         """
         image, _ = pair_of(unit)
         seed, right = self.study.seed, self.images.labels[image]
@@ -205,7 +207,7 @@ class Peekaboom:
         return sorted(labels, key=lambda name: seed_of(seed, "order", person, image, name))
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return the state of a person's page."""
+        """Return the data for a person's page."""
         given, question = self.given(person), self.question(person)
         if question is None:
             return {"done": len(given), "total": len(given), "place": None}
@@ -224,7 +226,7 @@ class Peekaboom:
         }
 
     def picture(self, person: str, place: object, step: object) -> bytes:
-        """Return a PNG with the pixels that this person may see now; all other pixels have the fill of the study.
+        """Return a PNG with the pixels that the person may see now. All other pixels have the fill colour.
 
         Raises:
             UserError: The person has not reached this position.
@@ -240,14 +242,14 @@ class Peekaboom:
     # answers
 
     def save(self, person: str, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store an answer from a person's page once; return {"right": bool}.
+        """Store an answer from a person's page, once, and return {"right": bool}.
 
         Raises:
-            UserError: The answer does not belong to the current question.
+            UserError: The answer is not for the current question.
         """
         place, step, choice = (sent.get(name) for name in ("place", "step", "choice"))
         current = self.question(person)
-        # Looked up after the question: the same answer may be stored by another thread in between.
+        # Look this up after the question, because another thread may store the same answer in between.
         if "choice" in sent and (before := self._before(person, place, step)) and before["choice"] == choice:
             return {"right": before["right"]}
         question = _checked(current, place, step)
@@ -266,14 +268,14 @@ class Peekaboom:
         return {"right": stored.payload["right"]}
 
     def _before(self, person: str, place: object, step: object) -> dict[str, Any] | None:
-        """Return the payload of this person's answer at a position and step, or None."""
+        """Return the payload of a person's answer at a position and step, or None."""
         units = [assignment.unit for assignment in self.study.assignments(person) if assignment.position == place]
         steps = self.study.answers(person, units[0], last=False) if units else []
         return next((assignment.payload for assignment in steps if assignment.payload["step"] == step), None)
 
 
 def _checked(question: PeekaboomQuestion | None, place: object, step: object) -> PeekaboomQuestion:
-    """Return a person's current question.
+    """Check that a request is for the current question, and return the question.
 
     Raises:
         UserError: The person is at another position.
@@ -284,9 +286,10 @@ def _checked(question: PeekaboomQuestion | None, place: object, step: object) ->
 
 
 def revealed(frame: np.ndarray, values: np.ndarray, exposure: float, fill: int = FILLS["black"]) -> np.ndarray:
-    """Return a picture, uint8 (H, W, 3), with the first pixels in the order of `maps.descending`, like in saliency_kae.
+    """Return an image, uint8 (H, W, 3), that displays only the pixels with the highest values, as in saliency_kae.
 
-    Their number is exposure * H * W, rounded half to even. All other pixels are `fill`.
+    Pixels are ordered by `maps.descending`. Their number is exposure * H * W, rounded half to even. All other pixels
+    have the value `fill`.
     """
     height, width = values.shape
     count = np.rint(np.array([exposure * height * width])).astype(np.int64)
@@ -295,12 +298,12 @@ def revealed(frame: np.ndarray, values: np.ndarray, exposure: float, fill: int =
 
 
 def strikes(study: Study) -> bool:
-    """Return whether tried labels cannot be chosen again; True for studies without this setting."""
+    """Return whether tried labels cannot be chosen again. True for studies without this setting."""
     return study.configuration.get("strike", True)
 
 
 def by_judgement(answers: Sequence[Answer]) -> dict[tuple[str, str], list[Answer]]:
-    """Return {(person, unit): answers in their order}."""
+    """Return {(person, unit): answers in order}."""
     grouped: dict[tuple[str, str], list[Answer]] = {}
     for answer in answers:
         grouped.setdefault((answer.person, answer.unit), []).append(answer)
@@ -308,7 +311,7 @@ def by_judgement(answers: Sequence[Answer]) -> dict[tuple[str, str], list[Answer
 
 
 def has_ended(steps: Sequence[Answer], exposures: int) -> bool:
-    """Return whether an answer was right, or the whole image was shown."""
+    """Return whether a judgement has ended: an answer was correct, or the whole image was displayed."""
     if not steps:
         return False
     whole = 1 if pair_of(steps[-1].unit)[1] is None else exposures

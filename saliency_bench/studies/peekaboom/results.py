@@ -1,8 +1,9 @@
-"""Results of peek-a-boom: accuracy curves, areas under them, the necessary number of judgements, and people.
+"""Results of peek-a-boom: accuracy curves, areas under the curves, the necessary number of judgements, and people.
 
-They correspond to tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only finished
-judgements count: they end with a right answer, or without one at the whole image (*never right*, which counts as wrong
-at every exposure). Judgements of people who failed an attention check are left out unless requested.
+The results correspond to tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only finished
+judgements count. A judgement is finished after a correct answer, or after the whole image was displayed without a
+correct answer (*never right*, which counts as wrong at every exposure). Judgements of people who failed an attention
+check are excluded unless requested.
 """
 
 from collections.abc import Sequence
@@ -37,9 +38,9 @@ from saliency_bench.studies.run_images import pair_of
 from saliency_bench.studies.study import Answer, Study
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-NUMBERS = (0.3, 0.5, 1.0, 3.0, 5.0, 7.0, 10.0)  # numbers of judgements per image and explainer, from table 3
+NUMBERS = (0.3, 0.5, 1.0, 3.0, 5.0, 7.0, 10.0)  # numbers of judgements per image and explainer, as in table 3
 DRAWS = 1000
-GUESSING = "guessing"  # the row of a blind clicker
+GUESSING = "guessing"  # name of the row for a blind clicker
 CROWD = ("explainer", "saliency_crowd_auc", "low", "high", "corrected", "rank", "images", "judgements", "never right",
          "with everyone")  # fmt: skip
 CURVES = ("explainer", "exposure", "accuracy", "low", "high", "judgements")
@@ -56,12 +57,12 @@ class Judged:
     """The stored judgements.
 
     Attributes:
-        judgements: one row per finished judgement: person, image, explainer, first (the exposure of the right answer,
-            NaN without one), seconds (of all its answers), created (when it ended).
-        attempts: answers that name a label, and "I don't know" to a whole image: person, explainer ("" of an attention
-            check), exposure, right, chance (of a guess to be right).
+        judgements: A row per finished judgement: person, image, explainer, first (exposure of the correct answer, or
+            NaN), seconds (of all answers), created (time of the last answer).
+        attempts: A row per answer with a label, and per "I don't know" at the whole image: person, explainer ("" for
+            attention checks), exposure, right, chance (probability that a guess is correct).
         checks: {person: whether each attention check was answered correctly}.
-        unfinished: number of unfinished judgements.
+        unfinished: Number of unfinished judgements.
     """
 
     judgements: pd.DataFrame
@@ -70,12 +71,12 @@ class Judged:
     unfinished: int
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return the judgements of everyone else."""
+        """Return all judgements except those of these people."""
         return self.judgements[~self.judgements["person"].isin(people)]
 
 
 def judged(study: Study) -> Judged:
-    """Return the stored judgements of a study."""
+    """Load the judgements of a study."""
     exposures, unfinished = len(study.configuration["exposures"]), 0
     judgements: list[tuple] = []
     attempts: list[tuple] = []
@@ -98,7 +99,7 @@ def judged(study: Study) -> Judged:
 
 
 def _attempts(study: Study, steps: Sequence[Answer]) -> list[tuple[float, bool, float]]:
-    """Return (exposure, right, chance of a guess) of the answers of a judgement that are informative about guessing."""
+    """Return (exposure, right, chance of a guess) for the answers of a judgement that help to detect guessing."""
     choices, attempts = study.configuration["choices"], []
     tried = 0
     for step in steps:
@@ -113,13 +114,13 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
     """Return tables of the finished judgements.
 
     Args:
-        study: a peek-a-boom study.
-        people: False shows numbers instead of pseudonyms.
-        with_failed: count the judgements of people who failed an attention check.
-        exclude: people whose judgements are left out in any case.
+        study: A peek-a-boom study.
+        people: Whether to show pseudonyms instead of numbers.
+        with_failed: Whether to include the judgements of people who failed an attention check.
+        exclude: People whose judgements are always excluded.
 
     Raises:
-        UserError: No counted judgement is finished, or a name in `exclude` is unknown.
+        UserError: There is no finished judgement to include, or a name in `exclude` is unknown.
     """
     answers = judged(study)
     exclude = sorted({*exclude, *excluded(study)})
@@ -142,32 +143,32 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
     data: dict[str, Any] = {name or "crowd": dicts(header, rows) for name, (header, rows) in tables.items()}
     notes = [order] if order else []
     if answers.unfinished:
-        notes.append(f"Unfinished judgements, which are left out: {answers.unfinished}.")
+        notes.append(f"Unfinished judgements, which are excluded: {answers.unfinished}.")
     notes += note(answers.checks, "judgements", with_failed, exclude)
     notes += _guessers(evidence, people)
     return Findings("peekaboom", [Table(header, rows, name) for name, (header, rows) in tables.items()], data, notes)
 
 
 def _by_explainer(study: Study, judgements: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return {explainer: its judgements} in the order of the study, without explainers that have none."""
+    """Return {explainer: judgements} in the order of the study, without explainers that have no judgements."""
     groups = dict(iter(judgements.groupby("explainer")))
     return {name: groups[name] for name in study.configuration["explainers"] if name in groups}
 
 
 def _guessers(evidence: dict[str, float], people: bool) -> list[str]:
-    """Return the line that names people who answer like guessers."""
+    """Return a note on people who answer like guessers."""
     names = sorted(person for person, ratio in evidence.items() if ratio >= LIKE_GUESSING)
     if not names:
         return []
     shown = ", ".join(names) if people else f"{len(names)} people"
     return [f"People who answer like guessers (guessing is at least 10 times as likely as answering like the others): "
-            f"{shown}; --exclude NAME leaves a person out."]  # fmt: skip
+            f"{shown}; exclude a person with --exclude NAME."]  # fmt: skip
 
 
 def _crowd(
     study: Study, by_explainer: dict[str, pd.DataFrame], everyone: dict[str, pd.Series]
 ) -> tuple[list[tuple], str]:
-    """Return (rows of CROWD, best first and guessing last; the reason if there are no ranks)."""
+    """Return (rows of CROWD, best explainer first and guessing last; reason why there are no ranks, or "")."""
     settings = study.configuration
     images = sorted({image for rows in by_explainer.values() for image in rows["image"]})
     codes = codes_of(study, images)
@@ -198,7 +199,7 @@ def _crowd(
 
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
-    """Return {explainer: its rank set as text} by the paired test over clusters of images; {} for too few images."""
+    """Return {explainer: rank set as text} by the paired test over clusters of images, or {} if there are too few."""
     matched = Matched(means, codes, (0.0, 1.0))
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
@@ -214,7 +215,7 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
 
 
 def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
-    """Return rows of CURVES, guessing last; intervals are over clusters of images."""
+    """Return rows of CURVES, guessing last. Intervals are over clusters of images."""
     settings = study.configuration
     exposures = settings["exposures"]
     rows: list[tuple] = []
@@ -229,9 +230,9 @@ def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
 
 
 def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
-    """Return rows of FEWER: numbers of judgements per pair, each drawn `DRAWS` times for every explainer.
+    """Return rows of FEWER: results for smaller numbers of judgements per pair, each drawn `DRAWS` times.
 
-    "same order": the share of draws that put all explainers in the order of all judgements.
+    "same order" is the share of draws that order all explainers in the same way as all judgements together.
     """
     areas = {name: judgement_areas(rows["first"].to_numpy()) for name, rows in by_explainer.items()}
     images = {name: rows["image"].nunique() for name, rows in by_explainer.items()}
@@ -250,14 +251,14 @@ def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tup
 
 
 def _draw(areas: np.ndarray, size: int, seed: int, name: str) -> np.ndarray:
-    """Return means (DRAWS,) of that many of these areas, drawn without replacement."""
+    """Return the means, shape (DRAWS,), of `size` areas drawn without replacement."""
     n = len(areas)
     seeds = (seed_of(seed, "fewer", name, size, draw) for draw in range(DRAWS))
     return np.array([areas[np.argsort(random_bits(draw_seed, n))[:size]].mean() for draw_seed in seeds])
 
 
 def _of_people(answers: Judged, evidence: dict[str, float]) -> list[tuple]:
-    """Return rows of OF_PEOPLE for everyone: their performance, and who may not have looked."""
+    """Return rows of OF_PEOPLE for everyone: performance, and signs of guessing."""
     rows = []
     for person, judgements in answers.judgements.groupby("person"):
         checks = answers.checks.get(person, [])
@@ -268,7 +269,7 @@ def _of_people(answers: Judged, evidence: dict[str, float]) -> list[tuple]:
 
 
 def _mean_exposure(firsts: pd.Series) -> tuple[float | None, int, int]:
-    """Return (mean exposure of the right answers, their number, number of all judgements)."""
+    """Return (mean exposure of correct answers, number of correct answers, number of all judgements)."""
     return finite_or_none(firsts.mean()), int(firsts.count()), len(firsts)
 
 
@@ -278,12 +279,12 @@ def export(
     """Write the answers of finished judgements as CSV or Parquet, in the format of `analyse --what agreement`.
 
     Args:
-        study: a peek-a-boom study.
-        path: the file.
-        people: False numbers the people of each image and explainer independently, so that nobody's answers can be
-            linked.
-        with_failed: include the judgements of people who failed an attention check.
-        exclude: people whose judgements are left out in any case.
+        study: A peek-a-boom study.
+        path: Output file.
+        people: Whether to include pseudonyms. If False, people are numbered independently for each image and explainer,
+            so that the answers of a person cannot be linked.
+        with_failed: Whether to include the judgements of people who failed an attention check.
+        exclude: People whose judgements are always excluded.
 
     Returns:
         The number of rows.
