@@ -1,7 +1,7 @@
 """Kill the process that stores people's answers, or the database itself.
 
-Answers must be stored once. Confirmed answers exist after any kill; unconfirmed answers exist completely or not at all;
-and after sending again, each answer exists once, like in an undisturbed store.
+Answers must be stored once. After any kill, confirmed answers exist, and unconfirmed answers exist completely or not at
+all. After the answers are sent again, each answer exists once, as in an undisturbed store.
 """
 
 import os
@@ -70,12 +70,12 @@ def stored(address: str) -> dict[str, list[tuple]]:
 
 
 def confirmations() -> list[str]:
-    """Return the requests in the order of their confirmations, also those that were sent again."""
+    """Return the requests in the order of their confirmations, including repeated requests."""
     return CONFIRMED.read_text().splitlines() if CONFIRMED.exists() else []
 
 
 def confirmed() -> int:
-    """Return how many different answers were confirmed."""
+    """Return the number of different confirmed answers."""
     return len(set(confirmations()))
 
 
@@ -91,9 +91,9 @@ def in_postgres(count: int, folder: Path, children: Children) -> Outcome:
 def studies(
     count: int, folder: Path, children: Children, new: Callable[[str], str], restart: Callable[[], None] | None = None
 ) -> Outcome:
-    """Kill people's process, or their database.
+    """Kill the process of the study, or its database.
 
-    new(name) returns the address of an empty database; `restart` kills the database and starts it again.
+    `new(name)` returns the address of an empty database. `restart` kills the database and starts it again.
     """
     outcome = Outcome("studies in PostgreSQL" if restart else "studies in SQLite", count)
     with working_in(folder / f"undisturbed {outcome.what}"):
