@@ -122,7 +122,7 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
     bad = [name for name, kind in zip(names, kinds, strict=True) if kind in ("careless", "bot")]
     assert sorted(marked) == sorted(bad), f"{bad} are careless or quick, {marked} are called so"
     others = json.loads(command(*study, "--report", "--json", "--exclude", *bad))
-    assert report["agreement"] == others["agreement"], "those who are left out change the agreement"
+    assert report["agreement"] == others["agreement"], "excluded people change the agreement"
     assert report["images complete"] == report["images"], "images are left"
     for out, further in (("my-data", []), ("without", ["--exclude", *bad])):
         command("build", "masks", "--dataset", data, "--annotations", store, "--rule", "majority", "--out",
@@ -162,10 +162,10 @@ def main() -> None:
     args = parser.parse_args()
     begun = time.perf_counter()
     if not any(args.masks.glob("*.png")):
-        parser.error(f"{args.masks} holds no PNG; give the folder itself, without folders for classes")
+        parser.error(f"{args.masks} contains no PNG files; pass a folder without class subfolders")
     done = campaign(args.photos, args.masks, args.work, args.people, args.honeypots)
     print(done["table"])
-    print(json.dumps(done["report"]["agreement"]["IoU"]), f"left out: {done['left out']}")
+    print(json.dumps(done["report"]["agreement"]["IoU"]), f"excluded: {done['left out']}")
     print(f"{time.perf_counter() - begun:.0f} s")
 
 

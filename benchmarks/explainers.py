@@ -75,16 +75,16 @@ parser = argparse.ArgumentParser(
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
-parser.add_argument("--model", default="resnet18", help="with random weights: a name of torchvision (default: "
-                    "resnet18), or transformers:TYPE; else what load_classifier takes")  # fmt: skip
+parser.add_argument("--model", default="resnet18", help="torchvision name (default: resnet18) or transformers:TYPE, "
+                    "with random weights; or any model that load_classifier accepts")  # fmt: skip
 parser.add_argument("--explainers", nargs="+", metavar="NAME", help="default: all, with few samples, steps or masks")
-parser.add_argument("--together", action="store_true", help="all explainers as one work, and as one run")
-parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the images; default: 224")
-parser.add_argument("--batch", type=int, default=4, metavar="N", help="images; default: 4")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
-parser.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
-parser.add_argument("--device", default="cpu", help="default: cpu")
-parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help="on a GPU; default: fp32")
+parser.add_argument("--together", action="store_true", help="measure all explainers as one task, and as one run")
+parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the images (default: 224)")
+parser.add_argument("--batch", type=int, default=4, metavar="N", help="images (default: 4)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
+parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default: 1)")
+parser.add_argument("--device", default="cpu", help="device (default: cpu)")
+parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help="on a GPU (default: fp32)")
 parser.add_argument("--compile", action="store_true", help="compile explainers that use only outputs")
 
 
@@ -105,7 +105,7 @@ def main() -> None:
     )
     name = torch.cuda.get_device_name(images.device) if images.is_cuda else f"cpu, {os.cpu_count()} cores"
     print(f"{name}, {arithmetic}; torch {torch.__version__}\n")
-    print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'asked':>5}  / others, MB")
+    print(f"{'explainer':<40} {'needs':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'limit':>5}  / others, MB")
     names = args.explainers or list_explainers()
     if args.together:
         print(together(names, classifier, images, labels, classes, args))

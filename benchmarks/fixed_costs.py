@@ -24,7 +24,7 @@ SIDE, MAPS = 224, 64
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="default: 5")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="repeats (default: 5)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'what':44} {'seconds':>8} {'aim':>8}")
@@ -115,7 +115,7 @@ ROWS: list[tuple[str, Callable[[Path, int], float], float]] = [
     ("a tab behind saliency-bench run --m", command(**COMPLETING), 0.15),
     ("a finished run started again", finished, 0.5),
     (f"evaluate's compute, a map of {MAPS}", of_evaluate, 0.0005),
-    ("the faster copy, asked for again", folded, 0.01),
+    ("repeated request for the faster copy", folded, 0.01),
 ]
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def command(argv: list[str], shown: str) -> None:
 
 def refuse(self: socket.socket, address: object) -> None:
     if self.family != socket.AF_UNIX:
-        raise RuntimeError(f"the network was asked for {address}")
+        raise RuntimeError(f"network access to {address}")
 
 
 def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> Ending:
@@ -219,7 +219,7 @@ def typed(count: int, folder: Path, first: int = 0, shown: Callable[[str], objec
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", type=int, default=500, metavar="N", help="default: 500")
+    parser.add_argument("--lines", type=int, default=500, metavar="N", help="number of lines (default: 500)")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="first line to run (default: 0)")
     args = parser.parse_args()
     with TemporaryDirectory() as scratch:

@@ -189,7 +189,7 @@ def main() -> int:
             every = sorted({test for tests in reached.values() for test in tests})
             noticed(context, every, site, Path(folder) / "without", None)
             without = failed(Path(folder) / "without")
-            print(f"{len(without)} of {len(every)} tests fail without a mutant and are left out: {sorted(without)}")
+            print(f"{len(without)} of {len(every)} tests fail without a mutant and are not used: {sorted(without)}")
         for number, (name, change) in enumerate(drawn, 1):
             file = site / (name if name.startswith("saliency_bench") else f"saliency_bench/{name}")
             source, start = file.read_text(encoding="utf-8"), time.monotonic()

@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = {name: scored(name, args, Path(folder)) for name in ("fp32", *FASTER[torch.device(args.device).type])}
         exact = runs.pop("fp32")
-        print(f"\n{len(args.explainers)} explainers, {args.limit} samples, on {args.device}, beside fp32\n")
+        print(f"\n{len(args.explainers)} explainers, {args.limit} samples, on {args.device}, compared with fp32\n")
         print(f"{'':5} {'metric':24} {'change of a mean':>16} {'tau':>6}")
         for name, run in runs.items():
             for metric in dict.fromkeys(cell.metric for cell in exact.cells):

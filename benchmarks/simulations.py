@@ -475,7 +475,7 @@ def show_rare(times: int) -> None:
          [value for n in counts for value in met_by_mistake(at_grid(NARROW[name]), share, n, many, times)])
         for many in (1, 20) for name in ("mean .75, spread .02", "mean .7, spread .1") for share in (0.02, 0.05, 0.08)
     ]  # fmt: skip
-    show("Requirements just above the mean of scores with failures that are called met, %: samples", heads, rows)
+    show("Requirements just above the mean of scores with failures that are met, %: samples", heads, rows)
     rows = [
         (name, [value for size in (1, 6) for count in counts for value in widths(law, count, times // 4, size)])
         for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()
@@ -510,13 +510,13 @@ def show_rare(times: int) -> None:
          [value for n in counts for value in falsely_apart(spread, 0.02, n, times // 8, explainers=explainers)])
         for explainers in (6, 12) for spread in (0.02, 0.1)
     ]  # fmt: skip
-    show("Equal means, some with rare failures, that are told apart, %: samples or clusters", heads, rows)
+    show("Significant differences of equal means, some with rare failures, %: samples or clusters", heads, rows)
     rows = [(name, [value for n in counts for value in truly_apart(law, n, times // 4)])
             for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()]  # fmt: skip
-    show("Unequal means that are told apart, %: samples", heads, rows)
+    show("Significant differences of unequal means, %: samples", heads, rows)
 
     rows = [(name, [violations_found(GATED[name], n, times) for n in (50, 100, 400)]) for name in GATED]
-    show("Violations by the amount that `check` names that fail, %: samples", (50, 100, 400), rows)
+    show("Failed requirements with a violation of the size that `check` states, %: samples", (50, 100, 400), rows)
 
 
 def show_family(times: int) -> None:
@@ -538,8 +538,8 @@ def show_family(times: int) -> None:
 
 def show_power(times: int) -> None:
     rows = ((name, [findings(shapes, count, times)[1] for count in (50, 100, 200)]) for name, shapes in APART.items())
-    show(f"Pairs of explainers told apart, % of all in {times} runs: clusters", (50, 100, 200), rows)
-    print("\nPairs told apart of 40 explainers, 500 samples, 999 flips")
+    show(f"Significantly different pairs of explainers, % of all in {times} runs: clusters", (50, 100, 200), rows)
+    print("\nSignificantly different pairs of 40 explainers, 500 samples, 999 flips")
     for kind, apart in (("every", 3), ("neighbours", 3), ("neighbours", 4), ("neighbours", 5)):
         found = [pairs_found(40, 500, apart, kind, seed=seed) for seed in range(5)]
         what = "every pair" if kind == "every" else "neighbours"
@@ -604,7 +604,11 @@ def show_planned(times: int) -> None:
 def show_unbounded(times: int) -> None:
     """Print the errors of intervals, gates and differences for unbounded scores near 1 of which 2 % are 50."""
     mean, counts = 0.98 + 0.02 * 50, (20, 50, 100, 200)
-    rows: dict[str, list[float]] = {"interval holds": [], "`<=` just below the mean met": [], "difference found": []}
+    rows: dict[str, list[float]] = {
+        "mean in the interval": [],
+        "`<=` just below the mean met": [],
+        "difference found": [],
+    }
     for n in counts:
         rng, hits = np.random.default_rng([13, n]), np.zeros(3)
         for seed in range(times):

@@ -63,9 +63,9 @@ parser = argparse.ArgumentParser(
 parser.add_argument("--network", choices=SIZES, default="resnet18", help="random weights (default: resnet18)")
 parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the prepared images (default: 224)")
 parser.add_argument("--images", type=int, default=512, metavar="N", help="training images (default: 512)")
-parser.add_argument("--epochs", type=int, default=2, metavar="N", help="default: 2")
-parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="default: 32")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
+parser.add_argument("--epochs", type=int, default=2, metavar="N", help="epochs (default: 2)")
+parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="batch size (default: 32)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     print(f"{args.network}, {args.images} images of {args.size}, {args.epochs} epochs, torch {torch.__version__}\n")
-    print(f"{'what':<8} {'seconds':>8} {'plain':>8} {'/ plain':>16} {'asked':>5} {'decoded':>8} {'plain':>8}  weights")
+    print(f"{'what':<8} {'seconds':>8} {'plain':>8} {'/ plain':>16} {'limit':>5} {'decoded':>8} {'plain':>8}  weights")
     with TemporaryDirectory() as folder:
         splits = {"train": args.images, "validation": args.images // 8, "test": args.images // 8}
         for split, count in splits.items():
