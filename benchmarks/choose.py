@@ -87,7 +87,7 @@ class Case:
 
 
 def means(candidates: int, first: int, gap: float) -> np.ndarray:
-    """Return true means: `first` candidates at 0.7, the others `gap` to 0.4 below."""
+    """Return the true means: 0.7 for the first `first` candidates, and `gap` to 0.4 less for the others."""
     return np.concatenate([np.full(first, 0.7), 0.7 - np.linspace(gap, 0.4, candidates - first)])
 
 

@@ -284,7 +284,7 @@ def apart(columns: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> np.nda
 
 
 def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
-    """Return how often a violation of the size that `check` states is detected; the bound is the law's mean."""
+    """Return how often a violation of the size stated by `check` is detected; the bound is the mean."""
     rng, hits = np.random.default_rng([7, n]), bool(np.isin(quantiles, (0, 1)).all())
     bound, codes = float(quantiles.mean()), np.arange(n)
 

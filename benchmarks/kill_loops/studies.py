@@ -24,7 +24,7 @@ CONFIRMED = Path("confirmed")  # a line for each answer that `record` has return
 
 
 def answer_all(address: str) -> None:
-    """Let every person answer every unit in a child, some twice; earlier answers are sent again."""
+    """Let every person answer every unit in a child, some units twice; earlier answers are sent again."""
     os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import add_event
