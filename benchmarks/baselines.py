@@ -1,13 +1,13 @@
-"""Score baselines by every metric, on drawings and on photographs: baselines.json, and a table in every metric card.
+"""Score baselines by every metric on drawings and photographs; write baselines.json and a table in each metric card.
 
 example:
   python benchmarks/baselines.py             # many minutes: baselines.json, and the table of every card
   python benchmarks/baselines.py --write     # only the tables, from baselines.json
 
-The drawings are shapes-xai at 64 x 64 pixels, with two small ResNets that are trained here, of objects and of scenes.
-The photographs are photos-xai with EfficientNet-Lite0 (extra `demo`); there only metrics with few passes through
-the network are computed. Metrics that train networks or ask people are not measured. If it is started again with the
-same `--work`, it resumes.
+The drawings are shapes-xai at 64 x 64 pixels. The script trains two small ResNets for them, one for objects and one for
+scenes. The photographs are photos-xai with EfficientNet-Lite0 (extra `demo`), for which only metrics with few passes
+through the network are computed. Metrics that train networks or need people are not measured. To resume, run the script
+again with the same `--work`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.utils.files import write_text
 
 TABLE = Path(__file__).with_suffix(".json")
-SIDE, COUNT, EPOCHS, LIMIT = 64, 1536, 30, 48  # as the demo
+SIDE, COUNT, EPOCHS, LIMIT = 64, 1536, 30, 48  # as in the demo
 NETWORK = {"embedding_size": 32, "hidden_sizes": [32, 64], "depths": [2, 2], "layer_type": "basic"}
 BASELINES = ("random", "centre", "edges")
 METHODS = {"gradcam": "Grad-CAM", "upside_down": "Grad-CAM times -1", "mask": "the mask"}
@@ -44,7 +44,7 @@ Means = dict[str, float | None]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--work", type=Path, default=Path("baselines"), metavar="DIR", help="datasets, networks, runs")
-    parser.add_argument("--write", action="store_true", help="only the tables of the cards, from baselines.json")
+    parser.add_argument("--write", action="store_true", help="only write the tables of the cards, from baselines.json")
     args = parser.parse_args()
     if not args.write:
         table = {"shapes-xai": of_drawings(args.work), "photos-xai": of_photographs(args.work)}
@@ -76,7 +76,7 @@ def the_mask(classifier: Classifier, dataset: str) -> Callable[..., Maps]:
 
 
 def of_drawings(folder: Path) -> dict[str, Means]:
-    """Return {metric: {explainer: its mean}} on shapes-xai."""
+    """Return {metric: {explainer: mean}} on shapes-xai."""
     data = str(drawings(folder))
     for name, column in (("objects", "label"), ("scenes", "scene")):
         if not (folder / name / "model.safetensors").exists():
@@ -89,7 +89,7 @@ def of_drawings(folder: Path) -> dict[str, Means]:
 
 
 def of_photographs(folder: Path) -> dict[str, Means]:
-    """Return {metric: {explainer: its mean}} on photos-xai."""
+    """Return {metric: {explainer: mean}} on photos-xai."""
     from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 
     data = folder / "photos"
@@ -108,7 +108,7 @@ def drawings(folder: Path) -> Path:
 
 
 def means(data: str, model: str, out: Path, metrics: Sequence[str], **settings: object) -> dict[str, Means]:
-    """Run baselines and methods by these metrics and return {metric: {explainer: its mean}}."""
+    """Score baselines and methods by these metrics and return {metric: {explainer: mean}}."""
     classifier = sb.load_classifier(model, device="cpu")
     explainers = [*BASELINES, "gradcam", upside_down, the_mask(classifier, data)]
     run = sb.run(dataset=data, model=classifier, explainers=explainers, metrics=metrics, out=out, device="cpu",
@@ -121,7 +121,7 @@ def means(data: str, model: str, out: Path, metrics: Sequence[str], **settings: 
 
 
 def measured() -> list[Metric]:
-    """Return the metrics that neither train networks nor ask people."""
+    """Return the metrics that neither train networks nor need people."""
     loaded = [load_metric(name) for name in registry.names("metrics")]
     return [metric for metric in loaded if not UNMEASURED.keys() & set(metric.inputs)]
 

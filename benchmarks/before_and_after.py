@@ -1,12 +1,12 @@
-"""Test whether a change of the code changes a number: two commits score the same pictures, and records are compared.
+"""Test whether a change of the code changes a score: two commits score the same images, and records are compared.
 
 example:
   python benchmarks/before_and_after.py --before HEAD~1 --after HEAD
 
-Each commit is checked out (`git worktree`), arranged like in a wheel, and runs every explainer that fits a
-small ResNet and a small ViT of random weights by every metric on the embedded drawings. The last lines show the number
-of common scores, the number of equal cell ids, and the largest difference. Exit code 1 if a score differs by more than
-1e-12, or is missing on one side.
+Each commit is checked out (`git worktree`) with the folder structure of a wheel. It scores every explainer that
+supports a small ResNet or a small ViT with random weights by every metric, on the embedded drawings. The last lines
+show the number of common scores, the number of equal cell ids, and the largest difference. The exit code is 1 if a
+score differs by more than 1e-12 or is missing in one commit.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 ROOT = Path(__file__).parents[1]
 PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
-LARGEST = 1e-12  # difference up to which scores count as equal
+LARGEST = 1e-12  # maximum difference of scores that count as equal
 COLUMNS = ("explainer", "explainer_options", "metric", "metric_options", "target", "image_id")
 
 # Only public names: both commits run this.
@@ -81,7 +81,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", required=True, metavar="COMMIT")
     parser.add_argument("--after", default="HEAD", metavar="COMMIT")
-    parser.add_argument("--limit", type=int, default=10, metavar="N", help="pictures; default: 10")
+    parser.add_argument("--limit", type=int, default=10, metavar="N", help="number of images (default: 10)")
     args = parser.parse_args()
     with TemporaryDirectory() as folder:
         before, after = (scores(commit, Path(folder) / side, args.limit)
@@ -107,7 +107,7 @@ def scores(commit: str, folder: Path, count: int) -> dict[tuple, tuple[str, floa
     found: dict[tuple, tuple[str, float | None]] = {}
     for path in sorted((out / "runs").glob("*/records.parquet")):
         for row in pq.read_table(path).to_pylist():
-            if row.get("part") is None:  # the sample's score; its parts came later
+            if row.get("part") is None:  # score of the sample; older versions have no parts
                 found[(path.parent.name, *(row[column] for column in COLUMNS))] = row["cell_id"], row["value"]
     return found
 

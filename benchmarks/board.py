@@ -4,10 +4,10 @@ example:
   python benchmarks/board.py --folder /tmp/board
   python benchmarks/board.py --folder /tmp/board --rows 100 1000
 
-Scores are drawn at random: on each dataset, with its own network, 7 people submit 12 explainers by 4 metrics on 100
-images; there are as many datasets as the rows need. The board has run the explainers of one person on each dataset, so
-all others are ranked relative to these. Each opening is a separate process, measured with its children; imports are
-measured separately, because they take the same time for every board.
+Scores are random. For each dataset and its network, 7 people submit scores of 12 explainers by 4 metrics on 100 images.
+The number of datasets depends on the number of rows. The board has run the explainers of one person for each dataset,
+so all others are ranked relative to these. Each opening is measured in a separate process, including its children.
+Imports are measured separately, because they take the same time for every board.
 """
 
 import argparse
@@ -37,7 +37,7 @@ IMPORTS = "import saliency_bench.board.index; print(0)"
 
 
 def make(root: Path, rows: int) -> None:
-    """Write a board of approximately `rows` rows, at least one."""
+    """Write a board with approximately `rows` rows, and at least one row."""
     ids = [f"image {number:03d}" for number in range(SAMPLES)]
     for number in range(max(1, round(rows / PER_DATASET))):
         scene = f"saliency-bench/data-{number}", f"{number:064x}", f"{number:032x}"
@@ -47,7 +47,7 @@ def make(root: Path, rows: int) -> None:
             submitted = [f"method-{person}-{index}@1" for index in range(EXPLAINERS)]
             names = [*boards.METHODS, "gae", "lime", "iia"] if person == 0 else submitted
             scores = boards.scores_of(names[:EXPLAINERS], boards.METRICS, number * PEOPLE + person, SAMPLES)
-            # An image is equally hard for all, and some methods are better than others.
+            # Each image is equally difficult for all methods, and some methods are better than others.
             levels = np.random.default_rng(person).uniform(-0.2, 0.2, len(scores))
             better = {
                 name: np.clip(column + level, 0, 1)
@@ -72,15 +72,15 @@ def opened(code: str, root: Path, cache: Path) -> tuple[int, float, float]:
 
 
 def main() -> None:
-    """Print a row of seconds per board."""
+    """Print the measured seconds, with a row per board."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--folder", type=Path, required=True, metavar="DIR", help="folder of the boards, created if missing"
     )
-    parser.add_argument("--rows", type=int, nargs="+", default=[100, 1000, 5000], metavar="N", help="of the boards")
+    parser.add_argument("--rows", type=int, nargs="+", default=[100, 1000, 5000], metavar="N", help="rows per board")
     args = parser.parse_args()
     *_, imports = opened(IMPORTS, args.folder, args.folder)
-    print(f"imports: {imports:.1f} s of the processor\n\nrows   without  from the cache  from the index")
+    print(f"imports: {imports:.1f} s of CPU time\n\nrows   without  from the cache  from the index")
     for size in args.rows:
         root = args.folder / f"board-{size}"
         if not root.exists():

@@ -1,10 +1,10 @@
-"""Measure how much faster a build is with more workers: the same source, alternating numbers of workers.
+"""Measure how much faster a build is with several workers, with runs of one and several workers in turn.
 
 example:
   python benchmarks/building.py --datasets pet-xai disease-xai
 
-The sources are those of the tests, drawn into a temporary folder; equal bytes are checked. The single-threaded part
-(reading the lists, hashing and writing the shards) is included in the time.
+The sources are the synthetic sources of the tests, in a temporary folder. The script checks that all builds are
+byte-identical. The time includes the single-threaded part (reading the lists, hashing and writing the shards).
 """
 
 import argparse
@@ -22,17 +22,17 @@ parser = argparse.ArgumentParser(
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
 parser.add_argument("--datasets", nargs="+", default=["pet-xai", "cancer-xai", "disease-xai"], metavar="NAME")
-parser.add_argument("--count", type=int, default=600, metavar="N", help="samples; default: 600")
-parser.add_argument("--side", type=int, default=448, metavar="N", help="pixels of a picture's side; default: 448")
-parser.add_argument("--workers", type=int, default=2, metavar="N", help="against one; default: 2")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
+parser.add_argument("--count", type=int, default=600, metavar="N", help="number of samples (default: 600)")
+parser.add_argument("--side", type=int, default=448, metavar="N", help="side of an image in pixels (default: 448)")
+parser.add_argument("--workers", type=int, default=2, metavar="N", help="workers, compared with one (default: 2)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
 args = parser.parse_args()
 
 
 def seconds(name: str, source: Path, out: Path, workers: int) -> tuple[float, bytes]:
     begun = time.perf_counter()
     folder = build(name, out, source, progress=False, workers=workers, **_examples.options(name))
-    return time.perf_counter() - begun, (folder / "build_report.json").read_bytes()  # it holds all checksums
+    return time.perf_counter() - begun, (folder / "build_report.json").read_bytes()  # contains all checksums
 
 
 for name in args.datasets:

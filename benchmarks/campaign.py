@@ -1,13 +1,13 @@
-"""Run the commands of docs/studies.md from photographs to a scored table, with simulated people who draw.
+"""Run the commands of docs/studies.md from photographs to a table of scores, with simulated annotators.
 
 example:
   python benchmarks/campaign.py --photos photos --masks masks --work /tmp/campaign
 
-`photos` has a folder per class; `masks` a PNG per photograph, by name, in its upright size and not empty: the region
-that the simulated people see. The owner also has the masks of `--honeypots` photographs. One person is careless and
-draws at a wrong place, one is a bot that marks everything at once, and one leaves after an image. The owner excludes
-people whom the page calls careless or quick, and the others finish the rest. The script fails if those three change the
-masks or the agreement.
+`photos` has a folder per class. `masks` has a PNG file per photograph, with the same name, the upright size and at
+least one marked pixel: the region that the simulated people mark. The owner also has the masks of `--honeypots`
+photographs. One person is careless and draws in a wrong position, one is a bot that immediately marks everything, and
+one leaves after one image. The owner excludes people whom the page marks as careless or quick, and the others complete
+the remaining images. The script fails if these three people change the masks or the agreement.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def command(*words: object) -> str:
 
 
 class Page:
-    """Client of a person's page, used like by the browser."""
+    """Client of a person's page, which sends the same requests as a browser."""
 
     def __init__(self, link: str):
         self.url, _, fragment = link.partition("#")
@@ -49,7 +49,7 @@ class Page:
         self.key = value if kind == "key" else self.call("join", {"request": value})["key"]
 
     def call(self, path: str, body: dict | None = None) -> dict:
-        """Return the answer to a request."""
+        """Send a request and return the response."""
         sent = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}api/{path}", sent, {"X-Key": getattr(self, "key", "")})
         try:
@@ -60,7 +60,7 @@ class Page:
 
 
 def draw(truth: np.ndarray, kind: str, number: int) -> np.ndarray:
-    """Return a person's mask: the object a few pixels off, something else, or everything."""
+    """Return a person's mask: the object, shifted by a few pixels, another region, or the whole image."""
     if kind == "bot":
         return np.ones_like(truth)
     step = max(1, max(truth.shape) // 100)
@@ -86,7 +86,7 @@ def work(page: Page, masks: Path, kind: str, number: int) -> str:
 
 
 def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypots: int = 4, port: int = 7861) -> dict:
-    """Run everything in a new folder; return the report of the study, the excluded people, and the table of the run."""
+    """Run all steps in a new folder; return the report of the study, the excluded people, and the table of the run."""
     known, data, store = folder / "known", folder / "data", folder / "study.db"
     known.mkdir(parents=True)
     for path in sorted(masks.glob("*.png"))[:: max(1, len(list(masks.glob("*.png"))) // honeypots)][:honeypots]:
@@ -113,7 +113,7 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
                 owner.call(
                     "act", {"action": "exclude", "person": name, "reason": "honeypots", "request": f"out {name}"}
                 )
-            time.sleep(60 * LEASE + 1)  # images of the person who left go to others
+            time.sleep(60 * LEASE + 1)  # the images of the person who left are assigned to others
             for number in range(len(spoilers), people):
                 work(pages[number], masks, "good", number)
         finally:
@@ -122,7 +122,7 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
     bad = [name for name, kind in zip(names, kinds, strict=True) if kind in ("careless", "bot")]
     assert sorted(marked) == sorted(bad), f"{bad} are careless or quick, {marked} are called so"
     others = json.loads(command(*study, "--report", "--json", "--exclude", *bad))
-    assert report["agreement"] == others["agreement"], "those who are left out change the agreement"
+    assert report["agreement"] == others["agreement"], "excluded people change the agreement"
     assert report["images complete"] == report["images"], "images are left"
     for out, further in (("my-data", []), ("without", ["--exclude", *bad])):
         command("build", "masks", "--dataset", data, "--annotations", store, "--rule", "majority", "--out",
@@ -136,7 +136,7 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
 
 
 def save_model(folder: Path, classes: list[str]) -> None:
-    """Save a small network with random weights instead of the owner's."""
+    """Save a small network with random weights, which replaces the owner's network."""
     from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
     names = {"id2label": dict(enumerate(classes)), "label2id": {name: index for index, name in enumerate(classes)}}
@@ -152,20 +152,20 @@ def main() -> None:
         epilog=__doc__.partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--photos", type=Path, required=True, metavar="DIR", help="a folder for each class")
+    parser.add_argument("--photos", type=Path, required=True, metavar="DIR", help="photographs, one folder per class")
     parser.add_argument(
-        "--masks", type=Path, required=True, metavar="DIR", help="masks of the region that people see, by name"
+        "--masks", type=Path, required=True, metavar="DIR", help="masks of the regions that people mark"
     )
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="new folder")
-    parser.add_argument("--people", type=int, default=12, metavar="N", help="default: 12")
-    parser.add_argument("--honeypots", type=int, default=4, metavar="N", help="default: 4")
+    parser.add_argument("--people", type=int, default=12, metavar="N", help="number of people (default: 12)")
+    parser.add_argument("--honeypots", type=int, default=4, metavar="N", help="number of honeypots (default: 4)")
     args = parser.parse_args()
     begun = time.perf_counter()
     if not any(args.masks.glob("*.png")):
-        parser.error(f"{args.masks} holds no PNG; give the folder itself, without folders for classes")
+        parser.error(f"{args.masks} contains no PNG files; pass a folder without class subfolders")
     done = campaign(args.photos, args.masks, args.work, args.people, args.honeypots)
     print(done["table"])
-    print(json.dumps(done["report"]["agreement"]["IoU"]), f"left out: {done['left out']}")
+    print(json.dumps(done["report"]["agreement"]["IoU"]), f"excluded: {done['left out']}")
     print(f"{time.perf_counter() - begun:.0f} s")
 
 

@@ -1,4 +1,4 @@
-"""Child processes for benchmarks that kill or mistreat the package, forked from a server that has imported it.
+"""Child processes for benchmarks that kill or stress the package, forked from a server that has imported the package.
 
 A child starts in a few milliseconds instead of ten seconds, and its failure does not affect other processes.
 """
@@ -43,7 +43,7 @@ class Children:
     def start(self, function: Callable, settings: dict):
         """Start a function of a module with these settings in a separate process."""
         before = dict(os.environ)
-        os.environ.update(self.environment)  # the server keeps the environment of the moment it is started in
+        os.environ.update(self.environment)  # the server keeps the environment from its start
         try:
             child = self.context.Process(target=function, kwargs=settings)
             child.start()

@@ -1,18 +1,20 @@
-"""Simulate the guarantees of `choose`: how often it drops or finds the best, and at what cost.
+"""Simulate the guarantees of `choose`: how often it drops or finds the best candidate, and at what cost.
 
 example:
   python benchmarks/choose.py
   python benchmarks/choose.py --times 500 --candidates 10
   python benchmarks/choose.py --run runs/full --images 1000
 
-Scores of candidates are drawn from distributions with a known best, and the rounds of `choose`
-(`saliency_bench/recipes/choosing/rounds.py`) are run with them; 500 images may decide. A false drop means that the
-best, or a candidate within the margin of it, was dropped; at most 5 % of the simulations may have one. `plain` does the
-same with a paired t-test at 5 % at every look. `equal budget` is how often the best mean is the right one if all
-candidates share the same passes. About ten minutes.
+Scores of candidates are drawn from distributions with a known best candidate, and the rounds of `choose`
+(`saliency_bench/recipes/choosing/rounds.py`) are run with them; 500 images may decide. In a false drop, the best
+candidate, or a candidate within the margin of the best, is dropped; at most 5 % of the simulations may have a false
+drop. `plain` uses a paired t-test at 5 % at every look instead. `equal budget` is how often the candidate with the best
+mean is correct if the same total number of passes is divided equally among all candidates. The script takes about ten
+minutes.
 
-With `--run RUN`, the scores come from a finished run with many explainers, and the best is the best of its full table;
-its clusters are drawn in a new order each time, or with `--images` with replacement, and half of the images may decide.
+With `--run RUN`, the scores are from a finished run with many explainers, and the best candidate is the best in its
+full table. The clusters are shuffled for each simulation, or drawn with replacement (`--images`), and half of the
+images may decide.
 """
 
 import argparse
@@ -33,7 +35,7 @@ from saliency_bench.read.statistics.intervals import wilson
 from saliency_bench.recipes.choosing.rounds import HOPE, ONE_LEFT, Budget, Narrowing, RoundScores
 
 IMAGES, MARGIN, SIZE = 500, 0.02, 6
-LATER = 200  # images that do not decide, at most
+LATER = 200  # maximum number of images that do not decide
 UNIT, POSITIVE = (0.0, 1.0), (0.0, inf)
 Law = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -54,11 +56,11 @@ class Drawn:
         return RoundScores(values, ids, self.groups[:images], {metric: self.limits}, {metric: True})
 
     def survivors(self, names: Sequence[str], images: int) -> set[str]:
-        """Return none: all maps depend on the network."""
+        """Return an empty result, because all maps depend on the network."""
         return set()
 
     def twins(self, names: Sequence[str]) -> dict[str, str]:
-        """Return none: equal scores are chance."""
+        """Return an empty result, because equal scores occur only by chance."""
         return {}
 
 
@@ -67,10 +69,10 @@ class Case:
     """A distribution and the candidates that must never be dropped; the first is the best.
 
     Attributes:
-        law: (generator, candidates) -> (IMAGES, candidates).
-        safe: number of first candidates within the margin of the best; None: all.
-        size: images of a cluster.
-        limits: limits of the scores.
+        law: Function (generator, candidates) -> scores (IMAGES, candidates).
+        safe: Number of first candidates within the margin of the best; None for all.
+        size: Number of images per cluster.
+        limits: Range of the scores.
     """
 
     law: Law
@@ -85,7 +87,7 @@ class Case:
 
 
 def means(candidates: int, first: int, gap: float) -> np.ndarray:
-    """Return true means: `first` candidates at 0.7, the others `gap` to 0.4 below."""
+    """Return the true means: 0.7 for the first `first` candidates, and `gap` to 0.4 less for the others."""
     return np.concatenate([np.full(first, 0.7), 0.7 - np.linspace(gap, 0.4, candidates - first)])
 
 
@@ -97,7 +99,7 @@ def beta(rng: np.random.Generator, wanted: np.ndarray, spread: float = 4.0) -> n
 
 
 def ahead(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores whose best is 0.05 ahead."""
+    """Return scores in which the best candidate is 0.05 ahead."""
     return beta(rng, means(candidates, 1, 0.05))
 
 
@@ -108,7 +110,7 @@ def tied(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 
 def within_margin(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores with four more candidates exactly the margin behind the best."""
+    """Return scores with four further candidates that are exactly the margin behind the best."""
     wanted = means(candidates, 5, 0.15)
     wanted[1:5] -= MARGIN
     return beta(rng, wanted)
@@ -120,7 +122,7 @@ def rare(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 
 def rarely_better(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores whose best is 0.05 behind on most images, far ahead on 12 %, and 0.01 ahead on the whole."""
+    """Return scores whose best is 0.05 behind on most images, far ahead on 12 %, and 0.01 ahead on average."""
     columns = 0.55 + rng.normal(0, 0.01, (IMAGES, candidates))
     columns[:, 0] = np.where(rng.random(IMAGES) < 0.12, 1.0, 0.5)
     return columns
@@ -134,7 +136,7 @@ def clustered(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 
 def missing(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores whose best is ahead, 4 % of them missing."""
+    """Return scores whose best is ahead, with 4 % of the scores missing."""
     columns = ahead(rng, candidates)
     columns[rng.random(columns.shape) < 0.04] = np.nan
     return columns
@@ -169,7 +171,7 @@ class Outcome:
 
 
 def simulate(case: Case, candidates: int, seed: int) -> Outcome:
-    """Run the rounds once."""
+    """Simulate one choice and return its result."""
     laboratory = case.drawn(np.random.default_rng([seed, candidates]), candidates)
     names = [str(index) for index in range(candidates)]
     budget = Budget(inf, dict.fromkeys(names, 1.0), {})
@@ -207,10 +209,10 @@ def plain_drops(columns: np.ndarray, limits: Iterable[int]) -> set[str]:
 
 
 def needed(lead: float, spread: float, images: int, times: int) -> list[str]:
-    """Return a table row on how well "about N images would be needed" estimates the true number of images.
+    """Return a table row that shows how well "about N images would be needed" estimates the true number of images.
 
-    The columns are the arguments, the true number, the median, 10 % and 90 % quantile of N, how often the range of N
-    holds the true number, and how often the range has no upper end.
+    The columns are the arguments, the true number, the median, 10 % and 90 % quantiles of N, how often the range of N
+    contains the true number, and how often the range has no upper limit.
     """
     found = []
     truth = {"first": 0.5 + lead, "second": 0.5}
@@ -248,12 +250,13 @@ def rows(candidates: int, times: int) -> Iterator[list[str]]:
 
 
 def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
-    """Yield a row per metric of a finished run: how often the best of its full table is found, and the cost.
+    """Yield a row per metric of a finished run: how often the best explainer of its full table is found, and the cost.
 
     Args:
-        folder: folder of the run.
-        times: simulations.
-        images: images of a dataset whose clusters are drawn from the run with replacement; None: the run's images.
+        folder: Folder of the run.
+        times: Number of simulations.
+        images: Number of images of a dataset whose clusters are drawn from the run with replacement; None for the
+            images of the run.
     """
     run = read_run(folder)
     clusters = cluster_names(run.ids, run.groups)
@@ -293,7 +296,7 @@ def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
 
 
 def _drawn(clusters: Sequence[str], images: int | None, rng: np.random.Generator) -> tuple[list[int], list[str]]:
-    """Return (samples, the cluster of each): whole clusters in a random order, or drawn until there are as many."""
+    """Return (samples, cluster of each sample), with whole clusters in a random order or drawn with replacement."""
     members: dict[str, list[int]] = {}
     for index, name in enumerate(clusters):
         members.setdefault(name, []).append(index)
@@ -308,12 +311,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=200, metavar="N", help="simulations per case (default: 200)")
     parser.add_argument("--candidates", type=int, nargs="+", default=[10, 60], metavar="N")
-    parser.add_argument("--run", metavar="RUN", help="a finished run in the place of drawn scores")
+    parser.add_argument("--run", metavar="RUN", help="use the scores of a finished run instead of drawn scores")
     parser.add_argument("--images", type=int, metavar="N", help="images that may decide; --run draws them from the run")
-    parser.add_argument("--needed", action="store_true", help="test the estimate of how many images would be needed")
+    parser.add_argument("--needed", action="store_true", help="test the estimate of the number of images needed")
     args = parser.parse_args()
     if args.needed:
-        print("| lead | spread | images that decided | needed | median of N | 10 % | 90 % | range holds it | no end |")
+        print("| lead | spread | images | needed | median of N | 10 % | 90 % | range contains it | no upper end |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for lead, spread, images in ((0.06, 0.15, 40), (0.06, 0.15, 100), (0.1, 0.2, 40), (0.1, 0.2, 100)):
             print(f"| {' | '.join(needed(lead, spread, images, args.times))} |", flush=True)

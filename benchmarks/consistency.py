@@ -3,9 +3,9 @@
 example:
   python benchmarks/consistency.py
 
-Both use radius 1 and must give the same number and path. Only the call is measured; compilation is shown separately.
-The library takes seconds per pair, so each pair is timed once for the library and several times here; the median
-counts.
+Both use radius 1 and must compute the same distance and path. Only the call is measured; compilation is shown
+separately. The library takes seconds per pair, so each pair is timed once with the library, and several times with the
+compiled version, of which the median is used.
 """
 
 import argparse
@@ -19,15 +19,15 @@ from fastdtw import fastdtw as library
 from saliency_bench.metrics.saliency_consistency.score import shares
 from saliency_bench.metrics.saliency_consistency.warping import fastdtw
 
-ASKED = 50  # times as fast
+ASKED = 50  # required speed-up
 
 parser = argparse.ArgumentParser(
     description=__doc__.partition("\n\n")[0],
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
-parser.add_argument("--side", type=int, default=224, metavar="N", help="pixels of a map's side; default: 224")
-parser.add_argument("--rounds", type=int, default=9, metavar="N", help="calls of the compiled version; default: 9")
+parser.add_argument("--side", type=int, default=224, metavar="N", help="side of a map in pixels (default: 224)")
+parser.add_argument("--rounds", type=int, default=9, metavar="N", help="calls of the compiled version (default: 9)")
 args = parser.parse_args()
 
 rng = np.random.default_rng(0)
@@ -64,5 +64,5 @@ for name, pair in PAIRS.items():
         sys.exit(f"{name}: {found} is not the library's {expected}, or the paths differ")
     ratios.append(theirs / ours)
     print(f"{name:<14}{theirs:>10.2f} s{1000 * ours:>9.1f} ms{ratios[-1]:>8.0f}")
-print(f"asked for: {ASKED} times; the least is {min(ratios):.0f}")
+print(f"required: {ASKED} times as fast; minimum: {min(ratios):.0f}")
 sys.exit(min(ratios) < ASKED)

@@ -1,13 +1,14 @@
-"""Compare three explainers by two metrics on the demo's pictures with the same work by Captum and Quantus.
+"""Compare the time of three explainers by two metrics on the demo's images with Captum and Quantus.
 
 example:
   python benchmarks/end_to_end.py
 
-32 pictures of 64 pixels, a small ResNet of random weights; Grad-CAM, integrated gradients of 50 steps and occlusion by
-windows of 8 pixels, 4 apart; pointing game, and deletion by one image row of pixels. Quantus calls the latter pixel
-flipping, and classifies once per step, like here. Both get images, labels and masks in memory and give a score per
-image, explainer and metric; they alternate, so that other load affects both equally. The number
-that counts is the ratio of the seconds of this process, on one thread: its median over the rounds, and the quartiles.
+The comparison uses 32 images of 64 pixels and a small ResNet with random weights. The explainers are Grad-CAM,
+integrated gradients with 50 steps, and occlusion with windows of 8 pixels and a stride of 4. The metrics are the
+pointing game, and deletion in steps of one row of pixels, which Quantus calls pixel flipping. Both packages receive
+images, labels and masks in memory, classify once per step, and compute a score per image, explainer and metric. They
+alternate, so that other load affects both equally. The result is the ratio of the CPU seconds of this process on one
+thread: the median over the rounds, and the quartiles.
 """
 
 import argparse
@@ -33,8 +34,8 @@ parser = argparse.ArgumentParser(
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
-parser.add_argument("--images", type=int, default=32, metavar="N", help="default: 32")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
+parser.add_argument("--images", type=int, default=32, metavar="N", help="number of images (default: 32)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
 
 
 class Bare(nn.Module):
@@ -63,7 +64,7 @@ def main() -> None:
     given = classifier, images, labels, masks
     works = {"ours": lambda: ours(*given), "theirs": lambda: theirs(*given)}
     seconds: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(-1, args.rounds):  # the first only warms up
+    for turn in range(-1, args.rounds):  # the first round is a warm-up
         for name, work in works.items():
             begun = process_time()
             work()
@@ -72,7 +73,7 @@ def main() -> None:
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     for name, taken in seconds.items():
         print(f"{name:<8} {statistics.median(taken):6.2f} s")
-    print(f"ratio    {middle:6.2f} ({low:.2f}-{high:.2f})   asked: at most {ASKED:.2f}")
+    print(f"ratio    {middle:6.2f} ({low:.2f}-{high:.2f})   required: at most {ASKED:.2f}")
 
 
 def ours(classifier, images, labels, masks) -> None:

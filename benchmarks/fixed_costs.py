@@ -1,10 +1,10 @@
-"""Measure costs besides the network's passes: starting a command, a call, a finished run, a metric of `evaluate`.
+"""Measure costs other than network passes: starting a command, a function call, a finished run, an `evaluate` metric.
 
 example:
   python benchmarks/fixed_costs.py
 
-Times are CPU seconds of this process and its children, the smallest of several repeats, because wall-clock time is
-unreliable on a busy machine. The goals are for an idle machine.
+Times are CPU seconds of this process and its children, because wall-clock time is unreliable on a busy machine. The
+minimum of several repeats is used. The required times are for an idle machine.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SIDE, MAPS = 224, 64
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="default: 5")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="repeats (default: 5)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'what':44} {'seconds':>8} {'aim':>8}")
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def best(work: Callable[[], object], repeats: int, per: int = 1) -> float:
-    """Return CPU seconds, the smallest of several repeats after a warm-up."""
+    """Return the minimum CPU seconds of several repeats after a warm-up."""
     work()
     return min(seconds(work) for _ in range(repeats)) / per
 
@@ -80,7 +80,7 @@ def network() -> torch.nn.Module:
 
 
 def finished(folder: Path, repeats: int) -> float:
-    """Measure a new start of a finished run with libraries and network loaded."""
+    """Measure the start of a finished run, with libraries and network already loaded."""
     import saliency_bench as sb
 
     data = sb.build("shapes-xai", folder / "shapes", size=64, count=200, progress=False)
@@ -90,7 +90,7 @@ def finished(folder: Path, repeats: int) -> float:
 
 
 def of_evaluate(folder: Path, repeats: int) -> float:
-    """Measure the time of `compute` of an evaluate metric beside the metric's function, per map."""
+    """Measure the time per map of `compute` of an evaluate metric and of the metric's function."""
     from saliency_bench.metrics.saliency_miou.saliency_miou import SaliencyMiou
 
     rng = np.random.default_rng(0)
@@ -115,7 +115,7 @@ ROWS: list[tuple[str, Callable[[Path, int], float], float]] = [
     ("a tab behind saliency-bench run --m", command(**COMPLETING), 0.15),
     ("a finished run started again", finished, 0.5),
     (f"evaluate's compute, a map of {MAPS}", of_evaluate, 0.0005),
-    ("the faster copy, asked for again", folded, 0.01),
+    ("repeated request for the faster copy", folded, 0.01),
 ]
 
 if __name__ == "__main__":

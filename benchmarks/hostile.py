@@ -1,13 +1,14 @@
-"""Run hundreds of hostile command lines over all commands: each must end soon, with one line and no half-written file.
+"""Run hundreds of hostile command lines for all commands; each must end soon with a one-line error and no partial file.
 
 example:
   python benchmarks/hostile.py --lines 500
 
-Wrong types, huge numbers, NaN, empty, endless and unprintable words, files for folders, pipes and devices, damaged
-runs, models, datasets and templates (`hostile_lines.py`, `hostile_places.py`). Each line is a process with bounded
-memory and time, one in ten a program of its own; a page of a study that is served is ended by Ctrl-C. What must hold:
-exit code 0 or 2; with 2, one line that names something that was typed; never a traceback, an unprintable character, a
-changed input, a file half-written, or the network. tests/push_scripts/test_hostile_lines.py does the first few.
+The lines contain wrong types, huge numbers, NaN, empty, very long and unprintable arguments, files instead of folders,
+pipes and devices, and damaged runs, models, datasets and templates (`hostile_lines.py`, `hostile_places.py`). Each line
+runs in a forked process with limited memory and time, and one in ten in a separate program. Commands that serve a page
+are ended by Ctrl-C. The exit code must be 0 or 2. With exit code 2, there must be one line that contains an argument.
+There must be no traceback, no unprintable character, no changed input, no partially written file, and no network
+access. tests/push_scripts/test_hostile_lines.py runs the first few lines.
 """
 
 import argparse
@@ -37,21 +38,21 @@ from kills import checkpoint
 import saliency_bench as sb
 
 SECONDS = 60
-MEMORY = 8 * 2**30  # of address space, of which torch takes 3 GB
-SERVES = b"http://127.0.0.1:"  # on standard output: the page of a study is served
+MEMORY = 8 * 2**30  # address space; torch needs 3 GB
+SERVES = b"http://127.0.0.1:"  # on standard output when the page of a study is served
 MOST_LINES = 6  # on standard error
 BAR = re.compile(r"\d+%\||\d+(it|B|images|examples|batch)/s|\?it/s")
 
 
 class Ending(NamedTuple):
-    code: int | None  # None: it had to be killed
+    code: int | None  # None if the process had to be killed
     out: str
     err: str
     seconds: float
 
 
 def command(argv: list[str], shown: str) -> None:
-    """Run the command line in a child, with its output in files."""
+    """Run a command line in a child process and write its output to files."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     os.setsid()
     os.environ.pop("HF_TOKEN", None)
@@ -68,7 +69,7 @@ def command(argv: list[str], shown: str) -> None:
 
 def refuse(self: socket.socket, address: object) -> None:
     if self.family != socket.AF_UNIX:
-        raise RuntimeError(f"the network was asked for {address}")
+        raise RuntimeError(f"network access to {address}")
 
 
 def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> Ending:
@@ -95,7 +96,7 @@ def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> End
 
 
 def waited(exit_code: Callable[[], int | None], process: int, shown: Path) -> int | None:
-    """The exit code of a command; 0 of a server that has said its address and ends at Ctrl-C, None of what stays."""
+    """Return the exit code of a command; 0 for a server that starts and ends at Ctrl-C, None if it does not end."""
     deadline, serves = time.monotonic() + SECONDS, False
     while (code := exit_code()) is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -120,7 +121,7 @@ def said(err: str) -> list[str]:
 
 
 def named(message: str, argv: list[str]) -> bool:
-    """Return whether a message names a word of the line, a part of it, or the argument."""
+    """Return whether a message contains a word of the command line, a part of it, or the name of the argument."""
     plain = message.casefold().replace("_", "-")
     for word in argv:
         for part in {word, word.lstrip("-"), *re.split(r"[\s=:,/]+", word)}:
@@ -128,7 +129,7 @@ def named(message: str, argv: list[str]) -> bool:
             spelled = spelled.casefold().replace("_", "-")[:40]
             if spelled in plain and (len(spelled) > 1 or not spelled.isascii() or f"'{spelled}'" in plain):
                 return True
-    return bool(re.search(r"--[a-z]|/\w|[A-Z]{4}", message))  # an argument that is missing, a folder, the fix
+    return bool(re.search(r"--[a-z]|/\w|[A-Z]{4}", message))  # a missing argument, a folder, or the fix
 
 
 def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str]:
@@ -141,7 +142,7 @@ def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str
     told = said(done.err)
     text = "\n".join(told)
     if "Traceback" in text or "unexpected error" in text:
-        found.append("a fault of its own")
+        found.append("an internal error")
     if any(not (sign.isprintable() or sign in "\n\t") for sign in text):
         found.append("characters that are not printable")
     if len(told) > MOST_LINES:
@@ -155,7 +156,7 @@ def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str
         if len(errors) != 1:
             found.append(f"{len(errors)} lines of errors")
         elif not named(errors[0], argv):
-            found.append("names nothing that was typed")
+            found.append("contains no argument of the line")
         if changed or new:
             found.append(f"refused, but wrote {(changed + new)[:3]}")
     return found
@@ -163,7 +164,7 @@ def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str
 
 @contextmanager
 def sandbox(folder: Path, argv: list[str], makers: dict[str, Callable[[Path], object]]) -> Iterator[None]:
-    """Create a folder in which to run a line, with the files that the line names."""
+    """Create a working folder for a command line, with the files that the line refers to."""
     folder.mkdir()
     try:
         for name, make in makers.items():
@@ -218,8 +219,8 @@ def typed(count: int, folder: Path, first: int = 0, shown: Callable[[str], objec
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", type=int, default=500, metavar="N", help="default: 500")
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="begin with this line; default: 0")
+    parser.add_argument("--lines", type=int, default=500, metavar="N", help="number of lines (default: 500)")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="first line to run (default: 0)")
     args = parser.parse_args()
     with TemporaryDirectory() as scratch:
         found = typed(args.lines, Path(scratch), args.first, partial(print, flush=True))

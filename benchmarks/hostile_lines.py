@@ -1,4 +1,4 @@
-"""Hostile command lines made from the commands' own parsers, so that a new command is covered automatically."""
+"""Hostile command lines, generated from the parsers of the commands, so that new commands are covered automatically."""
 
 import argparse
 import random
@@ -30,23 +30,23 @@ NUMBERS = [
     "0", "-1", "-0", "1.5", "1e400", "-1e400", "nan", "NaN", "inf", "-inf", "0x10", "1_0", " 7 ", "\u0663", "\u00bd",
     "1e-400", "9" * 5000, "1" + "0" * 400, *(str(sign * value) for sign in (1, -1) for value in (2**31, 2**63, 10**30)),
 ]  # fmt: skip
-WRITES = ("out", "--out")  # never told to write to what is not the sandbox's
+WRITES = ("out", "--out")  # never used to write outside the sandbox
 ESCAPES = ("..", "/", "~", "C:")
-# What a command needs to be right, by the name of its argument.
+# Valid values that a command needs, by the name of the argument.
 RIGHT = {
     "dataset": ["shapes"], "model": ["net"], "explainers": ["gradcam"], "metrics": ["saliency_miou"], "out": ["new"],
     "runs": ["done"], "what": ["done"], "item": ["shapes"], "name": ["shapes-xai"], "names": ["saliency_miou"],
     "suite": ["laughs.yaml"],
 }  # fmt: skip
-USUAL = ("-h", "--help", "--debug")  # these show pages by intention
-# What keeps a line short if it is taken for right after all.
+USUAL = ("-h", "--help", "--debug")  # these commands serve pages
+# Options that limit the time of a line if it turns out to be valid.
 SHORT = {"dataset": "shapes", "limit": "2", "batch_size": "2", "epochs": "1", "size": "32", "count": "20",
          "workers": "1"}  # fmt: skip
-PLAYED = "played"  # the demo's folder, whose dataset and network are there; elsewhere it would train for minutes
+PLAYED = "played"  # folder of the demo with dataset and network; in another folder, the demo would train for minutes
 
 
 class Line:
-    """A command line in the making: the command, its positional words, and its options with their words."""
+    """A command line under construction: the command, its positional arguments, and its options with values."""
 
     def __init__(self, command: str, parser: argparse.ArgumentParser, dice: random.Random, right: dict | None = None):
         self.command, self.parser, self.dice = [command], parser, dice
@@ -162,7 +162,7 @@ WAYS: dict[Callable[[Line, list[str]], None], int] = {
 
 
 def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Return every command with its parser; if its options depend on an item, with the parser of an arbitrary item."""
+    """Return every command with its parser; if the options depend on an item, with the parser of a random item."""
     for command in registry.names("push_scripts"):
         module = registry.load("push_scripts", command)
         yield command, parser_of(command, module)
@@ -172,7 +172,7 @@ def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]
 
 
 def lines(places: list[str]) -> Iterator[list[str]]:
-    """Yield endless command lines, each command in turn; equal places give equal lines."""
+    """Yield an infinite sequence of command lines, cycling through the commands; equal places yield equal lines."""
     number = 0
     while True:
         dice = random.Random(number)

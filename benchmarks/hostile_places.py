@@ -1,7 +1,7 @@
-"""A folder of hostile inputs: damaged runs, models, datasets and files, pipes and devices.
+"""Create a folder of hostile inputs: damaged runs, models, datasets and files, pipes and devices.
 
-`PLACES` is {name: function that makes it}; every function gives the same bytes each time, so that changed files can be
-recreated.
+`PLACES` is {name: function that creates the input}. Every function writes the same bytes each time, so that changed
+files can be recreated.
 """
 
 import json
@@ -56,7 +56,7 @@ def sparse(path: Path) -> None:
 
 
 def device(path: Path) -> None:
-    """Create /dev/zero under another name, or a link to it without the right to create devices."""
+    """Create a device like /dev/zero, or a link to /dev/zero without the permission to create devices."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
     except OSError:
@@ -137,13 +137,13 @@ def replaced(make: Callable[[Path], object], path: Path) -> None:
 
 
 def other_types(path: Path) -> None:
-    """Write the same columns, all as text."""
+    """Rewrite a table with all columns as text."""
     columns = {name: ["‮\x1b[2J"] * 3 for name in pq.read_schema(path).names}
     pq.write_table(pa.table(columns), path)
 
 
 def texts(encoding: str, path: Path) -> None:
-    """Write the same columns in less than 1 MB, with a text of 1 MB in each of 600 rows."""
+    """Rewrite a table in less than 1 MB, with 1 MB of text in each of 600 rows."""
     text, schema = pa.array(["x" * 10**6]), pq.read_schema(path)
     rows = 600 if encoding == "dictionary" else 30
     column = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), text)
@@ -155,12 +155,12 @@ def texts(encoding: str, path: Path) -> None:
 
 
 def false_sizes(path: Path) -> None:
-    """Spoil the size that the header of each page states."""
+    """Change the size in the header of each page to a wrong value."""
     content = bytearray(path.read_bytes())
     about = pq.read_metadata(path)
     for group in map(about.row_group, range(about.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
-            content[column.data_page_offset + 3] |= 128  # the size, the second field, goes on where it ended
+            content[column.data_page_offset + 3] |= 128  # set the continuation bit of the size, the second field
     path.write_bytes(content)
 
 
@@ -191,20 +191,20 @@ OF_WEIGHTS = {"header": huge_header, "lying": lying_tensors, "pickle": pickled}
 
 
 def damages(name: str) -> dict[str, Callable[[Path], None]]:
-    """Return the possible damages to a file of this name."""
+    """Return the possible types of damage for a file with this name."""
     own = {".json": OF_JSON, ".parquet": OF_TABLE, ".safetensors": OF_WEIGHTS, ".md": OF_CARD}
     return OF_ANY | own.get(Path(name).suffix, {})
 
 
 def wide(path: Path) -> None:
-    """Write 2 kB of weights that state a last layer of 400 GB."""
+    """Write 2 kB of weights with a declared last layer of 400 GB."""
     import torch
 
     torch.save({"fc.weight": torch.zeros(1).expand(2 * 10**8, 512)}, path)
 
 
 def places(run: Path, model: Path, dataset: Path, template: Path) -> dict[str, Callable[[Path], object]]:
-    """Return {name: function that makes it} from these finished examples."""
+    """Return {name: function that creates the input}, derived from these valid examples."""
     made: dict[str, Callable[[Path], object]] = {
         "done": partial(copy, run), "net": partial(copy, model), "shapes": partial(copy, dataset),
         "mine": partial(copy, template),

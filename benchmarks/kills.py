@@ -1,20 +1,22 @@
-"""Kill by SIGKILL at any moment and start again, or fill the disk, and compare the bytes with an undisturbed run.
+"""Kill commands by SIGKILL at any moment or fill the disk, restart, and compare the bytes with an undisturbed run.
 
 example:
   python benchmarks/kills.py
   python benchmarks/kills.py --runs 10 --only runs
   python benchmarks/kills.py --only studies --clock
 
-The number of a run, build, training or upload seeds when it is killed: at the start, between two batches (
-epochs, requests), while parts become spans, while results are merged or moved into place; many are killed several
-times. Runs are also extended between two kills (--limit, --only, explainers, metrics) and run by two processes, one or
-both of which are killed. The script compares records, predictions, summary and examples; the folder of a dataset;
-weights and log of a training; tables, networks and runs of a suite; answers of a study, in SQLite and in PostgreSQL,
-whose server is killed as well; and a repository, which a reader must never see half-written. `disks` are file systems
-that are too small at first: each start must end with one line and exit code 2. --clock sets the clock of each start,
-and the times of all files, back or forward by up to ten years. TMPDIR=/dev/shm is many times faster where others use
-the disk. Prints the phases of the kills; the exit code is 1 if anything differs.
-tests/compute/test_kill_and_continue.py does the first few of each.
+The number of a run, build, training or upload is the seed for the moments of its kills: at the start, between two
+batches (epochs, requests), while part files are compacted, while results are merged or moved into place. Many are
+killed several times. Runs are also extended between two kills (--limit, --only, explainers, metrics), or run by two
+processes, one or both of which are killed.
+
+The script compares records, predictions, summary and examples of runs; the folder of a dataset; weights and log of a
+training; tables, networks and runs of a suite; answers of a study in SQLite and in PostgreSQL, whose server is also
+killed; and a repository, which readers must never see in a partial state. `disks` uses file systems that are too small
+at first: each start must end with a one-line error and exit code 2. --clock sets the clock of each start, and the times
+of all files, back or forward by up to ten years. If other programs use the disk, TMPDIR=/dev/shm is many times faster.
+The script prints the phases of the kills. The exit code is 1 if anything differs.
+tests/compute/test_kill_and_continue.py runs the first few of each.
 """
 
 import argparse
@@ -57,7 +59,7 @@ def checkpoint(dataset: Path, folder: Path) -> Path:
 
 
 def loops(folder: Path, children: Children) -> dict[str, Callable[[int], Outcome]]:
-    """Return {name: function that runs this many of them}."""
+    """Return {name: function that runs a loop with this many items}."""
     dataset = sb.build("shapes-xai", folder / "shapes", size=32, count=240, progress=False)
     model = checkpoint(dataset, folder / "model")
     given = {"dataset": dataset, "model": model, "folder": folder, "children": children}

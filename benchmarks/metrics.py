@@ -3,11 +3,12 @@
 example:
   python benchmarks/metrics.py
 
-Maps are smooth random fields of 224 x 224 without ties, masks are discs. Metrics that run the classifier are measured
-with a trivial one, so that the time is that of the metric and of drawing pictures: the last column shows how many
-pictures it classifies. Metrics that make further maps are measured with the gradient of a small network, in both
-packages, and only as a function. saliency_crowd_auc is measured per judgement and compared with scikit-learn's `auc`.
-Times are CPU seconds on one thread, medians over rounds, so other load has little effect.
+Maps are smooth random fields of 224 x 224 pixels without ties; masks are discs. Metrics that run the classifier are
+measured with a trivial classifier, so that only the metric and the creation of perturbed images are timed; the last
+column shows the number of classified images. Metrics that compute further maps are measured with the gradient of a
+small network, in both packages, and only as a function. saliency_crowd_auc is measured per judgement and compared with
+scikit-learn's `auc`. Times are CPU seconds on one thread. They are medians over rounds, so other load has little
+effect.
 """
 
 import argparse
@@ -36,10 +37,10 @@ from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.read.statistics.exposures import EXPOSURES, SHOWN
 from saliency_bench.target_weights import one_hot
 
-ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL = 1.0, 5.0, 0.5  # milliseconds a map
-RANKED = ("saliency_average_precision",)  # they sort pixels, as all do at threshold=mask_area
+ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL = 1.0, 5.0, 0.5  # milliseconds per map
+RANKED = ("saliency_average_precision",)  # these sort pixels, like all metrics with threshold=mask_area
 AT_MASK_AREA = ("saliency_miou", "saliency_precision", "saliency_recall")
-QUANTUS: dict[str, tuple[str, dict]] = {  # ours, and theirs that looks at the same thing
+QUANTUS: dict[str, tuple[str, dict]] = {  # {metric of this package: metric of Quantus with the same purpose}
     "saliency_pointing_game": ("PointingGame", {}),
     "saliency_recall:threshold=mask_area": ("RelevanceRankAccuracy", {}),
     "saliency_iosr": ("TopKIntersection", {"k": 10000}),
@@ -47,11 +48,11 @@ QUANTUS: dict[str, tuple[str, dict]] = {  # ours, and theirs that looks at the s
     "saliency_average_precision": ("AUC", {}),
     "saliency_deletion": ("PixelFlipping", {}),
     "saliency_single_deletion": ("FaithfulnessEstimate", {}),
-    "saliency_road": ("noisy_linear_imputation", {}),  # alone: their ROAD fails on images of three channels
+    "saliency_road": ("noisy_linear_imputation", {}),  # imputation only: ROAD of Quantus fails with three channels
 }
-OF_MODEL = ("PixelFlipping", "FaithfulnessEstimate")  # of Quantus, and pixels are changed
-PATCHES = 16  # of saliency_single_deletion
-FURTHER: dict[str, tuple[str, dict]] = {  # of those that make further maps; their MPRT fails with their ssim
+OF_MODEL = ("PixelFlipping", "FaithfulnessEstimate")  # for metrics of Quantus that change pixels
+PATCHES = 16  # for saliency_single_deletion
+FURTHER: dict[str, tuple[str, dict]] = {  # for metrics that compute further maps; MPRT of Quantus fails with its ssim
     "saliency_randomisation:form=spearman": ("MPRT", {"similarity_func": "correlation_spearman"}),
     "saliency_randomisation:form=complexity": ("EfficientMPRT", {}),
     "saliency_max_sensitivity": ("MaxSensitivity", {"nr_samples": 10}),
@@ -62,16 +63,16 @@ parser = argparse.ArgumentParser(
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
-parser.add_argument("--maps", type=int, default=64, metavar="N", help="maps per call; default: 64")
-parser.add_argument("--size", type=int, default=224, metavar="N", help="pixels of a side; default: 224")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="calls of each kind; default: 3")
+parser.add_argument("--maps", type=int, default=64, metavar="N", help="maps per call (default: 64)")
+parser.add_argument("--size", type=int, default=224, metavar="N", help="side in pixels (default: 224)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="calls of each type (default: 3)")
 args = parser.parse_args()
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 
 
 class Nothing(nn.Module):
-    """Two logits from one pixel."""
+    """Trivial classifier with two logits computed from one pixel."""
 
     def forward(self, images):
         return images[:, :2, 0, 0]
@@ -104,7 +105,7 @@ def shell(name: str):
 
 
 def measured(text: str) -> tuple[float, float, float | None, int]:
-    """Return milliseconds per map of the function, the shell and Quantus, and pictures classified per map."""
+    """Return milliseconds per map of the function, the `evaluate` module and Quantus, and images classified per map."""
     metric = load_metric(text)
     chosen = {key: value for key, value in metric.options if f"{key}=" in text}
     module, pictures = shell(metric.name), 0
@@ -150,7 +151,7 @@ def quantus_call(text: str, count: int) -> Callable[[], object]:
 
 
 def imputed_by_quantus(count: int) -> None:
-    """Return the pictures of saliency_road between no pixel and all pixels."""
+    """Return the imputed images of saliency_road, except with no pixel or all pixels removed."""
     from quantus.functions.perturb_func import noisy_linear_imputation
 
     for one in maps[:count]:
@@ -160,7 +161,7 @@ def imputed_by_quantus(count: int) -> None:
 
 
 def network() -> nn.Module:
-    """Return a network of three layers with weights, whose gradients are the maps."""
+    """Return a network with three layers with weights, whose gradients are used as maps."""
     layers = [nn.Conv2d(3, 4, 7, 8), nn.ReLU(), nn.Conv2d(4, 8, 3, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)]
     made = nn.Sequential(*layers).eval()
     made(torch.zeros(1, 3, args.size, args.size))
@@ -174,7 +175,7 @@ def gradient(classifier, images, target):
 
 
 def further(text: str) -> tuple[float, float]:
-    """Return milliseconds per image of ours and of Quantus, including maps."""
+    """Return the milliseconds per image of this package and of Quantus, including maps."""
     import quantus
 
     count = min(4, args.maps)
@@ -196,7 +197,7 @@ def further(text: str) -> tuple[float, float]:
 
 
 def judgements(count: int = 1000) -> tuple[float, float, float]:
-    """Return milliseconds per judgement of saliency_crowd_auc, its shell, and scikit-learn."""
+    """Return the milliseconds per judgement of saliency_crowd_auc, its `evaluate` module, and scikit-learn."""
     from sklearn.metrics import auc
 
     metric, module = load_metric("saliency_crowd_auc"), shell("saliency_crowd_auc")

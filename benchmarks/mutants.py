@@ -1,17 +1,17 @@
-"""Measure how strong the tests are: random places of the code are changed, one at a time, and their tests are run.
+"""Measure the strength of the tests: change random positions of the code, one at a time, and run the tests.
 
 example:
   pytest -n 2 --cov --cov-context=test && python benchmarks/mutants.py --count 300
   python benchmarks/mutants.py --folders saliency_bench/board --count 60 --table board.csv
 
-A mutant is one changed operator, comparison, constant or condition, in a line that tests reach. The tests that reach
-the line (in `.coverage`) are run, most specific first, until one fails; a mutant that no test detects survives and is
-printed. Mutants are drawn by the seed from the files of `--folders` in this checkout. Coverage misses tests that run
-the package in another process, so in reality more mutants are detected. Exit code 0.
+A mutant is a changed operator, comparison, constant or condition in a line that is executed by tests. These tests
+(according to `.coverage`) are run, most specific first, until one fails. A mutant that no test detects survives and is
+printed. Mutants are drawn with a seed from the files of `--folders` in this checkout. Coverage does not include tests
+that run the package in another process, so the true share of detected mutants is higher. The exit code is 0.
 
-With `--table`, all tests that reach a mutant are run, and each failing test becomes a row of the table; a surviving
-mutant has one row without a test. `--again` repeats the mutants of such a table with other tests, whose coverage must
-be measured first.
+With `--table`, all tests that execute a mutant are run, and each failing test is a row of the table; a surviving mutant
+has one row without a test. `--again` repeats the mutants of such a table with other tests, whose coverage must be
+measured first.
 """
 
 import argparse
@@ -42,13 +42,13 @@ OPERATORS = {
     ast.BitAnd: "|",
     ast.BitOr: "&",
 }
-MOST_TESTS = 150  # that are tried on one mutant
-SECONDS = 300  # after which a mutant counts as noticed: it does not end
+MOST_TESTS = 150  # maximum number of tests per mutant
+SECONDS = 300  # seconds after which a mutant counts as detected because it does not end
 IMPORTED = ["torch", "datasets", "transformers", "evaluate", "pytest", "hypothesis", "scipy.stats"]
 
 
 def mutations(source: str) -> list[tuple[int, int, int, str]]:
-    """Yield (line, first column, last column, new text) of every place that can be changed; columns count bytes."""
+    """Yield (line, first column, last column, new text) of every possible change; columns count bytes."""
     places = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS and len(node.ops) == 1:
@@ -76,7 +76,7 @@ def mutations(source: str) -> list[tuple[int, int, int, str]]:
 
 
 def mutated(source: str, change: tuple[int, int, int, str]) -> str | None:
-    """Return the source with one change, or None if the program is the same, such as between brackets."""
+    """Return the source with one change, or None if the change has no effect on the program."""
     number, begin, end, text = change
     lines = source.split("\n")
     line = lines[number - 1].encode()
@@ -93,7 +93,7 @@ def mutated(source: str, change: tuple[int, int, int, str]) -> str | None:
 
 
 def tests_of(database: Path) -> dict[tuple[str, int], list[str]]:
-    """Return {(file, line): tests that reach it, starting with the tests that reach fewest lines}."""
+    """Return {(file, line): tests that execute it}, sorted by the number of lines that a test executes."""
     data = CoverageData(str(database))
     data.read()
     reached: dict[tuple[str, int], set[str]] = {}
@@ -120,7 +120,7 @@ class Failures:
 
 
 def run(tests: list[str], site: str, cache: str, code, failures: Path | None) -> None:
-    """Return whether the tests pass with the package of `site`, in a forked process; run all to write failures."""
+    """Return whether the tests pass with the package in `site`, in a forked process; with `failures`, run all tests."""
     os.environ |= {"PYTHONPATH": site, "SALIENCY_BENCH_CACHE": cache, "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, site)
     os.chdir(ROOT)
@@ -145,12 +145,12 @@ def noticed(context, tests: list[str], site: Path, failures: Path | None = None,
 
 
 def failed(failures: Path) -> set[str]:
-    """The tests in a file of `Failures`."""
+    """Return the tests in a file written by `Failures`."""
     return set(failures.read_text(encoding="utf-8").splitlines()) if failures.exists() else set()
 
 
 def drawn_before(table: Path) -> list[tuple[str, tuple[int, int, int, str]]]:
-    """The mutants of a table, in its order."""
+    """Return the mutants of a table, in the order of the table."""
     with table.open(newline="", encoding="utf-8") as rows:
         places = [(row[0], (int(row[1]), int(row[2]), int(row[3]), row[4])) for row in list(csv.reader(rows))[1:]]
     return list(dict.fromkeys(places))
@@ -158,12 +158,12 @@ def drawn_before(table: Path) -> list[tuple[str, tuple[int, int, int, str]]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=300, metavar="N", help="mutants; default: 300")
+    parser.add_argument("--count", type=int, default=300, metavar="N", help="number of mutants (default: 300)")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--coverage", type=Path, default=ROOT / ".coverage", metavar="FILE", help="with contexts")
-    parser.add_argument("--folders", nargs="+", default=FOLDERS, metavar="FOLDER", help="files that are changed")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="CSV of the tests that fail; all are run")
-    parser.add_argument("--again", type=Path, metavar="TABLE", help="the mutants of a table instead of drawn ones")
+    parser.add_argument("--folders", nargs="+", default=FOLDERS, metavar="FOLDER", help="files to change")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write failing tests to a CSV file; runs all tests")
+    parser.add_argument("--again", type=Path, metavar="TABLE", help="use the mutants of a table")
     args = parser.parse_args()
     reached = tests_of(args.coverage)
     places = []
@@ -185,11 +185,11 @@ def main() -> int:
         for plugins in PLUGINS:
             shutil.copytree(ROOT / plugins, site / "saliency_bench" / plugins)
         without = set()
-        if args.table:  # what fails here without a mutant notices none
+        if args.table:  # tests that fail without a mutant are not used
             every = sorted({test for tests in reached.values() for test in tests})
             noticed(context, every, site, Path(folder) / "without", None)
             without = failed(Path(folder) / "without")
-            print(f"{len(without)} of {len(every)} tests fail without a mutant and are left out: {sorted(without)}")
+            print(f"{len(without)} of {len(every)} tests fail without a mutant and are not used: {sorted(without)}")
         for number, (name, change) in enumerate(drawn, 1):
             file = site / (name if name.startswith("saliency_bench") else f"saliency_bench/{name}")
             source, start = file.read_text(encoding="utf-8"), time.monotonic()

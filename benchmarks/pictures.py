@@ -1,11 +1,11 @@
-"""Make the pictures of README and site from the demo's folder: maps of photographs with their scores, and the report.
+"""Create the images of the README and the site from the demo's folder: maps of photographs, and the report.
 
 example:
   saliency-bench demo --limit 64
   saliency-bench demo --photos
   python benchmarks/pictures.py --demo saliency-bench-demo --out docs/pictures
 
-Chromium photographs the top of the report. Its colours are reduced, so that the file stays small.
+Chromium takes a screenshot of the top of the report, which is saved with fewer colours, so that the file remains small.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from PIL import Image
 import saliency_bench as sb
 from saliency_bench.push_scripts.demo import OF_PHOTOS
 
-PHOTOGRAPHS = ("camera", "coffee")  # a small object, and one that fills the centre
+PHOTOGRAPHS = ("camera", "coffee")  # a small object, and an object that fills the centre
 TITLES = {
     "gradcam": "Grad-CAM",
     "integrated_gradients": "integrated gradients",
@@ -34,9 +34,9 @@ def main() -> None:
         description=__doc__.partition("\n\n")[0], epilog=__doc__.partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--demo", default="saliency-bench-demo", metavar="DIR", help="what `saliency-bench demo` wrote")
-    parser.add_argument("--out", default="docs/pictures", metavar="DIR", help="folder of the pictures")
-    parser.add_argument("--height", type=int, default=1080, help="of the report, in pixels")
+    parser.add_argument("--demo", default="saliency-bench-demo", metavar="DIR", help="folder of the demo")
+    parser.add_argument("--out", default="docs/pictures", metavar="DIR", help="folder of the images")
+    parser.add_argument("--height", type=int, default=1080, help="size of the screenshot in pixels")
     args = parser.parse_args()
     demo, out = Path(args.demo), Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def photographs(demo: Path, path: Path) -> None:
-    """Draw photographs and maps of a real network's prediction, with the insertion score of each map."""
+    """Draw photographs and maps of a pretrained network's prediction, with the insertion score of each map."""
     scores = pd.read_parquet(demo / "run-photos" / "records.parquet")
     scores = scores[scores.metric == "saliency_insertion"].pivot_table("value", "image_id", "explainer")
     rows = {row["image_id"]: row for row in sb.load_dataset(f"{demo}/photos-xai")}

@@ -1,11 +1,10 @@
-"""A planted truth: how every metric ranks the mask itself, blurred, shifted, inverted, and noise, as "explanations".
+"""Write docs/metrics.md: how every metric ranks five maps of known quality (mask, blurred, shifted, noise, inverted).
 
 example:
   python benchmarks/planted.py --out docs/metrics.md
 
-Trains the demo's small ResNet on shapes-xai (or takes --model), scores the planted maps of the test split by every
-metric that needs nothing but maps, masks, labels, the classifier and other samples, and writes the table as a page in a
-few minutes.
+The script trains the demo's small ResNet on shapes-xai (or uses --model) and scores the planted maps of the test split.
+It uses every metric that needs only maps, masks, labels, the classifier and other samples. This takes a few minutes.
 """
 
 import argparse
@@ -28,52 +27,52 @@ NEEDED = {"maps", "masks", "curves", "labels"}
 
 PAGE = """# How the metrics rank a planted truth
 
-In shapes-xai the class is decided by one object, whose mask is known. Here five maps take the place of explanations:
-the mask itself, the mask blurred (a Gaussian whose sigma is 1/32 of the image's side), shifted (by 1/16 of it), uniform
-noise, and the mask inverted. They are listed from the best to the worst, and a metric should put them in this
-order.
+In shapes-xai, the class is determined by one object, whose mask is known. On this page, five maps are used instead of
+explanations: the mask itself, the blurred mask (a Gaussian with a sigma of 1/32 of the image's side), the shifted mask
+(by 1/16 of the side), uniform noise, and the inverted mask. They are listed from the best to the worst, and a metric
+should rank them in this order.
 
-Every alignment metric does. These metrics compare a map with the mask, so this is their sanity check. Faithfulness
-metrics query the classifier instead. If they order the five maps differently, the reason is the classifier or the
-pictures that the metric shows to it:
+All alignment metrics do. These metrics compare a map with the mask, so the comparison is a sanity check. Faithfulness
+metrics query the classifier instead. If they rank the five maps differently, the cause is the classifier or the
+perturbed images that the metric passes to it:
 
-- saliency_deletion, saliency_roae and saliency_cds prefer noise to a shifted mask. Black dots all over a picture are
-  unlike anything the network was trained on, more so than one black patch that misses part of the object. A score that
-  falls quickly therefore does not prove that the classifier used the deleted pixels. Insertion and saliency_kae put all
-  five maps in order, and so does saliency_road, which fills in removed pixels from their neighbours.
+- saliency_deletion, saliency_roae and saliency_cds prefer noise to a shifted mask. An image with black dots everywhere
+  differs more from the training images than an image with one black patch that misses a part of the object. A fast drop
+  of the score therefore does not prove that the classifier used the deleted pixels. Insertion, saliency_kae and
+  saliency_road, which imputes removed pixels from their neighbours, rank all five maps correctly.
 - saliency_cauc prefers the blurred mask to the mask: slightly fewer pixels are above half of its range, which alone
-  makes the score smaller, and the middle of the object is removed first. Pixels that are not salient are never removed
-  (see its card).
-- saliency_confidence prefers the inverted mask to noise: half of an image's pixels, scattered over another, are unlike
-  anything the network was trained on. saliency_correctness puts all five maps in order.
-- saliency_own_region prefers the inverted mask to all others: a picture without its object is still most of a picture,
-  and the hole has the object's outline. The score of a region means little without the region's size.
+  lowers the score, and the centre of the object is removed first. Pixels that are not salient are never removed (see
+  the card of this metric).
+- saliency_confidence prefers the inverted mask to noise: an image with scattered pixels of another image differs more
+  from the training images. saliency_correctness ranks all five maps correctly.
+- saliency_own_region prefers the inverted mask to all other maps: without the object, most of the image remains, and
+  the hole has the outline of the object. The score of a region is hardly meaningful without the region's size.
 - A difference in the third digit between the mask and its blurred copy is small compared with the effect of choosing
-  another metric. The pixels inside a mask are tied and follow the fixed pseudo-random order; in a blurred mask the
-  middle comes first.
+  another metric. The pixels inside a mask are tied and are ranked in the fixed pseudo-random order; in a blurred mask,
+  the pixels in the centre are ranked first.
 
 saliency_mcs, saliency_mcr and saliency_idr compare the maps of an object classifier with the maps of a scene
-classifier, so their planted truth is a pair of maps. Both classifiers are assumed to be right. The scores equal the
-values worked out by hand:
+classifier, so their planted truth is a pair of maps. Both classifiers are assumed to be correct. The scores equal the
+values computed by hand:
 
-| maps for the object, and for the scene | saliency_mcs ↑ | saliency_mcr ↑ | saliency_idr ↓ |
+| map of the object classifier; maps of the scene classifier | saliency_mcs ↑ | saliency_mcr ↑ | saliency_idr ↓ |
 |---|---|---|---|
-| the mask; the rest, and the mask once the object is gone | 1 | 1 | 0 |
-| the mask for all, or one map for all pictures | 0 | 0 | 0.5 |
-| the rest; the mask, and nothing once the object is gone | -1 | -1 | 1 |
+| the mask; the inverted mask, and the mask for the image without the object | 1 | 1 | 0 |
+| the mask for both, or one map for all images | 0 | 0 | 0.5 |
+| the inverted mask; the mask, and an empty map for the image without the object | -1 | -1 | 1 |
 
-Measured on {samples} samples of the test split ({side} x {side} pixels) with a ResNet of {weights:.1f} million weights
-whose test accuracy is {accuracy:.1%}; mean of each metric with its default options. An arrow says whether higher or
-lower is better; bold marks a map that is out of order, that is, scores better than a map further left.
+The table shows the mean of each metric with its default options, over {samples} samples of the test split
+({side} x {side} pixels), for a ResNet with {weights:.1f} million weights and a test accuracy of {accuracy:.1%}. Arrows
+show whether higher or lower is better. Bold marks maps that score better than a map further left.
 
 {table}
 
-Made by `python benchmarks/planted.py --out docs/metrics.md`.
+This page was generated by `python benchmarks/planted.py --out docs/metrics.md`.
 """
 
 
 def planted(masks: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return {name: float32 maps (B, H, W)} of bool masks (B, H, W)."""
+    """Return {name: float32 maps (B, H, W)} for bool masks (B, H, W)."""
     truth = masks.astype(np.float32)
     side = masks.shape[2]
     size = 2 * max(1, side // 16) + 1
@@ -94,14 +93,14 @@ def comparable() -> list[Metric]:
 
 
 def of_partners() -> list[Metric]:
-    """Return the metrics that use several samples at once."""
+    """Return the metrics that compare a sample with other samples."""
     return [metric for metric in map(load_metric, registry.names("metrics")) if metric.declaration.plan is not None]
 
 
 def by_partners(
     metric: Metric, images: torch.Tensor, labels: np.ndarray, maps: np.ndarray, classifier: object
 ) -> float:
-    """Return its value for an explainer that gives each image its planted map."""
+    """Return the value of a metric with partners for an explainer that returns the planted map of each image."""
     from saliency_bench.compute.scoring.samples import score_parts, score_samples
 
     places = {image.numpy().tobytes(): place for place, image in enumerate(images)}
@@ -118,7 +117,7 @@ def by_partners(
 
 
 def row(metric: Metric, means: list[float]) -> str:
-    """Return a line of the table; scores of maps that beat a better explanation are bold."""
+    """Return a row of the table, with scores in bold that are better than the score of a better map."""
     goodness = np.array(means) * (1 if metric.higher_is_better else -1)
     cells = [f"{mean:.3f}" for mean in means]
     marked = [
@@ -143,9 +142,9 @@ def main() -> None:
         epilog=__doc__.partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", help="folder of a network trained on shapes-xai (default: trained now)")
-    parser.add_argument("--limit", type=int, default=128, metavar="N", help="samples; default: 128")
-    parser.add_argument("--out", type=Path, help="the page to write (default: printed)")
+    parser.add_argument("--model", help="folder of a network trained on shapes-xai (default: train one)")
+    parser.add_argument("--limit", type=int, default=128, metavar="N", help="number of samples (default: 128)")
+    parser.add_argument("--out", type=Path, help="file of the page (default: print the page)")
     args = parser.parse_args()
 
     work = Path(tempfile.mkdtemp(prefix="planted-"))

@@ -4,9 +4,9 @@ example:
   saliency-bench demo
   python benchmarks/precision.py --dataset saliency-bench-demo/shapes-xai --model saliency-bench-demo/resnet
 
-Use a trained network: with random weights there is nothing to rank. Prints for each metric the largest change of an
-explainer's mean, in points of the score, and Kendall's tau-b between the two rankings of the explainers by their means
-(1: the same order); and, over all cells, the largest change of a single sample.
+Use a trained network, because with random weights the ranking is arbitrary. For each metric, the script prints the
+largest change of an explainer's mean, in units of the score, and Kendall's tau-b between the two rankings of the
+explainers by their means (1 for the same order). It also prints the largest change of a single sample over all cells.
 """
 
 import argparse
@@ -36,7 +36,7 @@ parser.add_argument("--dataset", required=True, help="name, Hub id or folder")
 parser.add_argument("--model", required=True, help="Hub id or folder")
 parser.add_argument("--explainers", nargs="+", default=EXPLAINERS, metavar="NAME")
 parser.add_argument("--metrics", nargs="+", default=METRICS, metavar="NAME")
-parser.add_argument("--limit", type=int, default=64, metavar="N", help="samples; default: 64")
+parser.add_argument("--limit", type=int, default=64, metavar="N", help="number of samples (default: 64)")
 parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -48,7 +48,7 @@ def scored(precision: str, args: argparse.Namespace, folder: Path) -> Run:
 
 
 def samples(run: Run) -> np.ndarray:
-    """Return the scores of all samples, in an order that does not depend on the cells' ids."""
+    """Return the scores of all samples, in an order that does not depend on cell ids."""
     table = run.records().to_pandas()
     table = table[table["part"].isna()]
     return table.sort_values(["explainer", "metric", "image_id"])["value"].to_numpy(float)
@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = {name: scored(name, args, Path(folder)) for name in ("fp32", *FASTER[torch.device(args.device).type])}
         exact = runs.pop("fp32")
-        print(f"\n{len(args.explainers)} explainers, {args.limit} samples, on {args.device}, beside fp32\n")
+        print(f"\n{len(args.explainers)} explainers, {args.limit} samples, on {args.device}, compared with fp32\n")
         print(f"{'':5} {'metric':24} {'change of a mean':>16} {'tau':>6}")
         for name, run in runs.items():
             for metric in dict.fromkeys(cell.metric for cell in exact.cells):

@@ -1,12 +1,12 @@
-"""Compare two processes with one: how much faster a run is with a thread each, and how long it waits for data.
+"""Compare two processes with one process (one thread each): how much faster is a run, and how long it waits for data.
 
 example:
   python benchmarks/processes.py
 
-The work is the demo's: shapes of 64 pixels, a small ResNet, RISE and the main metrics. Both runs are measured by the
-same clock, the seconds in timings.json: "computing" from the first batch to the last, when all processes are done;
-"seconds" with loading (most of it imports) and the report, which more processes do not make faster. They alternate, so
-that other load affects both equally. The relevant number is the ratio of computing.
+The run is similar to the demo: shapes of 64 pixels, a small ResNet, RISE and the main metrics. Times are read from
+timings.json: "computing" is the time from the first batch until all processes have finished the last batch; "seconds"
+also includes loading (mostly imports) and the report, which do not become faster with more processes. The two variants
+alternate, so that other load affects both equally. The relevant number is the ratio of the computing times.
 """
 
 import argparse
@@ -32,10 +32,10 @@ parser = argparse.ArgumentParser(
 parser.add_argument("--dataset", help="name, Hub id or folder (default: shapes-xai, drawn into a temporary folder)")
 parser.add_argument("--model", help="Hub id or folder (default: the demo's ResNet with random weights)")
 parser.add_argument("--explainers", nargs="+", default=["gradcam", "rise:masks=500"], metavar="NAME")
-parser.add_argument("--processes", type=int, default=2, metavar="N", help="default: 2")
-parser.add_argument("--limit", type=int, default=128, metavar="N", help="samples; default: 128")
-parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="default: 16")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each kind; default: 3")
+parser.add_argument("--processes", type=int, default=2, metavar="N", help="processes (default: 2)")
+parser.add_argument("--limit", type=int, default=128, metavar="N", help="number of samples (default: 128)")
+parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="batch size (default: 16)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs per variant (default: 3)")
 args = parser.parse_args()
 
 work = Path(tempfile.mkdtemp(prefix="processes-"))
@@ -94,8 +94,6 @@ for processes in kinds:
     whole = statistics.median(in_all[processes])
     print(f"{processes:>9}  {median:>9.1f}  {whole:>6.1f}  {statistics.median(waiting[processes]):>16.2%}  {each}")
 ratio = statistics.median(one / many for one, many in zip(seconds[1], seconds[args.processes], strict=True))
-print(f"\n{args.processes} processes are {ratio:.2f} times as fast as one (asked for two: at least {RATIO_ASKED})")
-print(
-    f"at most {max(map(max, waiting.values())):.2%} of the time went into waiting for data (asked: {WAITING_ASKED:.0%})"
-)
+print(f"\n{args.processes} processes are {ratio:.2f} times as fast as one (required for two: at least {RATIO_ASKED})")
+print(f"at most {max(map(max, waiting.values())):.2%} of the time was waiting for data (limit: {WAITING_ASKED:.0%})")
 print(f"records are {'the same' if len(set(records.values())) == 1 else 'NOT the same'}, byte for byte")

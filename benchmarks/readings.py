@@ -1,13 +1,13 @@
-"""Compare readings of mIoU, pointing game and iAUC with what the Saliency-Bench paper prints for Pet-XAI.
+"""Compare interpretations of mIoU, pointing game and iAUC with the numbers of the Saliency-Bench paper for Pet-XAI.
 
 example:
   python benchmarks/readings.py --source raw/oxford-iiit-pet --work readings --images 24
 
-The paper specifies neither the threshold of a map nor the treatment of its sign, of the trimap's border and of the
-starting image of insertion. Here its six methods explain what EfficientNet-Lite0 (extra `demo`) predicts for some pets,
-with cheap settings, and each reading of the three metrics is compared with the printed numbers of ResNet-18. Network
-and images differ, so the question is whether a reading comes near all six numbers at once. Prints tables in Markdown;
-`--work` keeps the dataset and the maps.
+The paper does not specify the threshold of a map, the treatment of negative values and of the trimap's border, and the
+starting image of insertion. In this script, the six methods explain predictions of EfficientNet-Lite0 (extra `demo`)
+for some pets, with cheap settings. Each interpretation ("reading") of the three metrics is compared with the printed
+numbers of ResNet-18. Network and images differ, so the question is whether a reading is close to all six numbers at
+once. The script prints Markdown tables; `--work` stores the dataset and the maps.
 """
 
 import argparse
@@ -34,9 +34,9 @@ PRINTED = {
 }
 OPTIONS = {"integrated_gradients": {"steps": 8}, "occlusion": {"window": 56, "stride": 56}, "rise": {"masks": 40}}
 BASELINES = ("random", "centre")
-CELLS = 7  # of a side of the network's last layer
+CELLS = 7  # cells per side of the network's last layer
 TOLERANCE = 15  # pixels around the mask that count as hits, in TorchRay
-SHOWN = 6  # readings in a table, beside those of the package's metrics
+SHOWN = 6  # readings in a table, in addition to the readings of the package's metrics
 USUAL = ("signed, > 0.5; border out", "peak; border out", "black")
 STARTS = ("black", "mean", "blur")
 Readings = dict[str, dict[str, float]]  # {reading: {explainer: mean}}
@@ -44,7 +44,7 @@ Readings = dict[str, dict[str, float]]  # {reading: {explainer: mean}}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--source", type=Path, required=True, metavar="DIR", help="raw Oxford-IIIT Pet, or a part")
+    parser.add_argument("--source", type=Path, required=True, metavar="DIR", help="raw Oxford-IIIT Pet, or a subset")
     parser.add_argument("--work", type=Path, default=Path("readings"), metavar="DIR", help="dataset and maps")
     parser.add_argument("--images", type=int, default=24, metavar="N", help="pets")
     parser.add_argument("--inserted", type=int, default=12, metavar="N", help="pets for the readings of iAUC")
@@ -64,7 +64,7 @@ def main() -> None:
 def pets(
     classifier: Classifier, source: Path, work: Path, count: int
 ) -> tuple[torch.Tensor, dict[str, np.ndarray], list[int]]:
-    """Return (images (B, 3, H, W), {border in or out: masks (B, H, W)}, labels), spread over the breeds."""
+    """Return (images (B, 3, H, W), {border in or out: masks (B, H, W)}, labels) of pets of different breeds."""
     masks: dict[str, np.ndarray] = {}
     for name, border in (("border out", False), ("border in", True)):
         folder = work / f"pets-{name.replace(' ', '-')}"
@@ -78,7 +78,7 @@ def pets(
 
 
 def maps_of(classifier: Classifier, images: torch.Tensor, names: Sequence[str], path: Path) -> dict[str, np.ndarray]:
-    """Return {explainer: maps (B, H, W)} of the predicted classes, computed once."""
+    """Return {explainer: maps (B, H, W)} for the predicted classes; the maps are computed once and stored."""
     maps = dict(np.load(path)) if path.exists() else {}
     with torch.no_grad():
         target = sb.targets.one_hot(classifier(images).argmax(dim=1).tolist(), 1000)
@@ -96,7 +96,7 @@ def means(
     score: Callable[[np.ndarray, np.ndarray], Iterator[tuple[str, float]]],
     maps: dict[str, np.ndarray], masks: dict[str, np.ndarray], labels: list[int],
 ) -> Readings:  # fmt: skip
-    """Return the mean of each reading over images, and over the means of classes."""
+    """Return the mean of each reading over images, and the mean over class means."""
     readings: Readings = {}
     for explainer, of_explainer in maps.items():
         for border, of_border in masks.items():
@@ -111,7 +111,7 @@ def means(
 
 
 def per_class(scores: list[float], labels: list[int]) -> float:
-    """Return the mean of the means of classes."""
+    """Return the mean over class means."""
     by_class: dict[int, list[float]] = {}
     for score, label in zip(scores, labels, strict=True):
         by_class.setdefault(label, []).append(score)
@@ -119,7 +119,7 @@ def per_class(scores: list[float], labels: list[int]) -> float:
 
 
 def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Yield the IoU of a map and a mask (H, W) by every reading."""
+    """Yield (reading, IoU of a map and a mask (H, W))."""
     yield from page.overlaps(values, mask)
     for reading, value in page.overlaps(*in_cells(values, mask)):
         region, *background = reading.split("; ")
@@ -128,7 +128,7 @@ def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]
 
 
 def in_cells(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (map, mask) at the size of the last layer: the mean of each cell, and whether most of it is mask."""
+    """Return (map, mask) at the size of the last layer: mean values, and cells that are mostly covered by the mask."""
     height, width = values.shape[0] // CELLS, values.shape[1] // CELLS
     cells = (grid.reshape(CELLS, height, CELLS, width).mean(axis=(1, 3)) for grid in (values, mask.astype(np.float64)))
     scaled, share = cells
@@ -136,7 +136,7 @@ def in_cells(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def hits(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Yield whether the peak of a map lies in its mask for every reading; for tied peaks the share."""
+    """Yield (reading, whether the peak of a map is inside its mask); for tied peaks, the share of them inside."""
     rows, columns = np.nonzero(mask)
     for sign, kind in (("peak", values), ("peak of the absolute values", np.abs(values)), ("lowest point", -values)):
         peaks = kind == kind.max()
@@ -150,7 +150,7 @@ def hits(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
 
 
 def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarray], count: int) -> Readings:
-    """Return the area under the insertion curve from each starting image, also divided by the image's probability."""
+    """Return the area under the insertion curve for each starting image, also divided by the image's probability."""
     with torch.no_grad():
         p = torch.softmax(classifier(images), dim=1).amax(dim=1).numpy()
     readings: Readings = {}
@@ -165,7 +165,7 @@ def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarr
 
 
 def table(title: str, column: int, readings: Readings) -> str:
-    """Return the readings nearest to the paper's numbers, and the largest difference of each."""
+    """Return a table of the readings closest to the paper's numbers, with the largest difference of each reading."""
 
     names = list(next(iter(readings.values())))
     printed = {name: numbers[column] for name, numbers in PRINTED.items() if name in names}

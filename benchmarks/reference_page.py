@@ -1,4 +1,4 @@
-"""The page docs/reference.md: five questions, each answered by numbers of finished runs of the suite `reference`."""
+"""Render docs/reference.md: five questions, each answered with numbers from finished runs of the suite `reference`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,19 +30,27 @@ SETS = ("pets", "voc", "coco", "photos")
 PHOTOGRAPHS = {"lite0": "Lite0", "lite1": "Lite1", "lite2": "Lite2"}
 SHAPES = {"resnet-shapes": "ResNet, shapes", "vit-shapes": "ViT, shapes"}
 CURVES = ("saliency_insertion", "saliency_deletion")
-# The larger form of the study, and what it is assumed to run at: images a second of one H100 in docs/speed.md, in fp32,
-# with ResNet-18 of 224 x 224 pixels: 16,000 passes of RISE in 1.938 s, 800 with gradients in 0.239 s.
+# Images per dataset in the larger study, and its assumed speed: images per second on one H100 (docs/speed.md, fp32,
+# ResNet-18, 224 x 224 pixels): 16,000 passes of RISE in 1.938 s, 800 passes with gradients in 0.239 s.
 LARGE = 1000
 FORWARD, GRADIENT = 16_000 / 1.938, 800 / 0.239
-SHOWN = 4  # pairs of metrics that are listed
-LAYERS = 4  # stages of the suite's saliency_randomisation, each with a map; its passes are not declared
+SHOWN = 4  # number of listed pairs of metrics
+LAYERS = 4  # stages of saliency_randomisation in the suite, each with a map; the metric does not declare its passes
 
 
 Runs = Mapping[str, Sequence[RunData]]
 
 
 class Order(NamedTuple):
-    """Correlation of two orders of explainers: what was compared, Spearman's rho with its interval, and explainers."""
+    """Correlation between two rankings of explainers.
+
+    Attributes:
+        subject: Description of the comparison.
+        metric: Metric that both rankings use.
+        rho: Spearman's rho with its interval.
+        explainers: Number of explainers.
+        same_best: Whether the same explainer is first in both rankings.
+    """
 
     subject: str
     metric: str
@@ -62,13 +70,13 @@ class Order(NamedTuple):
 
 
 def load(file: Path = FILE) -> findings_data.Findings:
-    """Return the runs of the study, and runs of the findings under names that the study lacks."""
+    """Return the runs of the study, and the runs of the findings whose names do not occur in the study."""
     data = findings_data.load(file)
     return data._replace(runs=findings_data.load().runs | data.runs)
 
 
 def pooled(runs: Mapping[str, RunData]) -> RunData:
-    """Return runs {name: run} on different images as one, with the cells that all have and statistics of all images."""
+    """Merge runs {name: run} on different images into one, with the common cells and statistics over all images."""
     keys = set.intersection(*({_key(cell) for cell in run.cells} for run in runs.values()))
     first = next(iter(runs.values()))
     cells = [cell for cell in first.cells if _key(cell) in keys]
@@ -83,12 +91,12 @@ def _key(cell: CellResult) -> tuple[str, str]:
 
 
 def _scores(run: RunData, like: CellResult) -> np.ndarray:
-    """Return the scores of a run by the explainer and metric of a cell."""
+    """Return the scores of a run for the explainer and metric of a cell."""
     return run.values[next(cell.cell_id for cell in run.cells if _key(cell) == _key(like))]
 
 
 def of_photographs(data: findings_data.Findings, kind: str = "") -> dict[str, RunData]:
-    """Return {network: its pooled runs on photographs}; `kind` is "-sampled" for the runs with all explainers."""
+    """Return {network: merged runs on photographs}; `kind` is "-sampled" for the runs with all explainers."""
     found = {}
     for network in PHOTOGRAPHS:
         if runs := {name: run for name in SETS if (run := data.runs.get(f"{network}-{name}{kind}"))}:
@@ -102,7 +110,7 @@ def of_shapes(data: findings_data.Findings) -> dict[str, RunData]:
 
 
 def all_runs(data: findings_data.Findings) -> tuple[Runs, Runs]:
-    """Return {network: its runs}, on photographs and on shapes; a run of faithfulness comes second if it is another."""
+    """Return {network: runs} on photographs and on shapes; a separate run for faithfulness is second."""
     photographs = {network: [run] for network, run in of_photographs(data).items()}
     for network, run in of_photographs(data, "-sampled").items():
         if network in photographs and not any(cell.metric in CURVES for cell in photographs[network][0].cells):
@@ -111,7 +119,7 @@ def all_runs(data: findings_data.Findings) -> tuple[Runs, Runs]:
 
 
 def named(network: str) -> str:
-    """Return what the page calls a network."""
+    """Return the name of a network on the page."""
     return (PHOTOGRAPHS | SHAPES)[network]
 
 
@@ -119,9 +127,10 @@ def named(network: str) -> str:
 
 
 def beaten(runs: Mapping[str, Sequence[RunData]]) -> dict[str, dict[str, list[str]]]:
-    """Return {network: {metric: explainers significantly better than every baseline}}, by masks and faithfulness.
+    """Return {network: {metric: explainers significantly better than every baseline}}.
 
-    Metrics of too few images for a test are left out. Of several runs of a network, the first with a metric counts.
+    Includes metrics of agreement with a mask and of faithfulness with enough images for a test. If several runs of a
+    network have a metric, the first one is used.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for network, of_network in runs.items():
@@ -138,7 +147,7 @@ def beaten(runs: Mapping[str, Sequence[RunData]]) -> dict[str, dict[str, list[st
 
 
 def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
-    """Return the sentences about baselines. Runs: {network: its runs, as `beaten` takes them}."""
+    """Return the sentences about baselines; both arguments are {network: runs}."""
     lines = []
     for about, runs in (
         ("On photographs", photographs),
@@ -152,20 +161,20 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
         sizes = [f"{named(network)} n = {size_of(of_network)}" for network, of_network in runs.items()]
         lines.append(
             f"- {about} ({'; '.join(sizes)}), at least one explainer is significantly better than `centre`, `edges` "
-            f"and `random` in {sum(map(bool, cases))} of {len(cases)} cases (a metric for a network) of enough images "
-            "to test."
+            f"and `random` in {sum(map(bool, cases))} of {len(cases)} cases (combinations of a metric and a network "
+            "with enough images for a test)."
         )
         for name, number in count.most_common():
             run_with = sum(len(found[network]) for network in runs if name in names_of(runs[network]))
             lines.append(f"  - {name}: {number} of {run_with}.")
         metrics = dict.fromkeys(metric for of_metrics in found.values() for metric in of_metrics)
         never = [short(metric) for metric in metrics if not any(of.get(metric) for of in found.values())]
-        lines += [f"  - No explainer does so by {listed(never)}, with any network."] if never else []
+        lines += [f"  - By {listed(never)}, no explainer is better than all three, with any network."] if never else []
     return lines
 
 
 def size_of(runs: Sequence[RunData]) -> str:
-    """Return the image counts of a network's runs as text; only the first run has metrics of agreement with a mask."""
+    """Return the numbers of images of a network's runs as text; the second run, if any, is for faithfulness."""
     sizes = [str(len(run.ids)) for run in runs]
     return sizes[0] + (f", by faithfulness {sizes[1]}" if sizes[1:] else "")
 
@@ -174,7 +183,7 @@ def size_of(runs: Sequence[RunData]) -> str:
 
 
 def agreements(run: RunData) -> dict[tuple[str, str], Estimate]:
-    """Return {(metric, other): Spearman's rho of the orders of all explainers, baselines included}."""
+    """Return {(metric, other): Spearman's rho between the rankings of all explainers, including baselines}."""
     columns = {metric: [cell for cell in run.cells if cell.metric == metric]
                for metric in dict.fromkeys(cell.metric for cell in run.cells)}  # fmt: skip
     return {pair: order_of_runs(run, columns[pair[0]], run, columns[pair[1]]) for pair in combinations(columns, 2)}
@@ -183,9 +192,9 @@ def agreements(run: RunData) -> dict[tuple[str, str], Estimate]:
 def order_of_runs(
     run: RunData, cells: Sequence[CellResult], other: RunData, others: Sequence[CellResult]
 ) -> Estimate:  # fmt: skip
-    """Return Spearman's rho of the orders of the explainers that two lists of cells share, with what images leave open.
+    """Return Spearman's rho between the rankings of the common explainers of two lists of cells, with its interval.
 
-    Images of one id are the same image; images that one run lacks count for the other alone.
+    Equal image ids mean the same image. An image that occurs in one run only is used for this run only.
     """
     by_name = {cell.explainer: cell for cell in others}
     pairs = [(cell, by_name[cell.explainer]) for cell in cells if cell.explainer in by_name]
@@ -199,7 +208,7 @@ def order_of_runs(
 
 
 def _table(run: RunData, cells: Sequence[CellResult], ids: Sequence[str]) -> np.ndarray:
-    """Return the scores (images, cells), higher is better; NaN where the run lacks an image."""
+    """Return the scores (images, cells), where higher is better; NaN if the run does not contain the image."""
     table = np.full((len(ids), len(cells)), np.nan)
     places = [ids.index(image) for image in run.ids]
     for column, cell in enumerate(cells):
@@ -208,13 +217,13 @@ def _table(run: RunData, cells: Sequence[CellResult], ids: Sequence[str]) -> np.
 
 
 def kinds(pair: tuple[str, str]) -> str:
-    """Return what kinds of metrics a pair compares."""
+    """Return the types of the two metrics of a pair as text."""
     return " and ".join(sorted("masks" if metric in WITH_MASKS else "faithfulness" if metric in CURVES else "behaviour"
                                for metric in pair))  # fmt: skip
 
 
 def question_agree(runs: Mapping[str, RunData]) -> list[str]:
-    """Return the sentences about metrics. runs: {what: run}."""
+    """Return the sentences about the agreement of metrics; `runs` is {description: run}."""
     lines = []
     for about, run in runs.items():
         found = agreements(run)
@@ -222,14 +231,14 @@ def question_agree(runs: Mapping[str, RunData]) -> list[str]:
         against = sum(rho.value < 0 for rho in sure.values())
         names = len({cell.explainer for cell in run.cells})
         lines.append(f"- {about} ({names} explainers and baselines, n = {len(run.ids)}): {len(sure)} of {len(found)} "
-                     "pairs of metrics have an interval without 0" + (f", {against} of them below it." if against
-                     else "."))  # fmt: skip
+                     "pairs of metrics have an interval that excludes 0" + (f", {against} of them below 0."
+                     if against else "."))  # fmt: skip
         by_kind: dict[str, list[float]] = {}
         for pair, rho in found.items():
             if np.isfinite(rho.value):
                 by_kind.setdefault(kinds(pair), []).append(rho.value)
         means = [f"{kind} {np.mean(values):.2f} ({len(values)})" for kind, values in sorted(by_kind.items())]
-        lines.append(f"  - Mean of Spearman's correlation by kinds of metrics (pairs): {', '.join(means)}.")
+        lines.append(f"  - Mean of Spearman's correlation by types of metrics (number of pairs): {', '.join(means)}.")
         strongest = sorted(sure.items(), key=lambda of: -abs(of[1].value))[:SHOWN]
         lines += [f"  - {short(first)} and {short(other)}: {ends(rho)}." for (first, other), rho in strongest]
         lines += [f"  - {len(sure) - SHOWN} more with weaker correlations."] if len(sure) > SHOWN else []
@@ -237,7 +246,7 @@ def question_agree(runs: Mapping[str, RunData]) -> list[str]:
 
 
 def ends(rho: Estimate) -> str:
-    """Return a correlation with its interval."""
+    """Return a correlation with its interval as text."""
     return interval(rho.value, rho.low, rho.high)
 
 
@@ -245,9 +254,9 @@ def ends(rho: Estimate) -> str:
 
 
 def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
-    """Return, for each metric of agreement with a mask, how far two runs put the same explainers into one order.
+    """Return the correlation between the rankings of two runs for each metric of agreement with a mask.
 
-    Baselines, which see no network, are left out.
+    Baselines are excluded, because they ignore the network.
     """
     found = []
     for metric in WITH_MASKS:
@@ -263,7 +272,7 @@ def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
 
 
 def from_shapes(photographs: Mapping[str, RunData], shapes: Mapping[str, RunData]) -> list[Order]:
-    """Return how well the ResNet's order on shapes predicts the order of each network on photographs."""
+    """Return the correlations between the ranking of the ResNet on shapes and of each network on photographs."""
     if "resnet-shapes" not in shapes:
         return []
     return [
@@ -288,24 +297,24 @@ def between_networks(data: findings_data.Findings) -> list[Order]:
 
 
 def only(run: RunData, images: set[str]) -> RunData:
-    """Return a run on some of its images, in the order of their ids."""
+    """Return a run restricted to some of its images, sorted by id."""
     places = sorted((place for place, image in enumerate(run.ids) if image in images), key=lambda place: run.ids[place])
     return replace(run, ids=[run.ids[place] for place in places], groups=[run.groups[place] for place in places],
                    values={key: values[places] for key, values in run.values.items()})  # fmt: skip
 
 
 def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> list[str]:
-    """Return the sentences about the order on shapes."""
+    """Return the sentences about the ranking on shapes."""
     if not found:
         return []
     values = [order.rho.value for order in found]
     sure = sum(order.above for order in found)
-    lines = [f"- Of {len(found)} comparisons (a metric for a network; {found[0].explainers} explainers without "
-             f"baselines, {len(shapes['resnet-shapes'].ids)} shapes), {sure} have an interval above 0 and "
-             f"{sum(order.below for order in found)} have one below 0. Spearman's correlation is "
+    lines = [f"- Of {len(found)} comparisons (combinations of a metric and a network; {found[0].explainers} explainers "
+             f"without baselines, {len(shapes['resnet-shapes'].ids)} shapes), {sure} have an interval above 0 and "
+             f"{sum(order.below for order in found)} have an interval below 0. Spearman's correlation is "
              f"{np.mean(values):.2f} on average, from {min(values):.2f} to {max(values):.2f}.",
-             f"- The explainer with the highest mean on shapes has the highest on photographs in "
-             f"{sum(order.same_best for order in found)} of {len(found)}."]  # fmt: skip
+             f"- The explainer with the highest mean on shapes also has the highest mean on photographs in "
+             f"{sum(order.same_best for order in found)} of {len(found)} comparisons."]  # fmt: skip
     above: dict[str, list[bool]] = {}
     for order in found:
         above.setdefault(short(order.metric), []).append(order.above)
@@ -315,41 +324,41 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> li
             f"  - {metric}: {mean:.2f} on average, above 0 with {sum(of_networks)} of {len(of_networks)} networks."
         )
     carried = [metric for metric, of_networks in above.items() if all(of_networks)]
-    about = f"for these {found[0].explainers} explainers, the order on shapes is related to the order on photographs"
-    rest = "by the other metrics, one network at least leaves this open or shows the reverse"
+    about = f"for these {found[0].explainers} explainers, the rankings on shapes and on photographs are related"
+    rest = "By the other metrics, the relation is undecided or reversed for at least one network."
     if not carried:
-        return [*lines, f"- So, {about} by no metric with every network."]
-    return [*lines, f"- So, {about} with every network by {listed(carried)}"
-            + (f"; {rest}." if len(carried) < len(above) else ".")]  # fmt: skip
+        return [*lines, f"- Therefore, {about} by no metric with every network."]
+    return [*lines, f"- Therefore, {about} for every network by {listed(carried)}."
+            + (f" {rest}" if len(carried) < len(above) else "")]  # fmt: skip
 
 
 def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) -> list[str]:
-    """Return the sentences about networks, and whether metrics change more."""
+    """Return the sentences about the differences between networks and between metrics."""
     if not found:
         return []
     values = [order.rho.value for order in found]
-    lines = [f"- Of {len(found)} comparisons (a metric for two networks, the same photographs; {found[0].explainers} "
+    lines = [f"- Of {len(found)} comparisons (a metric for two networks on the same photographs; {found[0].explainers} "
              f"explainers without baselines), {sum(order.above for order in found)} have an interval above 0. "
              f"Spearman's correlation is {np.mean(values):.2f} on average ({min(values):.2f} to {max(values):.2f}).",
              f"- The same explainer has the highest mean with both networks in {sum(o.same_best for o in found)} of "
-             f"{len(found)}."]  # fmt: skip
+             f"{len(found)} comparisons."]  # fmt: skip
     others = [order_between(run) for run in metrics.values()]
     if others:
         mean = float(np.mean(others))
-        less = "less" if mean < np.mean(values) else "no less"
-        lines.append(f"- Two metrics of agreement with a mask, with the photographs of one network and the same "
-                     f"explainers, agree {less}: {mean:.2f} on average. This difference was not tested.")  # fmt: skip
+        less = "lower" if mean < np.mean(values) else "not lower"
+        lines.append(f"- The correlation between two metrics of agreement with a mask, for one network and the same "
+                     f"explainers, is {less}: {mean:.2f} on average. This difference was not tested.")  # fmt: skip
     return lines
 
 
 def order_between(run: RunData) -> float:
-    """Return the mean of Spearman's rho over every two metrics of agreement with a mask, without baselines."""
+    """Return the mean of Spearman's rho over all pairs of metrics of agreement with a mask, without baselines."""
     cells = [cell for cell in run.cells if not cell.baseline and cell.metric in WITH_MASKS]
     values = [rho.value for rho in agreements(replace(run, cells=cells)).values()]
     return float(np.nanmean(values))
 
 
-# 4. What costs what?
+# 4. How much do the explainers cost?
 
 
 def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_average_precision") -> list[str]:
@@ -360,25 +369,27 @@ def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_averag
         passes = passes_of(run)
         best = max(cells, key=lambda cell: cell.oriented)
         text = (f"- {named(network)} (n = {len(run.ids)}): by {short(metric)}, {best.explainer_text} has the highest "
-                f"mean, {best.value:.3f}, forward passes per map: {passes[best.explainer_text]:.0f}")  # fmt: skip
+                f"mean ({best.value:.3f}; forward passes per map: {passes[best.explainer_text]:.0f}).")  # fmt: skip
         if unbeaten := [cell for cell in cells if cell.unbeaten]:
             cheap = min(unbeaten, key=lambda cell: (passes[cell.explainer_text], -cell.oriented))
-            text += (f"; of those that none beats significantly, {cheap.explainer_text}, {cheap.value:.3f}, needs the "
-                     f"fewest: {passes[cheap.explainer_text]:.0f}")  # fmt: skip
-        lines.append(f"{text}.")
+            text += (" Of the explainers that no other significantly beats, "
+                     f"{cheap.explainer_text} needs the fewest passes "
+                     f"({cheap.value:.3f}; {passes[cheap.explainer_text]:.0f}).")  # fmt: skip
+        lines.append(text)
         names = explainer_names(run.cells)
         known = {names[key]: about for key, about in read_reliability(run.summary).items() if key in names}
         low = [f"{name} {about.median:.2f}" for name, about in known.items() if about.median < LOW]
         if known:
-            lines.append(f"  - Of {len(known)} explainers that draw at random, {len(low)} have a median reliability "
+            lines.append(f"  - Of {len(known)} explainers with random draws, {len(low)} have a median reliability "
                          f"below {LOW}" + (f": {', '.join(low)}." if low else "."))  # fmt: skip
     return lines
 
 
 def plan(suite: Suite | None = None, images: int = LARGE) -> list[tuple[str, int, Cost, float]]:
-    """Return (run, images of all its sets and networks, cost, hours of one H100) of the whole suite.
+    """Return (run, images x networks, cost, hours on one H100) for each run of the whole suite.
 
-    `images` for each set; Photos-XAI has four. A map of a network on 64 x 64 pixels counts as one on 224 x 224.
+    Each dataset has `images` images, except Photos-XAI, which has four. Maps of 64 x 64 pixels are assumed to cost as
+    much as maps of 224 x 224 pixels.
     """
     suite = suite or find_suite("reference")[1]
     rows = []
@@ -395,15 +406,15 @@ def plan(suite: Suite | None = None, images: int = LARGE) -> list[tuple[str, int
 
 @cache
 def of_map(text: str) -> Cost:
-    """Return what a map of an explainer costs."""
+    """Return the cost of a map of an explainer."""
     from saliency_bench.bound_explainer import as_explainer
 
     return cost_of_map(as_explainer(text))
 
 
 def plan_table() -> str:
-    """Return the plan of the larger form as a table."""
-    lines = ["| run | images x networks | passes forward | passes with gradients | hours of one H100 |",
+    """Return the plan of the larger study as a Markdown table."""
+    lines = ["| run | images x networks | forward passes | passes with gradients | hours on one H100 |",
              "|---|---:|---:|---:|---:|"]  # fmt: skip
     rows = plan()
     lines += [f"| {name} | {count:,} | {cost.forward / 1e6:,.0f} M | {cost.gradient / 1e6:,.1f} M | {hours:,.1f} |"
@@ -413,12 +424,12 @@ def plan_table() -> str:
 
 PAGE = """# Reference study: several networks, on photographs and on drawings
 
-No single network answers these five questions. [Findings](findings.md) examines one network on photographs; this page
-compares three networks on photographs with two networks on drawings in which only the object decides the class
-(Shapes-XAI). The masks are of whole objects, but a network may use a part of an object or what surrounds it. The maps
-explain the predicted class; where it is wrong, a correct map need not lie on the object. The numbers of images are
-small and stated with each answer: more images may decide what is undecided here. Every number is computed, and so is
-every sentence with a number (see the end).
+This page answers five questions with several networks. [Findings](findings.md) examines one network on photographs;
+this page compares three networks on photographs and two networks on synthetic drawings in which only the object
+determines the class (Shapes-XAI). The masks cover whole objects, but a network may use only a part of an object, or its
+surroundings. The maps explain the predicted class; if the prediction is wrong, a correct map is not necessarily on the
+object. The numbers of images are small and stated with each result; with more images, undecided comparisons may be
+decided. All numbers, and the sentences that contain them, are computed ([see below](#how-this-page-was-made)).
 
 {networks}
 
@@ -426,75 +437,77 @@ every sentence with a number (see the end).
 
 ![Share of metrics by which each explainer beats all baselines, for each network](pictures/reference-beaten.svg)
 
-Each field counts the metrics by which the explainer is significantly better than `centre`, `edges` and `random`, out
-of the metrics of agreement with a mask and of faithfulness that were computed on enough images to test it ({fewest}).
-Empty fields were not computed. The tests of a network are corrected for its explainers and metrics, but not for the
-number of networks. Lite1 and Lite2 explain a part of the photographs of Lite0, so their cases are not independent.
+Each field shows by how many metrics the explainer is significantly better than `centre`, `edges` and `random`, out of
+all metrics of agreement with a mask and of faithfulness with enough images for a test ({fewest}). Empty fields were not
+computed. The tests of a network are corrected for its explainers and metrics, but not for the number of networks. Lite1
+and Lite2 explain a subset of the photographs of Lite0, so their cases are not independent.
 
 {beaten}
 
 ## Which metrics agree?
 
-![Correlations of the orders of explainers by every two metrics, clustered](pictures/reference-metrics.svg)
+![Correlations between the rankings of explainers by every two metrics, clustered](pictures/reference-metrics.svg)
 
-Below the diagonal: Spearman's correlation between the orders of the explainers, including baselines; metrics that
-agree are neighbours. Above the diagonal: its interval, which covers every order that the images leave open. Bold: the
-interval excludes 0. Here and below, intervals show what other images could change, for these explainers and for one
-correlation at a time.
+The numbers below the diagonal are Spearman's correlations between the rankings of the explainers, including baselines.
+Metrics that agree are neighbours. The numbers above the diagonal are the intervals, which cover every ranking that is
+compatible with the images. Correlations are bold if the interval excludes 0. Here and below, intervals show the
+variation due to other images, for these explainers and for a single correlation.
 
 {agree}
 
-## Does the order on shapes predict the order on photographs?
+## Does the ranking on shapes predict the ranking on photographs?
 
-![Correlation of the order of explainers on shapes with that on photographs](pictures/reference-shapes.svg)
+![Correlation between the rankings of explainers on shapes and on photographs](pictures/reference-shapes.svg)
 
-Spearman's correlation, with its interval, between the order for the ResNet on shapes and the order for each network
-on photographs. 1: the same order; 0: no relation. The networks share photographs, so the comparisons are not
-independent.
+The figure shows Spearman's correlation, with its interval, between the ranking for the ResNet on shapes and the ranking
+for each network on photographs. 1 means the same ranking, 0 no relation. The networks share photographs, so the
+comparisons are not independent.
 
 {shapes}
 
-## What costs what?
+## How much do the explainers cost?
 
 ![Average precision on shapes and passes of each explainer](pictures/reference-costs.svg)
 
-Average precision on shapes, with the forward passes per map in brackets. Explainers that use gradients need backward
-passes as well. Grey: baselines, which need no passes. An explainer that none beats significantly may still be worse:
-{images} images do not show small differences.
+The figure shows average precision on shapes, with the number of forward passes per map in brackets. Explainers that use
+gradients also need backward passes. Baselines are grey and need no passes. An explainer may be worse even if no other
+explainer significantly beats it: {images} images do not show small differences.
 
 {costs}
 
-The whole suite, with {large:,} images of each set and every explainer at its defaults, on one H100:
+The table shows the cost of the whole suite on one H100, with {large:,} images of each dataset and the default options
+of all explainers:
 
 {plan}
 
-This assumes that every network makes as many passes per second as ResNet-18 in fp32 on the [speed](speed.md) page:
-{forward:,.0f} forward and {gradient:,.0f} with gradients, on images of 224 x 224 pixels; that Score-CAM reads 512
-channels (EfficientNet-Lite has 1,280); and that the randomisation test needs {layers} maps. The networks on shapes
-take far less time, because their images have 64 x 64 pixels. Work other than passes is not included.
+The table makes three assumptions. Every network is as fast as ResNet-18 in fp32 on the [speed](speed.md) page:
+{forward:,.0f} forward passes and {gradient:,.0f} passes with gradients per second, on images of 224 x 224 pixels.
+Score-CAM uses 512 channels (EfficientNet-Lite has 1,280). The randomisation test needs {layers} maps. The networks on
+shapes need much less time, because their images have 64 x 64 pixels. Only passes are included.
 
-## What changes from network to network?
+## How much do rankings differ between networks?
 
-![Correlation of the orders of explainers with every two networks](pictures/reference-networks.svg)
+![Correlation between the rankings of explainers with every two networks](pictures/reference-networks.svg)
 
-Spearman's correlation, with its interval, between the orders for two networks on the same photographs. All three are
-EfficientNet-Lite; networks of other families may differ more.
+The figure shows Spearman's correlation, with its interval, between the rankings for two networks on the same
+photographs. All three networks are EfficientNet-Lite; networks of other families may differ more.
 
 {between}
 
-## Made by
+## How this page was made
 
 <!-- skip: next -->
 ```sh
 python benchmarks/reference.py --sources raw --data data --work reference --limit {limit} --out docs/reference.md
 ```
 
-It uses at most {limit} photographs of each set for Lite1 and Lite2, and the options `SMALL` in
-`benchmarks/reference.py`, far below the defaults. The scores of Lite0 are those of [findings](findings.md). The
-scores of single images are in `benchmarks/reference.parquet`, from which a test renders this page.
+The command uses at most {limit} photographs of each dataset for Lite1 and Lite2, and the options `SMALL` in
+`benchmarks/reference.py`, which are far below the defaults. The scores of Lite0 are from the runs of
+[findings](findings.md). The scores of single images are in `benchmarks/reference.parquet`, from which a test renders
+this page.
 
-The larger form is the suite `reference` itself, on built datasets in `--data` and with checkpoints from there or from
-the Hub:
+For the larger study, run the whole suite `reference`, with built datasets in `--data`, and checkpoints from `--data` or
+from the Hub:
 
 ```console
 $ saliency-bench suite reference --data data --out reference --limit {large} --plan
@@ -504,8 +517,8 @@ $ python benchmarks/reference.py --data data --work reference --limit {large} --
 
 
 def accuracies(data: findings_data.Findings) -> str:
-    """Return a table of the networks' accuracies, on the sets with labels among their classes."""
-    lines = ["| network | images of | accuracy | n |", "|---|---|---:|---:|"]
+    """Return a Markdown table of the networks' accuracies on datasets with labels among their classes."""
+    lines = ["| network | dataset | accuracy | n |", "|---|---|---:|---:|"]
     for network in (*PHOTOGRAPHS, *SHAPES):
         for name in ("shapes",) if network in SHAPES else SETS:
             accuracy = data.runs[key].summary["model"]["accuracy"] if (key := f"{network}-{name}") in data.runs else {}
@@ -529,7 +542,7 @@ def page(data: findings_data.Findings) -> str:
 
 
 def compared(data: findings_data.Findings) -> dict[str, RunData]:
-    """Return the runs with the most metrics, on photographs and on shapes, to compare metrics on."""
+    """Return the runs with the most metrics on photographs and on shapes, for the comparison of metrics."""
     sampled = of_photographs(data, "-sampled") or of_photographs(data)
     found = {f"Photographs, {named(name)}": run for name, run in list(sampled.items())[:1]}
     shapes = of_shapes(data)
@@ -554,5 +567,5 @@ def write_figures(data: findings_data.Findings, folder: Path) -> None:
 
 
 def names_of(runs: Sequence[RunData]) -> list[str]:
-    """Return the explainers of the first run without baselines and options."""
+    """Return the explainers of the first run, without baselines and without their options."""
     return list(dict.fromkeys(cell.explainer for cell in runs[0].cells if not cell.baseline))

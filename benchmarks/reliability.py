@@ -4,11 +4,11 @@ example:
   python benchmarks/reliability.py           # a few minutes; the tables of docs/reliability.md
   python benchmarks/reliability.py --photographs 2    # EfficientNet-Lite0; the table of docs/speed.md
 
-The first table uses a law whose reliability is known: a signal, and draws with noise. The second table uses a small
+The first table uses simulated maps with a known reliability: a signal and noisy draws. The second table uses a small
 network with weights from the package's random numbers, and runs each explainer with several seeds. The third table
-compares explainers that stop per image at a wanted reliability with those that use all their draws: passes, seconds of
-the process, and the correlation of the maps of two seeds, which is the reliability that was reached. With
---photographs only that table is printed, for a trained network and photographs of scikit-image.
+compares explainers that stop at a requested reliability per image with explainers that use all draws: passes, CPU
+seconds, and the correlation between the maps of two seeds, which is the actual reliability. With --photographs, only
+the third table is printed, for a trained network and photographs of scikit-image.
 """
 
 import argparse
@@ -43,9 +43,9 @@ WANTED = 0.9
 
 
 def known_law(draws: int, known: float, maps: int = 1000, pixels: int = 256) -> tuple[float, float, float]:
-    """Return (mean, 5th, 95th percentile) of the reliability from halves, for maps whose reliability is known."""
+    """Return (mean, 5th, 95th percentile) of the reliability from halves, for maps with a known reliability."""
     rng = np.random.default_rng(draws)
-    width = np.sqrt(draws * (1 - known) / known)  # so that signal / (signal + noise / draws) = known
+    width = np.sqrt(draws * (1 - known) / known)  # signal / (signal + noise / draws) is then `known`
     every = rng.normal(size=(maps, 1, pixels)) + width * rng.normal(size=(maps, draws, pixels))
     even, odd = (every[:, start::2].mean(axis=1)[:, None] for start in (0, 1))
     found = reliability(even, odd)
@@ -53,7 +53,7 @@ def known_law(draws: int, known: float, maps: int = 1000, pixels: int = 256) -> 
 
 
 def network() -> nn.Module:
-    """Return two convolutions and a linear layer."""
+    """Return a network with two convolutions and a linear layer."""
     module = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 8, 3, 2, 1), nn.ReLU(),
                            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, CLASSES))  # fmt: skip
     for number, parameter in enumerate(module.parameters()):
@@ -101,11 +101,11 @@ def photographs(count: int) -> tuple[sb.Classifier, torch.Tensor, torch.Tensor]:
 
 
 def stopping(texts: list[str], classifier: sb.Classifier, images: torch.Tensor, target: torch.Tensor) -> Iterator[str]:
-    """Yield a row for each explainer: draws, passes and seconds of both ways, and the reliability reached."""
+    """Yield a row per explainer: draws, passes and seconds with and without stopping, and the actual reliability."""
     for text in texts:
         wanted = f"{text}{',' if ':' in text else ':'}reliability={WANTED}"
         taken = {}
-        for name, seed in ((wanted, 1), (text, 0), (wanted, 0)):  # the first warms up: only its maps count
+        for name, seed in ((wanted, 1), (text, 0), (wanted, 0)):  # the first round warms up; only its maps are used
             explainer, passes, start = sb.load_explainer(name).seeded(seed), classifier.passes, process_time()
             made = explainer.made(classifier, images, target, seeds=[100 * seed + i for i in range(len(images))])
             taken[name, seed] = made, classifier.passes - passes, process_time() - start
@@ -121,7 +121,7 @@ def stopping(texts: list[str], classifier: sb.Classifier, images: torch.Tensor, 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--photographs", type=int, metavar="N", help="only the third table, for N photographs")
+    parser.add_argument("--photographs", type=int, metavar="N", help="print only the third table, for N photographs")
     count = parser.parse_args().photographs
     torch.set_num_threads(1)
     if count is None:
@@ -137,8 +137,8 @@ def main() -> None:
 
 
 def first_tables() -> None:
-    """Print the tables of what halves say."""
-    print("| draws | reliability | mean of what halves say | 5 to 95 % of maps |\n| ---: | ---: | ---: | ---: |")
+    """Print the tables of reliabilities estimated from halves."""
+    print("| draws | reliability | mean estimate from halves | 5 to 95 % of maps |\n| ---: | ---: | ---: | ---: |")
     for draws, known in KNOWN:
         mean, low, high = known_law(draws, known)
         print(f"| {draws} | {known:.2f} | {mean:.3f} | {low:.2f} to {high:.2f} |")

@@ -1,10 +1,11 @@
-"""Measure the time of the page of a large run: 5,000 records in each of 50 cells, and two such runs side by side.
+"""Measure the time to write the report of a large run (5,000 records in each of 50 cells), and of two such runs.
 
 example:
   python benchmarks/report.py
 
-The run is made up of random scores in a temporary folder, with pictures of the size a classifier sees. The measurement
-covers `report`, from reading the files to the written page, but not imports, which a run has already done.
+The run consists of random scores in a temporary folder, with images at the size of a classifier's input. The
+measurement covers `report`, from reading the files to writing the page, but not imports, because a run has already
+imported them.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from saliency_bench.utils.hashing import hash_of
 
 ASKED = 2.0
 METRICS = 5
-SIDE, SMALL = 224, 56  # pixels of pictures and of small maps
+SIDE, SMALL = 224, 56  # size of images and of small maps in pixels
 KINDS = ["best"] * 4 + ["worst"] * 4 + ["most disputed"] * 4
 
 parser = argparse.ArgumentParser(
@@ -36,9 +37,9 @@ parser = argparse.ArgumentParser(
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
-parser.add_argument("--samples", type=int, default=5000, metavar="N", help="records per cell; default: 5000")
+parser.add_argument("--samples", type=int, default=5000, metavar="N", help="records per cell (default: 5000)")
 parser.add_argument("--cells", type=int, default=50, metavar="N", help=f"a multiple of {METRICS}; default: 50")
-parser.add_argument("--rounds", type=int, default=5, metavar="N", help="pages of each kind; default: 5")
+parser.add_argument("--rounds", type=int, default=5, metavar="N", help="pages of each type (default: 5)")
 args = parser.parse_args()
 
 work = Path(tempfile.mkdtemp(prefix="report-"))
@@ -116,4 +117,4 @@ for kind, folders in kinds.items():
     print(f"{kind}: first {seconds[0]:.2f} s, median {statistics.median(seconds):.2f} s ({each}); "
           f"{page.stat().st_size / 2**20:.1f} MiB")  # fmt: skip
     if kind == "one run":
-        print(f"asked: under {ASKED:.0f} s; {'kept' if seconds[0] < ASKED else 'NOT kept'} by the first call\n")
+        print(f"required: under {ASKED:.0f} s; {'met' if seconds[0] < ASKED else 'NOT met'} by the first call\n")

@@ -1,15 +1,15 @@
-"""Measure a run of millions of records, merged, summarised and reported: seconds, peak memory, files, size of the page.
+"""Measure a run with millions of records (merge, summary and report): time, peak memory, files, size of the page.
 
 example:
   python benchmarks/scale.py --records 50e6 --folder /tmp/scale
   python benchmarks/scale.py --real 50000 --folder /tmp/scale
 
-The part files hold random scores and are written by the package's own functions: 23 explainers by 20 metrics,
-three of which have eight parts of their scores; a quarter of the metrics misses a third of the samples, one misses
-others for each explainer. Everything else is the same as in a run: files are merged, summarised and reported, each in a
-separate process, and the run is started again with nothing to do. Only the thumbnails of shown samples
-are written. `--real N` is a run of two cheap explainers by two metrics over N small pictures and a fifth of them.
-Memory is the peak of resident memory, torch (about 600 MiB) included.
+The part files contain random scores and are written by functions of the package, for 23 explainers and 20 metrics. The
+scores of three metrics have eight parts. A quarter of the metrics has no score for a third of the samples, and one
+metric has missing scores that depend on the explainer. All later steps are the same as in a run: merging, summary and
+report, each in a separate process, and a further start of the finished run. Only the thumbnails of shown samples are
+written. `--real N` runs two cheap explainers by two metrics on N small images, and on a fifth of them. Memory is the
+peak resident memory, including torch (about 600 MiB).
 """
 
 import argparse
@@ -26,10 +26,10 @@ from time import perf_counter, process_time
 import numpy as np
 
 BATCH, CLASSES, SIDE = 16, 37, 32
-AT_ONCE = 512  # batches of a part file
+AT_ONCE = 512  # batches per part file
 EXPLAINERS, METRICS, PARTS = 23, 20, 8
-BESIDES = {"groups", "other", "retrained", "first_right"}  # needs that these samples have nothing for
-WITH_PARTS, MASKED, OWN = (0, 1, 2), 4, 3  # metrics with parts; every so many misses masks; misses others by explainer
+BESIDES = {"groups", "other", "retrained", "first_right"}  # inputs that these samples do not have
+WITH_PARTS, MASKED, OWN = (0, 1, 2), 4, 3  # with parts; every 4th lacks masks; missing by explainer
 MIB = 2**20
 
 
@@ -39,7 +39,7 @@ def samples_of(records: float, explainers: int, metrics: int) -> int:
 
 
 def pictures() -> list[tuple[dict, dict]]:
-    """Return 64 plain encoded pictures and their masks."""
+    """Return 64 encoded images of one colour and their masks."""
     from PIL import Image
 
     def png(array: np.ndarray) -> dict:
@@ -96,7 +96,7 @@ def settings(folder: Path, explainers: int, metrics: int) -> dict:
 
 
 def can_be_drawn(name: str) -> bool:
-    """Return whether random numbers can replace the scores: one per image, without another network or other images."""
+    """Return whether a metric has one score per image and needs no other network or images."""
     from saliency_bench.bound_metric import load_metric
 
     metric = load_metric(name)
@@ -147,7 +147,7 @@ def make(chosen: dict) -> None:
 
 
 def add_scores(context, explainer_id: str, batches: list[range], scored: dict, writer) -> None:
-    """Give the writer the scores of an explainer, batch by batch."""
+    """Pass the scores of an explainer to the writer, batch by batch."""
     from saliency_bench.read.parts import POSITION, StoredResult
 
     about = {"faults": 0, "raised": False, "halved": 0, "passes": {"explain": BATCH}, "batch_size": BATCH}
@@ -163,7 +163,7 @@ def add_scores(context, explainer_id: str, batches: list[range], scored: dict, w
 
 
 def predictions(context, batches: list[range], writer) -> None:
-    """Give the writer the predictions of these batches."""
+    """Pass the predictions of these batches to the writer."""
     import pyarrow as pa
 
     from saliency_bench.compute.predictions import GROUP
@@ -185,7 +185,7 @@ def predictions(context, batches: list[range], writer) -> None:
 
 
 def scores(context, explainer: int, index: int, batches: list[range]):
-    """Rows of a cell: explainers differ a little, all find the same samples hard."""
+    """Yield the rows of a cell; explainers differ slightly, and the same samples are difficult for all."""
     import pyarrow as pa
 
     from saliency_bench.read.records import STORED
@@ -228,7 +228,7 @@ def summarise(chosen: dict) -> None:
 
 
 def report(chosen: dict) -> None:
-    """Select samples, and write their pictures and the page."""
+    """Select samples, and write their thumbnails and the report."""
     import torch
 
     from saliency_bench.compute.examples import choose, thumbnail_rows, write_examples
@@ -259,7 +259,7 @@ def report(chosen: dict) -> None:
 
 
 def again(chosen: dict) -> None:
-    """Start the finished run again. The model is created and libraries are imported before."""
+    """Start the finished run again, with the model created and libraries imported before the measurement."""
     import saliency_bench as sb
     import saliency_bench.compute.run
 
@@ -289,7 +289,7 @@ def measured(work: Callable[[], object]) -> None:
     begun, busy = perf_counter(), process_time()
     work()
     seconds, busy = perf_counter() - begun, process_time() - busy
-    # Not getrusage: that peak also counts the parent's memory, from before this process had a program of its own.
+    # The peak of getrusage would include the parent's memory from before this process executed its own program.
     peak = int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
     print(json.dumps({"seconds": seconds, "busy": busy, "peak": peak}))
 
@@ -307,7 +307,7 @@ def child(stage: str, folder: Path, explainers: int, metrics: int) -> dict[str, 
 
 
 def generated(folder: Path, records: float, explainers: int = EXPLAINERS, metrics: int = METRICS) -> dict:
-    """Make the run, run all stages and print their costs; return {stage: figures}, including figures of the files."""
+    """Create the run, run all stages and print their costs; return {stage: measurements}, including the files."""
     samples = samples_of(records, explainers, metrics)
     print(f"{explainers} explainers x {metrics} metrics x {samples:,} samples", flush=True)
     make_dataset(folder / "dataset", samples)
@@ -330,7 +330,7 @@ def generated(folder: Path, records: float, explainers: int = EXPLAINERS, metric
 
 
 def computed(folder: Path, samples: int) -> dict[int, dict[str, float]]:
-    """Return {samples: figures} of real runs with this many samples and with a fifth."""
+    """Return {samples: measurements} of real runs with this many samples and with a fifth of them."""
     found = {}
     for number in (samples // 5, samples):
         make_dataset(folder / str(number) / "dataset", number)
@@ -347,9 +347,9 @@ def main() -> None:
         epilog=__doc__.partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--records", type=float, default=5e6, metavar="N", help="about so many; default: 5e6")
-    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="an empty one; 50e6 need about 1 GB")
-    parser.add_argument("--real", type=int, metavar="N", help="a real run of N samples, and of a fifth, instead")
+    parser.add_argument("--records", type=float, default=5e6, metavar="N", help="approximate number (default: 5e6)")
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="empty folder; 50e6: about 1 GB")
+    parser.add_argument("--real", type=int, metavar="N", help="run N samples, and a fifth of them, instead")
     for name, default in (("explainers", EXPLAINERS), ("metrics", METRICS)):
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"default: {default}")
     parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)

@@ -1,14 +1,14 @@
-"""Simulate the properties of intervals and tests of `saliency_bench/read`: coverage, false findings, power, cost.
+"""Simulate the properties of intervals and tests in `saliency_bench/read`: coverage, false findings, power, cost.
 
 example:
   python benchmarks/simulations.py
   python benchmarks/simulations.py --share 0.1 --skip cost
 
-The scores are drawn from known laws that cover all shapes that metrics have shown: 0/1 scores, rare ones, skewed ones,
-a narrow one, narrow ones with rare failures, and three without bounds. Samples are single or in clusters of equal or
-unequal sizes (`DESIGNS`), and there are as many as make up 20, 50 and 100 effective clusters. `--share` runs a part of
-the simulations; all of them take about an hour. The tables are Markdown, as in `docs/numbers.md`; ! marks values below
-93 %.
+The scores are drawn from known distributions that cover all observed shapes of metrics: 0/1 scores, rare events, skewed
+scores, scores with a small spread with and without rare failures, and three unbounded distributions. Samples are single
+or in clusters of equal or unequal sizes (`DESIGNS`), with 20, 50 and 100 effective clusters. `--share` runs a part of
+the simulations; all simulations take about an hour. The tables are Markdown, as in `docs/numbers.md`; ! marks values
+below 93 %.
 """
 
 import argparse
@@ -51,7 +51,7 @@ LAWS = {
     "unbounded: exponential": laws.expon().ppf(GRID),
     "unbounded: t(5)": laws.t(5).ppf(GRID),
 }
-# {design: (sizes of so many clusters, intra-class correlation)}
+# {design: (function from a number of clusters to their sizes, intra-class correlation)}
 DESIGNS = {
     "single samples": (lambda count: np.ones(count, int), 0.0),
     "clusters of 6, ICC .3": (lambda count: np.full(count, 6), 0.3),
@@ -60,7 +60,7 @@ DESIGNS = {
 }
 EFFECTIVE = (20, 50, 100)
 ENOUGH = 0.93
-# Scores of equal mean and unequal shape, within [0, 1].
+# Scores with equal means and unequal shapes, within [0, 1].
 UNEQUAL = {
     "0/1 of share .05, smooth": (LAWS["0/1, share .05"], laws.beta(2, 38).ppf(GRID)),
     "0/1 of share .02, constant": ((GRID > 0.98) * 1.0, np.full(len(GRID), 0.02)),
@@ -88,14 +88,14 @@ UNEQUAL = {
         *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in np.geomspace(10, 1000, 30)),
     ),
 }  # fmt: skip
-# Scores of unequal means.
+# Scores with unequal means.
 APART = {
     "5 IoUs of means .35 to .5": [laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 5)],
     "40 IoUs of means .35 to .5": [laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 40)],
     "40 of 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
     "5 of 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
 }
-# {mean and spread: law} of scores; a few of them fail, that is, are 0.
+# {mean and spread: distribution} of scores, of which a few fail, that is, are 0.
 NARROW = {
     "mean .75, spread .02": laws.beta(300, 100),
     "mean .5, spread .06": laws.beta(30, 30),
@@ -103,7 +103,7 @@ NARROW = {
     "mean .7, spread .1": laws.beta(14, 6),
     "mean .8, spread .12": laws.beta(8, 2),
 }
-# More laws whose intervals should not become wider.
+# Further distributions whose intervals should not become wider.
 ORDINARY = {
     "normal (.5, .15)": laws.truncnorm(-10 / 3, 10 / 3, 0.5, 0.15).ppf(GRID),
     "uniform": GRID,
@@ -113,7 +113,7 @@ ORDINARY = {
     "two peaks (beta 4, 16 and 16, 4)": np.sort(np.concatenate([laws.beta(4, 16).ppf(GRID[::2]),
                                                                 laws.beta(16, 4).ppf(GRID[1::2])])),
 }  # fmt: skip
-# Laws for simulated requirements; the bound of each requirement is the mean of its law.
+# Distributions for simulated requirements; the bound of each requirement is the mean of its distribution.
 GATED = {
     "0/1": (GRID > 0.4) * 1.0,
     "0/1, share .9": (GRID > 0.1) * 1.0,
@@ -129,7 +129,7 @@ def _log_normal(count: int) -> np.ndarray:
 
 
 def sizes_of(design: str, effective: float) -> np.ndarray:
-    """Return the sizes of the fewest clusters of a design with this many effective clusters."""
+    """Return the cluster sizes of the smallest design with this number of effective clusters."""
     sizes, count = DESIGNS[design][0], int(effective)
     while effective_clusters(sizes(count)) < effective - 1e-9:
         count += 1
@@ -137,13 +137,13 @@ def sizes_of(design: str, effective: float) -> np.ndarray:
 
 
 def at(law: str | np.ndarray, normal: np.ndarray) -> np.ndarray:
-    """Return scores for standard normal numbers."""
+    """Return the scores of a distribution at standard normal quantiles."""
     quantiles = LAWS[law] if isinstance(law, str) else law
     return quantiles[np.minimum((special.ndtr(normal) * len(GRID)).astype(int), len(GRID) - 1)]
 
 
 def drawn(law: str | np.ndarray, rng: np.random.Generator, design: str, sizes: np.ndarray, times: int) -> np.ndarray:
-    """Return scores (n, times) that are correlated within clusters (a Gaussian copula)."""
+    """Return scores (n, times) with correlation within clusters (a Gaussian copula)."""
     correlation = DESIGNS[design][1]
     rows = rng.normal(0, 1, (sizes.sum(), times))
     if correlation:
@@ -153,19 +153,19 @@ def drawn(law: str | np.ndarray, rng: np.random.Generator, design: str, sizes: n
 
 
 def at_grid(law: laws.rv_continuous) -> np.ndarray:
-    """Return the quantiles of a law."""
+    """Return the quantiles of a distribution on GRID."""
     return law.ppf(GRID)
 
 
 def without_failures(estimate: package.Estimate, *_: object) -> package.Estimate:
-    """Replace `outlasting_rare_scores`, so that intervals are computed without it."""
+    """Replace `outlasting_rare_scores`, so that intervals are not widened for rare failures."""
     return estimate
 
 
 def scores_with_failures(
     law: str | np.ndarray, share: float, sizes: np.ndarray, times: int, whole: bool = False, correlation: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return (scores (n, times) of which a share is 0, cluster of each, true mean); whole: all of a cluster fail."""
+    """Return (scores (n, times) of which a share is 0, clusters, true mean); `whole`: whole clusters fail."""
     rng = np.random.default_rng([6, len(sizes), times, int(1000 * share)])
     design = next((name for name, (_, of) in DESIGNS.items() if of == correlation), "single samples")
     scores, codes = drawn(law, rng, design, sizes, times), np.repeat(np.arange(len(sizes)), sizes)
@@ -175,7 +175,7 @@ def scores_with_failures(
 
 
 def ends_of(columns: np.ndarray, codes: np.ndarray, tail: float = TAIL, gate: bool = True) -> dict[str, np.ndarray]:
-    """Return the intervals (times, 2) before (no wider bounds), after, and as a gate judges."""
+    """Return three arrays of intervals (times, 2): not widened, widened, and as used by a gate."""
     kept = package.outlasting_rare_scores
     package.outlasting_rare_scores = without_failures
     estimates = {"before": intervals(columns, codes, UNIT, tail=tail)}
@@ -193,21 +193,21 @@ def covered(ends: np.ndarray, true: float) -> float:
 def covered_with_failures(
     law: np.ndarray, share: float, count: int, times: int, size: int = 1, whole: bool = False
 ) -> tuple[float, float]:
-    """Return the coverage of intervals of scores with failures, before and after; clusters of `size`, ICC .3."""
+    """Return the coverage of intervals of scores with failures, without and with widening; ICC .3 in clusters."""
     columns, codes, true = scores_with_failures(law, share, np.full(count, size), times, whole, 0.3 * (size > 1))
     ends = ends_of(columns, codes, gate=False)
     return covered(ends["before"], true), covered(ends["after"], true)
 
 
 def widths(law: np.ndarray, count: int, times: int, size: int = 1) -> tuple[float, float]:
-    """Return the mean widths of shown intervals and of those of a gate, as shares of the widths before."""
+    """Return the mean widths of shown intervals and of a gate's intervals, relative to the widths without widening."""
     columns, codes, _ = scores_with_failures(law, 0, np.full(count, size), times, correlation=0.3 * (size > 1))
     mean = {name: float(np.diff(ends).mean()) for name, ends in ends_of(columns, codes).items()}
     return mean["after"] / mean["before"], mean["gate"] / mean["before"]
 
 
 def met_by_mistake(law: np.ndarray, share: float, n: int, requirements: int, times: int) -> tuple[float, float]:
-    """Return how often any of several requirements just above the mean is reported as met, before and after."""
+    """Return how often any of several requirements just above the mean is met, without and with widening."""
     columns, codes, true = scores_with_failures(law, share, np.ones(n, int), times)
     ends = ends_of(columns, codes, TAIL / requirements)
     before, after = (1 - (1 - float(np.mean(ends[name][:, 0] > true))) ** requirements for name in ("before", "gate"))
@@ -215,7 +215,7 @@ def met_by_mistake(law: np.ndarray, share: float, n: int, requirements: int, tim
 
 
 def pairs_with_failures(spread: float, share: float, n: int, times: int, both: bool, size: int = 1) -> list[Matched]:
-    """Return pairs of scores of mean .7 that depend on each other; the first fails on a share, or both do."""
+    """Return correlated pairs of scores with mean .7; the first score, or both, fail on a share of the samples."""
     rng = np.random.default_rng([8, n, int(1000 * share)])
     pairs = []
     for _ in range(times):
@@ -227,7 +227,7 @@ def pairs_with_failures(spread: float, share: float, n: int, times: int, both: b
 
 
 def covered_differences(spread: float, share: float, n: int, times: int, both: bool, size: int = 1) -> list[float]:
-    """Return the coverage of intervals of differences with failures, before and after."""
+    """Return the coverage of intervals of differences with failures, without and with widening."""
     pairs = pairs_with_failures(spread, share, n * size, times, both, size)
     true = 0 if both else -share * laws.norm(0.7, spread).expect(lambda x: np.clip(x, 0, 1))
     ends = [np.array([of(pair, 0, 1)[1:3] for pair in pairs]) for of in (difference, package.paired_difference)]
@@ -235,7 +235,7 @@ def covered_differences(spread: float, share: float, n: int, times: int, both: b
 
 
 def called_alike(n: int, times: int, spread: float, share: float = 0.0, margin: float = 0.05) -> float:
-    """Return how often two scores are reported as equivalent; the first fails by the whole range on a share."""
+    """Return how often two scores are reported as alike; the first fails by the whole range on a share."""
     rng = np.random.default_rng([9, n, int(1000 * share)])
     hits = 0
     for _ in range(times):
@@ -249,7 +249,7 @@ def falsely_apart(
 ) -> tuple[float, float]:
     """Return how often any two equal means differ significantly, by the test alone and with the bounds.
 
-    Every second explainer has rare failures, or all have; clusters of `size` fail as a whole.
+    Every second explainer, or every explainer, has rare failures. Clusters of `size` fail as a whole.
     """
     rng, hits = np.random.default_rng([10, n, int(1000 * share)]), np.zeros(2)
     fails = np.arange(explainers)[:, None] % 2 < 1 + both
@@ -263,7 +263,7 @@ def falsely_apart(
 
 
 def truly_apart(quantiles: np.ndarray, n: int, times: int) -> tuple[float, float]:
-    """Return how often a pair differs without and with the bounds; correlation .4, 2.4 standard errors apart."""
+    """Return how often a pair (correlation .4, 2.4 standard errors apart) differs, without and with the bounds."""
     rng, hits = np.random.default_rng([11, n]), np.zeros(2)
     for number in range(times):
         normal = np.sqrt(0.4) * rng.normal(size=n) + np.sqrt(0.6) * rng.normal(size=(2, n))
@@ -284,12 +284,12 @@ def apart(columns: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> np.nda
 
 
 def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
-    """Return how often a violation of the size that `check` states is found. The bound is the mean of `quantiles`."""
+    """Return how often a violation of the size stated by `check` is detected; the bound is the mean."""
     rng, hits = np.random.default_rng([7, n]), bool(np.isin(quantiles, (0, 1)).all())
     bound, codes = float(quantiles.mean()), np.arange(n)
 
     def judged(mean: float, count: int) -> list[package.Estimate]:
-        # 0/1 scores get more zeros; other scores follow a beta law.
+        # 0/1 scores get more zeros; other scores have a beta distribution.
         moved = (1 - mean < GRID) * 1.0 if hits else moved_to(quantiles, mean)
         estimates = intervals(drawn(moved, rng, "single samples", np.ones(n, int), count), codes, UNIT)
         return [package.clopper_pearson(estimate) for estimate in estimates] if hits else estimates
@@ -304,7 +304,7 @@ def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
 
 
 def moved_to(quantiles: np.ndarray, mean: float) -> np.ndarray:
-    """Return quantiles of the beta law with another mean m and the same m (1 - m) / variance."""
+    """Return quantiles of the beta distribution with another mean m and the same m (1 - m) / variance."""
     old, variance = float(quantiles.mean()), float(quantiles.var())
     count = old * (1 - old) / variance - 1
     return laws.beta(mean * count, (1 - mean) * count).ppf(GRID)
@@ -331,7 +331,7 @@ def coverage_of_differences(law: str, design: str, effective: int, times: int) -
 
 
 def pseudo_f1(means: np.ndarray) -> np.ndarray:
-    """Return the pseudo-F1 (D,) of the accuracies (D, 2) of normal and inverse pictures."""
+    """Return the pseudo-F1 (D,) of the accuracies (D, 2) for normal and inverse images."""
     normal, kept = means[:, 0], 1 - means[:, 1]
     return 2 * normal * kept / np.maximum(normal + kept, 1e-300)
 
@@ -350,16 +350,16 @@ def coverage_of_pseudo_f1(shares: Sequence[float], clusters: int, times: int) ->
 def false_findings(
     shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
 ) -> float:
-    """Simulate how often any two of several explainers with equal means differ significantly."""
+    """Return how often any two of several explainers with equal means differ significantly."""
     return findings(shapes, clusters, times, size, missing, flips)[0]
 
 
 def findings(
     shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
 ) -> tuple[float, float]:
-    """Simulate explainers; return (how often any two differ significantly, the share of pairs that do).
+    """Simulate explainers; return (how often any two differ significantly, share of pairs that differ significantly).
 
-    Their scores of a sample depend on each other. missing: this share of each explainer's scores is not there.
+    The scores of a sample are correlated. `missing` is the share of each explainer's scores that are missing.
     """
     explainers = len(shapes)
     rng = np.random.default_rng([3, explainers, clusters, size, int(100 * missing)])
@@ -367,7 +367,7 @@ def findings(
     pairs = [list(combinations(range(explainers), 2))]
     hits = found = 0
     for number in range(times):
-        # of what an explainer scores, two fifths are the sample's, and with clusters one fifth its own in the cluster
+        # two fifths of the variance are shared by a sample, and with clusters one fifth by an explainer and a cluster
         shares = np.sqrt([0.4, 0.2, 0.4] if size > 1 else [0.4, 0, 0.6])
         sample, row = rng.normal(0, 1, (clusters * size, 1)), rng.normal(0, 1, (clusters * size, explainers))
         cluster = np.repeat(rng.normal(0, 1, (clusters, explainers)), size, axis=0)
@@ -383,8 +383,9 @@ def findings(
 def pairs_found(explainers: int, n: int, apart: float, kind: str, flips: int = 999, seed: int = 0) -> tuple[int, int]:
     """Return (significantly different pairs, number of pairs).
 
-    kind: "every": the observed difference of every pair is `apart` of its standard errors. "neighbours": the true means
-    of neighbours are, and the scores of a sample are independent; nearer ones than that are seen by chance.
+    With `kind` "every", the observed difference of every pair is `apart` standard errors. With "neighbours", the true
+    means of neighbours differ by `apart` standard errors, and the scores of a sample are independent, so observed
+    differences may be smaller by chance.
     """
     rng = np.random.default_rng([4, seed])
     steps = np.arange(explainers)
@@ -400,7 +401,7 @@ def pairs_found(explainers: int, n: int, apart: float, kind: str, flips: int = 9
 
 
 def cost(metrics: int = 22, explainers: int = 23, n: int = 50_000, flips: int = FLIPS) -> float:
-    """Return the seconds for intervals, differences and tests of all cells, each metric's over the same samples."""
+    """Return the seconds for intervals, differences and tests of all cells, with the same samples for each metric."""
     rng = np.random.default_rng(5)
     columns = [rng.random((n, explainers)) for _ in range(metrics)]
     for index, own in enumerate(columns[::2]):
@@ -418,7 +419,7 @@ def cost(metrics: int = 22, explainers: int = 23, n: int = 50_000, flips: int = 
 
 
 def show(title: str, heads: Iterable[object], rows: Iterable[tuple[str, Iterable[float]]], least: float = 0) -> None:
-    """Print a table of shares as Markdown; those below `least` are marked."""
+    """Print a Markdown table of shares; shares below `least` are marked."""
     heads = list(heads)
     print(f"\n{title}\n\n| | {' | '.join(map(str, heads))} |\n| --- |{' ---: |' * len(heads)}", flush=True)
     for name, values in rows:
@@ -474,7 +475,7 @@ def show_rare(times: int) -> None:
          [value for n in counts for value in met_by_mistake(at_grid(NARROW[name]), share, n, many, times)])
         for many in (1, 20) for name in ("mean .75, spread .02", "mean .7, spread .1") for share in (0.02, 0.05, 0.08)
     ]  # fmt: skip
-    show("Requirements just above the mean of scores with failures that are called met, %: samples", heads, rows)
+    show("Requirements just above the mean of scores with failures that are met, %: samples", heads, rows)
     rows = [
         (name, [value for size in (1, 6) for count in counts for value in widths(law, count, times // 4, size)])
         for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()
@@ -509,13 +510,13 @@ def show_rare(times: int) -> None:
          [value for n in counts for value in falsely_apart(spread, 0.02, n, times // 8, explainers=explainers)])
         for explainers in (6, 12) for spread in (0.02, 0.1)
     ]  # fmt: skip
-    show("Equal means, some with rare failures, that are told apart, %: samples or clusters", heads, rows)
+    show("Significant differences of equal means, some with rare failures, %: samples or clusters", heads, rows)
     rows = [(name, [value for n in counts for value in truly_apart(law, n, times // 4)])
             for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()]  # fmt: skip
-    show("Unequal means that are told apart, %: samples", heads, rows)
+    show("Significant differences of unequal means, %: samples", heads, rows)
 
     rows = [(name, [violations_found(GATED[name], n, times) for n in (50, 100, 400)]) for name in GATED]
-    show("Violations by the amount that `check` names that fail, %: samples", (50, 100, 400), rows)
+    show("Failed requirements with a violation of the size that `check` states, %: samples", (50, 100, 400), rows)
 
 
 def show_family(times: int) -> None:
@@ -537,8 +538,8 @@ def show_family(times: int) -> None:
 
 def show_power(times: int) -> None:
     rows = ((name, [findings(shapes, count, times)[1] for count in (50, 100, 200)]) for name, shapes in APART.items())
-    show(f"Pairs of explainers told apart, % of all in {times} runs: clusters", (50, 100, 200), rows)
-    print("\nPairs told apart of 40 explainers, 500 samples, 999 flips")
+    show(f"Significantly different pairs of explainers, % of all in {times} runs: clusters", (50, 100, 200), rows)
+    print("\nSignificantly different pairs of 40 explainers, 500 samples, 999 flips")
     for kind, apart in (("every", 3), ("neighbours", 3), ("neighbours", 4), ("neighbours", 5)):
         found = [pairs_found(40, 500, apart, kind, seed=seed) for seed in range(5)]
         what = "every pair" if kind == "every" else "neighbours"
@@ -546,7 +547,7 @@ def show_power(times: int) -> None:
 
 
 def pairs_of(scores: tuple, wanted: float, n: int, times: int, limits: tuple[float, float]) -> Iterator[np.ndarray]:
-    """Yield the scores (2, n) of two explainers with a correlation of .5, whose means differ by `wanted`.
+    """Yield the scores (2, n) of two explainers with a correlation of .5 and means that differ by `wanted`.
 
     Scores are ("normal", mean, spread), clipped to the limits, or ("0/1", share), or ("beta", a, b, a, b).
     """
@@ -564,7 +565,7 @@ def pairs_of(scores: tuple, wanted: float, n: int, times: int, limits: tuple[flo
 
 
 def planned_images(scores: tuple, wanted: float, limits: tuple[float, float]) -> tuple[int, int, int]:
-    """Return the images that `power` states by a t-test alone, with unseen failures, and of an assumed spread."""
+    """Return the numbers of images from `power`: by a t-test alone, with unseen failures, and for an assumed spread."""
     (columns,) = pairs_of(scores, wanted, 200_000, 1, limits)
     spread, failures = float(np.std(columns[0] - columns[1], ddof=1)), power.Failures()
     if package.is_bounded(limits):
@@ -575,7 +576,7 @@ def planned_images(scores: tuple, wanted: float, limits: tuple[float, float]) ->
 
 
 def show_planned(times: int) -> None:
-    """Print how often the test of reports finds a difference on the images that `power` states for 80 %."""
+    """Print how often the test of reports finds a difference with the number of images that `power` states for 80 %."""
     cases = [
         ("mean .7, spread .02", ("normal", 0.7, 0.02), 0.005, UNIT),
         ("mean .7, spread .02", ("normal", 0.7, 0.02), 0.01, UNIT),
@@ -601,9 +602,13 @@ def show_planned(times: int) -> None:
 
 
 def show_unbounded(times: int) -> None:
-    """Print how intervals, gates and differences fail for unbounded scores near 1 if 2 % of them are 50."""
+    """Print the errors of intervals, gates and differences for unbounded scores near 1 of which 2 % are 50."""
     mean, counts = 0.98 + 0.02 * 50, (20, 50, 100, 200)
-    rows: dict[str, list[float]] = {"interval holds": [], "`<=` just below the mean met": [], "difference found": []}
+    rows: dict[str, list[float]] = {
+        "mean in the interval": [],
+        "`<=` just below the mean met": [],
+        "difference found": [],
+    }
     for n in counts:
         rng, hits = np.random.default_rng([13, n]), np.zeros(3)
         for seed in range(times):

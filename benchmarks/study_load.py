@@ -1,13 +1,13 @@
-"""Let people draw on the page of `annotate` as fast as it answers, and check that each confirmed answer is stored once.
+"""Simulate annotators who draw at the maximum speed, and check that each confirmed answer is stored exactly once.
 
 example:
   python benchmarks/study_load.py --images 10000 --people 20 --seconds 30
   python benchmarks/study_load.py --store postgresql://user@host/empty-database
 
-Each person joins, asks for the state, and sends one mask after another over one connection. Some send an answer twice,
-as a page does after it lost the connection. The script prints the answers per second, the time from sending an answer
-to the next question (median, 95 %, longest), the memory of the server, and how many confirmed answers are missing,
-changed or stored twice.
+Each person joins, requests the state, and sends masks over a single connection. Some answers are sent twice, as by a
+page that lost its connection. The script prints the answers per second, the time from sending an answer to the next
+image (median, 95 %, maximum), the memory of the server, and how many confirmed answers are missing, changed or
+duplicated.
 """
 
 import argparse
@@ -38,7 +38,7 @@ AGAIN = 0.05  # share of answers that are sent twice
 
 
 def make_dataset(folder: Path, count: int) -> Path:
-    """Write a dataset of pictures of one colour."""
+    """Write a dataset of images with a single colour."""
     colours = np.random.default_rng(0).integers(0, 255, (count, 3), np.uint8)
     pictures = [{"bytes": png(np.full((SIDE, SIDE, 3), colour, np.uint8)), "path": None} for colour in colours]
     rows = {"image_id": [f"image-{index:06d}" for index in range(count)], "image": pictures}
@@ -48,7 +48,7 @@ def make_dataset(folder: Path, count: int) -> Path:
 
 @contextmanager
 def served(dataset: Path, store: str, *options: str) -> Iterator[tuple[int, subprocess.Popen]]:
-    """Serve the page in a separate process; yield (its port, the process)."""
+    """Serve the page in a separate process; yield (port, process)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -73,7 +73,7 @@ def mask(draw: random.Random) -> list[int]:
 
 
 def draw_on(port: int, number: int, until: float) -> tuple[str, dict[str, str], list[float]]:
-    """Draw as one person; return (pseudonym, {request: unit} of confirmed answers, seconds of each request)."""
+    """Draw as one person; return (pseudonym, {request: unit} of confirmed answers, seconds per request)."""
     draw, key, confirmed, seconds = random.Random(number), "", {}, []
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     masks = [mask(draw) for _ in range(8)]
@@ -101,7 +101,7 @@ def draw_on(port: int, number: int, until: float) -> tuple[str, dict[str, str], 
 
 
 def check(store: str, confirmed: dict[str, tuple[str, str]]) -> int:
-    """Return how many confirmed answers are missing from the store, changed or stored twice."""
+    """Return how many confirmed answers are missing in the store, changed or duplicated."""
     opened = Store(store, create=False)
     columns = select(answers.c.request, answers.c.person, answers.c.unit).where(answers.c.study == opened.find().id)
     with opened.reading() as connection:
@@ -120,10 +120,10 @@ def memory_of(process: subprocess.Popen) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=10_000, metavar="N", help="default: 10000")
-    parser.add_argument("--people", type=int, default=20, metavar="N", help="default: 20")
-    parser.add_argument("--seconds", type=float, default=30, metavar="S", help="default: 30")
-    parser.add_argument("--store", metavar="PLACE", help="an empty PostgreSQL database; default: a new SQLite file")
+    parser.add_argument("--images", type=int, default=10_000, metavar="N", help="images (default: 10000)")
+    parser.add_argument("--people", type=int, default=20, metavar="N", help="people (default: 20)")
+    parser.add_argument("--seconds", type=float, default=30, metavar="S", help="duration in seconds (default: 30)")
+    parser.add_argument("--store", metavar="PLACE", help="an empty PostgreSQL database (default: a new SQLite file)")
     args = parser.parse_args()
     with TemporaryDirectory() as scratch:
         dataset = make_dataset(Path(scratch) / "dataset", args.images)

@@ -1,21 +1,22 @@
-"""Compare training and retraining with plain PyTorch loops of the same computation.
+"""Compare the time of training and retraining with plain PyTorch loops for the same computation.
 
 examples:
   python benchmarks/training.py
   python benchmarks/training.py --network small --size 64 --images 256 --rounds 5
 
-Pictures are made: JPEG files of 500 x 375, for validation and for test an eighth as many as to train on.
+The images are synthetic JPEG files of 500 x 375 pixels. The validation and test sets have an eighth of the size of the
+training set.
 
-`train` is all of `saliency_bench.train`, from the files to the checkpoint. The plain loop beside it is written with
-torchvision: ImageFolder, transforms v2 (squash, scale, normalise), a DataLoader in this process, which takes less time
-of the processor than workers do; Adam, accuracy on the validation pictures after each epoch, the best weights written
-to a file. `retrain` is one training of `saliency_roar` within a run, half of each picture replaced, from the state that
-it is in once the maps are there. The plain loop beside it has the changed and normalised pictures in memory as one
-tensor, made before the clock starts.
+`train` is the whole function `saliency_bench.train`, from the files to the checkpoint. The plain loop for comparison
+uses torchvision: ImageFolder, transforms v2 (squash, scale, normalise), a DataLoader in this process, which needs less
+CPU time than workers, Adam, the accuracy on the validation images after each epoch, and saving the best weights to a
+file. `retrain` is one training of `saliency_roar` within a run, with half of each image replaced, after the maps have
+been computed. The plain loop for comparison has the changed and normalised images in memory as one tensor, which is
+created before the measurement.
 
-All do the same computation: initial weights and order of the pictures are the same, and the last column compares the
-weights they end with. They alternate; times are CPU seconds including children, on one thread. A ratio is the
-median over the rounds, and in brackets the quartiles. Decoded pictures are counted where Pillow decodes.
+All variants do the same computation: initial weights and order of the images are equal, and the last column compares
+the final weights. The variants alternate; times are CPU seconds including children, on one thread. A ratio is the
+median over the rounds, with quartiles in brackets. Decoded images are counted in Pillow.
 """
 
 import argparse
@@ -59,12 +60,12 @@ parser = argparse.ArgumentParser(
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
-parser.add_argument("--network", choices=SIZES, default="resnet18", help="of random weights; default: resnet18")
-parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the prepared images; default: 224")
-parser.add_argument("--images", type=int, default=512, metavar="N", help="to train on; default: 512")
-parser.add_argument("--epochs", type=int, default=2, metavar="N", help="default: 2")
-parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="default: 32")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
+parser.add_argument("--network", choices=SIZES, default="resnet18", help="random weights (default: resnet18)")
+parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the prepared images (default: 224)")
+parser.add_argument("--images", type=int, default=512, metavar="N", help="training images (default: 512)")
+parser.add_argument("--epochs", type=int, default=2, metavar="N", help="epochs (default: 2)")
+parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="batch size (default: 32)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
 
 
 def main() -> None:
@@ -72,7 +73,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     print(f"{args.network}, {args.images} images of {args.size}, {args.epochs} epochs, torch {torch.__version__}\n")
-    print(f"{'what':<8} {'seconds':>8} {'plain':>8} {'/ plain':>16} {'asked':>5} {'decoded':>8} {'plain':>8}  weights")
+    print(f"{'what':<8} {'seconds':>8} {'plain':>8} {'/ plain':>16} {'limit':>5} {'decoded':>8} {'plain':>8}  weights")
     with TemporaryDirectory() as folder:
         splits = {"train": args.images, "validation": args.images // 8, "test": args.images // 8}
         for split, count in splits.items():
@@ -83,7 +84,7 @@ def main() -> None:
 
 
 def photographs(folder: Path, count: int) -> None:
-    """Write JPEG files into class folders: blotches whose colours depend on the class, and noise."""
+    """Write JPEG files to class folders: blobs whose colours depend on the class, and noise."""
     rng = np.random.default_rng(sum(map(ord, folder.name)))
     for number in range(count):
         (folder / f"class{number % CLASSES}").mkdir(parents=True, exist_ok=True)
@@ -102,10 +103,10 @@ def rows_of(folder: Path) -> Dataset:
 
 
 def in_turns(name: str, ours: Callable[[], dict], plain: Callable[[], dict], rounds: int) -> str:
-    """Return a row of the table for two functions that return their final weights."""
+    """Return a table row that compares two functions, which return their final weights."""
     seconds: dict[Callable, list[float]] = {ours: [], plain: []}
     decoded = {}
-    for turn in range(-1, rounds):  # the first only warms up
+    for turn in range(-1, rounds):  # the first round is a warm-up
         ended = []
         for work in (ours, plain):
             with decodes() as files:
@@ -178,7 +179,7 @@ def batches_of(images: Tensor, labels: Tensor, size: int, order: Sequence[int]) 
 
 
 def loop(network: nn.Module, train: Batches, validation: Batches, args, seed: int, file: Path) -> None:
-    """Train, and keep the weights of the epoch that is best on the validation images."""
+    """Train, and save the weights of the epoch with the best accuracy on the validation images."""
     optimizer, best = torch.optim.Adam(network.parameters(), lr=RATE), -1.0
     for epoch in range(args.epochs):
         # Use our order, and draw the same number of random numbers.
@@ -206,7 +207,7 @@ def accuracy(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> fl
 
 
 def retraining(folder: Path, rows: DatasetDict, args) -> str:
-    """Return the row of a retraining, measured within a run: the training with maps of its two."""
+    """Return the row of a retraining, measured within a run: the second training, which uses maps."""
     made: list[Classifier] = []  # of each training
     found: list[str] = []
     retrain, new_classifier = tasks.retrain, tasks.new_classifier

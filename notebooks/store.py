@@ -1,6 +1,6 @@
-"""Run the notebooks in an empty folder and store what they show: `python notebooks/store.py`.
+"""Run the notebooks in an empty folder and store their outputs: `python notebooks/store.py`.
 
-A picture is stored as PNG or JPEG alone, which every forge shows, so that the files stay small.
+Images are stored only as PNG or JPEG, which all Git hosts display, so that the files remain small.
 """
 
 import sys
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
-    """The notebook with its outputs, run in this folder."""
+    """Run a notebook in a folder and return it with its outputs."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
     return notebook
@@ -25,7 +25,7 @@ def outputs(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def stored(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
-    """Without standard error, when cells ran, all but the smallest form of a picture, and the name of the folder."""
+    """Remove standard error, execution times, all but the smallest format of each image, and the name of the folder."""
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if "outputs" in cell:

@@ -1,1 +1,1 @@
-"""Work that is killed at any moment, restarted, and compared with an undisturbed run; see benchmarks/kills.py."""
+"""Loops that kill and restart commands and compare the results with an undisturbed run; see benchmarks/kills.py."""

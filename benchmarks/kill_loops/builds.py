@@ -1,4 +1,4 @@
-"""Kill builds, from a source and drawn, new and replacing older ones: folders must be equal, without leftovers."""
+"""Kill builds (from a source or drawn, new or replacing a dataset): folders must be equal, without leftovers."""
 
 import os
 import random
@@ -16,7 +16,7 @@ BATCHES = SOURCE_SIZE // 32
 
 
 def kinds(folder: Path) -> list[dict]:
-    """Return the settings of builds; the second one replaces an existing dataset."""
+    """Return the settings of the builds; the second build replaces an existing dataset."""
     source = folder / "source"
     registry.load("hub_builders", "pet-xai").example(source, SOURCE_SIZE, 32)
     return [
@@ -31,7 +31,7 @@ def batches() -> int:
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """Return a moment to kill: while it starts, between batches, while the dataset is written, or while it is moved."""
+    """Return a moment to kill a build: at the start, between batches, or while the dataset is written or moved."""
     kind = number % 5
     if kind == 0:
         return at_once, dice.uniform(0, 0.3)
@@ -84,11 +84,11 @@ def builds(count: int, folder: Path, children: Children) -> Outcome:
 
 
 def _beside() -> list[str]:
-    """Return the leftovers next to a dataset; an interrupted removal of a workspace may leave a file of a few bytes."""
+    """Return leftover files next to a dataset, except a few bytes of a workspace whose removal was interrupted."""
     notes = [*WORKSPACE.glob("*")]
     return [name for name in os.listdir() if name != "data" and (name != str(WORKSPACE) or len(notes) > 2 or batches())]
 
 
 def _unfinished(replaces: bool) -> bool:
-    """Return whether a build must be started again; a build that replaces a dataset always is."""
+    """Return whether to start a build again; a build that replaces a dataset is always started again."""
     return replaces or not OUT.exists() or (WORKSPACE / "batches").exists()

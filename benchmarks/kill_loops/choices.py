@@ -1,4 +1,4 @@
-"""Kill choices of an explainer: answer, page and scores must be the same."""
+"""Kill `choose`: recommendation, page and scores must be the same."""
 
 import random
 import shutil
@@ -19,7 +19,7 @@ RESULTS = ("choice.json", "choice.html", "run/records.parquet", "run/summary.jso
 
 
 def results() -> dict[str, bytes]:
-    """Return the files that must not differ."""
+    """Return the contents of the files that must not differ."""
     return {name: data for name, data in contents(CHOICE).items() if name in RESULTS}
 
 
@@ -34,7 +34,7 @@ def where() -> str:
 
 
 def begin(costs: Path) -> None:
-    """Create an empty choice with fixed seconds per pass, because another measurement would differ."""
+    """Create an empty choice with fixed seconds per pass, because repeated measurements would differ."""
     shutil.rmtree(CHOICE, ignore_errors=True)
     CHOICE.mkdir()
     shutil.copy(costs, CHOICE)
@@ -55,7 +55,7 @@ def choices(count: int, dataset: Path, model: Path, folder: Path, children: Chil
             for _ in range(bad_luck(number)):
                 delay = 0.6 * seconds * dice.random()
                 while not (killed := children.killed_at(at_once, delay, sb.choose, settings)) and delay > 0.1:
-                    begin(costs)  # it ended before the kill, because the machine is less busy than before
+                    begin(costs)  # it ended before the kill, because the machine is now less busy
                     delay /= 3
                 outcome.kills[where()] += killed
             children.to_the_end(sb.choose, settings)

@@ -1,4 +1,4 @@
-"""Children with a different clock at each start, set back or forward by up to ten years."""
+"""Child processes with a different clock at each start, set back or forward by up to ten years."""
 
 import datetime as dates
 import os
@@ -14,7 +14,7 @@ YEARS = 10 * 365 * 24 * 3600  # seconds
 
 
 def at_another_time(function: Callable, settings: dict, seconds: float) -> None:
-    """Call a function in a child process with its clock some seconds ahead or behind."""
+    """Call a function in a child process whose clock is some seconds ahead or behind."""
     real = time.time
     time.time = lambda: real() + seconds
     time.time_ns = lambda: int(1e9 * time.time())

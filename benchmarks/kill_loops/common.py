@@ -1,4 +1,4 @@
-"""Shared by all kill loops: the outcome, a folder to work in, and moments to kill at."""
+"""Helpers of all kill loops: the outcome, a working folder, and moments to kill."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +12,14 @@ NETWORK = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "laye
 
 @dataclass
 class Outcome:
-    """Outcome of a loop. kills: {phase: number of kills}. differing: differences from undisturbed work, by number."""
+    """Outcome of a loop.
+
+    Attributes:
+        what: Plural noun for the items of the loop.
+        done: Number of completed items.
+        kills: {phase: number of kills}.
+        differing: Descriptions of the differences from undisturbed items.
+    """
 
     what: str
     done: int = 0
@@ -32,14 +39,14 @@ def bad_luck(number: int) -> int:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Change to a separate working directory, so that all have the same --out and therefore the same summary."""
+    """Change to a separate working directory, so that all runs have the same --out and therefore the same summary."""
     folder.mkdir()
     with chdir(folder):
         yield
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return {path in the folder: bytes} of all files."""
+    """Return {path in the folder: content} of all files."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -48,7 +55,7 @@ def at_once() -> bool:
 
 
 def times(count: int, state: Callable[[], object]) -> Moment:
-    """Return a moment: `state()` has changed this many times since the call."""
+    """Return a moment at which `state()` has changed this many times since the call."""
     seen = [state()]
 
     def moment() -> bool:

@@ -1,4 +1,4 @@
-"""Launch of a namespace in a child process, against a local Hub."""
+"""Run `launch` for a namespace in a child process, with a local Hub."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import time
 
 
 def launch(url: str, argv: list[str], log: str, token: str, stranger: bool = False) -> None:
-    """Run a command in a child with its Hub at this address, short sleeps, and by default no check as a stranger."""
+    """Run a command in a child with a Hub at this address, short sleeps, and by default no check of public access."""
     import datasets.config
     import huggingface_hub.constants as constants
 

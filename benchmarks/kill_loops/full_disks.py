@@ -1,4 +1,4 @@
-"""Fill disks: each start must report it in one line with exit code 2, and with space the bytes must be the same."""
+"""Fill the disk: each start must end with a one-line error and exit code 2; with enough space, the bytes are equal."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ FIRST, LARGEST = 24, 2**19  # kilobytes
 
 @contextmanager
 def small_disk(folder: Path, kilobytes: int) -> Iterator[Callable[[int], None]]:
-    """Mount a small file system at a folder; yield a function that enlarges it."""
+    """Mount a small file system at a folder; yield a function that enlarges the file system."""
     folder.mkdir()
 
     def mount(size: int, *options: str) -> None:
@@ -35,7 +35,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Callable[[int], None]]:
 
 
 def as_a_command(function: Callable, settings: dict, lines: str) -> None:
-    """End a child like the command line, with its exit code; write an error as a line into a file."""
+    """Run a function in a child, write an error as a line to a file, and exit with the exit code of a command."""
     from saliency_bench.errors import UserError
     from saliency_bench.utils.storage import storage_error
 
@@ -52,7 +52,10 @@ def filled(
     outcome: Outcome, name: str, folder: Path, children: Children, function: Callable, settings: dict,
     differing: Callable[[], list[str]],
 ) -> None:  # fmt: skip
-    """Start it on a disk with slightly more space each time until it is done. differing(): remaining differences."""
+    """Start a function on a disk with slightly more space each time until it succeeds.
+
+    `differing()` returns the remaining differences.
+    """
     lines = folder / f"lines of {name}.txt"
     with small_disk(folder / f"disk of {name}", FIRST) as mount, chdir(folder / f"disk of {name}"):
         size = FIRST
@@ -62,7 +65,7 @@ def filled(
             if child.exitcode == 0:
                 break
             *_, line = lines.read_text().splitlines() if lines.exists() else [""]
-            # SQLite prints the last ones if there is no space for its shared memory.
+            # SQLite prints the last two if there is no space for its shared memory.
             is_named = any(words in line for words in ("No space left", "is full", "disk I/O error"))
             if child.exitcode != 2 or not is_named:
                 outcome.differing.append(f"{name} with {size} kB: exit code {child.exitcode}, {line}")
@@ -77,7 +80,7 @@ def filled(
 
 
 def disks(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """Fill the disk under each of the first `count` of these once."""
+    """Fill the disk for the first `count` types of commands, once each."""
     outcome, given = Outcome("disks"), {"dataset": str(dataset), "model": str(model)} | runs.RUN
     for name, changes in [("runs", {}), ("partners", runs.PARTNERS), ("retraining", runs.RETRAINING)][:count]:
         with working_in(folder / f"room for {name}"):
@@ -88,7 +91,7 @@ def disks(count: int, dataset: Path, model: Path, folder: Path, children: Childr
     if count > 3:
         with working_in(folder / "room for a suite"):
             suites.write_suite()
-            settings = {"file": str(folder / "room for a suite" / "own.yaml")}  # the page has it in its title
+            settings = {"file": str(folder / "room for a suite" / "own.yaml")}  # the page contains it in its title
             children.to_the_end(suites.run_suite, settings)
             expected = suites.results()
         filled(

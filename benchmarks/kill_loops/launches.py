@@ -1,6 +1,7 @@
-"""Kill one or all of two processes started by torchrun: the launcher ends and the run resumes.
+"""Kill one or both of two processes started by torchrun: the launcher must end, and the run must resume.
 
-The two run on one node, or on two nodes that meet on the loopback device, one of which may be killed with its launcher.
+The processes run on one node, or on two nodes connected by the loopback device, one of which may be killed with its
+launcher.
 """
 
 import os
@@ -17,13 +18,13 @@ from children import Children
 from kill_loops.common import Outcome, bad_luck, working_in
 from kill_loops.runs import RUN, compare, moment, results, run, where
 
-PATIENCE = 600  # seconds in which the launcher must notice, also on a busy machine; a node waits 300 s for others
+PATIENCE = 600  # seconds in which the launcher must end, also on a busy machine; a node waits 300 s for others
 
 
 def launched(settings: dict, processes: int = 2, node: int | None = None, port: int = 0) -> None:
-    """Do the same as torchrun in a child, with forked processes, which start immediately.
+    """Imitate torchrun in a child, with forked processes, which start immediately.
 
-    node: the number of one of two nodes, whose store listens to this port; None: there is one node.
+    With `node`, this is one of two nodes whose store listens to `port`; None means a single node.
     """
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -44,7 +45,7 @@ def _work(settings: dict) -> None:
 
 
 def torchrun(settings: dict, children: Children) -> subprocess.Popen:
-    """Run the program torchrun itself."""
+    """Run the real program torchrun."""
     options = [
         word
         for name in ("dataset", "model", "out", "device", "limit", "batch_size")
@@ -67,7 +68,7 @@ def workers(launcher: int) -> list[int]:
 
 
 def killed(child, dice: random.Random, when, delay: float) -> str:
-    """Kill one process of the launcher `child`, or the whole session; what was killed, "" if it had ended."""
+    """Kill one process of the launcher `child`, or the whole session; return what was killed, "" if it had ended."""
     alive = child.is_alive if hasattr(child, "is_alive") else lambda: child.poll() is None
     while alive() and not when():
         time.sleep(0.001)
@@ -80,7 +81,7 @@ def killed(child, dice: random.Random, when, delay: float) -> str:
         os.kill(own[rank], signal.SIGKILL)
         wait_for_end(alive)
         return f"process {rank}"
-    for pid in [child.pid, *own]:  # of forked processes that have not called setsid yet, one after the other
+    for pid in [child.pid, *own]:  # for forked processes that have not called setsid yet, one after the other
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -89,7 +90,7 @@ def killed(child, dice: random.Random, when, delay: float) -> str:
 
 
 def wait_for_end(alive) -> None:
-    """Wait for a launcher that must notice that a process was killed."""
+    """Wait until a launcher ends because a process was killed."""
     until = time.monotonic() + PATIENCE
     while alive() and time.monotonic() < until:
         time.sleep(0.01)
@@ -101,7 +102,7 @@ def launches(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "two processes",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill every fifth run under the program torchrun, the others under its components; `changes` modify `RUN`."""
+    """Kill runs: every fifth with the program torchrun, the others with its components; `changes` modify `RUN`."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     outcome = Outcome(f"runs of {what}", count)
     with working_in(folder / f"one process for {what}"):
@@ -126,7 +127,7 @@ def launches(
 
 
 def nodes(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """Run two nodes with a process each; one loses its process or is killed, and the other must end by itself."""
+    """Run two nodes with one process each; kill a node or its process, after which the other node must end."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN
     outcome = Outcome("runs of two nodes", count)
 
@@ -145,7 +146,7 @@ def nodes(count: int, dataset: Path, model: Path, folder: Path, children: Childr
         with working_in(folder / f"nodes {number}"):
             for _ in range(bad_luck(number) // 2 + 1):
                 both, node = start(), dice.randrange(2)
-                # Before they have met, torchrun waits for 15 minutes.
+                # Before the nodes are connected, torchrun waits for 15 minutes.
                 when, delay = moment(1 + dice.randrange(3), dice)
                 what = killed(both[node], dice, lambda when=when: Path("run/run.json").exists() and when(), delay)
                 wait_for_end(both[1 - node].is_alive)

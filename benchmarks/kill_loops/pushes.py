@@ -1,6 +1,6 @@
-"""Kill uploads to a local Hub: there is one commit, so that a reader sees either all of it or the previous state.
+"""Kill uploads to a local Hub: each upload is one commit, so readers see either the new or the previous state.
 
-The uploads are new datasets and newer versions of published ones, models, and results as one pull request.
+The uploads are new datasets, newer versions of published datasets, models, and results as one pull request.
 """
 
 import os
@@ -32,7 +32,7 @@ Files = dict[str, str]  # {path: hash of the content}
 
 
 def push(url: str, argv: list[str]) -> None:
-    """Run a command line in a child with its Hub at this address."""
+    """Run a command line in a child with a Hub at this address."""
     import huggingface_hub.constants as constants
 
     address = url + "/{repo_id}/resolve/{revision}/{filename}"
@@ -49,7 +49,7 @@ def push(url: str, argv: list[str]) -> None:
 
 
 def shown(hub: LocalHub, kind: str, name: str) -> Files:
-    """Return what a reader of the repository sees, without the Hub's own initial files."""
+    """Return the content of the repository as seen by a reader, without the Hub's own initial files."""
     if (kind, name) not in hub.store.repos:
         return {}
     files = hub.repo(kind, name).files("main")
@@ -59,7 +59,7 @@ def shown(hub: LocalHub, kind: str, name: str) -> Files:
 
 
 def _hash(hub: LocalHub, path: str, sha256: str, name: str) -> str:
-    """Return the hash of the content; a card names its repository."""
+    """Return the hash of the content, without the name of the repository in its card."""
     if not path.endswith(".md"):
         return sha256
     return hash_of(hub.store.blob(sha256).read_text(encoding="utf-8").replace(name.partition("/")[2], "NAME"))
@@ -67,7 +67,7 @@ def _hash(hub: LocalHub, path: str, sha256: str, name: str) -> str:
 
 @contextmanager
 def reading(state: Callable[[], object]) -> Iterator[list]:
-    """Poll the repository as a reader while inside; the list holds all states seen."""
+    """Poll the repository as a reader inside the context; yield a list of all observed states."""
     seen: list = [state()]
     done = threading.Event()
 
@@ -87,7 +87,7 @@ def reading(state: Callable[[], object]) -> Iterator[list]:
 
 
 def phase(lines: list[str]) -> str:
-    """Return the client's last request."""
+    """Return the phase of the client's last request."""
     last = lines[-1] if lines else ""
     for part, where in PHASES.items():
         if part in last:
@@ -96,13 +96,13 @@ def phase(lines: list[str]) -> str:
 
 
 class Pushes:
-    """Kill loop for uploads of several kinds of repository."""
+    """Kill loop for uploads to several types of repositories."""
 
     def __init__(self, hub: LocalHub, children: Children, outcome: Outcome):
         self.hub, self.children, self.outcome = hub, children, outcome
 
     def whole(self, argv: list[str]) -> int:
-        """Push to the end and return the number of requests."""
+        """Push without kills and return the number of requests."""
         before = len(self.hub.asked)
         self.children.to_the_end(push, {"url": self.hub.url, "argv": argv})
         return len(self.hub.asked) - before
@@ -118,7 +118,10 @@ class Pushes:
     def repository(
         self, number: int, kind: str, name: str, argv: list[str], allowed: list[Files], requests: int
     ) -> None:
-        """Push with kills until it is complete. allowed: states that may be seen; the last must be the result."""
+        """Push with kills until the upload is complete.
+
+        `allowed` contains the states that a reader may see; the last one must be the result.
+        """
         dice = random.Random(number)
         with reading(lambda: shown(self.hub, kind, name)) as seen:
             for _ in range(bad_luck(number)):
@@ -132,7 +135,7 @@ class Pushes:
 
 
 def pushes(count: int, dataset: Path, folder: Path, children: Children) -> Outcome:
-    """Kill pushes. dataset: training data of the pushed model."""
+    """Kill pushes; `dataset` is the training data of the pushed model."""
     outcome = Outcome("pushes")
     with LocalHub(folder) as hub, working_in(folder / "pushes"):
         loops = Pushes(hub, children, outcome)
@@ -157,7 +160,7 @@ def pushes(count: int, dataset: Path, folder: Path, children: Children) -> Outco
                 loops.repository(number, "models", f"{SPACE}/{name}", argv, expected[1], requests["model"])
                 continue
             name, version = f"pushed-{number}", number % 2
-            if version:  # of one that is published already
+            if version:  # newer version of a published dataset
                 loops.whole(["push", "dataset", str(versions[0]), "--name", name])
             argv = ["push", "dataset", str(versions[version]), "--name", name]
             allowed = expected[0][version : version + 2]

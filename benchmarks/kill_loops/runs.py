@@ -1,6 +1,6 @@
-"""Kill runs, some extended between two kills: records, predictions, summary, examples and maps must not change.
+"""Kill runs, and extend some of them between two kills: records, predictions, summary, examples and maps must be equal.
 
-This includes runs whose metrics use other samples (`PARTNERS`) or train networks (`RETRAINING`).
+This includes runs with metrics that use other samples (`PARTNERS`) or train networks (`RETRAINING`).
 """
 
 import random
@@ -17,7 +17,7 @@ RUN = {
     "metrics": ["saliency_miou", "saliency_pointing_game", "saliency_insertion:steps=4"],
     "keep_maps": True, "out": "run", "batch_size": 2, "limit": 30, "device": "cpu", "progress": False,
 }  # fmt: skip
-# What an earlier start of the same folder asked for, before it was widened.
+# Settings of earlier starts with the same folder, before the run was extended.
 NARROWER = [
     {}, {}, {"limit": 11}, {"only": ["correct"]}, {"explainers": RUN["explainers"][:2]},
     {"metrics": RUN["metrics"][1:]},
@@ -32,23 +32,23 @@ MERGED = (*RESULTS, "timings.json")
 
 
 def run(**settings) -> None:
-    """A run that writes a few batches at a time, so that the small one here has many files."""
+    """Create a run that writes a few batches at a time, so that a small run has many files."""
     writing.SECONDS = 0.05
     sb.run(**settings)
 
 
 def names() -> list[str]:
-    """Return the names of part files of scores, and of what retraining leaves."""
+    """Return the names of part files of scores, and of files of retraining."""
     return [path.name for folder in ("scores", "retraining") for path in Path("run", folder).rglob("*.*")]
 
 
 def merging() -> bool:
-    """Return whether files that follow the last batch are written or being written."""
+    """Return whether the files that follow the last batch exist or are being written."""
     return any(path.name.strip(".").startswith(MERGED) for path in Path("run").glob("*"))
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """(moment, delay) of a kill: while it starts, between batches, while it merges."""
+    """Return (moment, delay) of a kill: at the start, between batches, or while merging."""
     kind = number % 4
     if kind == 0:
         return at_once, dice.uniform(0, 0.5)
@@ -75,7 +75,7 @@ def where() -> str:
 
 
 def results() -> dict[str, bytes]:
-    """Return the results, including kept maps from any files."""
+    """Return the results, including kept maps, independently of their files."""
     files = {name: Path("run", name).read_bytes() for name in RESULTS}
     return files | {
         f"maps of {name}": b"".join(image_id.encode() + values.tobytes() for image_id, values in maps.items())
@@ -95,7 +95,7 @@ def runs(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "runs",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill runs at chosen moments; `changes` modify the settings `RUN`, and runs with changes are not extended."""
+    """Kill runs at random moments; `changes` modify the settings `RUN`, and runs with changes are not extended."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     histories = [{}] if changes else NARROWER
     outcome, expected = Outcome(what, count), {}
@@ -113,10 +113,10 @@ def runs(
                 if children.killed_at(*moment(number // 6 + number + 5 * start, dice), run, asked):
                     outcome.kills[where()] += 1
                 if start == 0 and "only" in narrow:
-                    # Which samples of a batch are explained together decides about the last bits.
+                    # The last bits depend on which samples of a batch are explained together.
                     children.to_the_end(run, asked)
                 if start == 0 and not Path("run", "run.json").exists():
-                    history = 0  # the first request is no longer known
+                    history = 0  # the settings of the first start are no longer known
             children.to_the_end(run, settings)
             compare(outcome, f"{what} {number} {narrow or ''}", expected[history])
     return outcome

@@ -1,7 +1,7 @@
 """Kill the process that stores people's answers, or the database itself.
 
-Answers must be stored once. Confirmed answers exist after any kill; unconfirmed answers exist completely or not at all;
-and after sending again, each answer exists once, like in an undisturbed store.
+Answers must be stored once. After any kill, confirmed answers exist, and unconfirmed answers exist completely or not at
+all. After the answers are sent again, each answer exists once, as in an undisturbed store.
 """
 
 import os
@@ -24,7 +24,7 @@ CONFIRMED = Path("confirmed")  # a line for each answer that `record` has return
 
 
 def answer_all(address: str) -> None:
-    """Let every person answer every unit in a child, some twice; earlier answers are sent again."""
+    """Let every person answer every unit in a child, some units twice; earlier answers are sent again."""
     os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import add_event
@@ -70,12 +70,12 @@ def stored(address: str) -> dict[str, list[tuple]]:
 
 
 def confirmations() -> list[str]:
-    """Return the requests in the order of their confirmations, also those that were sent again."""
+    """Return the requests in the order of their confirmations, including repeated requests."""
     return CONFIRMED.read_text().splitlines() if CONFIRMED.exists() else []
 
 
 def confirmed() -> int:
-    """Return how many different answers were confirmed."""
+    """Return the number of different confirmed answers."""
     return len(set(confirmations()))
 
 
@@ -91,9 +91,9 @@ def in_postgres(count: int, folder: Path, children: Children) -> Outcome:
 def studies(
     count: int, folder: Path, children: Children, new: Callable[[str], str], restart: Callable[[], None] | None = None
 ) -> Outcome:
-    """Kill people's process, or their database.
+    """Kill the process of the study, or its database.
 
-    new(name) returns the address of an empty database; `restart` kills the database and starts it again.
+    `new(name)` returns the address of an empty database. `restart` kills the database and starts it again.
     """
     outcome = Outcome("studies in PostgreSQL" if restart else "studies in SQLite", count)
     with working_in(folder / f"undisturbed {outcome.what}"):

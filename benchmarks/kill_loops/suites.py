@@ -27,7 +27,7 @@ SUITE = {
 }  # fmt: skip
 STAGES = {"tables": "while writing tables", "accuracies": "after the run", "runs": "while running",
           "models": "while training", "data": "while building"}  # fmt: skip
-# Times of this run; how its batches were grouped; their hashes.
+# Files that may differ, because they depend on times or on the grouping of batches.
 DIFFER = ("timings.json", "written.json", "report.html", ".lock")
 
 
@@ -53,13 +53,13 @@ def results() -> dict[str, bytes]:
 
 
 def written() -> int:
-    """Return the number of files and folders."""
+    """Return the number of files and folders of the suite."""
     # Folders may disappear during the walk, which `os.walk` ignores.
     return sum(len(folders) + len(files) for _, folders, files in os.walk(OUT))
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """Return a moment while it starts, after some new files, or while the last pages are written; and a delay."""
+    """Return (moment, delay) of a kill: at the start, after some new files, or while the last pages are written."""
     if number % 5 == 0:
         return at_once, dice.uniform(0, 0.5)
     if number % 5 == 1:

@@ -1,4 +1,4 @@
-"""Kill trainings: weights, configuration and log must be the same, with no state left."""
+"""Kill trainings: weights, configuration and log must be the same, without leftover state."""
 
 import os
 import random
@@ -23,7 +23,7 @@ def temporary() -> list[Path]:
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """Return a moment to kill: while it starts, after some epoch, or while the checkpoint is written."""
+    """Return a moment to kill a training: at the start, after an epoch, or while the checkpoint is written."""
     kind = number % 5
     if kind == 0:
         return at_once, dice.uniform(0, 0.5)
@@ -62,5 +62,5 @@ def trainings(count: int, dataset: Path, folder: Path, children: Children) -> Ou
 
 
 def _unfinished() -> bool:
-    """Return whether to restart: a finished training killed before its state was removed is started again too."""
+    """Return whether to restart a training, also if it was finished but its state was not removed yet."""
     return not MODEL.exists() or STATE.exists()

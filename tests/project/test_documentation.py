@@ -128,7 +128,7 @@ def test_pictures_of_the_readme_are_small():
 
 
 def test_the_reference_names_everything_public():
-    text = text_of(ROOT / "docs" / "api.md").partition("## Explainers made of explainers")[0]
+    text = text_of(ROOT / "docs" / "api.md").partition("## Explainers composed of explainers")[0]
     named = set(re.findall(r"auto(?:function|class|exception):: (\w+)(?:\(\))?$", text, flags=re.M))
     named |= set(re.findall(r"^\| `sb\.(\w+)` \|", text, flags=re.M))
     assert named == set(sb.__all__) - {"__version__", "targets"}

@@ -75,7 +75,7 @@ def test_columns_of_kept_maps(page, run):
 
 
 def test_rows_are_in_the_order_that_the_page_tells(page, run, shapes):
-    assert "groups by a hash of seed, dataset and group" in page
+    assert "groups are sorted by a hash of seed, dataset and group" in " ".join(page.split())
     ids = in_run_order(sb.load_dataset(str(shapes), split="test"))["image_id"][:4]
     assert [row["image_id"] for row in run.predictions()] == ids
     assert [row["image_id"] for row in run.records()] == ids
@@ -84,7 +84,7 @@ def test_rows_are_in_the_order_that_the_page_tells(page, run, shapes):
 def test_keys_of_the_summary_and_of_a_cell(page, run):
     stated = [name for names, _ in section(page, "`summary.json`") for name in names]
     assert sorted(stated) == sorted(read_json(run.folder / "summary.json"))
-    about = page.partition("A cell has")[2].partition("\n\n")[0]
+    about = page.partition("The fields of a cell:\n\n")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", about)) == set(CellResult.model_fields) == set(run.summary["cells"][0])
 
 

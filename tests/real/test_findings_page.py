@@ -58,7 +58,7 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
     for cell in result.cells:
         assert re.search(rf"\| \*?{cell.explainer}\*? \|.* {cell.value:.3f} ", page)
     assert "An explainer beats all three in 0 of 2 cases" in page
-    assert "- miou, energy: none on any set" in page  # too few to rank
+    assert "- miou, energy: no explainer on any dataset" in page  # too few to rank
     script.figures(data, tmp_path)
     drawn = (tmp_path / "findings-pets.svg").read_text()
     assert all(f">{text}<" in drawn for text in ("gradcam", "centre", "random", "miou ↑", "energy ↑"))
@@ -87,10 +87,10 @@ def test_ahead_of_every_baseline_are_those_that_beat_each_whatever_their_ranks()
 
 
 def test_the_section_of_a_transformer_takes_the_place_of_an_earlier_one_and_changes_nothing_else():
-    page = "# Findings\n\n## Pets\n\nNumbers.\n\n## Made by\n\nA command.\n"
+    page = "# Findings\n\n## Pets\n\nNumbers.\n\n## How this page was made\n\nA command.\n"
     sections = [f"{findings_attention.TITLE}\n\n{text}" for text in ("First.", "Second.")]
     once = findings_attention.with_section(page, sections[0])
-    assert once == f"# Findings\n\n## Pets\n\nNumbers.\n\n{sections[0]}\n\n## Made by\n\nA command.\n"
+    assert once == f"# Findings\n\n## Pets\n\nNumbers.\n\n{sections[0]}\n\n## How this page was made\n\nA command.\n"
     assert findings_attention.with_section(once, sections[1]) == once.replace("First.", "Second.")
 
 

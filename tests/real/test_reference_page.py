@@ -61,7 +61,7 @@ def test_orders_that_are_known_are_found_with_intervals(published, place, rho):
     lines = "\n".join(script.question_shapes(found, {"resnet-shapes": first}))
     assert f"{6 if rho > 0 else 0} have an interval above 0" in lines
     assert f"Spearman's correlation is {rho:.2f} on average" in lines
-    assert f"{0 if rho > 0 else 6} have one below 0" in lines
+    assert f"{0 if rho > 0 else 6} have an interval below 0" in lines
     assert ("by no metric with every network" in lines) == (rho < 0)
     assert f"{6 if rho > 0 else 0} of 6" in "\n".join(script.question_networks(found, {}))
 
