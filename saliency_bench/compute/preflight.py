@@ -1,7 +1,7 @@
 """Check settings that are text (names, files and folders) before anything is loaded.
 
-A setting that passes may still be wrong in its content, such as a class that the model does not have. The code that
-reads the content reports that.
+A setting that passes these checks may still have wrong content, such as a class that the model does not have. The code
+that reads the content reports such errors.
 """
 
 import os
@@ -28,11 +28,11 @@ OTHER = ("other_model", "other_label")
 DRAWINGS = ("maps", "insertion", "classes", "models", "object")
 PICTURE_FORMS = (".pdf", ".svg", ".png", ".jpg", ".jpeg", ".webp")
 DRAWN_FIRST = 2  # number of samples that `draw` shows by default
-KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {kind of a name: kind that it may be mistaken for}
+KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {type of a name: type that it may be confused with}
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for the first setting of a run that is certainly wrong; Python objects are not checked."""
+    """Raise UserError for the first setting of a run that is certainly wrong, without checking Python objects."""
     for kind in KINDS:
         check_items(kind, settings.get(kind))
     check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
@@ -55,11 +55,11 @@ def check_other(settings: Mapping[str, Any]) -> None:
     given = [name for name in OTHER if settings.get(name) is not None]
     if len(given) == 1:
         (missing,) = set(OTHER) - set(given)
-        raise UserError(f"{flag(given[0])} goes with {flag(missing)}: {about(missing)}")
+        raise UserError(f"{flag(given[0])} also needs {flag(missing)}: {about(missing)}")
 
 
 def check_items(kind: str, given: Any) -> None:
-    """Check names of explainers or metrics and of their options; option values are checked when these are loaded."""
+    """Check names of explainers or metrics and of their options. Loading them later checks option values."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
@@ -72,7 +72,7 @@ def check_maps(entries: Iterable[str]) -> None:
     for entry in entries:
         name, equals, path = entry.partition("=")
         if not (equals and path):
-            raise UserError(f"'{entry}' names no folder of maps; write NAME=FOLDER")
+            raise UserError(f"'{entry}' has no folder of maps; write NAME=FOLDER")
         check_method_name(name)
         place = Path(path).expanduser()
         if place.exists() and not (place.is_dir() or place.is_file()):
@@ -82,7 +82,7 @@ def check_maps(entries: Iterable[str]) -> None:
             fix = f"did you mean {near}?" if near else f"give {MAP_FORMS}"
             raise UserError(f"there are no maps {path}; {fix}")
         if name in names:
-            raise UserError(f"two maps are called {name}; give each its own name")
+            raise UserError(f"two sets of maps are called {name}; give each a different name")
         names.append(name)
 
 
@@ -134,8 +134,8 @@ def check_dataset(name: str) -> None:
         raise UserError(f"the dataset folder {name} does not exist; {fix}")
     if text in registry.names("hub_builders"):
         raise UserError(
-            f"{text} is a way to build a dataset of your own data; first `saliency-bench build {text} --images DIR "
-            "--out NEW`, then --dataset NEW"
+            f"{text} builds a dataset from your own data; first run `saliency-bench build {text} --images DIR --out "
+            "NEW`, then use --dataset NEW"
         )
     if "/" not in text:
         registry.check_readable("hub_builders", text)
@@ -157,11 +157,11 @@ def check_model(name: str) -> None:
 
 
 def check_start(name: str) -> None:
-    """Raise UserError unless the name is a model or a config.json, from which a training can start."""
+    """Raise UserError unless training can start from this name, which must be a model or a config.json."""
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
         raise UserError(
-            f"{name} holds a config.json and no weights (*.safetensors); to start from random weights give "
+            f"{name} contains a config.json but no weights (*.safetensors); to start from random weights, give "
             f"{folder / 'config.json'}"
         )
     if not name.endswith(".json"):
@@ -177,7 +177,9 @@ def check_target(text: str) -> None:
     if text.startswith(PREDICTED_BY):
         name = text.removeprefix(PREDICTED_BY)
         if not name:
-            raise UserError(f"{text} names no model; write {PREDICTED_BY}MODEL, or the folder of a run of it")
+            raise UserError(
+                f"{text} names no model; write {PREDICTED_BY}MODEL with a model or the folder of a run of that model"
+            )
         if (Path(name).expanduser() / MANIFEST).is_file():
             return None
         own_networks.refuse_own(name, own_networks.RUN_FIRST)
@@ -194,7 +196,7 @@ def check_device(text: str) -> None:
 
 
 def check_table(name: str, text: str) -> None:
-    """Raise UserError unless `text` is a readable file of a label map or of groups, or a bundled label map."""
+    """Raise UserError unless `text` is a readable file with a label map or groups, or a bundled label map."""
     path, option = Path(text).expanduser(), flag(name)
     if not path.is_file():
         from saliency_bench.compute.targets.known_maps import known_maps  # imports torch
@@ -213,7 +215,7 @@ def check_table(name: str, text: str) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Raise UserError unless the folder or file `out` can be written. Leaves no files."""
+    """Raise UserError unless the folder or file `out` can be written. No files remain."""
     existing = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
     if existing != out and not existing.is_dir():
         raise UserError(f"cannot write to {out}: {existing} is not a folder; choose another --out")
@@ -227,7 +229,7 @@ def check_writable(out: Path) -> None:
 
 
 def check_empty(out: Path) -> None:
-    """Raise UserError unless the folder is new or empty and can be written."""
+    """Raise UserError unless the folder is new or empty, and writable."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; choose another --out")
     check_writable(out)

@@ -312,9 +312,7 @@ def _ends_of(key: str) -> Iterator[str]:
 
 
 def _is_plain(value: "Tensor", weight: "Tensor") -> bool:
-    """Return whether a tensor can be copied into a weight without loss: dense, with data, not complex for a real
-    weight.
-    """
+    """Return whether a tensor can be copied into a weight without loss: dense, with data, not complex into real."""
     import torch
 
     is_dense = value.layout == torch.strided and not value.is_meta and not value.is_quantized

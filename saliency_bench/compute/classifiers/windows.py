@@ -134,8 +134,8 @@ def windowed(
 def _note(classifier: Classifier, error: Exception) -> None:
     """Log once why pictures are passed whole."""
     classifier.halved += is_out_of_memory(error)  # changes the last bits
-    _log_once(
-        f"{classifier.id} computes covered pictures whole, not only the parts that windows affect: {error}".splitlines()[0])
+    line = f"{classifier.id} computes covered pictures whole, not only the parts that windows affect: {error}"
+    _log_once(line.splitlines()[0])
 
 
 @cache

@@ -36,7 +36,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
 
     Args:
         spec: The settings.
-        objects: The Python objects that the spec mentions.
+        objects: The Python objects that the spec refers to.
         device: Device to compute on; None for the spec's.
 
     Raises:
@@ -107,7 +107,7 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
 
     Args:
         context: The run.
-        objects: The Python objects that the spec mentions.
+        objects: The Python objects that the spec refers to.
 
     Raises:
         UserError: The model prepares images in another way, or its classes differ from those of the column.
