@@ -189,7 +189,7 @@ def config_of(source: ModelSource) -> Any:
         ("*.safetensors", f"{weights}save weights as safetensors, as save_pretrained and saliency-bench train do"),
     ):
         if not any(source.folder.glob(pattern)):
-            raise UserError(f"{source.name} holds no loadable image classifier: no {pattern}; {fix}")
+            raise UserError(f"{source.name} contains no loadable image classifier: no {pattern}; {fix}")
     check_config(source.folder / "config.json", source.name)
     check_weights(source.folder, source.name)
     return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
@@ -240,7 +240,7 @@ def readable(name: str) -> Iterator[None]:
                 "network "
                 "yourself and pass the module to load_classifier"
             ) from error
-        raise UserError(f"{name} holds no loadable image classifier: {one_line(error, 200)}") from error
+        raise UserError(f"{name} contains no loadable image classifier: {one_line(error, 200)}") from error
 
 
 @contextmanager
