@@ -305,7 +305,7 @@ class RunContext:
         for metric in self.metrics:
             if "groups" in metric.inputs and self.question.groups is None:
                 raise UserError(
-                    f"{metric.name} needs groups of classes, but no groups are known for this model; give --groups "
+                    f"{metric.name} needs groups of classes, but no groups are known for this model; use --groups "
                     "FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
                 )
         return [

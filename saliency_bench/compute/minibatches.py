@@ -76,7 +76,7 @@ class TorchDataset(data.Dataset[Sample]):
         if len(sizes := sorted({tuple(image.shape) for image, _, _ in samples})) > 1:
             shapes = " and ".join(" x ".join(map(str, shape)) for shape in sizes[:2])
             raise UserError(
-                f"the images of a batch differ in size ({shapes}); give transform=v2.Resize((224, 224)) of "
+                f"the images of a batch differ in size ({shapes}); use transform=v2.Resize((224, 224)) of "
                 "torchvision.transforms, or another transform that makes them equal"
             )
         return samples

@@ -102,7 +102,7 @@ def explainer_of(
             copy.write(values.tobytes())
         copy.flush()
         if not places:
-            raise UserError(f"{where} contains no map; give {MAP_FORMS}")
+            raise UserError(f"{where} contains no map; use {MAP_FORMS}")
         if missing := [image_id for image_id in needed if image_id not in places]:
             raise UserError(
                 f"{where} has no map of image {missing[0]} ({len(missing)} of {len(needed)} are missing); {fix}"

@@ -39,7 +39,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name, check in (("dataset", check_dataset), ("model", check_model), ("other_model", check_model),
                         ("target", check_target), ("device", check_device)):  # fmt: skip
         if settings.get(name) == "":
-            raise UserError(f"{flag(name)} is empty; give {about(name)}")
+            raise UserError(f"{flag(name)} is empty; use {about(name)}")
         if isinstance(value := settings.get(name), str | Path):
             check(str(value))
     for name in ("label_map", "groups"):
@@ -79,10 +79,10 @@ def check_maps(entries: Iterable[str]) -> None:
             raise UserError(f"{path} is not a regular file or folder of maps")
         if not place.exists():
             near = " or ".join(near_folders(place))
-            fix = f"did you mean {near}?" if near else f"give {MAP_FORMS}"
+            fix = f"did you mean {near}?" if near else f"use {MAP_FORMS}"
             raise UserError(f"there are no maps {path}; {fix}")
         if name in names:
-            raise UserError(f"two sets of maps are called {name}; give each a different name")
+            raise UserError(f"two sets of maps are called {name}; use a different name for each")
         names.append(name)
 
 
@@ -91,7 +91,7 @@ def check_method_name(name: str) -> None:
     if not public_label(name):
         raise UserError(f"'{name}' cannot be the name of a method: up to 100 letters, digits, '.', '_' and '-'")
     if name in registry.names("explainers"):
-        raise UserError(f"{name} is the name of an explainer of saliency-bench; give your method another name")
+        raise UserError(f"{name} is the name of an explainer of saliency-bench; use another name for your method")
 
 
 def _check_item(kind: str, text: str) -> None:
@@ -107,7 +107,7 @@ def _check_item(kind: str, text: str) -> None:
         if (known := registry.option_names(kind, name)) is not None:
             options.check_names(name, chosen, known)
     elif name in registry.names(other := KINDS[kind]):
-        raise UserError(f"{name} is {_a(registry.KINDS[other])}, not {singular}; give it to --{other}")
+        raise UserError(f"{name} is {_a(registry.KINDS[other])}, not {singular}; use it with --{other}")
     else:
         registry.check_readable(kind, name)
         raise registry.unknown_item(kind, name)
@@ -127,7 +127,7 @@ def check_dataset(name: str) -> None:
     if path.suffix.lower() == ".parquet":
         return
     if path.is_file():
-        raise UserError(f"the dataset {name} is a file; give the folder of a dataset, or a Parquet file")
+        raise UserError(f"the dataset {name} is a file; use the folder of a dataset, or a Parquet file")
     if not could_be_on_the_hub(text):
         near = " or ".join(near_folders(path))
         fix = f"did you mean {near}?" if near else "check the path"
@@ -161,13 +161,13 @@ def check_start(name: str) -> None:
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
         raise UserError(
-            f"{name} contains a config.json but no weights (*.safetensors); to start from random weights, give "
+            f"{name} contains a config.json but no weights (*.safetensors); to start from random weights, use "
             f"{folder / 'config.json'}"
         )
     if not name.endswith(".json"):
         check_model(name)
     elif not Path(name).expanduser().is_file():
-        raise UserError(f"there is no file {name}; give a config.json, a Hub id or the folder of a checkpoint")
+        raise UserError(f"there is no file {name}; use a config.json, a Hub id or the folder of a checkpoint")
 
 
 def check_target(text: str) -> None:
@@ -185,7 +185,7 @@ def check_target(text: str) -> None:
         own_networks.refuse_own(name, own_networks.RUN_FIRST)
         return check_model(name)
     if Path(text).is_dir() or "/" in text or Path(text).suffix:
-        raise UserError(f"there is no target file {text}; give {', '.join(TARGETS)} or a CSV file")
+        raise UserError(f"there is no target file {text}; use {', '.join(TARGETS)} or a CSV file")
     raise unknown("target", text, (*TARGETS, f"{PREDICTED_BY}MODEL"))
 
 
@@ -254,7 +254,7 @@ def check_drawing(runs: Sequence[Path], drawing: str, explainers: Sequence[str] 
         raise UserError(f"--out {out} must end in {', '.join(PICTURE_FORMS[:-1])} or {PICTURE_FORMS[-1]}")
     for run in runs:
         if not (run / "run.json").is_file():
-            raise UserError(f"{run} is not the folder of a run (no run.json); give the --out of a run")
+            raise UserError(f"{run} is not the folder of a run (no run.json); use the --out of a run")
     if out is not None:
         check_output_file(out)
     check_items("explainers", explainers)

@@ -113,7 +113,7 @@ def entries_of(setting: str, given: Any, resolve: Callable[[Any], Explainer | Me
         return given  # the spec rejects invalid items
     pairs = [(item, resolve(item)) for item in listed]
     if len({resolved.identity for _, resolved in pairs}) < len({resolved for _, resolved in pairs}):
-        raise UserError(f"two {setting} have the same name, options and code; give one of them another name")
+        raise UserError(f"two {setting} have the same name, options and code; rename one of them")
     return [_entry(item, resolved, resolve, objects) for item, resolved in pairs]
 
 

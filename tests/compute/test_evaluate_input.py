@@ -1,4 +1,4 @@
-"""Test every metric, as a function and as a module for `evaluate`: any input gives a correct score or a one-line error."""
+"""Test every metric, as a function and as an `evaluate` module: any input gives a correct score or a one-line error."""
 
 import warnings
 from pathlib import Path

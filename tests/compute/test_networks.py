@@ -172,7 +172,7 @@ def test_models_and_settings_that_do_not_fit_are_refused(resnet):
         (Net(give=as_dict), {"logits": 0}, "logits= must be a function.*got 0"),
         (Net().state_dict(), {}, r"weights without a network.*load_state_dict"),
         (Net(channels=1), {"mean": (0.4, 0.5, 0.6), "std": 0.2},
-         "module:Net takes one channel, and mean has three; give mean="),
+         "module:Net takes one channel, and mean has three; pass mean="),
     ):  # fmt: skip
         refused(words, load_classifier, model, **settings)
 
@@ -290,7 +290,7 @@ def test_torchscript_scores_as_the_network_it_was_made_from(kind, tmp_path):
         expected = sb.load_explainer(name)(load_classifier(network, mean=0.5, std=0.2), images, target)
         torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-5)
     for name in ("gradcam", "scorecam", "gae"):
-        refused(r"TorchScript.*give the module", sb.load_explainer(name), classifier, images, target)
+        refused(r"TorchScript.*pass the module", sb.load_explainer(name), classifier, images, target)
 
 
 @pytest.mark.sample(1)
@@ -346,7 +346,7 @@ class Numpy(Net):
     (lambda: torch.export.export(plain_network(), (torch.rand(1, 3, 16, 16),)).module(), r"torch\.export"),
     (lambda: Net().to("meta"), r"no weights \(first\.weight"),
     (lambda: detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None),
-     "FasterRCNN detects objects; give a classifier"),
+     "FasterRCNN detects objects; use a classifier"),
     (lambda: SegformerForSemanticSegmentation(SegformerConfig(hidden_sizes=[8] * 4, decoder_hidden_size=8)),
      "not for image classification.*logits="),
     (Late, r"channels last.*permute\(0, 2, 3, 1\)"),
@@ -360,7 +360,7 @@ def test_a_network_of_any_size_takes_pictures_of_any_size():
     classifier = load_classifier(Net(), mean=0.5, std=0.2)
     for height, width in ((40, 32), (33, 71)):
         assert sb.explain(picture(height, width), classifier, "gradcam").map.shape == (height, width)
-    with pytest.raises(UserError, match="differ in size; give load_classifier size="):
+    with pytest.raises(UserError, match="differ in size; call load_classifier with size="):
         classifier.prepare([{"image": picture(40, 32)}, {"image": picture(33, 71)}])
 
 

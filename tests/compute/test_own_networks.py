@@ -135,18 +135,18 @@ REFUSED = {
     "FILE:make:weights=code.pth": r"because it could run code; save .*\.save\(network\.state_dict\(\), NEW",
     "FILE:make:weights=code.ckpt": r"save only the weights: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
     "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); use the weights of this network",
-    "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights from the Hub, give timm/resnet18",
+    "timm:resnet18": "timm:resnet18 has no weights; use .*; for weights from the Hub, use timm/resnet18",
     "timm:resnet18:weights=plain.pth,heads=2": "unknown option 'heads' of timm:resnet18",
     "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
     "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
     "torchvision:resnet18:weights=plain.pth": "use the weights of this network",
     "torchvision:resnet18:weights=wide.pth": "wide.pth has a last layer of 200,000 classes, more than 100,000",
-    "plain.pth": r"contains no TorchScript network; for weights give \./net\.py:make:weights=plain\.pth",
+    "plain.pth": r"contains no TorchScript network; for weights, use \./net\.py:make:weights=plain\.pth",
     "code.pth": r"contains no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
     "none.pt": r"there is no file none\.pt; give",
     "six.safetensors": r"or \./net\.py:make:weights=six\.safetensors with a function",
     "trained.ckpt": "contains weights without .*:make:weights=trained.ckpt .* of Lightning, make is its class",
-    "net.onnx": "has no gradients or layers that PyTorch can read; give the network that it was exported from",
+    "net.onnx": "has no gradients or layers that PyTorch can read; use the network that it was exported from",
 }
 
 
@@ -198,7 +198,7 @@ def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
     "text", ["./evil.py:make", "timm:resnet18:weights=a.pt", "torchvision:resnet18:weights=a.pt", "a.pt"]
 )
 def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
-    refused("is never loaded by name; give the network itself", refuse_own, text)
+    refused("is never loaded by name; pass the network itself", refuse_own, text)
     common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
     with pytest.raises(UserError, match="by name; run it first with --model, then use --target predicted-by:"):
         sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)

@@ -168,7 +168,7 @@ CONVERT = r"convert it to an explainer with saliency_bench\.peers\."
      lambda net: peers.grad_cam(GradCAM(net, [net[2]]), eigensmooth=True)),
     ("unknown method 'Salency' of quantus.explain; did you mean Saliency",
      lambda net: peers.quantus(quantus.explain, method="Salency")),
-    ("zennit.SimpleNamespace accepts no options when it is called; give sign",
+    ("zennit.SimpleNamespace accepts no options when it is called; pass sign",
      lambda net: peers.zennit(SimpleNamespace(composite=None, model=net), sign=3)),
     ("unexpected keyword argument 'size'", lambda net: peers.quantus(lambda m, i, t, *, side=1: i, size=5)),
     (f"explain is a function of quantus; {CONVERT}quantus", lambda net: sb.load_explainer(quantus.explain)),

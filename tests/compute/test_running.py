@@ -431,7 +431,7 @@ def test_bad_input_is_one_line_and_leaves_no_half_result(changes, words, start, 
 
 def test_data_and_folders_that_do_not_fit_are_refused(done, start, shapes, resnet, tmp_path):
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5))
-    refused("give --label-map", start, model=sb.load_classifier(model, mean=0, std=1))
+    refused("use --label-map", start, model=sb.load_classifier(model, mean=0, std=1))
     rows = sb.load_dataset(shapes).select([0, 1, 1])
     rows.to_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet")
     refused("occurs 2 times", start, dataset=str(tmp_path / "data"))

@@ -161,7 +161,7 @@ def test_folders_that_hold_something_else_are_refused(trained, shapes, tmp_path)
     refused("already contains a model that was trained with other settings", go, shapes, trained, epochs=1)
     (tmp_path / "bare").mkdir()
     shutil.copy(trained / "config.json", tmp_path / "bare")
-    refused(r"no weights .* to start from random weights, give .*config\.json", go, shapes, tmp_path / "x",
+    refused(r"no weights .* to start from random weights, use .*config\.json", go, shapes, tmp_path / "x",
             model=str(tmp_path / "bare"))  # fmt: skip
     assert not (tmp_path / "x").exists()
     refused("not empty", go, shapes, tmp_path / "bare")

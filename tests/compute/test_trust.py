@@ -167,7 +167,7 @@ def test_pickled_weights_are_not_opened(folder, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_one_file_of_a_checkpoint_is_told_to_be_its_folder(folder, name):
-    refused(rf"{name}.*give its folder", load_classifier, folder / name)
+    refused(rf"{name}.*use its folder", load_classifier, folder / name)
 
 
 # Settings in the files of a checkpoint

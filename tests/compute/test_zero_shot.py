@@ -265,7 +265,7 @@ def test_naflex_pictures_of_a_square_are_those_of_the_processor(folder):
     ({"labels": []}, "labels is empty"),
     ({"labels": "cat"}, "labels must be a list"),
     ({"labels": 5}, "labels must be a list"),
-    ({"labels": ["cat", "dog", "cat"]}, "label 'cat' is given 2 times"),
+    ({"labels": ["cat", "dog", "cat"]}, "label 'cat' occurs 2 times"),
     ({"labels": ["cat", " "]}, "a label is empty"),
     ({"labels": ["cat", "Cat"]}, "cannot distinguish 'cat' from 'Cat'"),
     ({"labels": ["cat", "x" * 60]}, "has 71 tokens, but .* accepts 48"),
@@ -389,7 +389,7 @@ def test_prompts_of_a_run_go_to_the_models_that_take_texts(folder, resnet, shape
 
     refused("does not compare pictures with texts", run, "none", prompts="a {}")
     of_clip = {"target": f"predicted-by:{folder('clip')}"}
-    refused(r"compares pictures with texts; give prompts .*--prompts", run, "none", **of_clip)
+    refused(r"compares pictures with texts; pass prompts .*--prompts", run, "none", **of_clip)
     run("clip", str(folder("clip")), prompts="a {}")
     of_run = {"target": f"predicted-by:{tmp_path / 'clip'}"}
     assert cells(run("by_name", prompts="a {}", **of_clip)) == cells(run("by_run", **of_run))

@@ -40,7 +40,7 @@ from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.source_code import code_hash
 from saliency_bench.utils.untouched import callers_device, untouched
 
-ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
+ONE_LOGIT = "returns one logit, whose softmax is always 1; its probability is a sigmoid; use activation=sigmoid"
 LONGEST_LINE = 110  # characters per line when a classifier is printed
 TRIED = ((224, 224), (32, 32), (28, 28), (64, 64))  # image sizes to try if the network does not state one
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -199,14 +199,14 @@ class Classifier(nn.Module):
         if classes == 1 and len(self.labels) != 2:
             raise UserError(
                 f"{self.id} returns one logit but has {len(self.labels)} class names "
-                f"({', '.join(self.labels[:2])} ...); give load_classifier(model, labels=[...]) the name of the class "
-                "for positive logits, or two names: first for negative, then for positive logits"
+                f"({', '.join(self.labels[:2])} ...); call load_classifier(model, labels=[...]) with the name of the "
+                "class for positive logits, or with two names: first for negative, then for positive logits"
             )
         if classes > 1 and (self._is_named_by_one or len(self.labels) != classes):
             names = self.labels[1:] if self._is_named_by_one else self.labels
             raise UserError(
                 f"{self.id} returns {classes} logits but has {len(names)} class names "
-                f"({', '.join(names[:2])} ...); give load_classifier(model, labels=[...]) one name per logit"
+                f"({', '.join(names[:2])} ...); call load_classifier(model, labels=[...]) with one name per logit"
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
@@ -219,8 +219,8 @@ class Classifier(nn.Module):
         *_, last = self.model.modules()
         if isinstance(last, nn.Sigmoid) and bool(((logits >= 0) & (logits <= 1)).all()):
             raise UserError(
-                f"{self.id} ends in a sigmoid, so a softmax or sigmoid would be applied twice; give the network "
-                'without it, with activation="sigmoid"'
+                f"{self.id} ends in a sigmoid, so a softmax or sigmoid would be applied twice; pass the network "
+                'without the sigmoid, with activation="sigmoid"'
             )
         tolerance = 1e-5 if logits.dtype in (torch.float32, torch.float64) else 1e-2
         if _are_probabilities(logits, tolerance):
@@ -234,7 +234,7 @@ class Classifier(nn.Module):
             # A network whose output is the same for all pictures is not treated as a softmax.
             if _are_probabilities(rows, tolerance) and bool((rows != rows[:1]).any()):
                 raise UserError(
-                    f"{self.id} returns probabilities (rows that sum to 1), so a softmax would be applied twice; give "
+                    f"{self.id} returns probabilities (rows that sum to 1), so a softmax would be applied twice; pass "
                     "the network without its last softmax, so that it returns logits"
                 )
         # A masked-out class has a logit of -infinity.

@@ -297,7 +297,7 @@ def refuse_script(classifier: Classifier) -> None:
     """Raise UserError for TorchScript, whose layers cannot be read from Python."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in classifier.model.modules()):
         raise UserError(
-            f"{classifier.id} is TorchScript, whose layers cannot be read; give the module that it was compiled from, "
+            f"{classifier.id} is TorchScript, whose layers cannot be read; pass the module that it was compiled from, "
             f"or {OUTSIDE}"
         )
 
@@ -540,7 +540,7 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
     """
     outputs: list[Tensor] = []
     if isinstance(module, torch.jit.ScriptModule):
-        raise UserError("the layer is TorchScript and cannot be read; name another layer, or give the module itself")
+        raise UserError("the layer is TorchScript and cannot be read; name another layer, or pass the module itself")
 
     def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:
         """Keep the output as a leaf and return a copy of it."""

@@ -114,14 +114,14 @@ def load_classifier(
         raise UserError("these are weights without a network; pass the network itself, after load_state_dict(...)")
     else:
         raise UserError(
-            f"{type(model).__name__} is not a classifier; give a Hub id, a folder, torchvision:NAME, or a torch module "
+            f"{type(model).__name__} is not a classifier; pass a Hub id, a folder, torchvision:NAME, or a torch module "
             "(write a module with a forward that calls a function or a model of another library)"
         )
     check_finite(classifier.model, classifier.id)
     if activation is not None:
         classifier.activate(activation)
     if isinstance(prompts, dict) and len(prompts) == 1 and classifier.activation == "softmax":
-        raise UserError(f"{classifier.id} has only one class, whose softmax is always 1; give the other classes too")
+        raise UserError(f"{classifier.id} has only one class, whose softmax is always 1; add at least one other class")
     return classifier.to(target or classifier.place).eval().computing(precision, channels_last, compile)
 
 

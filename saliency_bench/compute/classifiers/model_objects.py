@@ -28,7 +28,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import code_hash
 
-HOW_TO_GIVE = "give load_classifier(model, mean=..., std=...), or --model ./net.py:make:mean=0.5,std=0.5"
+HOW_TO_GIVE = "call load_classifier(model, mean=..., std=...), or use --model ./net.py:make:mean=0.5,std=0.5"
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torchao", "bitsandbytes")
 Values = float | Sequence[float]  # one number for all channels, or one per channel
 
@@ -152,16 +152,16 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
     quantised = next((part for part in parts if type(part).__module__.startswith(QUANTISED)), None)
     if quantised is not None or getattr(model, "is_quantized", False):
         kind = type(quantised or model).__name__
-        raise UserError(f"{name} is quantised ({kind}) and has no gradients; give the network before quantisation")
+        raise UserError(f"{name} is quantised ({kind}) and has no gradients; pass the network before quantisation")
     if type(model).__module__.startswith("torchvision.models.detection") or "ObjectDetection" in name:
-        raise UserError(f"{name} detects objects; give a classifier of whole images")
+        raise UserError(f"{name} detects objects; use a classifier of whole images")
     if "eval" in vars(model):  # torch.export adds an `eval` that raises
-        raise UserError(f"{name} was made by torch.export, for one mode and batch size; give the original network")
+        raise UserError(f"{name} was made by torch.export, for one mode and batch size; pass the original network")
     task = re.search(r"For([A-Z]\w+)$", name)
     if task and hasattr(model, "config") and "ImageClassification" not in name and given.logits is None:
         raise UserError(
             f"{name} is not for image classification; load the checkpoint with AutoModelForImageClassification, "
-            "or give load_classifier(model, logits=...) a function of its output that returns logits (B, K)"
+            "or call load_classifier(model, logits=...) with a function of its output that returns logits (B, K)"
         )
     for key, value in [*model.named_parameters(), *model.named_buffers()]:
         if value.device.type == "meta":
@@ -233,7 +233,7 @@ def _tokenizer(model: Any, name: str) -> Any:
             with checkpoints.readable(model.name_or_path):
                 return checkpoints.tokenizer_of(folder, model.name_or_path)
     raise UserError(
-        f"the tokenizer of {name} is unknown; give the folder or Hub id of its checkpoint, or its pipeline: "
+        f"the tokenizer of {name} is unknown; pass the folder or Hub id of its checkpoint, or its pipeline: "
         'transformers.pipeline("zero-shot-image-classification", model, tokenizer=..., image_processor=...)'
     )
 

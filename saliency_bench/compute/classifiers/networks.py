@@ -89,13 +89,13 @@ def _fix(output: Any, logits: Any) -> str:
     parts = _parts(output)
     first = output[0] if isinstance(output, tuple | list) and output else output
     if {"boxes", "pred_boxes"} & {key for key, _ in [*parts, *_parts(first)]}:
-        return "it detects objects; give a classifier of whole images"
+        return "it detects objects; use a classifier of whole images"
     for key, value in parts:
         if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point():
             return f"name their key: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
     tensor = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
     if tensor is None or tensor.ndim not in (1, 4):
-        return "give load_classifier(model, logits=..., ...) a function of its output that returns them"
+        return "call load_classifier(model, logits=..., ...) with a function of its output that returns them"
     if tensor.ndim == 4:
         where = "out" if tensor is output else f"out[{next(k for k, v in parts if v is tensor)!r}]"
         return (
@@ -103,7 +103,7 @@ def _fix(output: Any, logits: Any) -> str:
             f"load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
         )
     if not tensor.is_floating_point():
-        return "give the network without the argmax at its end"
+        return "pass the network without the argmax at its end"
     return (
         "if it is one logit per image: load_classifier(model, logits=lambda out: out[:, None], "
         'activation="sigmoid", ...)'
@@ -165,7 +165,7 @@ def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[
         return 3
     for setting, values in (("mean", mean), ("std", std)):
         if len(set(values)) > 1:
-            raise UserError(f"{name} takes one channel, and {setting} has three; give {setting}= as one number")
+            raise UserError(f"{name} takes one channel, and {setting} has three; pass {setting}= as one number")
     complain(f"{name} takes one channel: images are converted to grey (0.299 R + 0.587 G + 0.114 B)")
     return 1
 

@@ -35,7 +35,7 @@ DEEPEST = 4  # levels of nested keys
 UNPACKED = 4  # largest ratio of unpacked content to the size of a file of weights
 COMPILED = "_orig_mod."  # torch.compile adds this to the names of weights
 RUN_FIRST = "run it first with --model, then use --target predicted-by:FOLDER with the folder of that run"
-HOW_TO_GIVE = "give --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
+HOW_TO_GIVE = "use --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
 
 
 def is_own(text: str) -> bool:
@@ -48,7 +48,7 @@ def is_own(text: str) -> bool:
     return library == "timm" or (SCRIPT.fullmatch(text) is not None and not Path(text).is_dir())
 
 
-def refuse_own(name: str, fix: str = "give the network itself with --model or model=") -> None:
+def refuse_own(name: str, fix: str = "pass the network itself with --model or model=") -> None:
     """Raise UserError if a name from an untrusted file refers to a user's own network; `fix` ends the message."""
     if is_own(name):
         raise UserError(
@@ -77,8 +77,8 @@ def _check_architecture(name: str, given: Mapping[str, object]) -> None:
     if lost := sorted(given.keys() - {"weights", *LOADING}):
         raise unknown("option", lost[0], ("weights", *LOADING), owner=name)
     if "weights" not in given:
-        hub = f"; for weights from the Hub, give timm/{name.partition(':')[2]}" if name.startswith("timm:") else ""
-        raise UserError(f"{name} has no weights; give {name}:weights=FILE{hub}")
+        hub = f"; for weights from the Hub, use timm/{name.partition(':')[2]}" if name.startswith("timm:") else ""
+        raise UserError(f"{name} has no weights; use {name}:weights=FILE{hub}")
 
 
 def opened(text: str) -> tuple[Any, dict[str, Any]]:
@@ -229,7 +229,7 @@ def _script(path: Path) -> "nn.Module":
             return torch.jit.load(str(path), map_location="cpu")
     except Exception as error:
         raise UserError(
-            f"{path} contains no TorchScript network; for weights give ./net.py:make:weights={path} with a function "
+            f"{path} contains no TorchScript network; for weights, use ./net.py:make:weights={path} with a function "
             "that "
             f"returns the network, timm:NAME:weights={path} or torchvision:NAME:weights={path}; a pickled network is "
             "not opened: save its state_dict()"

@@ -50,7 +50,9 @@ def prepared_batch(
     samples = [_sample(row, id, frame, geometry, foreground) for row, id in zip(rows, ids, strict=True)]
     frames, masks, left_out, sizes = zip(*samples, strict=True)
     if len({image.shape for image in frames}) > 1:
-        raise UserError(f"{model} has no fixed image size, but these images differ in size; give load_classifier size=")
+        raise UserError(
+            f"{model} has no fixed image size, but these images differ in size; call load_classifier with size="
+        )
     labels = [-1 if row.get("label") is None else row["label"] for row in rows]
     return Batch(
         images=sent(torch.stack(frames), device),

@@ -44,7 +44,7 @@ def read_prompts(given: Any, labels: Any = None) -> Prompts:
     if labels is not None and are_texts:
         if len(names := _checked_labels(labels)) != len(items):
             raise UserError(
-                f"there are {len(items)} prompts without {PLACE} but {len(names)} labels; give one text per label, "
+                f"there are {len(items)} prompts without {PLACE} but {len(names)} labels; pass one text per label, "
                 f'or templates with {PLACE} where the class name goes, as in "a photo of a {PLACE}"'
             )
         return _by_class(dict(zip(names, items, strict=True)))
@@ -79,9 +79,9 @@ def _checked_labels(labels: Any) -> list[str]:
     if isinstance(labels, str) or not all(isinstance(name, str) for name in names):
         raise UserError(f"labels must be a list of class names; got {one_line(repr(labels), 80)}")
     if not names:
-        raise UserError("labels is empty; give the name of each class")
+        raise UserError("labels is empty; pass the name of each class")
     if not all(name.strip() for name in names):
-        raise UserError("a label is empty; give the name of each class")
+        raise UserError("a label is empty; pass the name of each class")
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise UserError(f"the label '{name}' occurs {count} times; name each class once")
@@ -91,10 +91,10 @@ def _checked_labels(labels: Any) -> list[str]:
 def _templates(items: Sequence[Any], where: str) -> list[str]:
     """Return templates; raise UserError unless each is a text with {}."""
     if not items:
-        raise UserError(f"{where} is empty; give {FORMS}")
+        raise UserError(f"{where} is empty; pass {FORMS}")
     for item in items:
         if callable(item):
-            raise UserError(f'{where} has a function, but templates must be texts; for a function f give f("{PLACE}")')
+            raise UserError(f'{where} has a function, but templates must be texts; for a function f, pass f("{PLACE}")')
         if not isinstance(item, str) or PLACE not in item:
             raise UserError(
                 f"{where} has {one_line(repr(item), 80)}, which is not a template; write {PLACE} where the class name "
@@ -106,7 +106,7 @@ def _templates(items: Sequence[Any], where: str) -> list[str]:
 def _by_class(given: Mapping) -> dict[str, list[str]]:
     """Return the texts of each class; raise UserError if a class has none."""
     if not given:
-        raise UserError(f"prompts is empty; give {FORMS}")
+        raise UserError(f"prompts is empty; pass {FORMS}")
     texts = {label: [value] if isinstance(value, str) else value for label, value in given.items()}
     for label, of_label in texts.items():
         is_list = isinstance(of_label, Sequence) and all(isinstance(text, str) and text.strip() for text in of_label)

@@ -137,11 +137,11 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
     missing = isinstance(error, RepositoryNotFoundError | HFValidationError) and not isinstance(error, GatedRepoError)
     if missing:
         near = _suggestions(repo)
-        fix = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
+        fix = f"did you mean {' or '.join(near)}?" if near else "use a Hub id, a folder or torchvision:NAME"
         where = "not a local folder" if near else _not_local(repo)  # `_not_local` would list the suggestions again
         return UserError(f"unknown model '{repo}': {where} and not found on the Hub; {fix}")
     if isinstance(error, RevisionNotFoundError):
-        return UserError(f"the Hub has no revision '{revision}' of {repo}; give a branch, tag or commit")
+        return UserError(f"the Hub has no revision '{revision}' of {repo}; use a branch, tag or commit")
     offline = isinstance(error, OfflineModeIsEnabled)
     if offline or is_network_error(error):
         message = f"'{repo}' is {_not_local(repo)} and not in the cache"
@@ -185,7 +185,7 @@ def _no_folder(name: str, path: Path) -> str:
         return f"there is no folder '{name}'; did you mean {' or '.join(near)}?"
     if not path.parent.is_dir():
         return f"there is no folder '{name}': {path.parent} does not exist"
-    return f"there is no folder '{name}'; check the path, or give a Hub id as OWNER/NAME"
+    return f"there is no folder '{name}'; check the path, or use a Hub id as OWNER/NAME"
 
 
 def _near_checkpoints(path: Path) -> list[str]:
@@ -200,14 +200,14 @@ def _about_file(path: Path) -> str:
         "that returns the network"
     )
     if path.suffix in (".safetensors", ".json"):
-        folder = f"{path} is one file of a checkpoint; give its folder, with config.json and preprocessor_config.json"
-        return folder + f"; for your own weights, give {texts}" * (path.suffix != ".json")
+        folder = f"{path} is one file of a checkpoint; use its folder, with config.json and preprocessor_config.json"
+        return folder + f"; for your own weights, use {texts}" * (path.suffix != ".json")
     if path.suffix in (".bin", ".ckpt", ".pkl", ".pickle"):
         lightning = "; for a checkpoint of Lightning, make is its class" * (path.suffix == ".ckpt")
-        return f"{path} contains weights without a network; give {texts}{lightning}"
+        return f"{path} contains weights without a network; use {texts}{lightning}"
     if path.suffix in (".onnx", ".pt2", ".tflite", ".engine", ".keras", ".h5"):
         return (
-            f"{path} has no gradients or layers that PyTorch can read; give the network that it was exported from: "
+            f"{path} has no gradients or layers that PyTorch can read; use the network that it was exported from: "
             "./net.py:make with a function that returns it"
         )
-    return f"{path} is a file; give a folder, a Hub id, torchvision:NAME, ./net.py:make or a torch module"
+    return f"{path} is a file; use a folder, a Hub id, torchvision:NAME, ./net.py:make or a torch module"

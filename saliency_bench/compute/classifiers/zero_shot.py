@@ -31,7 +31,7 @@ MODELS = ("align", "altclip", "chinese_clip", "clip", "metaclip_2", "siglip", "s
 OTHERS = {
     "blip": "its score comes from a joint network of image and text, or from another head",
     "blip-2": "its score comes from a joint network of image and text, or from several queries",
-    "clipseg": "it segments pictures; give the CLIP model that it is built on",
+    "clipseg": "it segments pictures; use the CLIP model that it is built on",
     "tipsv2": "it is not supported yet; wrap its image tower into a torch module",
     "videoprism": "it takes videos",
 }
@@ -79,7 +79,7 @@ def check_given(prompts: object, name: str, *, compares: bool) -> None:
     """Raise UserError for a vision-language model without prompts, NoTextsError for another network with prompts."""
     if compares and prompts is None:
         raise UserError(
-            f"{name} compares pictures with texts; give prompts to load_classifier(model, prompts=, labels=), such as "
+            f"{name} compares pictures with texts; pass prompts to load_classifier(model, prompts=, labels=), such as "
             'prompts=["a photo of a {}"], labels=["cat", "dog"] (on the command line --prompts)'
         )
     if prompts is not None and not compares:
@@ -225,7 +225,7 @@ def _check_tokens(model: Any, tokenizer: Any, text: str, name: str) -> None:
     if max(ids) >= config.vocab_size:
         raise UserError(
             f"the tokenizer returns token {max(ids)}, but the text tower of {name} has {config.vocab_size} tokens; "
-            "give the tokenizer that the model was trained with"
+            "use the tokenizer that the model was trained with"
         )
 
 

@@ -140,7 +140,7 @@ def _of_run(
     """
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
     if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
-        raise UserError(f"{folder} is a run of other data, so its predictions cannot be targets here; give --target "
+        raise UserError(f"{folder} is a run of other data, so its predictions cannot be targets here; use --target "
                         f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
     if not path.is_file():
         raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")

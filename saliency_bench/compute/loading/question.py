@@ -67,7 +67,7 @@ def _positions(model: Classifier, names: list[str]) -> str:
     else:
         which = f"its logits are assumed to be {', '.join(names[:3])}{', ...' * (len(names) > 3)}"
     return (
-        f"{model.id} has no class names: {which}, in the order of the dataset; if that is wrong, give "
+        f"{model.id} has no class names: {which}, in the order of the dataset; if that is wrong, use "
         "load_classifier(model, labels=[...]) or --label-map FILE"
     )
 
@@ -88,7 +88,7 @@ def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
     wanted = [label for label in labels if label is not None and (chosen is None or names[label] in chosen)]
     if set(wanted) <= without:
         shown = ", ".join(sorted({names[label] for label in wanted})[:3])
-        raise UserError(f"no sample shows a class of the model (labels: {shown}); give --target predicted")
+        raise UserError(f"no sample shows a class of the model (labels: {shown}); use --target predicted")
     if count := sum(label in without for label in wanted):
         complain(f"{count} of {len(labels)} samples show no class of the model: they are predicted, not explained")
     return replace(table.selection or Selection(False, False, {}, table.names), without=without)
@@ -99,7 +99,7 @@ def _check_samples(rule: TargetRule, table: SplitTable) -> None:
     samples, ids, rows = table.count, table.samples.ids, table.samples.rows
     for image_id, label in zip(ids[:samples], rows["label"][:samples], strict=True) if rule.name == "label" else ():
         if label is None or label < 0:
-            raise UserError(f"image {image_id} has no label; leave it out of the dataset, or give --target predicted")
+            raise UserError(f"image {image_id} has no label; leave it out of the dataset, or use --target predicted")
     if samples < len(rows):
         selection_of(table.spec.only, rows.select(range(samples)), table.names)
 

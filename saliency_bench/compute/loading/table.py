@@ -65,7 +65,7 @@ class SplitTable:
         ids = sample_ids(self.rows)
         if len(set(ids)) < len(ids):
             twice, times = Counter(ids).most_common(1)[0]
-            raise UserError(f"the image id {twice} occurs {times} times; give every sample a unique id")
+            raise UserError(f"the image id {twice} occurs {times} times; use a unique id for every sample")
         return ids
 
     @cached_property

@@ -27,8 +27,8 @@ def texts_for(spec: RunSpec, objects: Objects, names: list[str] | None) -> dict[
         return {"prompts": prompts}
     if names is None:
         raise UserError(
-            "the prompts are templates, but the dataset has no class names to fill them with; give the texts of "
-            "each class in a JSON file {class: [texts]}"
+            "the prompts are templates, but the dataset has no class names to fill them with; pass the texts of each "
+            "class in a JSON file {class: [texts]}"
         )
     return {"prompts": prompts, "labels": [name.replace("_", " ") for name in names]}
 

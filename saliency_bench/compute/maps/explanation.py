@@ -129,9 +129,9 @@ def explain(
         raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
     why, method = "", None if explainer is None else load_explainer(explainer, **options)
     if isinstance(target, torch.Tensor) and against is not None:
-        raise UserError("weights already define the target; leave out against, or give the target as a class or group")
+        raise UserError("weights already define the target; leave out against, or pass the target as a class or group")
     if isinstance(image, str | Path) and not Path(image).is_file():
-        raise UserError(f"there is no picture {image}; give the name of a file, or a PIL image")
+        raise UserError(f"there is no picture {image}; pass the name of a file, or a PIL image")
     classifier = load_classifier(model, device=device)
     called = image if isinstance(image, str | Path) else "given to explain"
     images = classifier.prepare([{"image": image, "image_id": called}]).images

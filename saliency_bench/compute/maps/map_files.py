@@ -89,7 +89,7 @@ def read_maps_of(
     if isinstance(source, np.ndarray):
         return _in_order(source, f"maps {name}", files, size)
     if not source.exists():
-        raise UserError(f"there are no maps {source}; give {MAP_FORMS}")
+        raise UserError(f"there are no maps {source}; use {MAP_FORMS}")
     if source.is_dir():
         kept = sorted(source.glob("*.parquet"))
         return (
@@ -121,8 +121,8 @@ def _in_order(maps: np.ndarray, where: str, files: Mapping[str, str], size: Size
     """Yield a map per sample, in the order of the dataset."""
     if len(maps) != len(files):
         raise UserError(
-            f"{where}: there are {len(maps):,} maps for {len(files):,} samples; give one map for each sample, in the "
-            "order of the split, or name the maps by image id"
+            f"{where}: there are {len(maps):,} maps for {len(files):,} samples; provide one map for each sample, in "
+            "the order of the split, or name the maps by image id"
         )
     if maps.shape[1:] != size:
         raise _wrong_size(where, maps.shape[1:], size)

@@ -227,7 +227,7 @@ def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target
         UserError: A target is not a single class.
     """
     if not bool(((target == 1).sum(dim=1) == 1).all() and ((target != 0).sum(dim=1) == 1).all()):
-        raise UserError("functions of Quantus explain one class; give the target label or predicted")
+        raise UserError("functions of Quantus explain one class; use the target label or predicted")
     return explain(scored, given.detach().cpu().numpy(), target.argmax(dim=1).cpu().numpy(), **options)
 
 
@@ -247,7 +247,7 @@ def zennit(attributor: Any, **options: Any) -> Explainer:
         raise UserError(f"{name} is not an attributor of zennit: it has no composite")
     if options:
         raise UserError(
-            f"zennit.{type(attributor).__name__} accepts no options when it is called; give {', '.join(options)} to "
+            f"zennit.{type(attributor).__name__} accepts no options when it is called; pass {', '.join(options)} to "
             "the attributor or its composite when you create them"
         )
     settings = type(attributor).__name__, attributor.composite
@@ -280,7 +280,7 @@ def _check_options(owner: str, functions: list[Callable], options: dict[str, Any
     check_names(owner, options, [key for key in named if key not in given])
     for key in named:
         if parameters[key].default is Parameter.empty and key not in (*given, *options):
-            raise UserError(f"{owner} needs the option {key}; give it after the object: {key}=...")
+            raise UserError(f"{owner} needs the option {key}; pass it after the object: {key}=...")
 
 
 def _settings(peer: Any, network: Any) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _check_classes(context: RunContext) -> None:
         if len(members) > 1:
             raise UserError(
                 f"the class {name} matches {len(members)} classes of the model, but retraining needs exactly one; "
-                "leave out saliency_roar and saliency_kar, or give a --label-map"
+                "leave out saliency_roar and saliency_kar, or use a --label-map"
             )
 
 

@@ -24,12 +24,12 @@ class Draws:
             UserError: The number of seeds or ids differs from `count`.
         """
         if seeds is not None and image_ids is not None:
-            raise UserError("give seeds or image_ids, not both: the id of an image determines its seed in a run")
+            raise UserError("pass seeds or image_ids, not both: the id of an image determines its seed in a run")
         given = seeds if image_ids is None else image_ids
         given = range(count) if given is None else given
         if isinstance(given, str) or len(given) != count:
             kind = "seed" if image_ids is None else "image id"
-            raise UserError(f"give one {kind} for each of the {count} images")
+            raise UserError(f"pass one {kind} for each of the {count} images")
         return cls(tuple(given)) if image_ids is None else cls(tuple(map(str, image_ids)), run)
 
     def __getitem__(self, part: slice) -> "Draws":

@@ -183,7 +183,7 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
         UserError: The metric needs one mask per image and gets fewer, or gets masks that it does not need.
     """
     if ("masks" in metric.inputs) != (masks is not None):
-        raise UserError(f"{metric.name} needs {'masks: give one for each image' if masks is None else 'no masks'}")
+        raise UserError(f"{metric.name} needs {'masks; pass one for each image' if masks is None else 'no masks'}")
     if masks is None:
         return None
     try:
@@ -204,7 +204,7 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
     if differing := set(metric.declaration.columns) ^ set(given):
         name = min(differing)
         if name in metric.declaration.columns:
-            raise UserError(f"{metric.name} needs the column {name}; give columns={{'{name}': ...}}")
+            raise UserError(f"{metric.name} needs the column {name}; pass columns={{'{name}': ...}}")
         raise UserError(f"{metric.name} needs no column {name}; leave it out")
     return {name: _column(name, values, images) for name, values in given.items()}
 
@@ -212,7 +212,7 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
 def _column(name: str, given: Any, images: Images) -> Column:
     """Return a checked further column: pictures or values."""
     if len(given) != len(images):
-        raise UserError(f"the column {name} has {len(given)} values for {len(images)} images; give one for each")
+        raise UserError(f"the column {name} has {len(given)} values for {len(images)} images; pass one for each")
     if np.ndim(given) == 4:
         pictures = read_images(given)
         check_frame(pictures)
@@ -282,7 +282,7 @@ def known_groups(
     known = load_groups(groups, getattr(classifier, "labels", None), classes)
     if known is None:
         raise UserError(
-            f"{metric.name} needs groups of classes; give groups={{name: [class, ...]}}, or a file with such groups"
+            f"{metric.name} needs groups of classes; pass groups={{name: [class, ...]}}, or a file with such groups"
         )
     return known
 

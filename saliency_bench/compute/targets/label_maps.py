@@ -53,7 +53,7 @@ def match(
     if missing := [name for name, indices in zip(dataset, places, strict=True) if not indices]:
         raise _no_match(missing, f"the model has {', '.join(model[:4])}{' ...' * (len(model) > 4)}")
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
-        raise UserError(f"the model has several classes called {twice[0]}; give its number in --label-map FILE")
+        raise UserError(f"the model has several classes called {twice[0]}; use its number in --label-map FILE")
     return places
 
 
@@ -72,13 +72,13 @@ def same_classes(first: list[str] | None, count: int, second: list[str] | None, 
     """
     if first is None or second is None or is_unnamed(first) or is_unnamed(second):
         if count != classes:
-            raise UserError(f"{name} has {count} classes and the model {classes}, and class names are missing; give "
+            raise UserError(f"{name} has {count} classes and the model {classes}, and class names are missing; use "
                             "two models with the same classes")  # fmt: skip
         return list(range(count))
     places = {_plain(label): index for index, label in enumerate(second)}
     if missing := [label for label in first if _plain(label) not in places]:
         raise UserError(
-            f"the model lacks {len(missing)} of the {count} classes of {name}, such as {missing[0]}; give two models "
+            f"the model lacks {len(missing)} of the {count} classes of {name}, such as {missing[0]}; use two models "
             "with the same classes"
         )
     return [places[_plain(label)] for label in first]
@@ -133,7 +133,7 @@ def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
         index for index, name in enumerate(model or []) if _plain(text) in map(_plain, name.split(","))
     ]
     if len(named) > 1:
-        raise UserError(f"the model has several classes called {text}: {', '.join(map(str, named))}; give the number")
+        raise UserError(f"the model has several classes called {text}: {', '.join(map(str, named))}; use the number")
     if named:
         return named[0]
     if text.isdecimal() and len(text) <= DIGITS and int(text) < classes:
@@ -159,7 +159,7 @@ def _no_match(names: list[str], why: str) -> UserError:
     first = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
     return UserError(
         f"the model does not have the dataset's classes ({first}): {why}; "
-        "give --label-map FILE, a JSON object {dataset class: model class}, or train a model on the dataset"
+        "use --label-map FILE, a JSON object {dataset class: model class}, or train a model on the dataset"
     )
 
 
