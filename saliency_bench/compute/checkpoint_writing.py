@@ -38,7 +38,9 @@ def start_of(model: Any) -> Any:
 
 
 def base_of(model: object) -> Classifier:
-    """Load onto the CPU the checkpoint that a model's training started from, as named by the log in the model's folder.
+    """Load the checkpoint from which the training of a model started, on the CPU.
+
+    The training log in the folder of the model names the checkpoint.
 
     Raises:
         UserError: `model` is not the folder of a trained model, or it was trained from random weights.
@@ -46,13 +48,14 @@ def base_of(model: object) -> Classifier:
     path = Path(model).expanduser() / LOG if isinstance(model, str) else Path(LOG)
     if not isinstance(model, str) or not path.is_file():
         raise UserError(
-            f"initial=base needs the folder of a model that `saliency-bench train` made; {model} has no {LOG}"
+            f"initial=base needs the folder of a model trained with `saliency-bench train`, but {model} has no {LOG}"
         )
     log = read_json(path)
     base, name = (log.get("base"), log.get("model")) if isinstance(log, dict) else (None, None)
     if not isinstance(base, dict):
         raise UserError(
-            f"{path} names no pretrained weights: the training started from random ones; leave out initial=base"
+            f"{path} names no pretrained weights because the training started from random weights; leave out "
+            "initial=base"
         )
     repo, revision = base.get("repo"), base.get("revision")
     weights = (f"{repo}@{revision}" if revision else repo) if repo else name
@@ -65,8 +68,8 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
     """Return a network with one logit per class name, and a processor that squashes images to size x size.
 
     Args:
-        model: Hub id or folder of pretrained weights, whose head is replaced; a transformers config (an object or a
-            `config.json`), which starts from random weights; or the result of `start_of` for one of these.
+        model: Hub id or folder of pretrained weights (the head is replaced), a transformers config object or
+            `config.json` (the weights start random), or a result of `start_of`.
         names: Names of the classes.
         size: Side of the images in pixels.
 
@@ -106,7 +109,7 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
 
 def _name_classes(config: Any, names: list[str]) -> None:
     config.id2label, config.label2id = dict(enumerate(names)), {name: index for index, name in enumerate(names)}
-    if getattr(config, "label_names", None):  # timm's wrapper keeps the names here
+    if getattr(config, "label_names", None):  # timm's wrapper stores the class names here
         config.label_names = list(names)
 
 
@@ -120,7 +123,7 @@ def _timm_processor(network: nn.Module, pretrained: Any, size: int) -> Any:
 
 def save_checkpoint(out: Path, network: Any, processor: Any, log: dict[str, Any]) -> None:
     """Write the checkpoint folder atomically; raise UserError if it cannot be written."""
-    for stale in out.parent.iterdir():  # left by a training that was killed while writing
+    for stale in out.parent.iterdir():  # left by a training run that was killed while writing
         if stale.name.startswith(f".{out.name}.") and stale.name.endswith(".tmp"):
             shutil.rmtree(stale, ignore_errors=True) if stale.is_dir() else stale.unlink()
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")

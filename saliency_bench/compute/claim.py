@@ -1,4 +1,4 @@
-"""Lock the folder of a run, so that one run at a time writes to it, and write its run.json."""
+"""Lock the folder of a run against other writers, and write its run.json."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +17,14 @@ from saliency_bench.read.network_answers import NetworkAnswers, Role
 def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
     """Write run.json, the manifest of this start merged with all earlier starts, and return it.
 
-    Cells are left out while their partners are unknown.
+    Cells whose partners are not yet known are left out.
 
     Args:
         context: The run.
-        ask: Whether to compute the networks' answers to fixed pictures and compare them with earlier starts.
+        ask: Whether to compute the networks' logits for fixed pictures and compare them with those of earlier starts.
 
     Raises:
-        UserError: The folder holds another run, or a network's answers differ from an earlier start.
+        UserError: The folder belongs to another run, or the logits of a network differ from those of an earlier start.
     """
     objects, other = context.spec.python_objects(), context.other
     manifest = Manifest(
@@ -45,7 +45,7 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
 
 
 def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
-    """Return the answers of the run's networks to fixed pictures, without answers that cannot be compared."""
+    """Return the comparable logits of the run's networks for fixed pictures."""
     samples = context.data.samples
     answers: dict[Role, NetworkAnswers | None] = {
         "model": answers_of(context.classifier, samples),
@@ -57,14 +57,14 @@ def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
 
 @contextmanager
 def locked(out: Path, name: str) -> Iterator[None]:
-    """Lock a folder against other runs; the lock ends with its process.
+    """Lock a folder against other runs until the context or the process ends.
 
     Args:
         out: The folder.
         name: The folder as the user wrote it, for messages.
 
     Raises:
-        UserError: Another run writes to the folder, or it is not writable.
+        UserError: Another run is writing to the folder, or the folder is not writable.
     """
     check_run_folder(out)
     if (path := out / ".lock").is_symlink() or (path.exists() and not path.is_file()):

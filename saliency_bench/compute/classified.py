@@ -10,15 +10,14 @@ from saliency_bench.types import Images
 from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.messages import complain
 
-# Exceptions that a network may raise for a picture. Our own UserError, a ValueError, is not among them: it ends the
-# run.
+# Exceptions that a network may raise for a picture. UserError, a ValueError, is excluded because it must end the run.
 RAISED = (RuntimeError, ArithmeticError, AssertionError, LookupError, TypeError, AttributeError, MemoryError)
 
 
 def classified(classifier: Classifier, images: Images) -> tuple[list[torch.Tensor], dict[int, str]]:
     """Return (logits (K,) of each image that the classifier accepts, {index: exception of each other image}).
 
-    If the classifier raises for the batch, it gets the images one by one.
+    If the classifier raises for the batch, the images are passed one by one.
     """
     with torch.no_grad(), suppress(RefusedImagesError, *RAISED):
         return list(_logits(classifier, images)), {}

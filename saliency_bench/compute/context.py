@@ -1,4 +1,4 @@
-"""The context of a run, and its cells: one explainer scored by one metric."""
+"""Define the context of a run and its cells; a cell is one explainer scored by one metric."""
 
 import json
 from collections.abc import Sequence
@@ -37,14 +37,14 @@ TRAINED_ON, INITIAL = "set of training images", "initial weights"  # keys that e
 
 @dataclass(frozen=True)
 class Cell:
-    """One explainer scored by one metric: a number of the leaderboard.
+    """One explainer scored by one metric, which is one number in the leaderboard.
 
     Attributes:
         id: Hash of everything that the cell's scores depend on.
         explainer: Explainer that makes the maps.
         metric: Metric that scores the maps.
         target: Range of the target's value, which bounds some metrics.
-        asked_for: {further input of the metric: its hash}.
+        asked_for: {further input of the metric: hash of the input}.
     """
 
     id: str
@@ -55,12 +55,12 @@ class Cell:
 
     @property
     def is_planned(self) -> bool:
-        """Return whether the cell's id is known. If the metric needs partner samples, the id depends on their plan."""
+        """Return whether the cell's id is known. If the metric needs partners, the id depends on their plan."""
         return self.metric.declaration.plan is None or PARTNERS in self.asked_for
 
     @cached_property
     def key(self) -> CellKey:
-        """Return the cell's description in files.
+        """Return the description of the cell that files contain.
 
         Raises:
             UserError: A name cannot be stored in a results file, for example because of a line break.
@@ -92,7 +92,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class KeptMaps:
-    """The maps of an explainer in a run that stores maps. They are planned and resumed like a cell."""
+    """The maps of an explainer in a run that stores maps. Maps are planned and resumed like a cell."""
 
     explainer: Explainer
 
@@ -107,24 +107,24 @@ Output = Cell | KeptMaps
 
 @dataclass(frozen=True)
 class RunContext:
-    """Everything that a run works on, loaded once.
+    """Loaded objects and settings of a run.
 
     Attributes:
         spec: Settings of the run.
-        out: Absolute path of the run's folder; an explainer may change the working directory.
+        out: Absolute path of the run's folder, because an explainer may change the working directory.
         explainers: Explainers to run.
         metrics: Metrics to score with.
         data: Split of the dataset, with its samples in the order of the run.
-        question: Question that the run asks the network of each sample.
+        question: Classes, labels and target rule, with which each sample is predicted and explained.
         classifier: The network.
         columns: {dataset column that a metric needs: hash of its content}.
         selection: Samples to explain; None for all.
-        maps: {explainer id: its entry in `spec.maps`} of precomputed maps.
-        other: The same run for the other model, which has its own label column; None without another model.
+        maps: {explainer id: entry in `spec.maps`} of precomputed maps.
+        other: The same run for the other model and its label column; None without another model.
         folder: Folder of the classifier's predictions, inside `out`.
-        plans: {metric that needs partners: its plan}; empty until all samples are predicted.
+        plans: {metric that needs partners: partner plan}; empty until all samples are predicted.
         retraining: Data that networks are retrained on.
-        misfits: {explainer that does not fit the network: the reason}; these are not among `explainers`.
+        misfits: {explainer that does not fit the network: reason}. `explainers` does not contain these explainers.
     """
 
     spec: RunSpec
@@ -145,23 +145,23 @@ class RunContext:
 
     @property
     def in_memory(self) -> list[PythonObject]:
-        """Return the precomputed maps that no file holds, each with the id of its explainer as digest."""
+        """Return the precomputed maps that are not in a file, each with the id of its explainer as digest."""
         objects = ((key, entry) for key, entry in self.maps.items() if isinstance(entry, PythonObject))
         return [entry.model_copy(update={"digest": key}) for key, entry in objects]
 
     @property
     def dataset(self) -> str:
-        """Return what the dataset is called in results, wherever it was loaded from."""
+        """Return the name of the dataset in results, which does not depend on where it was loaded from."""
         return self.data.source.name
 
     @property
     def model(self) -> str:
-        """Return what the classifier is called in results, wherever it was loaded from."""
+        """Return the name of the classifier in results, which does not depend on where it was loaded from."""
         return public_name(self.classifier.id, self.classifier.repo is None)
 
     @cached_property
     def recorded(self) -> dict[str, str]:
-        """Return dataset, split and model as every record names them."""
+        """Return the names of dataset, split and model for records."""
         return {
             "dataset": recorded_name(self.dataset, self.identity.fingerprint),
             "split": self.spec.split,
@@ -170,7 +170,7 @@ class RunContext:
 
     @property
     def class_names(self) -> list[str] | None:
-        """Return the network's class names; if it has none and follows the dataset's order, the dataset's names."""
+        """Return the network's class names, or the dataset's if the network has none and uses the dataset's order."""
         names = self.question.names
         if self.question.by_position and names is not None and len(names) == self.question.classes:
             return names
@@ -178,12 +178,12 @@ class RunContext:
 
     @property
     def loaded_dataset(self) -> Loaded:
-        """Return where the dataset was loaded from."""
+        """Return the name or path that the dataset was loaded from."""
         return Loaded(id=self.data.source.name, repo=self.data.source.repo, revision=self.data.source.revision)
 
     @property
     def loaded_model(self) -> Loaded:
-        """Return where the classifier was loaded from."""
+        """Return the name or path that the classifier was loaded from."""
         return Loaded(id=self.model, repo=self.classifier.repo, revision=self.classifier.revision)
 
     @property
@@ -206,7 +206,7 @@ class RunContext:
 
     @cached_property
     def batches(self) -> list[range]:
-        """Return the positions of each batch. The last batch is computed whole, even if a limit ends within it."""
+        """Return the positions of each batch. The last batch is always complete, even if the limit cuts it."""
         size = self.spec.batch_size
         return [range(start, min(start + size, len(self.rows))) for start in range(0, self.data.count, size)]
 
@@ -274,7 +274,7 @@ class RunContext:
         return StoredPredictions(folder.check(redo) if check else folder.parts(), self.end)
 
     def with_plans(self) -> "RunContext":
-        """Return the run with the plans of the metrics that need partners, made from its predictions.
+        """Return the run with the partner plans of its metrics, computed from its predictions.
 
         Raises:
             UserError: Some predictions were lost.
@@ -285,7 +285,7 @@ class RunContext:
         predictions = self.predictions()
         if not predictions.is_stored.all():
             raise UserError(
-                f"a part of the predictions in {self.out} was damaged or lost during the run; start it again"
+                f"a part of the predictions in {self.out} was damaged or lost during the run; start the run again"
             )
         known = for_plans(predictions, self.data.count, self.classifier, self.question, self.spec.seed)
         return replace(self, plans={metric: plan_of(metric, known) for metric in planning})
@@ -300,13 +300,13 @@ class RunContext:
         """Return a cell for every pair of explainer and metric.
 
         Raises:
-            UserError: A metric needs groups of classes, and none are known for this model.
+            UserError: A metric needs groups of classes, but no groups are known for this model.
         """
         for metric in self.metrics:
             if "groups" in metric.inputs and self.question.groups is None:
                 raise UserError(
-                    f"{metric.name} needs groups of classes, and none are known for this model; "
-                    "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
+                    f"{metric.name} needs groups of classes, but no groups are known for this model; use --groups "
+                    "FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
                 )
         return [
             self._cell(explainer, metric)
@@ -348,9 +348,9 @@ class RunContext:
         """Return the samples at these positions as partners of other samples."""
         positions = tuple(positions)
         if positions not in self._loaded:
-            self._loaded.clear()  # explainers follow each other on the same batch
+            self._loaded.clear()  # several explainers in a row need the same partners
             read = read_batch(self.data.samples, self.classifier, positions, strict=False)
-            for position, reason in read.faults.items():  # it was readable when it was predicted
+            for position, reason in read.faults.items():  # the sample could be read when it was predicted
                 raise UserError(f"image {self.data.samples.ids[position]}: {reason}")
             assert read.samples is not None
             batch, right = read.samples.batch, [self.question.right(row) for row in read.rows]
@@ -365,10 +365,10 @@ class RunContext:
 
     @cached_property
     def _loaded(self) -> dict[tuple[int, ...], PartnerSamples]:
-        """Return the partners that were read last, {their positions: samples}; `partners` fills it."""
+        """Return the cache of the partners that were read last, {positions: samples}; `partners` fills the cache."""
         return {}
 
 
 def starts_from_base(metric: Metric) -> bool:
-    """Return whether a metric's networks start from the weights that the classifier's own training started from."""
+    """Return whether a metric's networks start from the weights from which the classifier was fine-tuned."""
     return bool(metric.declaration.keeps) and dict(metric.options).get("initial") == "base"

@@ -1,4 +1,4 @@
-"""Choose samples worth looking at (best, worst, most disputed) and store their images and small maps."""
+"""Choose example samples (best, worst, most disputed) and store their images and small maps."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,13 +17,13 @@ from saliency_bench.types import Batch, Maps
 from saliency_bench.utils.files import save_arrays
 from saliency_bench.utils.overlays import LEVELS, eight_bit, scaled
 
-SIDE = 56  # pixels of a thumbnail's longer side, enough for any map that was enlarged from a feature map
+SIDE = 56  # pixels of a thumbnail's longer side; enough for any map that was enlarged from a feature map
 PER_KIND = 4
 THUMBNAILS = pa.schema([(POSITION, pa.int64()), ("height", pa.int32()), ("levels", pa.binary())])
 
 
 def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
-    """Return maps shrunk to `SIDE` pixels, in the levels of `heat_map`. They are for pictures only, never for scores.
+    """Return maps shrunk to `SIDE` pixels, in the levels of `heat_map`, for display only.
 
     Args:
         maps: Float (n, H, W).
@@ -34,7 +34,7 @@ def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
     size = max(1, round(height * scale)), max(1, round(width * scale))
     values = torch.from_numpy(np.stack([scaled(values) for values in maps.cpu().numpy()]))[:, None]
     small = F.interpolate(values, size=size, mode="area")[:, 0].numpy()
-    # Averaging values of both signs makes them smaller, so they are scaled again.
+    # Averaging values of both signs reduces their magnitude, so the result is scaled again.
     small = np.stack([scaled(values) if (values < 0).any() else values for values in small])
     levels = [values.tobytes() for values in np.round(LEVELS * small).astype("<i2")]
     columns = [list(positions), [size[0]] * len(small), levels]
@@ -45,7 +45,7 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     """Return [(image id, kind)] of the best, worst and most disputed samples.
 
     Samples are ranked by the first metric's mean score over explainers, and by how much the explainers differ.
-    Baselines do not count. If no metric scores single samples, the first samples that are scored are returned.
+    Baselines are ignored. If no metric scores single samples, the first scored samples are returned.
     """
     scoring = of_samples(cells)
     if not scoring:
@@ -75,7 +75,7 @@ def write_examples(store: RunStore, cells: Sequence[CellResult], prepared: Calla
     Args:
         store: Part files of the run.
         cells: Cells of the run.
-        prepared: Function that turns a sample's position in the run into a batch of that sample alone.
+        prepared: Function that returns a batch of one sample, given the sample's position in the run.
     """
     folder = store.out
     chosen = choose(folder, cells)

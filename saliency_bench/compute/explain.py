@@ -1,7 +1,7 @@
 """Compute an explainer's maps for a batch, and check whether they depend on the rest of the batch.
 
-If a map is not finite or the explainer raises, its samples get that as the reason for a missing score; a strict run
-stops instead.
+If a map is not finite or the explainer raises an error, this is recorded as the reason for the missing scores. A strict
+run stops instead.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.untouched import untouched
 
-# Relative to the contrast of a map. The batch size changes only the last bits, 1e-5 of a map's norm. But these bits
-# decide whether a ReLU passes values near zero, which changed the gradient of one photograph by 4e-3.
+# Relative to the contrast of a map. The batch size changes only the last bits, 1e-5 of a map's norm. However, these
+# bits decide whether a ReLU passes values near zero, which changed the gradient of one photograph by 4e-3.
 BATCH_TOLERANCE, FAR = 1e-3, 0.1
 FLAT = 1e-2  # lower bound of the contrast, relative to the norm of a map
 MIXING = 1e-4  # relative to the norm of logits or a gradient; in float32, batch size changes less than 1e-5
@@ -35,8 +35,9 @@ class Explained:
     """The maps of a batch.
 
     Attributes:
-        maps: Float (B, H, W), zeros where a map is not finite; None if the explainer raised.
-        faults: {index in the batch: what is wrong with its map}.
+        maps: Maps, Float (B, H, W), with zeros in place of a map that is not finite; None if the explainer raised an
+            error.
+        faults: {index in the batch: error in the map}.
         passes: Number of images that went through the classifier.
         halved: How often the batch was halved because it did not fit in memory.
         reliability: Reliability of each map, as in `MadeMaps`.
@@ -54,13 +55,13 @@ class Explained:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return what part files store about maps: size before enlargement, and whether any value is negative."""
+        """Return the size of the maps before enlargement, and whether any value is negative, for part files."""
         if self.maps is None:
             return {}
         return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
 
     def values_of(self, index: int) -> dict[str, float | None]:
-        """Return the stored values of the map at an index of the batch: {column of `records.OF_MAP`: its value}."""
+        """Return {column of `records.OF_MAP`: value} for the map at an index of the batch."""
         draws = None if self.draws is None else self.draws[index]
         if self.maps is None or index in self.faults:
             return {"draws": draws}
@@ -115,9 +116,9 @@ def depends_on_batch(
 ) -> bool:
     """Return whether the maps of some images change when they are explained without the rest of the batch.
 
-    An explainer from outside this package explains the first half again. The package's own explainers are tested not to
-    mix images, so they are checked only if the network mixes images. They then explain single images, with a batch size
-    of 1, because the network would also mix the pictures that the explainer makes of an image.
+    An explainer from outside this package explains the first half again. Tests ensure that the package's own explainers
+    do not mix images, so they are checked only if the network mixes images. They then explain single images, with a
+    batch size of 1, because the network would also mix the pictures that the explainer derives from an image.
 
     Args:
         classifier: The network.
@@ -146,7 +147,7 @@ def depends_on_batch(
                 again(classifier, batch.images[chosen], target[chosen], seeds=[seeds[index] for index in chosen])
                 for chosen in map(list, groups)
             ]
-        except Exception:  # an exception for fewer images says nothing about the maps
+        except Exception:  # an exception for fewer images does not show that the maps differ
             return False
     return differ(torch.cat(others), maps[list(chain(*groups))])
 
@@ -159,20 +160,21 @@ def _complain_once(classifier: Classifier) -> None:
     if classifier not in _mixing:
         _mixing.add(classifier)
         complain(
-            f"{classifier.id} mixes the images of a batch (statistics over the batch in its forward?): the logits or "
-            "gradients of an image depend on the other images, and so do metrics that pass many pictures at once"
+            f"{classifier.id} mixes the images of a batch (perhaps by batch statistics in its forward pass): the "
+            "logits and gradients of an image, and metrics that pass many pictures at once, depend on the other "
+            "images; use statistics that do not depend on the batch"
         )
 
 
 def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
     """Return (explainer with a batch size of 1, groups of images to explain with it).
 
-    An explainer without a `batch_size` is returned unchanged, with each image as a group.
+    An explainer without an option `batch_size` is returned unchanged, and each image is a group.
     """
     chosen = dict(explainer.options)
     if "batch_size" not in chosen:
         return explainer, [range(index, index + 1) for index in range(images)]
-    few = dict.fromkeys((0, images - 1))  # first and last image only: single passes are slow
+    few = dict.fromkeys((0, images - 1))  # first and last image only, because single passes are slow
     options = tuple(sorted((chosen | {"batch_size": 1}).items()))
     return replace(explainer, options=options), [range(index, index + 1) for index in few]
 
@@ -180,8 +182,9 @@ def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
 def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]) -> bool:
     """Return whether the logits or the gradient of an image depend on the other images of its batch.
 
-    The logits of the last image alone are compared with its logits in the batch, and in a batch with a darker copy, as
-    explainers may make. In addition, the logits of each of two images must have no gradient at the other image.
+    The logits of the last image alone are compared with its logits in the batch, and in a batch with a darker copy,
+    such as explainers may create. In addition, the logits of each of two images must have no gradient at the other
+    image.
 
     Args:
         classifier: The network.
@@ -195,7 +198,7 @@ def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]
             with torch.no_grad():
                 alone = torch.cat([classifier(image) for image in copies.split(1)])
                 beside = classifier(copies)
-        except Exception:  # networks may raise anything for a single image
+        except Exception:  # networks may raise any exception for a single image
             return True
         known = torch.tensor(logits).to(alone)
         if _changes(alone[0], known) or _changes(alone, beside):
@@ -239,7 +242,7 @@ def differ(alone: Maps, together: Maps) -> bool:
     """
     flat = together.flatten(1)
     contrast = (flat - flat.mean(dim=1, keepdim=True)).norm(dim=1)
-    least = (FLAT * flat.norm(dim=1)).clamp(min=1e-30)  # the last bits of a flat map are not contrast
+    least = (FLAT * flat.norm(dim=1)).clamp(min=1e-30)  # differences in the last bits of a flat map are not contrast
     change = (alone - together).flatten(1).norm(dim=1) / contrast.maximum(least)
     return bool((change > BATCH_TOLERANCE).sum() > len(change) / 2) or bool((change > FAR).any())
 

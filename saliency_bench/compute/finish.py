@@ -1,7 +1,7 @@
-"""Finish a run: turn part files into tables, summary, examples and report page.
+"""Finish a run: write tables, summary, examples and the report page from part files.
 
-OUT/written.json notes the hashes of the part files and of the written files. If a later start finds all of them
-unchanged, it writes nothing.
+OUT/written.json stores the hashes of the part files and of the written files. A later start writes nothing if all
+hashes still match.
 """
 
 import time
@@ -28,7 +28,7 @@ from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of, sha256_of
 from saliency_bench.utils.provenance import provenance
 
-FORMAT = 2  # of written.json; a new number makes every run write its files again
+FORMAT = 2  # version of written.json; a new number makes every run write its files again
 TABLES = ("records.parquet", "predictions.parquet", "other_predictions.parquet", RELIABILITY)
 FILES = (*TABLES, "summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent
@@ -43,16 +43,16 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
         timings: Further entries of timings.json.
 
     Raises:
-        UserError: No sample fits the selection, or a part file was damaged or lost after the run computed it.
+        UserError: No sample matches the selection, or a part file was damaged or lost after the run computed it.
     """
     out, parts = context.out, Parts.read(context)
     if not parts.shown.any():
-        raise UserError(f"no sample of the run fits --only {' '.join(context.spec.only or ())}")
+        raise UserError(f"no sample of the run matches --only {' '.join(context.spec.only or ())}")
     facts = run_facts(context, int(parts.shown.sum()))
     origin = made_of(parts, facts)
     if is_written(out, origin):
         return read_json(out / "summary.json")
-    from saliency_bench.read.report.report_page import report  # slow to import: it imports the plotting library
+    from saliency_bench.read.report.report_page import report  # slow to import, because it imports the plotting library
 
     merge(context, parts)
     summary = summarise(out, facts)
@@ -73,7 +73,7 @@ def made_of(parts: Parts, facts: dict[str, Any]) -> str:
 
 
 def is_written(out: Path, origin: str) -> bool:
-    """Return whether a finished start wrote all files from the same parts, and no file has changed since."""
+    """Return whether a finished start wrote all files from the same parts and no file has changed since then."""
     try:
         return read_json(out / WRITTEN) == _note(out, origin)
     except (UserError, OSError):
@@ -81,7 +81,7 @@ def is_written(out: Path, origin: str) -> bool:
 
 
 def note_written(out: Path, origin: str) -> None:
-    """Note in written.json that all files are written, and from what."""
+    """Record in written.json that all files are written, with the origin and the hashes of the files."""
     write_json(out / WRITTEN, _note(out, origin))
 
 
@@ -92,14 +92,14 @@ def _note(out: Path, origin: str) -> dict:
 
 
 def _code() -> str:
-    """Return a hash of the core's code and of the plugins whose texts appear on the page."""
+    """Return a hash of the core's code and of the plugins that contribute text to the page."""
     core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
     metrics = (registry.score_file("metrics", name) for name in registry.names("metrics"))
     return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
 
 
 def run_facts(context: RunContext, explained: int) -> dict[str, Any]:
-    """Return the entries of summary.json that are not from records; `explained` samples were explained."""
+    """Return the entries of summary.json that do not come from records; `explained` is a number of samples."""
     spec, groups, other = context.spec, context.question.groups, context.other
     return {
         "dataset": {

@@ -1,4 +1,4 @@
-"""Results of a finished run for Python users, returned by `run` and `load_run`."""
+"""Python interface to a finished run: the class `Run`, returned by `run` and `load_run`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Run(PaperTables):
-    """A finished run; when printed, it shows the same text as the command.
+    """A finished run. `print(run)` shows the same text as the command.
 
     Attributes:
         folder: Folder of the run.
         summary: Contents of summary.json; {} in a process other than the main one.
-        complete: Whether the folder already held every score, so that nothing was computed.
+        complete: Whether the folder already contained every score, so that nothing was computed.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ class Run(PaperTables):
         return datasets.Dataset(pq.read_table(self.folder / f"{name}.parquet"))
 
     def maps(self) -> dict[str, StoredMaps]:
-        """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`; the same as `load_maps`."""
+        """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`, like `load_maps`."""
         return load_maps(self)
 
     @property
@@ -100,10 +100,11 @@ class Run(PaperTables):
         Returns:
             A row per explainer and metric. `mean` is the other run minus this one over the `n` samples that both runs
             scored, with the 95 % interval `low` to `high`. `p` is from a paired test, adjusted over all rows (from 50
-            clusters on). `better`, `equal` and `worse` are the shares of samples on which the other run is so.
+            clusters on). `better`, `equal` and `worse` are the shares of samples on which the other run scores better,
+            equally or worse.
 
         Raises:
-            UserError: The runs are over different datasets or share no explainer and metric, or a folder holds no
+            UserError: The runs use different datasets or share no explainer and metric, or a folder contains no
                 finished run.
         """
         import pandas as pd
@@ -114,7 +115,7 @@ class Run(PaperTables):
     def check(
         self, *requirements: str, against: "Run | str | Path | None" = None, strict: bool = False
     ) -> "pd.DataFrame":
-        """Return a row per requirement; all are tested jointly, as in `sb.check`.
+        """Return a row per requirement. All requirements are tested jointly, as in `sb.check`.
 
         run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
         """
@@ -124,10 +125,11 @@ class Run(PaperTables):
         """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
 
         `best` is as in the printed table. `beats_baselines` is None if the run has no baseline to compare with.
-        `rare_failures` is True if the interval is wider because the samples do not rule out rare failures.
-        Unknown numbers are NaN: the value if no sample has a score, the rank of a baseline or with too few samples.
-        Your own function has one row per version, as text in `explainer_version` or `metric_version`; `cell_id` is the
-        same as in the records. `reliability` is the median over the maps of an explainer that averages random draws.
+        `rare_failures` is True if the interval is wider because the samples do not rule out rare failures. Unknown
+        numbers are NaN: the value if no sample has a score, and the rank of a baseline or with too few samples. Your
+        own function has one row per version, and `explainer_version` or `metric_version` contains the version as text.
+        `cell_id` is the same as in the records. `reliability` is the median over the maps of an explainer that averages
+        random draws.
         """
         import pandas as pd
 
@@ -198,16 +200,16 @@ class Run(PaperTables):
 
 
 def load_run(folder: str | Path) -> Run:
-    """Load a finished run as `run` returned it, after checking every file that it consists of.
+    """Load a finished run as `run` returned it, after checking all files of the run.
 
         run = sb.load_run("runs/first")
         print(run)
         run.to_pandas().pivot(index="explainer", columns="metric", values="value")
 
     Args:
-        folder: The `out` of the run.
+        folder: Folder of the run, the `out` of `run`.
 
     Raises:
-        UserError: The folder holds no finished run, or a file in it is damaged.
+        UserError: The folder contains no finished run, or a file in the folder is damaged.
     """
     return Run(Path(folder).resolve(), read_run(Path(folder)).as_json(), complete=True)

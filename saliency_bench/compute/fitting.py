@@ -32,17 +32,17 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-KEPT = 1 << 27  # largest size in bytes of prepared images that are kept from epoch to epoch
+KEPT = 1 << 27  # largest size in bytes of prepared images that stay in memory between epochs
 MASKED = 1e4  # sigmoid(-MASKED) is 0
-SMALLEST = 16  # pixels; networks halve an image several times
+SMALLEST = 16  # pixels, because networks halve an image several times
 
 
 class DivergedError(UserError):
-    """A training diverged: its loss is not a finite number, and its state is of no use."""
+    """The training diverged: the loss is not a finite number, so the state cannot be used."""
 
 
 class LabelledImages(Protocol):
-    """Images with their labels, to train or validate on."""
+    """Images with labels for training or validation."""
 
     def __len__(self) -> int: ...
 
@@ -55,7 +55,7 @@ class LabelledImages(Protocol):
 
 
 class Rows:
-    """Rows of a dataset, prepared for each batch; prepared only once if all of them need little memory.
+    """Rows of a dataset, prepared for each batch, or only once if all prepared images fit in memory.
 
     Args:
         classifier: Classifier that prepares the rows.
@@ -84,7 +84,7 @@ class Rows:
         else:
             batch = self.classifier.prepare(self.rows[positions])
             images, numbers = batch.images, batch.labels
-            # An image is prepared alike in any batch, so a kept image equals a newly prepared one.
+            # Preparation does not depend on the batch, so a stored image equals a newly prepared one.
             if len(self.rows) * images[0].numel() * images.element_size() <= KEPT:
                 self._kept |= dict(zip(wanted, zip(images, numbers, strict=True), strict=True))
         labels = numbers if self.classes is None else self.classes[torch.from_numpy(positions)]
@@ -92,7 +92,7 @@ class Rows:
 
 
 class Counted:
-    """A source that advances a progress bar with each batch."""
+    """A source of images that advances a progress bar with each batch."""
 
     def __init__(self, source: LabelledImages, step: Callable[[], object]):
         self.source, self.step = source, step
@@ -101,14 +101,14 @@ class Counted:
         return len(self.source)
 
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
-        """Return a batch of the source, counting it."""
+        """Return a batch of the source and advance the progress bar."""
         self.step()
         return self.source.batch(positions)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a training.
+    """Settings of a training run.
 
     Attributes:
         epochs: Passes over the training images.
@@ -142,7 +142,7 @@ class Recipe:
 
 @dataclass
 class Training:
-    """State of a training between two epochs: optimizer state, weights of the best epoch, and log of the epochs."""
+    """State of a training run between two epochs: optimizer state, weights of the best epoch, and log of the epochs."""
 
     recipe: Recipe
     classifier: Classifier
@@ -165,32 +165,33 @@ class Training:
         return self.log[-1]
 
     def write(self, state_file: Path, settings: dict[str, Any]) -> None:
-        """Write the state atomically; a later `resume` compares `settings` with its own."""
+        """Write the state atomically. A later `resume` compares its settings with `settings`."""
         state = {"settings": json.dumps(settings), "model": self.classifier.model.state_dict(), "best": self.best,
                  "log": self.log, "optimizer": self.optimizer.state_dict()}  # fmt: skip
 
         def save(temporary: Path) -> None:
-            with temporary.open("wb") as file:  # given a path, torch hides why it cannot write
+            with temporary.open("wb") as file:  # with a path, torch would hide the reason for a failed write
                 torch.save(state, file)
 
         write_with(state_file, save)
 
     def resume(self, state_file: Path, settings: dict[str, Any]) -> None:
-        """Resume an interrupted training, if `state_file` exists and is intact.
+        """Resume interrupted training if `state_file` exists and is intact.
 
         Raises:
-            UserError: The state belongs to a training with other settings.
+            UserError: The state belongs to a training run with other settings.
         """
         if not state_file.exists():
             return
         try:
             state = torch.load(state_file, weights_only=True, map_location=self.classifier.device)
         except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError):
-            complain(f"{state_file} cannot be read; the training starts from the beginning")
+            complain(f"{state_file} cannot be read; training starts from the beginning")
             return
         if state["settings"] != json.dumps(settings):
             raise UserError(
-                f"{state_file} is the state of a training with other settings; delete it or choose another --out"
+                f"{state_file} is the state of a training run with other settings; delete the file or choose another "
+                "--out"
             )
         self.classifier.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -213,13 +214,13 @@ def fit(
         recipe: Settings of the training.
         classifier: The classifier.
         train: Images to train on.
-        validation: Images that choose the epoch.
+        validation: Images on which the best epoch is chosen.
         state_file: File written after each epoch; a later call with equal `settings` resumes from it.
         settings: Everything that the state depends on; by default the recipe.
         progress: Whether to show a progress bar.
 
     Returns:
-        Number, mean training loss and validation accuracy of each epoch.
+        Log of the epochs: number, mean training loss and validation accuracy of each epoch.
     """
     training, settings = Training(recipe, classifier), settings or asdict(recipe)
     if state_file is not None:
@@ -248,7 +249,7 @@ def one_epoch(
 ) -> float:
     """Train for one epoch and return the mean loss.
 
-    The order and dropout depend on the seed alone, so an epoch is the same in a resumed training.
+    The order and dropout depend on the seed alone, so resumed training repeats an epoch exactly.
     """
     order = np.argsort(random_bits(seed, len(source)), kind="stable")
     classifier.train()
@@ -280,7 +281,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
         )
     if labels.ndim == 1:
         return nn.functional.cross_entropy(logits, labels)
-    # For a masked-out class with a logit of -infinity, torch would compute 0 times infinity.
+    # Without this, torch would compute 0 times infinity for a masked-out class with a logit of -infinity.
     logits = logits.masked_fill(logits.isneginf() & (labels == 0), -MASKED)
     return nn.functional.binary_cross_entropy_with_logits(logits, labels)
 

@@ -1,4 +1,4 @@
-"""Compute a network's logits for fixed pictures, with which later starts identify it (see `read.network_answers`)."""
+"""Compute a network's logits for fixed pictures, so that later starts can identify it (see `read.network_answers`)."""
 
 from contextlib import suppress
 
@@ -18,11 +18,11 @@ TRIED = 8  # samples to try until one can be read
 
 
 def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> NetworkAnswers | None:
-    """Return a network's answers to fixed pictures; print why and return None if they cannot be compared.
+    """Return a network's logits for fixed pictures; if they cannot be compared, print the reason and return None.
 
     Args:
         classifier: The network.
-        samples: Samples whose size the pictures take if the classifier has no fixed size.
+        samples: Samples whose size is used for the pictures if the classifier has no fixed size.
     """
     size = classifier.geometry.frame or _size_of(classifier, samples)
     if size is None:
@@ -31,8 +31,10 @@ def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> Netw
     try:
         first, second = (_logits(classifier, images) for _ in range(2))
     except Exception as error:  # a network may raise any exception for unusual pictures
-        complain(f"{classifier.id} raises {type(error).__name__} for fixed pictures, so a later start cannot check "
-                 "that it is the same network")  # fmt: skip
+        complain(
+            f"{classifier.id} raises {type(error).__name__} for fixed pictures, so a later start cannot check that "
+            "the network is the same"
+        )  # fmt: skip
         return None
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         return None  # `question.logits_of` has printed a message
@@ -62,7 +64,7 @@ def _logits(classifier: Classifier, images: Images) -> torch.Tensor:
 def _size_of(classifier: Classifier, samples: SplitRows | None) -> tuple[int, int] | None:
     """Return the height and width of the first readable sample."""
     for row in samples.rows.select(range(min(TRIED, len(samples.rows)))) if samples is not None else ():
-        with suppress(Exception):  # a row may hold anything
+        with suppress(Exception):  # a row may contain anything
             height, width = classifier.prepare([row]).images.shape[2:]
             return height, width
     return None

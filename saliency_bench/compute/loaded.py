@@ -1,4 +1,4 @@
-"""Loaded parts of a run: the question that the run asks of each sample, and the data of retraining metrics."""
+"""Define loaded parts of a run: the prediction task (classes, labels, targets) and the data of retraining metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,17 +19,17 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class RunQuestion:
-    """Question that a run asks the network of each sample.
+    """Prediction task of a run: classes and activation of the network, labels of the dataset, and targets of the maps.
 
     Attributes:
         names: Class names of the dataset; None without labels.
         classes: Number of the network's classes.
         activation: Activation of the network's logits.
-        members: For each class of the dataset, the matching classes of the model; None without a match.
+        members: Matching classes of the model for each class of the dataset; None without a match.
         unlabelled: Why `members` is None, in a few words.
         groups: Groups of the model's classes; None if unknown.
-        rule: Rule that gives each sample its target.
-        named_by: Answers to fixed pictures of the model that chooses the targets; None without such a model.
+        rule: Rule that chooses the target of each sample.
+        named_by: Logits for fixed pictures of the model that chooses the targets; None without such a model.
         by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
     """
 
@@ -46,8 +46,8 @@ class RunQuestion:
     def right(self, row: Mapping) -> np.ndarray | None:
         """Return bool (K,), the correct classes of a sample; None if no labels are known.
 
-        These are the classes of the sample's label; all are False without a label. For an image with several labels and
-        a softmax, which predicts one class, the classes of all labels are correct.
+        The classes of the sample's label are correct; without a label, no class is. For an image with several labels
+        and a softmax, which predicts one class, the classes of all labels are correct.
         """
         if self.members is None:
             return None
@@ -76,11 +76,11 @@ class RunQuestion:
 
 @dataclass(frozen=True)
 class Retraining:
-    """Data of retraining metrics; empty if a run has no such metrics.
+    """Data of retraining metrics; empty if a run has no retraining metrics.
 
     Attributes:
         rows: {split: rows} that networks are retrained on.
-        base: Checkpoint that the classifier's training started from; None if no metric starts from it.
+        base: Checkpoint from which the classifier was fine-tuned; None if no metric uses the checkpoint.
         controls: Explainers that retraining metrics use as controls and that no other metric scores.
         classes: {cell id: (N, P) classes that the retrained networks predict for the samples}; `retraining.stage`
             fills it before batches are computed.

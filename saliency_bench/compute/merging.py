@@ -1,4 +1,4 @@
-"""Merge part files into records.parquet and predictions.parquet; the bytes do not depend on how parts were computed."""
+"""Merge part files into records.parquet and predictions.parquet, whose bytes do not depend on the parts' batches."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
 PREDICTIONS_AT_ONCE = 2048  # rows
-RECORDS_AT_ONCE = 2**20  # rows in memory; a single cell may have more
+RECORDS_AT_ONCE = 2**20  # rows in memory; a single cell may have more rows
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Parts:
         scores: Part files of the scores.
         predictions: Predictions of the classifier and, if there is one, of the other model.
         cells: Cells that cover all samples.
-        shown: Bool (samples of all batches,), which samples have records. Samples that could not be read also have
+        shown: Whether each sample has records, Bool (samples of all batches,). Samples that could not be read also have
             records, with a reason instead of a score.
     """
 
@@ -47,7 +47,7 @@ class Parts:
 
     @classmethod
     def read(cls, context: RunContext) -> "Parts":
-        """Read the tables' contents from the folder of a run, without checking the bytes.
+        """Read the contents of the tables from the folder of a run, without verifying checksums.
 
         Cells of an earlier start that cover fewer samples than this start are reported and left out.
 
@@ -60,12 +60,12 @@ class Parts:
         scores = context.store.scores.parts()
         chosen = chosen_samples(context.selection, predictions[0])
         cells = _complete_cells(context, scores, chosen & predictions[0].is_readable)
-        # Batches are computed whole: samples of the last batch beyond the limit are stored but not shown.
+        # Batches are always complete, so samples of the last batch beyond the limit are stored but not shown.
         return cls(scores, predictions, cells, chosen & (np.arange(len(chosen)) < context.data.count))
 
     @property
     def identity(self) -> str:
-        """Return a hash of everything that the tables depend on; names of part files include hashes of contents."""
+        """Return a hash of everything that the tables depend on; names of part files include content hashes."""
         files = [part.path for part in chain(self.scores, *(stored.parts for stored in self.predictions))]
         names = [f"{path.parent.name}/{path.name}" for path in files]
         cells = [key.model_dump(mode="json") for key in self.cells]
@@ -73,10 +73,11 @@ class Parts:
 
 
 def merge(context: RunContext, parts: Parts) -> None:
-    """Merge the part files into records.parquet and predictions.parquet, cut to the run's samples.
+    """Merge the part files into records.parquet and predictions.parquet, limited to the run's samples.
 
-    Rows of records.parquet are sorted by explainer id, cell id, the sample's position in the run, and part, the score
-    first. Only a few cells are in memory at once, so memory grows with the number of samples, not of cells.
+    Rows of records.parquet are sorted by explainer id, cell id, position of the sample in the run, and part. The score
+    comes before its parts. Only a few cells are in memory at once, so memory grows with the number of samples, not of
+    cells.
 
     Raises:
         UserError: A part file was damaged after the run computed it.
@@ -108,9 +109,9 @@ def merge(context: RunContext, parts: Parts) -> None:
 
 
 def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
-    """Store the values of an explainer's maps from a cell's rows, if these have more values than the stored rows.
+    """Store the values of an explainer's maps from a cell's rows, if these rows have more values than the stored rows.
 
-    Cells of an earlier version lack the columns that are new since then.
+    Cells of an earlier version lack newer columns.
 
     Args:
         of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.
@@ -134,14 +135,14 @@ def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, id
 
 
 def _values(rows: pa.Table) -> int:
-    """Return the number of values of maps in the rows."""
+    """Return the number of stored map values in the rows."""
     return sum(len(rows) - rows[column.name].null_count for column in records.OF_MAP)
 
 
 def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[tuple[CellKey, pa.Table]]:
     """Yield (cell, its rows in all parts), sorted by the ids of explainer and cell.
 
-    Each pass over an explainer's rows serves as many of its cells as fit into `RECORDS_AT_ONCE`.
+    Each pass over an explainer's rows collects as many cells as fit into `RECORDS_AT_ONCE`.
     """
     by_ids = sorted(keys, key=lambda key: (key.explainer_id, key.cell_id))
     for explainer_id, of_explainer in groupby(by_ids, key=lambda key: key.explainer_id):
@@ -149,14 +150,14 @@ def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[t
         counts = Counter[str]()
         for part in parts:
             counts.update(part.groups.get(explainer_id, {}))
-        # A part file has one row group per explainer, so one read serves several cells; memory limits how many.
+        # A part file has one row group per explainer, so one read collects several cells, as many as fit in memory.
         at_once = max(1, RECORDS_AT_ONCE // max(1, *(counts[key.cell_id] for key in cells)))
         for first in range(0, len(cells), at_once):
             tables: dict[str, list[pa.Table]] = {key.cell_id: [] for key in cells[first : first + at_once]}
             for part in parts:
                 for cell_id, rows in part.read(explainer_id).items():
                     if cell_id in tables:
-                        # A copy; a slice would keep the rows of all other cells in memory.
+                        # Copy, because a slice would keep the rows of all other cells in memory.
                         tables[cell_id].append(records.stored(pa.concat_tables([rows]).combine_chunks()))
             for key in cells[first : first + at_once]:
                 # There are no rows if no sample of the run could be read.
@@ -164,7 +165,7 @@ def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[t
 
 
 def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Yield tables until they have this many rows in total, cutting the last one."""
+    """Yield tables until they have this many rows in total, truncating the last table."""
     for table in tables:
         yield table.slice(0, rows)
         rows -= min(rows, len(table))
@@ -178,7 +179,7 @@ def _show(out: Path, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
     """
     shown = parts.shown & parts.predictions[0].is_readable
     positions = table[POSITION].to_numpy()
-    # An earlier start may have had a wider limit.
+    # An earlier start may have had a higher limit.
     table = table.filter((positions < len(shown)) & shown[np.minimum(positions, len(shown) - 1)])
     if table["part"].null_count != shown.sum():
         raise _lost(out, f"{key.explainer_text} by {key.metric_text}")
@@ -201,7 +202,7 @@ def _with_unread(table: pa.Table, unread: dict[int, str], names: Sequence[str] |
     Args:
         table: Rows of the readable samples.
         unread: {position: the reason}.
-        names: Names of the parts of the cell's scores; None to take them from the rows of an earlier start.
+        names: Names of the parts of the cell's scores; None to read the names from the rows of an earlier start.
     """
     if not unread:
         return table
@@ -217,7 +218,7 @@ def _with_unread(table: pa.Table, unread: dict[int, str], names: Sequence[str] |
 
 
 def _cell(recorded: dict[str, str], key: CellKey, table: pa.Table, samples: dict[str, pa.Array]) -> pa.Table:
-    """Return the records of a cell from its rows in the part files; `samples` is the result of `_samples`."""
+    """Return the records of a cell, given the rows from the part files and the result of `_samples`."""
     positions = table[POSITION]
     of_cell = {
         "cell_id": key.cell_id,
@@ -250,7 +251,7 @@ def _samples(predictions: StoredPredictions, names: list[str] | None, classes: l
 
 
 def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarray) -> list[CellKey]:
-    """Return the cells that cover all samples; print how to complete each of the others.
+    """Return the cells that cover all samples, and print how to complete each incomplete cell.
 
     Args:
         context: Loaded objects of the run.
@@ -270,10 +271,13 @@ def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarr
         elif cell_id in of_this_start:
             raise _lost(context.out, name)
         else:
-            complain(f"{name} was computed for fewer samples before and is not shown; name it again to complete it")
+            complain(
+                f"{name} was computed for fewer samples before and is not shown; to complete it, add its explainer "
+                "and metric to this start"
+            )
     return complete
 
 
 def _lost(out: Path, content: str) -> UserError:
     """Return the error for a part file that was damaged or lost during the run."""
-    return UserError(f"a part of {content} in {out} was damaged or lost during the run; start it again")
+    return UserError(f"a part of {content} in {out} was damaged or lost during the run; start the run again")

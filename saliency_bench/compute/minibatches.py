@@ -1,4 +1,4 @@
-"""Load images, masks and labels as tensors for the `DataLoader` of torch (P0, appendices A.2 and A.3)."""
+"""Load images, masks and labels as tensors for torch's `DataLoader` (P0, appendices A.2 and A.3)."""
 
 from collections.abc import Callable, Sequence
 from operator import index
@@ -26,7 +26,7 @@ PAIR = "a transform takes (image, mask) and returns both, like the transforms of
 
 
 class TorchDataset(data.Dataset[Sample]):
-    """The samples of a split as (image, mask, label), made by `torch_dataset`.
+    """The samples of a split as (image, mask, label), created by `torch_dataset`.
 
     Attributes:
         rows: The split, as `load_dataset` returns it.
@@ -76,7 +76,7 @@ class TorchDataset(data.Dataset[Sample]):
         if len(sizes := sorted({tuple(image.shape) for image, _, _ in samples})) > 1:
             shapes = " and ".join(" x ".join(map(str, shape)) for shape in sizes[:2])
             raise UserError(
-                f"the images of a batch differ in size ({shapes}); give transform=v2.Resize((224, 224)) of "
+                f"the images of a batch differ in size ({shapes}); use transform=v2.Resize((224, 224)) of "
                 "torchvision.transforms, or another transform that makes them equal"
             )
         return samples
@@ -94,16 +94,16 @@ def torch_dataset(
     """Return a split as a torch dataset of (image, mask, label) tensors, which a `DataLoader` batches.
 
     An image is Float (3, H, W) in [0, 1], in RGB and upright; a mask is Bool (H, W); a label is Int64 (). If a sample
-    has no mask, or the transform moves its object out of the frame, its mask is False everywhere, so `mask.any()` shows
+    has no mask, or the transform moves its object out of the frame, the mask is False everywhere, so `mask.any()` tests
     whether there is an object. Each row is a sample, so an image with several rows occurs several times.
 
     Args:
-        dataset: As in `load_dataset`; also an object returned by `datasets.load_dataset`, in any format.
+        dataset: Argument of `load_dataset`, or an object returned by `datasets.load_dataset`, in any format.
         split: Name of the split; by default "train", or the split of the given `datasets.Dataset`.
         transform: Function of (image, mask), a `tv_tensors.Image` and a `tv_tensors.Mask` of 0 and 1, that returns
-            both. Transforms of `torchvision.transforms.v2` move both alike and resize masks by nearest neighbour.
-            Pixels that they add by rotating or padding are not part of the object, whatever their `fill` is.
-        label_column: Column that is the label: class labels, text or whole numbers.
+            both. Transforms of `torchvision.transforms.v2` change image and mask together and resize masks by nearest
+            neighbour. Pixels that they add by rotating or padding are not part of the object, whatever their `fill` is.
+        label_column: Column with the labels: class labels, text or whole numbers.
         mask_values: Which pixels of a mask are the object, as in `run`.
         **options: `source`, `revision` and options of drawn datasets, as in `load_dataset`.
 
@@ -125,14 +125,14 @@ def torch_dataset(
 
 
 def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.Dataset:
-    """Return the rows, which must have masks, with this column as `label`.
+    """Return the rows with this column as `label`, after checking that they have masks.
 
     Raises:
         UserError: A column is missing, or the labels are neither classes, text nor whole numbers.
     """
     if "mask" not in rows.features:
         raise UserError(
-            f"{name} has no column mask (it has: {', '.join(rows.column_names)}); rename the column that holds the "
+            f"{name} has no column mask (it has: {', '.join(rows.column_names)}); rename the column that contains the "
             "masks to mask, or add a column mask of None if there are no masks"
         )
     if label_column not in rows.features:
@@ -143,7 +143,7 @@ def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.
     rows = with_classes(rows)
     kind = getattr(rows.features["label"], "pa_type", None)
     if kind is None or not pa.types.is_integer(kind):
-        raise UserError(f"the column {label_column} of {name} holds neither class labels, text nor whole numbers")
+        raise UserError(f"the column {label_column} of {name} contains neither class labels, text nor whole numbers")
     return rows
 
 
@@ -155,7 +155,7 @@ def _pixels(picture: Image.Image) -> Tensor:
 def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Return image and mask, Bool (H, W), after a transform.
 
-    A transform of torchvision gets the mask together with an empty mask, which shows the pixels that it fills in.
+    A transform of torchvision receives the mask together with an empty mask, which shows the pixels that it fills in.
 
     Raises:
         UserError: The transform fails, or does not return an image and its mask.
@@ -168,7 +168,7 @@ def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, nam
     values = torch.stack([values, torch.zeros_like(values)]) if is_of_torchvision else values
     try:
         result = transform(tv_tensors.Image(image), tv_tensors.Mask(values))
-    except Exception as error:  # a transform of the user fails in its own way
+    except Exception as error:  # a transform of the user may raise any exception
         raise UserError(f"the transform fails on image {name}: {one_line(error, 200)}; {PAIR}") from error
     if not (isinstance(result, tuple | list) and len(result) == 2 and all(isinstance(each, Tensor) for each in result)):
         raise UserError(f"the transform returns {type(result).__name__} for image {name}; {PAIR}")

@@ -1,4 +1,4 @@
-"""Leave out explainers that do not fit the network before a run starts, and report each with the reason."""
+"""Leave out explainers that do not fit the network before a run starts, and print the reason for each."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +17,7 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import ProcessGroup, agreed
 
-COUNTS = ("steps", "samples", "masks")  # options that set how much computation a map takes
+COUNTS = ("steps", "samples", "masks")  # options that control the amount of computation per map
 
 
 def check_fits(explainer: Explainer, classifier: Classifier, images: Images, target: Target) -> None:
@@ -53,7 +53,8 @@ def without_misfits(context: RunContext, group: ProcessGroup) -> RunContext:
     The main process decides. Explainers that already have cells in the folder are not tested again.
 
     Raises:
-        UserError: Only baselines fit, or an explainer does not fit and the run is strict; or see `check_contrast`.
+        UserError: No explainer except baselines fits, an explainer does not fit and the run is strict, or
+            `check_contrast` raises.
     """
     check_contrast(context)
     misfits = agreed(group, lambda: _misfits(context))
@@ -76,7 +77,7 @@ def _misfits(context: RunContext) -> dict[str, str]:
         return {}
     misfits: dict[Explainer, str] = {}
     for explainer in asking:
-        with suppress(Exception):  # an error that concerns one image only is recorded with its score
+        with suppress(Exception):  # an error that concerns one image only is recorded with the score of the image
             try:
                 check_fits(explainer, context.classifier, image, predicted)
             except UserError as error:
@@ -93,9 +94,9 @@ def _misfits(context: RunContext) -> dict[str, str]:
 
 
 def _image(context: RunContext) -> tuple[Images | None, Target | None]:
-    """Return the first image of the first batch that the network can classify, and its predicted class as target."""
+    """Return the first image in the first batch that the network can classify, with its predicted class as target."""
     for position in range(min(context.data.count, context.spec.batch_size)):
-        with suppress(Exception), torch.no_grad():  # files may be damaged, and a network may raise for some images only
+        with suppress(Exception), torch.no_grad():  # damaged files, or a network that rejects some images
             images = context.classifier.prepare([context.rows[position]], mask_values=context.spec.mask_values).images
             logits = context.classifier(images.to(context.classifier.device))
             if logits.isfinite().all():

@@ -1,6 +1,6 @@
-"""Order a run's samples: whole clusters, sorted by a hash.
+"""Order a run's samples: whole clusters, in the order of a hash.
 
-Any initial part of the order is a fair sample of the dataset, and the start of every longer part. A limited run
+The first n samples are a random sample of the dataset for every n, and larger n only adds samples. A run with a limit
 therefore computes the first batches of the full run.
 """
 

@@ -1,8 +1,7 @@
 """Plan a run: find the incomplete batches from the run's cells and the files in its folder.
 
-plan            every incomplete batch, with the samples of each output that files already hold
-missing         within a batch: which outputs of an explainer lack which samples
-chosen_samples  the samples that fit `--only`
+plan            every incomplete batch, with the samples of each output that files already contain missing within a
+batch, the samples that each output of an explainer lacks chosen_samples  the samples that match `--only`
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,15 +21,15 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
 UNSHOWN = 10  # most cells that a message lists
-Stored = dict[str, list[int]]  # {id of a cell or of kept maps: positions of a batch's samples that files hold}
+Stored = dict[str, list[int]]  # {id of a cell or of kept maps: positions of a batch's samples that files contain}
 
 
 def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Stored]]:
     """Return [(batch, {output id: positions already on disk})] for every incomplete batch.
 
-    Call from the main process only, while it holds the lock. Damaged files are deleted first, as are files in which one
-    of the run's own explainers raised, because that may have been temporary. A strict run also deletes files with any
-    fault.
+    Call from the main process only, while it holds the lock. Damaged files are deleted first. Files in which one of the
+    run's own explainers raised an error are also deleted, because the error may have been temporary. A strict run also
+    deletes files with any other fault.
 
     Args:
         context: Loaded objects of the run.
@@ -39,7 +38,7 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Sto
     of_this_start = {hash_of(explainer.identity) for explainer in context.explainers}
 
     def redo(entry: PartNote) -> bool:
-        # The explainer may succeed now (more free memory, a fixed function), so its file is computed again.
+        # The explainer may succeed now (more free memory, a corrected function), so its results are computed again.
         failed = entry.about["raised"] or (context.spec.strict and entry.about["faults"])
         return bool(failed) and entry.group in of_this_start
 
@@ -51,7 +50,7 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Sto
     wanted = chosen_samples(context.selection, predicted[0]) & predicted[0].is_readable
     size = context.spec.batch_size
     todo: dict[int, Stored] = {number: {} for known in predicted for number in _batches_with(~known.is_stored, size)}
-    # Parts list the samples that they hold, so another --only or batch size computes only the rest of a batch.
+    # Parts list their samples, so with another --only or batch size only the missing samples of a batch are computed.
     stored = stored_samples(parts, [output.id for output in context.outputs], context.end)
     for output in context.outputs:
         stored_here = stored[output.id]
@@ -68,9 +67,9 @@ def _batches_with(samples: np.ndarray, size: int) -> list[int]:
 
 
 def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -> None:
-    """Print one line about computed cells that no start of this run names any more.
+    """Print one line about computed cells that do not belong to this start of the run.
 
-    Cells that were recomputed with other partners are left out, because the table names them.
+    Cells that were recomputed with other partners are left out, because the table contains them.
     """
     names = summarised_names(out)
     shown = {f"{key.explainer_text} by {key.metric_text}" for key in keys.values()}
@@ -79,7 +78,7 @@ def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -
         return
     more = f" and {len(listed) - UNSHOWN} more" if len(listed) > UNSHOWN else ""
     complain(
-        f"{out} also holds cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
+        f"{out} also contains cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
         "name their explainers and metrics again to show them"
     )
 
@@ -95,12 +94,12 @@ def by_explainer(outputs: Iterable[Output]) -> dict[Explainer, list[Output]]:
 def missing(
     chosen: Sequence[int], outputs: list[Output], stored: Mapping[str, Collection[int]]
 ) -> dict[tuple[int, ...], list[Output]]:
-    """Return {positions of samples: outputs that no file holds for them}.
+    """Return {positions of samples: outputs without stored results for these samples}.
 
     Args:
         chosen: Positions of the batch's samples that are explained.
         outputs: Cells and kept maps of one explainer.
-        stored: {output id: positions that files hold}.
+        stored: {output id: positions that files contain}.
     """
     lacking: dict[tuple[int, ...], list[Output]] = {}
     for output in outputs:
@@ -111,7 +110,7 @@ def missing(
 
 
 def selected(selection: Selection | None, samples: Samples) -> list[int]:
-    """Return the positions of the predicted samples that fit `--only`."""
+    """Return the positions of the predicted samples that match `--only`."""
     return [
         position
         for position, row in zip(samples.positions, samples.rows, strict=True)
@@ -120,7 +119,7 @@ def selected(selection: Selection | None, samples: Samples) -> list[int]:
 
 
 def chosen_samples(selection: Selection | None, predictions: StoredPredictions) -> np.ndarray:
-    """Return Bool (samples,), whether each sample fits `--only`; True for samples without a stored prediction."""
+    """Return whether each sample matches `--only`, Bool (samples,); True for samples without a stored prediction."""
     chosen = np.ones(len(predictions.is_stored), bool)
     if selection is not None:
         for positions, table in predictions.tables(selection.columns):

@@ -1,6 +1,6 @@
 """Check precomputed saliency maps and score them like the maps of any explainer.
 
-All maps are checked and copied before anything is scored, so the scored maps are exactly the checked ones.
+All maps are checked and copied before anything is scored, so that exactly the checked maps are scored.
 `compute/maps/map_files.py` lists the accepted forms.
 """
 
@@ -25,13 +25,13 @@ from saliency_bench.utils.seeds import seed_of
 
 
 class PrecomputedMaps:
-    """Checked maps in the order of `ids`. Called like an explainer, it returns the map of each image.
+    """Checked maps in the order of `ids`. An instance can be called like an explainer and looks up each map.
 
-    Images are identified by their seeds, which are hashes of their ids. A map belongs to one picture and one target, so
-    a call for the same image with other pixels or another target raises UserError.
+    Images are identified by their seeds, which are hashes of their ids. A map belongs to one image and one target, so a
+    call for the same image with other pixels or another target raises UserError.
     """
 
-    not_finite = NO_MAP  # every stored map is finite, so NaN means that an image has no map
+    not_finite = NO_MAP  # stored maps are finite, so NaN means that an image has no map
 
     def __init__(self, ids: Sequence[str], maps: np.ndarray, seed: int):
         self.ids, self.maps = ids, maps
@@ -48,7 +48,9 @@ class PrecomputedMaps:
         for index, seed in enumerate(seeds):
             content = _content(images[index], target[index])
             if self.seen.setdefault(seed, content) != content:
-                raise UserError("precomputed maps are for unchanged images only; there are no further maps")
+                raise UserError(
+                    "there are precomputed maps for unchanged images only; use a metric that needs no further maps"
+                )
             if (place := self.place.get(seed)) is not None:
                 if self.maps.shape[1:] != maps.shape[1:]:
                     frame, given = (" x ".join(map(str, values.shape[1:])) for values in (maps, self.maps))
@@ -73,13 +75,13 @@ def explainer_of(
 
     Args:
         name: Name of the explainer.
-        source: The maps, or the file or folder that holds them.
+        source: The maps, or a file or folder with maps.
         files: {image id: name of its .npy file, "" for none}, in the order of the dataset.
         size: (H, W) of the prepared frame.
         seed: Seed of the run.
         needed: Images that must have a map.
         fix: Advice in the error for an image without a map.
-        change: Function applied to each map (H, W) first.
+        change: Function applied to each map (H, W) before it is stored.
 
     Raises:
         UserError: A map is not of `size` or not finite, an image is unknown or occurs twice, or a needed map is
@@ -100,7 +102,7 @@ def explainer_of(
             copy.write(values.tobytes())
         copy.flush()
         if not places:
-            raise UserError(f"{where} holds no map; give {MAP_FORMS}")
+            raise UserError(f"{where} contains no map; use {MAP_FORMS}")
         if missing := [image_id for image_id in needed if image_id not in places]:
             raise UserError(
                 f"{where} has no map of image {missing[0]} ({len(missing)} of {len(needed)} are missing); {fix}"
@@ -111,8 +113,8 @@ def explainer_of(
     return Explainer(name, PrecomputedMaps(list(places), maps, seed), (), f"{PRECOMPUTED}{content.hexdigest()}")
 
 
-OF_TRAINING = "needs maps of the training images too"
-FURTHER = "asks for further maps of the same explainer"
+OF_TRAINING = "also needs maps of the training images"
+FURTHER = "needs further maps of the same explainer"
 
 
 def refuse(metrics: Sequence[Metric], name: str) -> None:
@@ -133,14 +135,14 @@ def wants_more(metric: Metric) -> bool:
 
 
 def file_of(image_id: str, position: int) -> str:
-    """Return the file name of an image's map: its id, quoted so that the path cannot leave the folder."""
+    """Return the file name of an image's map, from the id, quoted so that the path cannot leave the folder."""
     return f"{quoted_id(image_id) or f'number-{position}'}.npy"
 
 
 def quoted_id(image_id: str) -> str:
     """Return an image's id, quoted so that a path cannot leave its folder; "" if it is too long for a file name."""
     quoted = quote(image_id, safe="")
-    quoted = f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted  # could be read as an option or formula
+    quoted = f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted  # could be interpreted as an option or formula
     return quoted if len(quoted) <= 200 and not quoted.startswith(".") else ""
 
 

@@ -1,7 +1,7 @@
-"""Predict: compute the network's prediction for each sample, batch by batch.
+"""Compute the network's prediction for each sample, batch by batch.
 
-`predict` passes a batch through the network. `StoredPredictions` are the rows in part files. `with_predictions` adds
-the rows to the samples that explaining and scoring start from.
+`predict` passes a batch through the network. `StoredPredictions` reads the rows in part files. `with_predictions`
+combines the rows with samples for explaining and scoring.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from saliency_bench.read.parts import POSITION, Part, StoredResult
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised
 from saliency_bench.types import Samples
 
-GROUP = "predictions"  # the only group and key of the part files
+GROUP = "predictions"  # the group and key of all part files
 BEST = 5  # classes that top-5 accuracy counts
 
 
@@ -41,11 +41,12 @@ def prediction_schema(features: datasets.Features) -> pa.Schema:
 
 
 class StoredPredictions:
-    """Predictions in part files; one file at a time is in memory.
+    """Predictions in part files, with one file at a time in memory.
 
     Attributes:
-        is_stored: Bool (samples,), whether a file holds the prediction.
-        is_readable: Bool (samples,), False if the sample could not be read or the network raised for it.
+        is_stored: Whether a file contains the prediction, Bool (samples,).
+        is_readable: Bool (samples,), False if the sample could not be read or the network raised an error for the
+            sample.
     """
 
     def __init__(self, parts: Sequence[Part], count: int):
@@ -62,15 +63,15 @@ class StoredPredictions:
 
     @property
     def parts(self) -> list[Part]:
-        """Return the files that hold predictions."""
+        """Return the files that contain predictions."""
         return [self._parts[number] for number in np.unique(self._part_at[self.is_stored])]
 
     def table(self, batch: range, columns: list[str] | None = None) -> pa.Table:
-        """Return the stored rows of a batch, in order; with all columns by default."""
+        """Return the stored rows of a batch, in order, by default with all columns."""
         return pa.concat_tables([rows for _, rows in self.tables(columns, batch)])
 
     def tables(self, columns: list[str] | None = None, batch: range | None = None) -> Iterator[tuple[range, pa.Table]]:
-        """Yield (positions, rows) of the stored predictions, in order, file by file; by default of all batches."""
+        """Yield (positions, rows) of the stored predictions, file by file in order, by default for all batches."""
         batch = range(len(self._part_at)) if batch is None else batch
         part_at = self._part_at[batch.start : batch.stop]
         edges = [0, *(np.flatnonzero(np.diff(part_at)) + 1).tolist(), len(part_at)]
@@ -97,7 +98,7 @@ def predict(
     A sample that could not be read has nulls. A sample without probabilities has no prediction.
     """
     table = pa.Table.from_pylist(answers(classifier, question, read, schema.names), schema=schema)
-    rows = table.to_pylist()  # as read back from the file, so it does not matter which process predicted
+    rows = table.to_pylist()  # as in the file, so the result does not depend on the process that predicted
     first = read.positions[0]
     without = [place - first for place, row in zip(read.positions, rows, strict=True) if row["logits"] is None]
     table = table.add_column(0, POSITION, pa.array(read.positions, pa.int64()))
@@ -128,11 +129,11 @@ def with_predictions(
     Args:
         samples: The readable samples.
         rows: {position in the run: the classifier's prediction}.
-        of_other: The same for the other model; None without one.
-        strict: Whether to raise if the network raised for a sample.
+        of_other: {position in the run: the other model's prediction}; None without another model.
+        strict: Whether to raise an error if the network raised an error for a sample.
 
     Raises:
-        UserError: The network raised for a sample, and the run is strict.
+        UserError: The network raised an error for a sample, and the run is strict.
     """
     networks = [rows] if of_other is None else [rows, of_other]
     raised = [row[position] for row in networks for position in samples.positions if row[position]["logits"] is None]
@@ -158,7 +159,7 @@ def _predicted(activation: str, question: RunQuestion, samples: Samples, index: 
     p = probabilities(logits[None].double(), activation)[0]
     if p.isnan().any():  # `target.no_probabilities`
         return row
-    best = ordered_classes(logits.numpy())[0]  # probabilities may both round to 1, logits differ
+    best = ordered_classes(logits.numpy())[0]  # two probabilities may both round to 1, so compare logits
     row |= {"prediction": best, "confidence": float(p[best])}
     if right is None or not right.any():  # no label, or a label that is not a class of the model
         return row
@@ -171,10 +172,10 @@ def _predicted(activation: str, question: RunQuestion, samples: Samples, index: 
 
 
 def _target_confidence(activation: str, question: RunQuestion, about: Mapping, logits: torch.Tensor) -> float | None:
-    """Return the confidence in the target that a sample's maps explain; None without a target or probabilities.
+    """Return the classifier's confidence in a sample's target; None without a target or probabilities.
 
-    The confidence is the probability of the target classes minus that of the contrasted classes, as in perturbation
-    curves.
+    The confidence is the probability of the target classes minus the probability of the contrasted classes, as in
+    perturbation curves.
     """
     p = probabilities(logits[None].double(), activation)[0]
     if p.isnan().any() or not question.has_target(about):
@@ -186,7 +187,7 @@ def _target_confidence(activation: str, question: RunQuestion, about: Mapping, l
 def for_plans(
     predictions: StoredPredictions, count: int, classifier: Classifier, question: RunQuestion, seed: int
 ) -> Predictions:
-    """Return the predictions of the first `count` samples of a run, for plans of partners."""
+    """Return the predictions of the first `count` samples of a run, for partner plans."""
     p = np.full((len(predictions.is_stored), question.classes), np.nan, dtype=np.float32)
     right, ids = np.zeros(p.shape, dtype=bool), []
     for positions, table in predictions.tables(["image_id", "label", "labels", "logits"]):

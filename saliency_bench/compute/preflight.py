@@ -1,7 +1,7 @@
 """Check settings that are text (names, files and folders) before anything is loaded.
 
-A setting that passes may still be wrong in its content, such as a class that the model does not have. The code that
-reads the content reports that.
+A setting that passes these checks may still have wrong content, such as a class that the model does not have. The code
+that reads the content reports such errors.
 """
 
 import os
@@ -28,18 +28,18 @@ OTHER = ("other_model", "other_label")
 DRAWINGS = ("maps", "insertion", "classes", "models", "object")
 PICTURE_FORMS = (".pdf", ".svg", ".png", ".jpg", ".jpeg", ".webp")
 DRAWN_FIRST = 2  # number of samples that `draw` shows by default
-KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {kind of a name: kind that it may be mistaken for}
+KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {type of a name: type that it may be confused with}
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for the first setting of a run that is certainly wrong; Python objects are not checked."""
+    """Raise UserError for the first setting of a run that is certainly wrong, without checking Python objects."""
     for kind in KINDS:
         check_items(kind, settings.get(kind))
     check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
     for name, check in (("dataset", check_dataset), ("model", check_model), ("other_model", check_model),
                         ("target", check_target), ("device", check_device)):  # fmt: skip
         if settings.get(name) == "":
-            raise UserError(f"{flag(name)} is empty; give {about(name)}")
+            raise UserError(f"{flag(name)} is empty; use {about(name)}")
         if isinstance(value := settings.get(name), str | Path):
             check(str(value))
     for name in ("label_map", "groups"):
@@ -55,11 +55,11 @@ def check_other(settings: Mapping[str, Any]) -> None:
     given = [name for name in OTHER if settings.get(name) is not None]
     if len(given) == 1:
         (missing,) = set(OTHER) - set(given)
-        raise UserError(f"{flag(given[0])} goes with {flag(missing)}: {about(missing)}")
+        raise UserError(f"{flag(given[0])} also needs {flag(missing)}: {about(missing)}")
 
 
 def check_items(kind: str, given: Any) -> None:
-    """Check names of explainers or metrics and of their options; option values are checked when these are loaded."""
+    """Check names of explainers or metrics and of their options. Loading them later checks option values."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
@@ -72,17 +72,17 @@ def check_maps(entries: Iterable[str]) -> None:
     for entry in entries:
         name, equals, path = entry.partition("=")
         if not (equals and path):
-            raise UserError(f"'{entry}' names no folder of maps; write NAME=FOLDER")
+            raise UserError(f"'{entry}' has no folder of maps; write NAME=FOLDER")
         check_method_name(name)
         place = Path(path).expanduser()
         if place.exists() and not (place.is_dir() or place.is_file()):
             raise UserError(f"{path} is not a regular file or folder of maps")
         if not place.exists():
             near = " or ".join(near_folders(place))
-            fix = f"did you mean {near}?" if near else f"give {MAP_FORMS}"
+            fix = f"did you mean {near}?" if near else f"use {MAP_FORMS}"
             raise UserError(f"there are no maps {path}; {fix}")
         if name in names:
-            raise UserError(f"two maps are called {name}; give each its own name")
+            raise UserError(f"two sets of maps are called {name}; use a different name for each")
         names.append(name)
 
 
@@ -91,7 +91,7 @@ def check_method_name(name: str) -> None:
     if not public_label(name):
         raise UserError(f"'{name}' cannot be the name of a method: up to 100 letters, digits, '.', '_' and '-'")
     if name in registry.names("explainers"):
-        raise UserError(f"{name} is the name of an explainer of saliency-bench; give your method another name")
+        raise UserError(f"{name} is the name of an explainer of saliency-bench; use another name for your method")
 
 
 def _check_item(kind: str, text: str) -> None:
@@ -107,7 +107,7 @@ def _check_item(kind: str, text: str) -> None:
         if (known := registry.option_names(kind, name)) is not None:
             options.check_names(name, chosen, known)
     elif name in registry.names(other := KINDS[kind]):
-        raise UserError(f"{name} is {_a(registry.KINDS[other])}, not {singular}; give it to --{other}")
+        raise UserError(f"{name} is {_a(registry.KINDS[other])}, not {singular}; use it with --{other}")
     else:
         registry.check_readable(kind, name)
         raise registry.unknown_item(kind, name)
@@ -127,15 +127,15 @@ def check_dataset(name: str) -> None:
     if path.suffix.lower() == ".parquet":
         return
     if path.is_file():
-        raise UserError(f"the dataset {name} is a file; give the folder of a dataset, or a Parquet file")
+        raise UserError(f"the dataset {name} is a file; use the folder of a dataset, or a Parquet file")
     if not could_be_on_the_hub(text):
         near = " or ".join(near_folders(path))
         fix = f"did you mean {near}?" if near else "check the path"
         raise UserError(f"the dataset folder {name} does not exist; {fix}")
     if text in registry.names("hub_builders"):
         raise UserError(
-            f"{text} is a way to build a dataset of your own data; first `saliency-bench build {text} --images DIR "
-            "--out NEW`, then --dataset NEW"
+            f"{text} builds a dataset from your own data; first run `saliency-bench build {text} --images DIR --out "
+            "NEW`, then use --dataset NEW"
         )
     if "/" not in text:
         registry.check_readable("hub_builders", text)
@@ -157,17 +157,17 @@ def check_model(name: str) -> None:
 
 
 def check_start(name: str) -> None:
-    """Raise UserError unless the name is a model or a config.json, from which a training can start."""
+    """Raise UserError unless training can start from this name, which must be a model or a config.json."""
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
         raise UserError(
-            f"{name} holds a config.json and no weights (*.safetensors); to start from random weights give "
+            f"{name} contains a config.json but no weights (*.safetensors); to start from random weights, use "
             f"{folder / 'config.json'}"
         )
     if not name.endswith(".json"):
         check_model(name)
     elif not Path(name).expanduser().is_file():
-        raise UserError(f"there is no file {name}; give a config.json, a Hub id or the folder of a checkpoint")
+        raise UserError(f"there is no file {name}; use a config.json, a Hub id or the folder of a checkpoint")
 
 
 def check_target(text: str) -> None:
@@ -177,13 +177,15 @@ def check_target(text: str) -> None:
     if text.startswith(PREDICTED_BY):
         name = text.removeprefix(PREDICTED_BY)
         if not name:
-            raise UserError(f"{text} names no model; write {PREDICTED_BY}MODEL, or the folder of a run of it")
+            raise UserError(
+                f"{text} names no model; write {PREDICTED_BY}MODEL with a model or the folder of a run of that model"
+            )
         if (Path(name).expanduser() / MANIFEST).is_file():
             return None
         own_networks.refuse_own(name, own_networks.RUN_FIRST)
         return check_model(name)
     if Path(text).is_dir() or "/" in text or Path(text).suffix:
-        raise UserError(f"there is no target file {text}; give {', '.join(TARGETS)} or a CSV file")
+        raise UserError(f"there is no target file {text}; use {', '.join(TARGETS)} or a CSV file")
     raise unknown("target", text, (*TARGETS, f"{PREDICTED_BY}MODEL"))
 
 
@@ -194,7 +196,7 @@ def check_device(text: str) -> None:
 
 
 def check_table(name: str, text: str) -> None:
-    """Raise UserError unless `text` is a readable file of a label map or of groups, or a bundled label map."""
+    """Raise UserError unless `text` is a readable file with a label map or groups, or a bundled label map."""
     path, option = Path(text).expanduser(), flag(name)
     if not path.is_file():
         from saliency_bench.compute.targets.known_maps import known_maps  # imports torch
@@ -213,7 +215,7 @@ def check_table(name: str, text: str) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Raise UserError unless the folder or file `out` can be written. Leaves no files."""
+    """Raise UserError unless the folder or file `out` can be written. No files remain."""
     existing = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
     if existing != out and not existing.is_dir():
         raise UserError(f"cannot write to {out}: {existing} is not a folder; choose another --out")
@@ -227,7 +229,7 @@ def check_writable(out: Path) -> None:
 
 
 def check_empty(out: Path) -> None:
-    """Raise UserError unless the folder is new or empty and can be written."""
+    """Raise UserError unless the folder is new or empty, and writable."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; choose another --out")
     check_writable(out)
@@ -252,7 +254,7 @@ def check_drawing(runs: Sequence[Path], drawing: str, explainers: Sequence[str] 
         raise UserError(f"--out {out} must end in {', '.join(PICTURE_FORMS[:-1])} or {PICTURE_FORMS[-1]}")
     for run in runs:
         if not (run / "run.json").is_file():
-            raise UserError(f"{run} is not the folder of a run (no run.json); give the --out of a run")
+            raise UserError(f"{run} is not the folder of a run (no run.json); use the --out of a run")
     if out is not None:
         check_output_file(out)
     check_items("explainers", explainers)

@@ -1,10 +1,11 @@
-"""Check with a probe image that the network still gives the answers of the start of the run.
+"""Check with a probe image that the outputs of the network have not changed since the start of the run.
 
-All scores of a run rest on one network. An explainer or metric may change it by accident: a weight, a hook that is not
-removed, a plain attribute that `forward` reads, or a function of torch. Such a change is hard to find, but its effect
-is not. One image is classified at the start, and again after each explainer has finished a batch, and the answers are
-compared bit for bit. The gradient at this image, which backward hooks change, and the settings of torch below are
-compared as well. This costs a forward and a backward pass of one image per batch and explainer.
+All scores of a run depend on one network. An explainer or metric may change the network by accident: a weight, a hook
+that is not removed, a plain attribute that `forward` reads, or a function of torch. The change itself is hard to
+detect, but its effect is not. One image is classified at the start, and again after each explainer has finished a
+batch, and the logits are compared bit for bit. The gradient at this image, which backward hooks change, and the
+settings of torch below are also compared. This costs a forward and a backward pass of one image per batch and
+explainer.
 
     probe = Probe(classifier, images)
     ...                                  # an explainer and its metrics
@@ -29,12 +30,12 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.untouched import untouched
 
-# Some GPU kernels sum gradients in another order; a hook that was not removed changes far more.
+# Some GPU kernels sum gradients in a varying order. A hook that was not removed changes gradients far more.
 GRADIENT_TOLERANCE = 1e-3
-UNSEEN = "changes that explainers make to it go unnoticed, and may change the scores of other explainers"
-FIX = "work on copy.deepcopy(classifier), remove hooks and restore functions before returning, or leave it out"
+UNSEEN = "changes that explainers make to it are not detected, and may change the scores of other explainers"
+FIX = "use copy.deepcopy(classifier) in its code, remove hooks and restore functions, or leave it out"
 
-# {name: (read, set)} of settings that change the numbers of other explainers but not the answers of the network.
+# {name: (read, set)} of settings that change the maps of other explainers but not the outputs of the network.
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "default device": (torch.get_default_device, lambda device: torch.set_default_device(_device(device))),
@@ -44,48 +45,48 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 
 
 class Probe:
-    """Answers of a network to one image at the start of a run, for comparison with later answers.
+    """Outputs of a network for one image at the start of a run, for comparison with later outputs.
 
     Args:
         classifier: The network; `restore` resets it in place.
-        images: Prepared images (B, 3, H, W). The first image with finite answers is used.
+        images: Prepared images (B, 3, H, W). The first image with finite outputs is used.
     """
 
     def __init__(self, classifier: Classifier, images: Images):
         self.classifier = classifier
-        # Half noise: an all-black picture would hide a change of the network's input scale.
+        # Half noise, because an all-black picture would hide a change of the network's input scale.
         noise = torch.from_numpy(uniform(seed_of("probe"), images[0].numel())).view_as(images[:1]).to(images)
         self.candidates = [*((image + noise) / 2 for image in images.split(1)), *images.split(1)]
         self.settings = {name: read() for name, (read, _) in SETTINGS.items()}
         self.copy: Classifier | None = None
-        with suppress(Exception):  # the network may hold anything; without a copy, `restore` ends the run
+        with suppress(Exception):  # the network may contain anything; without a copy, `restore` ends the run
             self.copy = copy.deepcopy(classifier)
         self.answers = self._first_answers()
         if self.answers is None:
-            complain(f"{classifier.id} gives no finite logits for the first images: {UNSEEN}")
+            complain(f"{classifier.id} returns no finite logits for the first images: {UNSEEN}")
         elif not _agree(self.answers, self._answers()):
             self.answers = None
-            complain(f"{classifier.id} gives different logits each time it gets the same image: {UNSEEN}")
+            complain(f"{classifier.id} returns different logits for the same image at each call: {UNSEEN}")
 
     def differs(self) -> bool:
-        """Return whether the network's answers or a setting of torch differ from the start of the run."""
+        """Return whether the network's outputs or a setting of torch differ from the start of the run."""
         if any(read() != self.settings[name] for name, (read, _) in SETTINGS.items()):
             return True
         if self.answers is None:
             return False
         try:
             return not _agree(self.answers, self._answers())
-        except Exception:  # the changed network may fail
+        except Exception:  # the changed network may raise an error
             return True
 
     def restore(self, blamed: str) -> None:
         """Restore the network and the settings of torch to the start of the run.
 
         Args:
-            blamed: Explainer that changed them, for messages.
+            blamed: Explainer that made the change, for messages.
 
         Raises:
-            UserError: The answers still differ, for example after a change of torch itself, or no copy could be made.
+            UserError: The outputs still differ, for example after a change of torch itself, or no copy could be made.
         """
         for name, (read, put) in SETTINGS.items():
             if read() != self.settings[name]:
@@ -100,13 +101,13 @@ class Probe:
             raise UserError(f"{blamed} changed the output of {self.classifier.id}, perhaps through torch itself; {FIX}")
 
     def _first_answers(self) -> tuple[Tensor, Tensor] | None:
-        """Return the answers to the first image with finite answers; None without such an image."""
+        """Return the outputs for the first image with finite outputs; None if there is no such image."""
         # A network that computes with numpy has no gradient.
         for image, has_gradient in product(self.candidates, (True, False)):
             self.image, self.has_gradient = image, has_gradient
             try:
                 answers = self._answers()
-            except Exception:  # networks may raise anything for an image that they do not accept
+            except Exception:  # networks may raise any exception for an image that they do not accept
                 continue
             # A masked-out class has a logit of -infinity.
             if not answers[0].isnan().any() and bool(answers[0].isfinite().any()):
@@ -140,5 +141,5 @@ def _agree(before: tuple[Tensor, Tensor], now: tuple[Tensor, Tensor]) -> bool:
 
 
 def _device(device: torch.device) -> torch.device | None:
-    """Return the argument that makes `set_default_device` restore this default: None for torch's own, the CPU."""
+    """Return the argument with which `set_default_device` restores this device; None for torch's default, the CPU."""
     return None if device.type == "cpu" else device

@@ -1,7 +1,7 @@
-"""Python objects as settings of a run: their description in a spec, and the lookup of the object.
+"""Use Python objects as settings of a run: describe an object in a spec, and look it up again.
 
-A function, a network or a dict cannot be written to a file. The spec stores its kind, name and a hash of its content
-(`PythonObject`). The objects are passed along with the spec.
+A function, a network or a dict cannot be written to a file. The spec stores the type, name and content hash of the
+object (`PythonObject`). The objects themselves are passed along with the spec.
 """
 
 import ast
@@ -41,14 +41,14 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import code_hash, file_of, name_of
 
 Objects = Mapping[PythonObject, object]
-LITERAL = 1000  # characters of the longest dict that is shown in full
+LITERAL = 1000  # characters; longer dicts are not shown in full
 
 
 def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject, object]]:
     """Return (the spec of a run's settings, the Python objects among them).
 
-    Explainers, metrics, dataset, model, label map and groups may be Python objects. For explainers and metrics given by
-    name, only names and options are loaded.
+    Explainers, metrics, dataset, model, label map and groups may be Python objects. Explainers and metrics given by
+    name are not loaded; only their names and options are read.
 
     Raises:
         UserError: A setting, name or option is not allowed.
@@ -73,7 +73,7 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
         plain["device"] = str(device)
     dataset = plain.get("dataset")
     rows = dataset
-    if isinstance(dataset, datasets.Dataset | datasets.DatasetDict):  # a dict is kept whole, for retraining
+    if isinstance(dataset, datasets.Dataset | datasets.DatasetDict):  # all splits are stored, for retraining
         rows, plain["split"] = find(dataset).load_usual(str(plain.get("split", "test")))
     if isinstance(rows, datasets.Dataset):
         check_columns(rows)
@@ -81,7 +81,7 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
         about = f"dataset: a datasets.Dataset of {len(rows)} rows, fingerprint {digest}"
         plain["dataset"] = _noted(objects, dataset, "dataset", "in-memory", digest, "dataset", about)
     elif "dataset" in plain and not isinstance(dataset, str | PathLike | PythonObject):
-        find(dataset)  # raises an error that explains what is wrong with it
+        find(dataset)  # raises an error that describes the problem
     for name in ("model", "other_model"):
         model = plain.get(name)
         if isinstance(model, nn.Module) or is_pipeline(model):
@@ -93,7 +93,7 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
 
 
 def entries_of(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> Any:
-    """Return explainers or metrics as a spec stores them: by name if the name gives the same item, else as an object.
+    """Return explainers or metrics as a spec stores them: by name if the name loads the same item, else as an object.
 
     Args:
         setting: "explainers" or "metrics".
@@ -105,13 +105,15 @@ def entries_of(setting: str, given: Any, resolve: Callable[[Any], Explainer | Me
         UserError: An item cannot be loaded, or two items have the same name, options and code.
     """
     if isinstance(given, Mapping):
-        raise UserError(f"{setting} must be a list; options follow a name as in rise:masks=1000, not as a dict")
+        raise UserError(
+            f"{setting} must be a list; write options after a name, as in rise:masks=1000, instead of a dict"
+        )
     listed = [given] if isinstance(given, str) or callable(given) else given
     if not isinstance(listed, Iterable):
-        return given  # the spec rejects it
+        return given  # the spec rejects invalid items
     pairs = [(item, resolve(item)) for item in listed]
     if len({resolved.identity for _, resolved in pairs}) < len({resolved for _, resolved in pairs}):
-        raise UserError(f"two {setting} have the same name, options and code; give one of them another name")
+        raise UserError(f"two {setting} have the same name, options and code; rename one of them")
     return [_entry(item, resolved, resolve, objects) for item, resolved in pairs]
 
 
@@ -120,7 +122,7 @@ def _entry(
 ) -> str | PythonObject:
     """Return one explainer or metric as a spec stores it.
 
-    A function in a file becomes an object too, so that reading somebody else's spec never imports a file.
+    A function in a file also becomes an object, so that reading another person's spec never imports a file.
     """
     if not isinstance(item, str):
         return _name(resolved, resolve, objects)
@@ -131,7 +133,7 @@ def _entry(
 
 
 def _noted(objects: dict, given: object, kind: str, name: str, digest: str, code: str, about: str = "") -> PythonObject:
-    """Return the description of an object in a spec, and store the object under it in `objects`."""
+    """Store an object in `objects` under its description in a spec, and return the description."""
     written = PythonObject(kind=kind, name=name, digest=digest, code=code, about=about)
     objects[written] = given
     return written
@@ -161,7 +163,7 @@ def _maps_entry(name: str, source: object, metrics: Sequence[Metric], objects: d
 
 
 def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> str | PythonObject:
-    with suppress(UserError):  # there is no such name or no such option
+    with suppress(UserError):  # there is no explainer of this name, or no such option
         if resolve(str(item)) == item:
             return str(item)
     named = "metric" if isinstance(item, Metric) else "explainer"
@@ -172,7 +174,7 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
 
 
 def _name_assumed_direction(item: Explainer | Metric) -> None:
-    """Print a line about a metric for which higher is only assumed to be better."""
+    """Print a warning about a metric whose direction (higher is better) is only assumed."""
     if isinstance(item, Metric) and not is_direction_declared(item):
         complain(
             f"metric {item} does not declare which direction is better, so higher is assumed to be better; declare it "
@@ -181,7 +183,7 @@ def _name_assumed_direction(item: Explainer | Metric) -> None:
 
 
 def _written(item: Explainer | Metric) -> tuple[str, str]:
-    """Return (code that creates an explainer or metric, description of the variable in that code)."""
+    """Return (code that creates an explainer or metric, description of the variables in that code)."""
     function = item.function
     if isinstance(function, Composed):
         within = function.explainer
@@ -211,9 +213,9 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
 
 
 def name_changed(items: Iterable[Explainer | Metric]) -> None:
-    """Print a line about each Python function or object whose hashed state has changed.
+    """Print a warning about each Python function or object whose hashed state has changed.
 
-    A later start treats it as another explainer, and its results may depend on the order of the batches.
+    A later start treats the changed object as another explainer, and results may depend on the order of the batches.
     """
     for item in items:
         inner = item
@@ -261,7 +263,7 @@ def _prompts(given: object, model: object, objects: dict[PythonObject, object]) 
 
 
 def _literal(given: Mapping) -> str:
-    """Return a dict as a Python literal; "" if it has no literal form or is too long to show."""
+    """Return a dict as a Python literal, or "" if it has no literal form or is too long to show."""
     text = repr(given)
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         if len(text) <= LITERAL and ast.literal_eval(text) == given:
@@ -273,7 +275,7 @@ def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> Py
     """Return a model as a spec stores it.
 
     Args:
-        setting: Name of the setting; also the variable name if no call can load the model again.
+        setting: Name of the setting, also used as the variable name if no call can load the model again.
         model: The object.
         objects: Dict that receives the object.
     """
@@ -296,7 +298,7 @@ def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> Py
 
 
 def _settings(classifier: Classifier) -> str:
-    """Return the settings that a classifier was loaded with, as further arguments of `load_classifier`."""
+    """Return the settings that a classifier was loaded with, as text of further arguments of `load_classifier`."""
     precision = None if classifier.precision == "fp32" else classifier.precision
     given: dict[str, Any] = {
         "layer": classifier.layer,
@@ -333,5 +335,7 @@ def object_of(entry: str | PythonObject | None, objects: Objects) -> Any:
     if not isinstance(entry, PythonObject):
         return entry
     if entry not in objects:
-        raise UserError(f"{entry} is a Python object, which no file stores; pass it to saliency_bench.run again")
+        raise UserError(
+            f"{entry} is a Python object, which is not stored in files; pass the object to saliency_bench.run again"
+        )
     return objects[entry]

@@ -22,8 +22,8 @@ from saliency_bench.types import Batch, Samples
 
 PREPARED = ("image", "mask", "label", "image_id")  # columns that `prepare` reads
 OURS = ("image_id", "group", "label", "labels")  # columns of the predictions that come from the dataset
-OWN_LABEL = "dataset_label"  # column of the dataset's own label if a run uses another label column
-ALL = "labels"  # column of all classes of an image that has several
+OWN_LABEL = "dataset_label"  # column with the dataset's own label, if a run uses another label column
+ALL = "labels"  # column with all classes of an image that has several
 
 
 def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.Dataset:
@@ -50,7 +50,7 @@ class SplitRows:
         rows: Rows as `readable` returns them.
         ids: Ids of the images.
         digests: Digests of the pictures from which the fingerprint was computed (`fingerprints.picture_digest`); None
-            before there is a fingerprint.
+            if the fingerprint has not been computed yet.
         further: {column that metrics need: digests of its pictures, empty for a column without pictures}.
         mask_values: Which pixels of a mask are the object, as in `Classifier.prepare`.
     """
@@ -82,7 +82,7 @@ class SplitRows:
 
 
 def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
-    """Read the pictures of a row once into memory, so that the checked bytes are the ones that are used.
+    """Read the pictures of a row into memory once, so that exactly the checked bytes are used.
 
     Raises:
         UserError: A picture does not have this digest.
@@ -93,7 +93,7 @@ def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
         pictures = {}
     if picture_digest(*map(pictures.get, columns)) != digest:
         raise UserError(
-            f"image {sample['image_id']} changed during the run, so the dataset no longer has the run's fingerprint; "
+            f"image {sample['image_id']} changed during the run, so the fingerprint of the dataset no longer matches; "
             "start again with another --out"
         )
     for name, data in pictures.items():
@@ -101,7 +101,7 @@ def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
 
 
 class ReadBatch(NamedTuple):
-    """Batch of a run after reading: all its rows, and its readable samples.
+    """Batch of a run after reading: all rows, and the readable samples.
 
     Attributes:
         positions: Positions of the rows in the run.
@@ -116,7 +116,7 @@ class ReadBatch(NamedTuple):
     faults: dict[int, str]
 
     def at(self, positions: Collection[int]) -> "ReadBatch":
-        """Return the batch reduced to the rows at these positions of the run."""
+        """Return the batch with only the rows at these positions of the run."""
         kept = [index for index, position in enumerate(self.positions) if position in positions]
         if len(kept) == len(self.rows):
             return self
@@ -165,7 +165,7 @@ def read_batch(data: SplitRows, classifier: Classifier, positions: Sequence[int]
 
 
 def _check_usable(batch: Batch, strict: bool) -> None:
-    """Raise an error in a strict run if a mask or an entry of a further column is unusable."""
+    """Raise UserError in a strict run if a mask or an entry of a further column is unusable."""
     for reasons in (batch.left_out, *(column.lacking for column in batch.columns.values())) if strict else ():
         for image_id, reason in zip(batch.ids, reasons, strict=True):
             if reason is not None and not is_expected(reason):
@@ -173,7 +173,7 @@ def _check_usable(batch: Batch, strict: bool) -> None:
 
 
 def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
-    """Return {index: why this sample cannot be prepared}, preparing the samples one by one."""
+    """Return {index: reason} of the samples that cannot be prepared, preparing the samples one by one."""
     faults = {}
     for index, sample in enumerate(samples):
         try:
@@ -208,15 +208,15 @@ def group_names(rows: datasets.Dataset) -> list[str | None]:
 
 
 def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None) -> datasets.Dataset:
-    """Return rows with this column as `label`; another column that was the label becomes `dataset_label`.
+    """Return rows with this column as `label`. A different column called `label` becomes `dataset_label`.
 
     Args:
         rows: Rows of a split.
-        column: Column that holds the labels.
+        column: Column that contains the labels.
         names: Class names of a text column; None for its sorted values.
 
     Raises:
-        UserError: The column does not exist, or holds neither classes nor text.
+        UserError: The column does not exist, or contains neither classes nor text.
     """
     if column == "label":
         return with_classes(rows, names)
@@ -225,21 +225,22 @@ def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None
         raise unknown("column", column, rows.column_names)
     if not isinstance(kind, datasets.ClassLabel):
         if not is_text(kind):
-            raise UserError(f"--label-column {column}: the column holds neither class labels nor text")
+            raise UserError(f"--label-column {column}: the column contains neither class labels nor text")
         kind = datasets.ClassLabel(names=names or sorted({value for value in rows[column] if value is not None}))
     values = [kind.str2int(value) if isinstance(value, str) else value for value in rows[column]]
-    rows = rows.remove_columns(ALL) if ALL in rows.column_names else rows  # classes of the other label
+    rows = rows.remove_columns(ALL) if ALL in rows.column_names else rows  # classes of the other column
     rows = rows.rename_column("label", OWN_LABEL) if "label" in rows.column_names else rows
     return rows.add_column("label", pa.array(values, pa.int64()), feature=kind)
 
 
 def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
-    """Raise UserError for a column that holds neither pictures nor one number or text per sample."""
+    """Raise UserError for a column that contains neither pictures nor one number or text per sample."""
     scalars = scalar_columns(rows.features)
     for name in columns:
         if name not in scalars and not isinstance(rows.features[name], datasets.Image):
             raise UserError(
-                f"the column {name} holds {rows.features[name]}; a metric can use pictures (datasets.Image()) and one "
+                f"the column {name} contains {rows.features[name]}; a metric can use pictures (datasets.Image()) and "
+                "one "
                 "number or text per sample"
             )
 
@@ -294,7 +295,7 @@ def label_names(rows: datasets.Dataset) -> list[str] | None:
 
 
 def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None:
-    """Return the numbers of all classes of an image, which are stored as names or numbers; None without `labels`."""
+    """Return the class numbers in `labels` of an image, stored as names or numbers; None without `labels`."""
     kind = features.get("label")
     if sample.get(ALL) is None or not isinstance(kind, datasets.ClassLabel):
         return None
@@ -308,14 +309,14 @@ def stored(name: str) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """Samples selected by `--only`: those that meet all conditions.
+    """Selection by `--only`: a sample is selected if it meets all conditions.
 
     Attributes:
-        correct: Whether the classifier must predict them correctly.
-        masked: Whether they must have a usable mask.
-        values: {column of the predictions: its allowed values, as text}.
+        correct: Whether the classifier must predict the sample correctly.
+        masked: Whether the sample must have a usable mask.
+        values: {column of the predictions: allowed values, as text}.
         names: Names of the labels.
-        without: Labels without a class of the model. A run that explains labels has no target for them.
+        without: Labels without a class of the model. A run that explains labels has no target for these labels.
     """
 
     correct: bool
@@ -338,13 +339,13 @@ class Selection:
         return all(self._text(row, column) in wanted for column, wanted in self.values.items())
 
     def _text(self, row: Mapping, column: str) -> str | None:
-        """Return the value of a row's column as text; a label by its name."""
+        """Return the value in a column of a row as text, with the name of a label."""
         named = column == "label" and row[column] is not None and self.names is not None
         return self.names[row[column]] if named and self.names else _text(row[column])
 
 
 def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: list[str] | None) -> Selection | None:
-    """Return the selection for a run's conditions; None without conditions.
+    """Return the selection for the conditions of a run; None without conditions.
 
     Raises:
         UserError: The dataset lacks a column, or no row has a value that a condition names.
@@ -376,7 +377,7 @@ def _text(value: object) -> str | None:
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds one number or text per sample."""
+    """Return whether a column of this type contains one number or text per sample."""
     return (
         pa.types.is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
     )
@@ -396,12 +397,12 @@ def _scalars(sample: dict, scalars: dict[str, pa.DataType], features: datasets.F
 def ahead(
     read: Callable[[range], ReadBatch], batches: Sequence[range], waited: Callable[[float], None]
 ) -> Iterator[tuple[range, ReadBatch]]:
-    """Yield (positions, batch) in order; a thread reads each batch while the caller works on the previous one.
+    """Yield (positions, batch) in order. A thread reads each batch while the caller processes the previous batch.
 
     Args:
         read: Function that reads the batch at these positions.
         batches: Positions of each batch.
-        waited: Function that receives the seconds that the caller waited for each batch.
+        waited: Function called with the seconds that the caller waited for each batch.
     """
     with ThreadPoolExecutor(max_workers=1) as reader:
         coming = deque(reader.submit(read, positions) for positions in batches[:1])

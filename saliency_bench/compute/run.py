@@ -1,32 +1,28 @@
-"""Run every explainer and metric over a dataset, as a folder of cells. This file is the pipeline.
+"""Run every explainer and metric over a dataset and write the results to a folder. This file is the pipeline.
 
-    load     what the settings name: dataset, network, explainers, metrics (`loading/`), as a `RunContext`
-    plan     the incomplete batches, from the cells and the contents of the folder (`plan.py`)
-    retrain  the networks of retraining metrics (`retraining/stage.py`), if there are such metrics
-    predict  the network's predictions for each batch (`predictions.py`); for all samples first if metrics need partners
-    explain  the maps of a batch by one explainer (`explain.py`)
-    score    these maps by all metrics (`score.py`)
+    load     dataset, network, explainers and metrics of the settings (`loading/`), as a `RunContext` plan     the
+    incomplete batches, from the cells and the contents of the folder (`plan.py`) retrain  the networks of retraining
+    metrics (`retraining/stage.py`), if there are such metrics predict  the network's predictions for each batch
+    (`predictions.py`); for all samples first if metrics need partners explain  the maps of a batch by one explainer
+    (`explain.py`) score    these maps by all metrics (`score.py`)
              Both are called by `work.py`, which writes no file and then checks the network again (`probe.py`).
     store    results of about half a minute as part files, while the next batches are computed (`writing.py`)
     finish   tables of the parts (`merging.py`), summary, examples and page (`finish.py`)
 
-    OUT/run.json           settings, identity and cells: `Manifest` (`run_folder.py`)
-    OUT/predictions/       part files of the classifier   -> predictions.parquet
-    OUT/other_predictions/ the same for the other model, if there is one
-    OUT/scores/            part files of scores           -> records.parquet
-    OUT/maps/EXPLAINER/    the maps, in a run that keeps them
-    OUT/thumbnails/        small maps for the report      -> examples.npz
-    OUT/retraining/        maps and networks of retraining metrics
-    OUT/summary.json  timings.json  report.html
-    OUT/written.json       hashes of the inputs of tables, summary, examples and page
+    OUT/run.json           settings, identity and cells: `Manifest` (`run_folder.py`) OUT/predictions/       part files
+    of the classifier   -> predictions.parquet OUT/other_predictions/ part files of the other model, if there is one
+    OUT/scores/            part files of scores           -> records.parquet OUT/maps/EXPLAINER/    the maps, in a run
+    that keeps them OUT/thumbnails/        small maps for the report      -> examples.npz OUT/retraining/        maps
+    and networks of retraining metrics OUT/summary.json  timings.json  report.html OUT/written.json       hashes of the
+    inputs of tables, summary, examples and page
 
-The unit of work is a batch: `batch_size` consecutive samples, explained by one explainer and scored by all metrics that
-lack them. Results are written as part files (`read/parts.py`). Each is written once, under a temporary name, and then
-renamed, so every file is complete; its name contains a hash of its bytes. A start deletes damaged files, ignores files
-of other runs, and computes what is missing. A kill loses about half a minute of work, or the current batch. A start may
-use another batch size than the previous one; the summary then names both. Adding an explainer or a metric adds cells
-and recomputes none. What a run makes per explainer and batch is an `Output` (`context.py`), a cell or kept maps: a new
-kind of output is planned and resumed like the others.
+The unit of work is a batch: `batch_size` consecutive samples, explained by one explainer and scored by all metrics
+without stored scores for them. Results are written as part files (`read/parts.py`). Each part file is written once,
+under a temporary name, and then renamed, so every file is complete. Its name contains a hash of its bytes. A start
+deletes damaged files, ignores files of other runs, and computes missing results. A kill loses about half a minute of
+work, or the current batch. A start may use a different batch size from the previous start; the summary then lists both.
+Adding an explainer or a metric adds cells and recomputes no existing cell. The results per explainer and batch are
+`Output` objects (`context.py`): cells or kept maps. A new type of output is planned and resumed in the same way.
 """
 
 from contextlib import ExitStack
@@ -74,16 +70,15 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
 
     Python objects may replace names. An explainer may be any function (classifier, images, target) -> maps. A metric
     may be a function such as f(maps, masks); `sb.metric` declares the range and direction of its scores. A model may be
-    a module or the result of `load_classifier`; the run does not change its weights. A label map and groups may be
-    dicts.
-    `precision`, `channels_last` and `compile` are part of a cell's identity; limit, batch_size, strict, device and out
-    are not. If `limit` cuts the last batch, `forward_passes` of the summary counts the whole batch, but the scores only
-    its first samples. `summary["faults"]` counts the scores that are missing because something failed.
+    a module or the result of `load_classifier`, and its weights are not changed. A label map and groups may be dicts.
+    `precision`, `channels_last` and `compile` are part of a cell's identity; `limit`, `batch_size`, `strict`, `device`
+    and `out` are not. If `limit` cuts the last batch, `forward_passes` in the summary counts the whole batch, while the
+    scores include only its first samples. `summary["faults"]` counts the scores that are missing because of an error.
 
-    Another start with the same `out` computes only what is missing.
+    A later call with the same `out` computes only missing results.
 
     Raises:
-        UserError: The caller can fix the problem; results computed so far stay complete in `out`.
+        UserError: The caller can fix the problem. Results computed so far remain valid in `out`.
     """
     with modes_kept(settings):
         return start(*describe(settings), progress=progress)
@@ -96,7 +91,7 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Proc
 
     Args:
         spec: The settings.
-        objects: The Python objects that the spec mentions.
+        objects: The Python objects that the spec refers to.
         progress: Whether to show a progress bar.
         group: Processes that share the batches; None for all that were launched.
     """
@@ -118,14 +113,14 @@ def compute(context: RunContext, accelerator: ProcessGroup, started: float, *, p
     Args:
         context: Loaded objects of the run.
         accelerator: Processes that share the batches.
-        started: `perf_counter()` when loading began.
+        started: Value of `perf_counter()` when loading began.
         progress: Whether to show a progress bar.
     """
     shown = progress and accelerator.is_local_main_process
     summary: dict = {}
     with ExitStack() as lock:
         agreed(accelerator, lambda: _claim(context, lock))
-        # Ids of cells depend on these plans, so the missing cells are only known afterwards.
+        # Ids of cells depend on these plans, so the missing cells are only known after this step.
         context = _with_partner_plans(context, accelerator, shown)
         todo = agreed(accelerator, lambda: plan(context, write_manifest(context).cells))
         computing = perf_counter()
@@ -149,16 +144,16 @@ def _claim(context: RunContext, lock: ExitStack) -> None:
     """Lock the folder until `lock` closes, and write its manifest.
 
     Raises:
-        UserError: The folder is in use, holds something else or results of a network with other logits for fixed
+        UserError: The folder is in use, contains other files, contains results of a network with other logits for fixed
             pictures, or a cell cannot be serialised.
     """
-    _ = [cell.key for cell in context.cells]  # raises before anything is written if a name has a line break
+    _ = [cell.key for cell in context.cells]  # raises an error before anything is written if a name has a line break
     lock.enter_context(locked(context.out, context.spec.out))
     write_manifest(context, ask=True)
 
 
 def _share(batches: list[Item], accelerator: ProcessGroup) -> list[Item]:
-    """Return the batches for this process: consecutive ones, so that later one file at a time is read."""
+    """Return consecutive batches for this process, so that later reads need one file at a time."""
     index, processes = accelerator.process_index, accelerator.num_processes
     return batches[len(batches) * index // processes : len(batches) * (index + 1) // processes]
 
@@ -186,11 +181,11 @@ def _with_partner_plans(context: RunContext, accelerator: ProcessGroup, shown: b
 
 
 def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], shown: bool, processes: int) -> dict:
-    """Predict, explain and score what these batches lack, store it, and return the seconds that it took.
+    """Predict, explain and score these batches as far as results are missing; store the results and return the seconds.
 
     Args:
         context: Loaded objects of the run.
-        share: [(batch, {output: positions that files hold})] of this process.
+        share: [(batch, {output: positions that files contain})] of this process.
         shown: Whether to show a progress bar.
         processes: Number of processes that compute.
 
@@ -213,18 +208,18 @@ def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], sho
         for batch, read in ahead(context.read, list(todo), waited.append):
             stored, of_explainers = todo[batch]
             samples = _predicted(context, batch, read, known, writer)
-            # Before the first explainer uses the network, on images that this process reads anyway.
+            # Create probes before the first explainer uses the network, from images that this process reads anyway.
             if not probes and samples is not None and of_explainers:
                 probes = [Probe(run.classifier, samples.batch.images) for run in context.of_both]
             chosen = [] if samples is None else selected(context.selection, samples)
             for explainer, outputs in of_explainers.items():
                 start = perf_counter()
                 advance.set_postfix_str(explainer.name)
-                # Outputs that lack the same samples share their maps.
+                # Outputs that lack the same samples share maps.
                 for positions, of_outputs in missing(chosen, outputs, stored).items():
                     part = samples and samples.at(positions)
                     assert part is not None
-                    # One batch shows whether the method mixes samples.
+                    # Checking one batch is enough to detect a method that mixes samples.
                     first = batch.start == 0 and part is samples
                     writer.add_batch(work(context, part, of_outputs, probes, check_mixing=first))
                 key = hash_of(explainer.identity)
@@ -239,7 +234,7 @@ def _predicted(
     """Return the explainable samples of a batch, with the predictions of the run's networks.
 
     Raises:
-        UserError: A network raised for a sample, and the run is strict.
+        UserError: A network raised an error for a sample, and the run is strict.
     """
     rows = _predictions(context, batch, read, known[context.folder], writer)
     other = context.other

@@ -1,7 +1,7 @@
-"""Score the maps of a batch by every metric, and make the rows of the records.
+"""Score the maps of a batch by every metric, and create the rows of the records.
 
-`compute/scoring/inputs.py` provides the inputs of metrics, also for `evaluate` modules. This module adds the inputs
-that only a run has: correct classes, groups, the other model, partners and retrained networks.
+`compute/scoring/inputs.py` provides the inputs of metrics, also for `evaluate` modules. This module adds inputs that
+only a run can provide: correct classes, groups, the other model, partners and retrained networks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from saliency_bench.read.parts import POSITION
 from saliency_bench.score_notes import NO_PROBABILITIES, lacks
 from saliency_bench.types import Batch, Samples, Target
 
-Scores = dict[str, tuple[ScoredBatch, int]]  # {cell id: (its scores, number of images passed through the classifier)}
+Scores = dict[str, tuple[ScoredBatch, int]]  # {cell id: (scores, number of images passed through the classifier)}
 
 
 def score(
@@ -34,14 +34,14 @@ def score(
     explained: Explained,
     cells: Sequence[Cell],
 ) -> tuple[Scores, int]:
-    """Return the scores of all cells of an explainer, and how often a batch was halved for further maps.
+    """Return the scores of all cells of an explainer, and how many times a batch was halved for further maps.
 
     Args:
         context: Loaded objects of the run.
         samples: Samples to score.
         explainer: Explainer that made the maps; metrics may need further maps.
         target: Weights (B, K) of the classes that the maps explain.
-        explained: The maps.
+        explained: Maps of the samples.
         cells: Cells of the explainer.
 
     Raises:
@@ -111,7 +111,7 @@ def _without_probabilities(batch: Batch, rows: list[dict], strict: bool) -> dict
     """Return {index: reason} of samples whose probabilities are not finite.
 
     Raises:
-        UserError: There is such a sample, and the run is strict.
+        UserError: A sample has such probabilities, and the run is strict.
     """
     without = [index for index, row in enumerate(rows) if row["prediction"] is None]
     if without and strict:
@@ -120,7 +120,7 @@ def _without_probabilities(batch: Batch, rows: list[dict], strict: bool) -> dict
 
 
 def _right_classes(question: RunQuestion, rows: list[dict]) -> np.ndarray | None:
-    """Return Bool (B, K), the correct classes of each sample; None if no labels are known."""
+    """Return the correct classes of each sample, Bool (B, K); None if no labels are known."""
     right = [classes for classes in map(question.right, rows) if classes is not None]
     return np.stack(right) if right else None
 
@@ -141,14 +141,14 @@ def other_of(context: RunContext, batch: Batch, rows: list[dict]) -> OtherModel:
 
 
 def _lacking(row: dict, column: str, *, labelled: bool) -> str | None:
-    """Return why the other model has no prediction or label for a sample, else None; `column` holds its labels."""
+    """Return why the other model has no prediction or label for a sample, else None; `column` contains the labels."""
     if row["prediction"] is None:
         return f"other model: {row['left_out'] if row['logits'] is None else NO_PROBABILITIES}"
     return None if labelled else lacks(column)
 
 
 def target_texts(context: RunContext, cell: Cell, samples: Samples, terms: Sequence[TargetTerms]) -> list[str | None]:
-    """Return the target of each sample as text for the records: the run's target, or the metric's own."""
+    """Return each sample's target as text for the records: the run's target, or one that the metric defines."""
     targets: Sequence[tuple[TargetTerms, ...]] = [(term,) for term in terms]
     if not cell.metric.asks_of_target:
         p = probabilities_of(context.classifier, torch.tensor([row["logits"] for row in samples.rows]))
@@ -165,7 +165,7 @@ def rows_of(
         samples: Samples of the batch.
         targets: Target of each sample, as text.
         scores: Scores of the samples.
-        explained: The maps; each row of a score includes the stored values of its map.
+        explained: Maps of the samples. Each row of a score includes the stored values of its map.
     """
     for index, position in enumerate(samples.positions):
         of_sample: dict[str, object] = {POSITION: position, "target": targets[index]}

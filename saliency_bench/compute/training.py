@@ -51,9 +51,9 @@ def train(
     device: str | None = None,
     progress: bool = True,
 ) -> Path:
-    """Train on the split "train", keep the epoch that is best on "validation", and evaluate on "test".
+    """Train on the split "train", select the best epoch on "validation", and evaluate on "test".
 
-    An interrupted training resumes after the last complete epoch and ends with the same weights.
+    Interrupted training resumes after the last complete epoch and ends with the same weights.
 
     Args:
         dataset: Name, folder or DatasetDict with the three splits.
@@ -66,12 +66,12 @@ def train(
         size: Side of the square that images are squashed to, in pixels.
         seed: Seed of the initial weights, the order of the samples and dropout.
         limit: Number of training images, drawn by the seed as whole groups.
-        label_column: Column that is the label.
+        label_column: Column with the labels.
         activation: "softmax" for one class per image, or "sigmoid" for all classes of each image. Sigmoid needs a
             dataset with a column `labels`: the loss is the binary cross-entropy of every class, the accuracy is the
             mean average precision, and an image with several rows counts once.
-        precision: "fp32", or "bf16" for mixed precision: passes in bfloat16; weights, loss, steps and the final test in
-            float32.
+        precision: "fp32", or "bf16" for mixed precision (passes in bfloat16; weights, loss, steps and the final test in
+            float32).
         device: Device; by default the best available.
         progress: Whether to show a progress bar.
 
@@ -80,7 +80,7 @@ def train(
 
     Raises:
         UserError: The dataset or model is unknown, weights or the loss are not finite, a setting is invalid, `out` is
-            not empty, or there are several processes.
+            not empty, or several processes are running.
     """
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")
@@ -108,8 +108,8 @@ def train(
     if (out / WEIGHTS).exists():
         if read_json(out / LOG)["settings"] != settings:
             raise _has_model(out)
-        state_file.unlink(missing_ok=True)  # left by a training that was killed after its last rename
-        complain(f"{out} already holds the model of this training")
+        state_file.unlink(missing_ok=True)  # left by training that was killed after its last rename
+        complain(f"{out} already contains the model of this training run")
         return out
     sources = {name: Rows(classifier, rows, labels.get(name)) for name, rows in splits.items()}
     try:
@@ -118,7 +118,7 @@ def train(
     except DivergedError:
         state_file.unlink(missing_ok=True)
         raise
-    classifier.computing("fp32", None)  # runs use the checkpoint in float32
+    classifier.computing("fp32", None)  # convert to float32, in which runs use the checkpoint
     content = {
         "model": model if isinstance(model, str) else None,
         "base": {"repo": start.repo, "revision": start.revision} if isinstance(start, ModelSource) else None,
@@ -148,12 +148,12 @@ def _check_inputs(dataset: str | Path | DatasetDict, model: Any, activation: str
 def new_classifier(
     recipe: Recipe, model: Any, names: list[str], id: str, activation: str = "softmax"
 ) -> tuple[Classifier, Any]:
-    """Return a classifier of these classes and its image processor; its weights depend on the recipe's seed."""
+    """Return a classifier of these classes, with weights that depend on the recipe's seed, and its image processor."""
     with torch.random.fork_rng():
         torch.manual_seed(seed_of(recipe.seed, "weights"))
         network, processor = new_network(model, names, recipe.size)
     if activation == "sigmoid":
-        network.config.problem_type = "multi_label_classification"  # marks the checkpoint as sigmoid
+        network.config.problem_type = "multi_label_classification"  # this marks the checkpoint as a sigmoid model
     geometry, frame, mean, std = processors.frame_of(processor, id)
     classifier = Classifier(network, id=id, geometry=geometry, frame=frame, mean=mean, std=std, labels=names,
                             activation=activation)  # fmt: skip
@@ -161,21 +161,21 @@ def new_classifier(
 
 
 def _one_row_per_image(rows: Dataset, source: FoundDataset) -> tuple[Dataset, list[list[int]]]:
-    """Return (first row of each image, classes of each image); raise UserError for rows without the column `labels`."""
+    """Return (first row of each image, classes of each image); raise UserError if there is no column `labels`."""
     if "labels" not in rows.column_names:
         raise UserError(
             f"{source.text} has no column labels with all classes of each image, which training with a sigmoid needs; "
             "leave out --activation"
         )
     keys = zip(group_names(rows), sample_ids(rows), strict=True)
-    # Reversed, so that the first row of an image overwrites its later ones.
+    # Reversed, so that the first row of an image overwrites later rows.
     first = {group or sample: position for position, (group, sample) in reversed(list(enumerate(keys)))}
     rows = rows.select(sorted(first.values()))
     return rows, [classes_of({"labels": labels}, rows.features) or [] for labels in rows["labels"]]
 
 
 def _splits(source: FoundDataset, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
-    """Return the labelled rows of each split; the recipe's limit applies to the training images."""
+    """Return the labelled rows of each split, with the recipe's limit on the training images."""
     try:
         splits = source.load_all(SPLITS)
     except UnknownSplitError as error:
@@ -191,11 +191,11 @@ def _splits(source: FoundDataset, recipe: Recipe, label_column: str) -> dict[str
 
 
 def _missing_splits(source: FoundDataset, available: list[str]) -> UserError:
-    """Return the error for missing splits, with the command that makes them."""
+    """Return the error for missing splits, including the command that creates the splits."""
     builder = read_report(source.folder).get("dataset", "folder") if source.folder else ""
-    fix = "give a dataset that has them"
+    fix = "use a dataset that has them"
     if isinstance(source.rows, DatasetDict):
-        fix = "make them with the train_test_split of its Dataset"
+        fix = "create them with Dataset.train_test_split"
     elif builder in registry.names(BUILDERS) and "split" in defaults(registry.load(BUILDERS, builder).samples):
         fix = f"build it again with saliency-bench build {builder} ... --split hash --out NEW"
     lacking = ", ".join(name for name in SPLITS if name not in available)
@@ -204,7 +204,7 @@ def _missing_splits(source: FoundDataset, available: list[str]) -> UserError:
 
 
 def _check_output(out: Path, recipe: Recipe) -> None:
-    """Raise UserError if the folder cannot become the checkpoint, before anything is loaded."""
+    """Raise UserError, before anything is loaded, if the checkpoint cannot be written to the folder."""
     has_model = (out / WEIGHTS).exists()
     if has_model and not _has_log(out, asdict(recipe)):
         raise _has_model(out)
@@ -218,5 +218,5 @@ def _has_log(out: Path, settings: dict[str, Any]) -> bool:
 
 
 def _has_model(out: Path) -> UserError:
-    """Return the error for a folder that already holds a checkpoint."""
-    return UserError(f"{out} already holds a model that was trained with other settings; choose another --out")
+    """Return the error for a folder that already contains a checkpoint."""
+    return UserError(f"{out} already contains a model that was trained with other settings; choose another --out")

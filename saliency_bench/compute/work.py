@@ -1,7 +1,8 @@
 """Explain the samples of a batch with one explainer, and score the maps by all its metrics.
 
-`work` is a function of the networks, the samples and the seed. It writes no file, and reads only pictures that metrics
-use as partners. A fault of a sample or a batch becomes the reason in its records; a strict run stops instead.
+`work` is a function of the networks, the samples and the seed. It writes no files, and reads only pictures that metrics
+use as partners. An error of a sample or a batch is recorded as the reason for its missing scores. A strict run stops
+instead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,14 +34,14 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Result of one explainer and its metrics for samples of a batch.
+    """Results of one explainer and its metrics for samples of a batch.
 
     Attributes:
         explainer_id: Hash of the explainer's identity.
         positions: Positions of the samples in the run.
         scores: {cell id: rows of `records.STORED`}.
-        about: Forward passes, halved batches, faults, and whether something raised.
-        maps: {id of the kept maps: their rows}; {} for a run that keeps none.
+        about: Numbers of forward passes, halved batches and errors, and whether an explainer or metric raised an error.
+        maps: {id of the kept maps: rows}; {} for a run that keeps no maps.
         thumbnails: Rows of `examples.THUMBNAILS`; None if there are no maps.
     """
 
@@ -60,7 +61,7 @@ def work(
     *,
     check_mixing: bool = False,
 ) -> BatchResult:
-    """Explain samples with one explainer and score their maps by all its cells. Writes no file.
+    """Explain samples with one explainer and score their maps by all its cells. Writes no files.
 
     Args:
         context: Loaded objects of the run.
@@ -68,11 +69,11 @@ def work(
         outputs: Cells and kept maps of one explainer.
         probes: Probes of the networks. If a probe finds that its network has changed since the start of the run, the
             network is restored and the scores of the batch are discarded.
-        check_mixing: Whether to test that the explainer gives each sample the same map in another batch.
+        check_mixing: Whether to test that the map of a sample does not depend on the other samples of the batch.
 
     Raises:
-        UserError: The fault concerns every batch, such as an explainer that does not fit the network; in a strict run
-            also a fault of a single sample.
+        UserError: An error concerns every batch, such as an explainer that does not fit the network. In a strict run,
+            an error of a single sample also raises UserError.
     """
     explainer, batch = outputs[0].explainer, samples.batch
     cells = [output for output in outputs if isinstance(output, Cell)]
@@ -93,7 +94,7 @@ def work(
     raised = explained.maps is None or any(scored.raised for scored, _ in scores.values())
     passes = {"explain": explained.passes} | {key: count for key, (_, count) in scores.items()}
     halved += explained.halved + sum(network.halved for network in networks) - halved_before
-    # Some sample of this batch changed the network, but it is unknown which one, so all its scores are discarded.
+    # It is unknown which sample of this batch changed the network, so all scores of the batch are discarded.
     if _set_back(probes, explainer, strict):
         reasons = dict.fromkeys(range(len(batch)), CHANGES_NETWORK)
         explained, scores = Explained(), {cell.id: (left_out(classifier, cell, reasons), 0) for cell in cells}
@@ -119,8 +120,8 @@ def work(
 def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms:
     """Return the target of a sample.
 
-    A sample beyond the limit may have no target; its predicted class is used instead. It is computed because batches
-    are computed whole, so that the maps of the other samples do not depend on the limit.
+    A sample beyond the limit may have no target, so its predicted class is used instead. Such a sample is computed
+    because batches are always complete, so that the maps of the other samples do not depend on the limit.
     """
     logits = np.asarray(row["logits"])
     if is_cut_off and not question.has_target(row):
@@ -129,7 +130,7 @@ def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms
 
 
 def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
-    """Return the maps without those whose target has an infinite logit, which no image changes.
+    """Return the maps, excluding maps whose target has an infinite logit, which no image changes.
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.
@@ -145,7 +146,7 @@ def _without_infinite(samples: Samples, target: Target, explained: Explained, st
 
 
 def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bool:
-    """Return whether an explainer or one of its metrics has changed a network, and restore each changed network.
+    """Restore each network that an explainer or one of its metrics has changed, and return whether there was any.
 
     Raises:
         UserError: The run is strict, or a network cannot be restored.
@@ -165,13 +166,13 @@ def _mark(scores: Scores, reason: str) -> None:
 
 
 def _faults(rows: Iterable[dict]) -> int:
-    """Return the number of samples without a score that should have one."""
+    """Return the number of samples whose score is missing because of an error."""
     scores = (row for row in rows if row["part"] is None)
     return sum(row["value"] is None and not is_expected(row["reason"]) for row in scores)
 
 
 def _kept(explained: Explained, samples: Samples) -> pa.Table | None:
-    """Return a row per sample with its map, null for a missing map; None if there are no maps at all."""
+    """Return a row per sample with its map (null for a missing map), or None if there are no maps at all."""
     if explained.maps is None:
         return None
     values = explained.maps.cpu().numpy().copy()

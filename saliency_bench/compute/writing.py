@@ -1,9 +1,9 @@
 """Write computed results as part files.
 
-Only this module writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` of a run's folder.
-`merging.py` makes tables of them; `plan.py` checks which parts exist and deletes damaged ones. Each process writes its
-own parts, each part once, with the results of about half a minute of work. A kill therefore loses that half minute, or
-the current batch if that takes longer; complete results are never written again.
+Only this module writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` in the folder of a
+run. `merging.py` merges the parts into tables. `plan.py` checks which parts exist and deletes damaged parts. Each
+process writes its own parts, each part once, with the results of about half a minute of work. A kill therefore loses at
+most that half minute, or the current batch if it takes longer. Complete results are never written again.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,17 +13,17 @@ from time import perf_counter
 from saliency_bench.compute.work import BatchResult
 from saliency_bench.read.parts import PartFolder, RunStore, StoredResult, files_in
 
-SECONDS = 30.0  # work per file at first, which is the most that a kill loses
-FILES = 64  # number of files in a folder after which each further file holds more work
-GROWTH = 1.02  # factor per file: a kill loses at most 2 % of the work, and a month makes a few hundred files
-BYTES = 2**24  # of results in memory that trigger a write
+SECONDS = 30.0  # seconds of work per file at first, the most that a kill loses
+FILES = 64  # number of files in a folder after which each further file contains more work
+GROWTH = 1.02  # factor per file; a kill loses at most 2 % of the work, and a month results in a few hundred files
+BYTES = 2**24  # size of results in memory that triggers a write
 
 
 class Writer:
     """Collect results and write them as part files, in a thread, while the next results are computed.
 
-    Use it as a context manager. At the end it writes the remaining results, even if the run is interrupted. An error of
-    the thread is raised by the next call or at the end; nothing is written after that.
+    Use it as a context manager. On exit it writes the remaining results, even if the run is interrupted. The next call,
+    or the exit, raises any error of the thread, and nothing is written after an error.
     """
 
     def __init__(self, store: RunStore, processes: int = 1):
@@ -50,7 +50,7 @@ class Writer:
         return SECONDS * GROWTH ** max(0, self._files - FILES)
 
     def add(self, folder: PartFolder, result: StoredResult, kind: str = "") -> None:
-        """Add a result for a folder. Results of different kinds go to different files."""
+        """Add a result for a folder. Results of different `kind` are written to different files."""
         self._waiting.setdefault((folder, kind), []).append(result)
         self._bytes += result.nbytes
         if self._bytes > BYTES or perf_counter() - self._since >= self.seconds:
@@ -60,7 +60,7 @@ class Writer:
         """Add the results of an explainer and its metrics for a batch.
 
         Pictures are added before scores, so that every stored score has its picture. Results that may have to be
-        recomputed go to files that hold a single explainer and can be deleted as a whole.
+        recomputed are written to files with a single explainer, which can be deleted as a whole.
         """
         group, positions = result.explainer_id, result.positions
         if result.thumbnails is not None:
@@ -75,7 +75,7 @@ class Writer:
             self.add(self.store.scores, scores, kind and f"{kind} {group}")
 
     def write(self) -> None:
-        """Start writing the collected results after the previous write; memory holds at most two such lots."""
+        """Wait for the previous write, then start writing the collected results, so at most two sets are in memory."""
         self.wait()
         waiting = self._waiting
         self._files += self.processes * sum(folder == self.store.scores for folder, _ in waiting)
@@ -84,7 +84,7 @@ class Writer:
             self._last = self._thread.submit(_write_all, waiting)
 
     def wait(self) -> None:
-        """Wait for the thread, and raise its error."""
+        """Wait for the thread, and raise any error that it raised."""
         if self._last is not None:
             self._last.result()
 
@@ -92,7 +92,7 @@ class Writer:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        # If the run ends with an error, an error of the disk must not hide it.
+        # If the run ends with an error, a disk error must not hide that error.
         with self._thread, nullcontext() if kind is None else suppress(OSError):
             self.write()
             self.wait()

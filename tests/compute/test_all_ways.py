@@ -1,9 +1,9 @@
-"""Every documented way to a number gives the same number: all pairs of ways, sample by sample, and their cell ids.
+"""Compare scores from every documented interface: all pairs of interfaces, sample by sample, and their cell ids.
 
-A way is a run (on the command line, in Python, of names, folders, objects, from the Hub) or one of the parts used by
-hand (`evaluate`, `score_samples`, submitted maps, `sb.explain`). Ways that put the same pictures through the network
-together give the same bits. `sb.explain` puts one picture through at a time, where the last digits of logits and
-gradients differ: its maps are equal to `CLOSE` of their largest value.
+A "way" is a run (on the command line or in Python; from names, folders, objects or the Hub) or a component called
+directly (`evaluate`, `score_samples`, submitted maps, `sb.explain`). Ways that pass the same batches through the
+network give bit-identical scores. `sb.explain` passes one picture at a time, so the last digits of logits and gradients
+differ, and its maps agree within `CLOSE` of their largest value.
 """
 
 import json
@@ -30,14 +30,14 @@ from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.data.geometry import CELL_STEPS
 from saliency_bench.utils.seeds import seed_of
 
-# Deterministic, seeded per sample, of a feature map, seeded once per run, baselines without and with draws.
+# Deterministic, seeded per sample, based on a feature map, seeded once per run, baselines without and with draws.
 EXPLAINERS = ("gradient", "smoothgrad:samples=3", "gradcam", "rise:masks=16", "centre", "random")
 MASKS = ("saliency_miou", "saliency_pointing_game")
 CURVES = ("saliency_insertion", "saliency_deletion:reference=noise,steps=8")
 EXPLAIN = ("saliency_class_sensitivity", "saliency_max_sensitivity:draws=2")
 METRICS = (*MASKS, *CURVES, *EXPLAIN)
 LIMIT, BATCH = 6, 4
-CLOSE = 1e-5  # of the largest value of a map: another batch size
+CLOSE = 1e-5  # relative to the largest value of a map, because the batch size differs
 
 Scores = dict[tuple[str, str], dict[str, float | None]]
 
@@ -54,7 +54,7 @@ class Logits(nn.Module):
 
 
 class Ways:
-    """Each way once, when it is asked for: {(explainer, metric): {image id: score}}, and the ids of its cells."""
+    """Results of each way, computed on first use: {(explainer, metric): {image id: score}}, and ids of cells."""
 
     def __init__(self, pets: Path, model: Path, folder: Path, hub: LocalHub):
         self.pets, self.model, self.folder, self.hub = pets, model, folder, hub
@@ -113,7 +113,7 @@ class Ways:
 
     @cache  # noqa: B019
     def batches(self):
-        """The chunks of the runs: prepared pictures, masks, labels, ids."""
+        """Return the batches of the runs: prepared pictures, masks, labels, ids."""
         rows = in_run_order(sb.load_dataset(self.pets))
         return [self.classifier.prepare(rows.select(range(start, start + BATCH))) for start in range(0, LIMIT, BATCH)]
 
@@ -134,7 +134,7 @@ class Ways:
         ]  # fmt: skip
 
     def _scores(self, score) -> Scores:
-        """score(explainer, metric, batch, its maps) -> a score per sample, or None for what is no such way."""
+        """Collect the scores of score(explainer, metric, batch, maps), which returns None for unsupported pairs."""
         found: Scores = {}
         for explainer in EXPLAINERS:
             for metric in METRICS:
@@ -203,7 +203,7 @@ def reloaded(ways):
     return str(folder)
 
 
-# {way of a run in this process: what it changes of names and folders}
+# {way of a run in this process: changed settings}
 CHANGES = {
     "names_and_folders": lambda ways: {},
     "explainer_and_metric_objects": lambda ways: {"explainers": [sb.load_explainer(name) for name in EXPLAINERS],
@@ -216,8 +216,8 @@ CHANGES = {
 }  # fmt: skip
 RUNS = (*CHANGES, "command_line", "pushed_and_named", "pushed_and_forced")
 COVERS = dict.fromkeys((*RUNS, "modules_of_evaluate"), METRICS) | {
-    "score_samples": (*CURVES, *EXPLAIN),  # those without masks
-    "submitted_maps": (*MASKS, *CURVES),  # those that need one map of each image
+    "score_samples": (*CURVES, *EXPLAIN),  # metrics without masks
+    "submitted_maps": (*MASKS, *CURVES),  # metrics that need only one map per image
 }
 
 
@@ -237,13 +237,13 @@ def test_a_way_scores_all_that_it_can(way, ways):
     assert all(list(values) == ids for values in scores.values())
     known = [value for values in scores.values() for value in values.values() if value is not None]
     assert len(known) > 0.9 * len(scores) * LIMIT
-    assert len(set(known)) > len(known) / 3  # not one number everywhere
+    assert len(set(known)) > len(known) / 3  # scores vary
 
 
 @pytest.mark.sample(2, 3)
 @pytest.mark.parametrize("way", [way for way in COVERS if way != RUNS[0]])
 def test_every_way_gives_the_bits_of_the_first(way, ways):
-    """The first covers all metrics: what equals it is equal to each other."""
+    """Compare with the first way only: it covers all metrics, so ways that equal it equal each other."""
     expected, scores = ways.results(RUNS[0]), ways.results(way)
     assert len(scores) == len(EXPLAINERS) * len(COVERS[way])
     assert scores == {name: expected[name] for name in scores}
@@ -261,17 +261,18 @@ def test_one_picture_explained_is_the_map_of_a_run(explainer, ways):
             row = next(row for row in rows if row["image_id"] == image_id)
             seen = sb.explain(row["image"], ways.model, explainer, target=names[row["label"]], device="cpu",
                               image_id=image_id)  # fmt: skip
-            # Last bits may move a cell of a small map by a whole step of its range before it is enlarged.
+            # Last bits may change a cell of a small map by a whole rounding step before the map is enlarged.
             step = np.ptp(expected) / CELL_STEPS if explainer.startswith("gradcam") else 0
             np.testing.assert_allclose(seen.map, expected, atol=CLOSE * np.abs(expected).max() + step, rtol=0)
 
 
 @pytest.mark.slow
 def test_a_plain_module_has_the_numbers_of_its_checkpoint(shapes, resnet, tmp_path):
-    """Pictures of the network's own size: a module does not say how others are resized. Its cells are others.
+    """Use pictures of the network's input size, because a module defines no resizing. Its cell ids differ.
 
-    The fast copy of a known network is fused in another way than that of a module around it: last digits differ. So do
-    those of the prepared pixels, of which `random` draws a hash; it is a draw of its own then.
+    The faster copy of a bare network is fused differently from that of a module around the network, so the last digits
+    of scores differ. The last digits of the prepared pixels also differ. `random` hashes these pixels, so its maps
+    differ.
     """
     known = sb.load_classifier(resnet, device="cpu")
     mean, std = (value.flatten().tolist() for value in (known.mean, known.std))

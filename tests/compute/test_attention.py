@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
-# name: (tokens before the patches, those that the head reads, whether it reads the patches)
+# name: (number of tokens before the patches, tokens that the head reads, whether the head reads the patches)
 TOKENS = {
     "vit": (1, (0,), False),
     "vit eager": (1, (0,), False),
@@ -134,7 +134,7 @@ def test_tokens_are_looked_for_once(vision_transformer):
     assert tokens_of(classifier, IMAGES) is tokens
     assert len(calls) == count
     assert classifier.passes == 0
-    # nothing is watched after an exception
+    # nothing is recorded after an exception
     with pytest.raises(RuntimeError), recording_attention(classifier, IMAGES) as seen:
         raise RuntimeError
     classifier(IMAGES)
@@ -176,7 +176,7 @@ def test_fused_attention_is_written_out_as_it_is_defined(options):
         ours = F.scaled_dot_product_attention(q, k, v, **given)
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, **given))
     torch.testing.assert_close(ours, seen.matrices[0] @ v)
-    k, v = torch.rand(2, 2, 2, 6, 5)  # fewer heads of keys than of queries
+    k, v = torch.rand(2, 2, 2, 6, 5)  # fewer key heads than query heads
     with AttentionRecorder():
         ours = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, enable_gqa=True))

@@ -1,4 +1,4 @@
-"""Scores of saliency maps after each epoch of somebody else's training, which goes on as without them."""
+"""Test callbacks that score saliency maps after each epoch of a user's training without changing the training."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ FEW = {"limit": 4, "device": "cpu", "load": {"mean": 0.5, "std": 0.5}}
 
 
 def trained(resnet, shapes, folder, with_callback):
-    """The log and weights of two epochs of a transformers.Trainer."""
+    """Return the log and weights of two epochs of a transformers.Trainer."""
     torch.manual_seed(0)
     model = AutoModelForImageClassification.from_pretrained(resnet)
     rows = sb.load_dataset(str(shapes), split="train").select(range(16))
@@ -81,7 +81,7 @@ def test_a_trainer_is_refused_a_model_that_cannot_be_loaded_when_the_callback_is
 
 
 def fitted(lightning, network, classes, pictures, labels, tmp_path, dataset="shapes-xai", **options):
-    """The trainer of an epoch with the callback, and the steps that it made; 4 pictures a step."""
+    """Train one epoch with the callback, 4 pictures per step; return the trainer and the number of steps."""
     steps = []
 
     class Module(lightning.LightningModule):

@@ -1,4 +1,4 @@
-"""Classes in another order than the model's logits: the accuracy is below chance, and a run says so."""
+"""Test the warning of a run about below-chance accuracy if classes are in a different order from the logits."""
 
 import datasets
 import numpy as np
@@ -14,7 +14,7 @@ COLOURS = ["red", "green", "blue"]
 
 
 class Brightest(nn.Module):
-    """Its logits are the means of red, green and blue."""
+    """Network whose logits are the means of red, green and blue."""
 
     def forward(self, images):
         return images.mean(dim=(2, 3))
@@ -69,7 +69,7 @@ def test_only_an_accuracy_whose_whole_interval_is_below_chance_is_suspicious():
     assert not below_chance(_model(0.01, 0.05, n=19))
     assert not below_chance(_model(0.01, 0.05, accuracy_kind="mean average precision"))
     assert not below_chance(_model(0.01, 0.05, classes=1))
-    assert not below_chance(_model(0.01, 0.05, classes=None))  # a summary of an earlier version
+    assert not below_chance(_model(0.01, 0.05, classes=None))  # as in a summary of an earlier version
 
 
 def test_a_printed_run_says_what_the_command_says(shapes, resnet, tmp_path, capsys):

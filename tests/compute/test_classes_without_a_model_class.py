@@ -1,4 +1,4 @@
-"""Labels without a class of the model, by a label map: predicted, not explained, and not part of the accuracy."""
+"""Test labels without a class of the model in a label map: predicted, not explained, and left out of the accuracy."""
 
 from refusals import refused
 

@@ -28,7 +28,7 @@ def small(classes=4):
 
 
 def plain(model=None, **options):
-    """A classifier of a module."""
+    """Return a classifier of a module."""
     return load_classifier(small() if model is None else model, **{"device": "cpu", "mean": 0, "std": 1} | options)
 
 
@@ -105,7 +105,7 @@ def test_an_output_object_is_unwrapped():
 @pytest.mark.parametrize(("model", "words"), [
     (nn.Conv2d(3, 4, 3), "instead of logits"),
     (nn.Sequential(nn.Flatten(0), nn.Linear(192, 2)), "instead of logits"),
-    # as ImageGPT, which `transformers` loads as an image classifier
+    # like ImageGPT, which `transformers` loads as an image classifier
     (nn.Sequential(nn.Flatten(), nn.Embedding(16, 4), nn.Flatten(), nn.LazyLinear(3)), "takes token ids"),
 ])  # fmt: skip
 def test_what_gives_no_logits_over_classes_is_refused_by_name(model, words):
@@ -144,12 +144,12 @@ def test_rows_may_be_a_slice_of_a_dataset_or_raw_bytes(tmp_path):
 
 SHAPE = (12, 10)
 DRAWN = np.random.default_rng(0).integers(0, 256, (*SHAPE, 4)).astype(np.uint8)
-DRAWN[..., 3] |= 64  # alpha: of what is nearly transparent little is left once it is premultiplied
+DRAWN[..., 3] |= 64  # alpha: premultiplied colours of nearly transparent pixels are almost lost
 DEEP = (100 + 600 * np.random.default_rng(1).random(SHAPE)).astype(np.uint16)
 
 
 def in_window(values):
-    """Return what `build folder` makes of more than 8 bits: grey between the 1st and the 99th percentile."""
+    """Return values of more than 8 bits as `build folder` converts them: grey between the 1st and 99th percentile."""
     low, high = np.percentile(values, 1), np.percentile(values, 99)
     grey = np.round(255 * np.clip((values - low) / (high - low), 0, 1))
     return np.stack([grey] * 3, axis=2)
@@ -182,7 +182,7 @@ def palette(mode="P", **info):
 GREY = np.stack([DRAWN[..., 0]] * 3, axis=2)
 LOOKED_UP = np.concatenate([DRAWN[..., :3].reshape(-1, 3), [[7, 8, 9]] * 80])[DRAWN[..., 0] % 200]
 RGB_TO = {mode: Image.fromarray(DRAWN[..., :3]).convert(mode) for mode in ("YCbCr", "HSV")}
-# {mode: (the picture, its RGB by numpy, how far Pillow may round otherwise)}
+# {mode: (picture, RGB computed with NumPy, tolerated difference in Pillow's rounding)}
 MODES = {
     "1": (Image.fromarray(DRAWN[..., 0] > 99), np.where(DRAWN[..., :1] > 99, 255, 0).repeat(3, 2), 0),
     "L": (bare("L", DRAWN[..., 0]), GREY, 0),
@@ -210,7 +210,7 @@ FORMATS = ("PNG", "TIFF", "WEBP", "JPEG", "GIF")
 
 
 def encoded(image, **settings):
-    """Return a file of an image without loss, in the first format that takes its mode; None if none does."""
+    """Return an image as a lossless file in the first format that supports the mode; None if there is none."""
     for kind in FORMATS[:3]:
         file = io.BytesIO()
         with suppress(OSError, ValueError, KeyError):
@@ -229,7 +229,7 @@ def test_a_picture_is_the_same_as_file_bytes_array_and_pil_object(tmp_path, mode
     before = image.tobytes(), image.mode
     forms = {"object": image}
     if mode not in ("P", "1", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV") and not mode.startswith("P, "):
-        forms["array"] = np.asarray(image)  # whose numbers are the colours
+        forms["array"] = np.asarray(image)  # pixel values are colours, not indices
     if (data := encoded(image, **{key: image.info[key] for key in {"transparency"} & set(image.info)})) is not None:
         (tmp_path / "file").write_bytes(data)
         forms |= {"bytes": data, "file": tmp_path / "file", "opened": Image.open(io.BytesIO(data))}
@@ -285,7 +285,7 @@ def test_16_bits_of_three_channels_are_read_as_pillow_reads_their_file():
 def test_exif_turns_files_bytes_and_objects_alike(tmp_path, kind):
     image, expected, _ = MODES[kind]
     exif = Image.Exif()
-    exif[0x0112] = 6  # a quarter turn clockwise
+    exif[0x0112] = 6  # rotated clockwise by 90 degrees
     image.save(tmp_path / "turned.png", exif=exif)
     opened = Image.open(tmp_path / "turned.png")
     forms = [tmp_path / "turned.png", (tmp_path / "turned.png").read_bytes(), opened]
@@ -336,7 +336,7 @@ SLOW = pytest.mark.slow
     ("resnet18", 64, "layer4"),
     pytest.param("vgg11", 64, "features.19", marks=SLOW), pytest.param("convnext_tiny", 64, "features", marks=SLOW),
     pytest.param("inception_v3", 107, "Mixed_7c", marks=SLOW), pytest.param("densenet121", 64, "features", marks=SLOW),
-    # on an image so small that the last block gives one pixel it is the block before
+    # for an image so small that the last block outputs one pixel, it is the previous block
     pytest.param("resnet18", 32, "layer3", marks=SLOW), pytest.param("resnet50", 32, "layer3", marks=SLOW),
     pytest.param("convnext_tiny", 32, "features.6.0", marks=SLOW),
 ])  # fmt: skip
@@ -356,7 +356,7 @@ WEIGHTS = models.get_model_weights("resnet18").DEFAULT
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """The file that torchvision's loader would download lies in its cache already; no network is needed."""
+    """Put the file that torchvision would download into its cache, so that no internet connection is needed."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     file = tmp_path / "hub" / "checkpoints" / WEIGHTS.url.rpartition("/")[2]
     file.parent.mkdir(parents=True)
@@ -432,7 +432,7 @@ def test_settings_that_a_model_cannot_have(model, options, words):
 
 @pytest.mark.parametrize("classes", [0, 37])
 def test_a_timm_checkpoint_whose_pretrained_weights_had_no_classes(tmp_path, classes):
-    """As DINO, DINOv2 and EVA-02 are on the Hub, and what is fine-tuned from them."""
+    """DINO, DINOv2, EVA-02 and fine-tuned versions of them on the Hub are such checkpoints."""
     sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 4, "depth": 1, "num_heads": 1}
     model = timm.create_model("vit_small_patch16_224.dino", num_classes=classes, **sizes)
     assert model.pretrained_cfg["num_classes"] == 0

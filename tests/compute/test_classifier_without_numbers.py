@@ -1,4 +1,4 @@
-"""Samples for which the classifier gives NaN or infinite values: left out with the reason, by every metric."""
+"""Test that every metric leaves out samples with NaN or infinite logits, with the reason."""
 
 import json
 import shutil
@@ -19,17 +19,17 @@ from saliency_bench.cli import main
 from saliency_bench.compute.scoring.samples import score_parts, score_samples
 from saliency_bench.errors import UserError
 
-OTHERS = {"other", "retrained", "first_right"}  # a second classifier, whole trainings, people
+OTHERS = {"other", "retrained", "first_right"}  # these need a second classifier, whole training runs or people
 NAMES = [name for name in contracts.complete("metrics") if not OTHERS & set(load_metric(name).inputs)]
-# They look at pictures with half of their pixels black.
+# These metrics classify pictures with half of their pixels black.
 BLACKENED = ["insertion", "deletion", "kae", "roae", "cds", "ccs", "cgc", "pgs", "cgs"]
-# They do not; of a metric that is in neither list, either may be true.
+# These metrics do not. For metrics in neither list, both are possible.
 NOT_BLACKENED = ["cauc", "cdrop", "consistency", "class_sensitivity", "max_sensitivity", "miou", "iosr", "precision",
                  "recall", "pointing_game", "average_precision"]  # fmt: skip
 
 
 class Broken(nn.Module):
-    """Eight logits, with `value` for class 0 of the pictures that `where` tells."""
+    """Network with eight logits that returns `value` for class 0 of the pictures selected by `where`."""
 
     def __init__(self, value, where):
         super().__init__()
@@ -90,7 +90,7 @@ def test_outside_a_run_it_is_one_line(name, images):
 
 
 def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():
-    """The path of the first ends before the classifier breaks on it; that of the second goes on, for both."""
+    """The first sample's path ends before its logits become NaN, although the second's path continues."""
     pictures = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)) / 2 + 0.5
     pictures[:, 0, -1, -1] = torch.tensor([0.1, 0.2])
     maps = torch.arange(256.0).flip(0).view(1, 16, 16).repeat(2, 1, 1)
@@ -124,7 +124,7 @@ def test_the_command_says_that_accuracy_is_unknown(shapes, resnet, tmp_path, cap
     broken = shutil.copytree(resnet, tmp_path / "model")
     (weights,) = broken.glob("*.safetensors")
     tensors = load_file(weights)
-    tensors["classifier.1.weight"][:] = tensors["classifier.1.bias"][:] = 3e38  # their sums are infinite
+    tensors["classifier.1.weight"][:] = tensors["classifier.1.bias"][:] = 3e38  # sums of the logits are infinite
     save_file(tensors, weights, metadata={"format": "pt"})
     line = ["run", "--dataset", str(shapes), "--model", str(broken), "--explainers", "gradcam", "--limit", "4",
             "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip

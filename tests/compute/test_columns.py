@@ -1,4 +1,4 @@
-"""Metrics that ask for further columns of a dataset: prepared, hashed, and left out where there is no value."""
+"""Test further columns of a dataset for metrics: prepared, hashed, and left out if there is no value."""
 
 from io import BytesIO
 
@@ -19,7 +19,7 @@ LIMIT = 12
 
 @sb.metric(higher_is_better=True, range=(0, 1), columns=("image_without_object", "scene"))
 def brightness(maps, columns):
-    """Mean of the scene without its object, and 0 in a forest."""
+    """Return the mean of the scene without its object, or 0 for a forest."""
     means = columns["image_without_object"].mean(dim=(1, 2, 3)).double().numpy()
     return np.where(np.array(columns["scene"]) == "forest", 0, means)
 
@@ -46,7 +46,7 @@ def replaced(rows, column, feature):
 
 
 def changed(rows, change):
-    """Rows whose `image_without_object` is change(image_id, picture)."""
+    """Return rows whose `image_without_object` is change(image_id, picture)."""
     column = list(map(change, rows["image_id"], rows["image_without_object"]))
     return replaced(rows, column, ImageFeature())
 
@@ -88,7 +88,7 @@ def test_outside_a_run_the_columns_are_given(whole, shapes, resnet):
         ({}, "brightness needs the column image_without_object"),
         (columns | {"more": scenes}, "needs no column more"),
         (columns | {"scene": scenes[1:]}, "scene has 11 values for 12 images"),
-        (columns | {"image_without_object": batch.images[:, :, 1:]}, "prepare both alike"),
+        (columns | {"image_without_object": batch.images[:, :, 1:]}, "prepare both in the same way"),
         (columns | {"image_without_object": batch.images * 255}, "in \\[0, 1\\]"),
     ):
         refused(words, score_samples, brightness, batch.images, classifier, "edges", columns=wrong, **given)

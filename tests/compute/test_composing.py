@@ -1,4 +1,4 @@
-"""Explainers made of explainers, against the plain ones and by hand."""
+"""Test composed explainers against plain explainers and against computations by hand."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
-"""What waits for a GPU, what is sent to it, and how large its passes are: counted on tensors without content.
+"""Count waits for a GPU, data sent to the GPU, and the sizes of passes, on tensors without content.
 
-They have a device and shapes. A copy from the device to the host waits for all work before it, and so does a value
-that Python reads, which such tensors refuse.
+Such tensors have a device and shapes. A copy from the device to the host waits for all earlier work. Reading a value in
+Python also waits, and raises an error for these tensors.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class Network(nn.Module):
 
 
 class Traffic(TorchDispatchMode):
-    """Copies from the GPU to the host; the bytes of each copy to the GPU, and whether the host waits for one."""
+    """Recorder of copies from the GPU, and of the bytes of copies to the GPU and whether the host waits."""
 
     def __init__(self):
         super().__init__()
@@ -58,8 +58,8 @@ class Traffic(TorchDispatchMode):
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """A classifier and a function that gives images of this number; inside, `cuda` is a device without content."""
-    monkeypatch.setattr(passes, "fast_forward", lambda classifier, images: classifier)  # it compares values
+    """Yield a classifier and a function (count) -> images, with `cuda` as a device without content."""
+    monkeypatch.setattr(passes, "fast_forward", lambda classifier, images: classifier)  # compares values
     classifier = load_classifier(Network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu").eval()
     with FakeTensorMode(allow_non_fake_inputs=True):
         for module in classifier.modules():
@@ -70,7 +70,8 @@ def on_gpu(monkeypatch):
         yield classifier
 
 
-# {explainer: the sizes of its passes for two images, most bytes sent to the GPU per 1,000 pictures of 602,112 each}
+# {explainer: (sizes of the passes for two images, limit of the bytes sent to the GPU per 1,000 pictures of 602,112
+# bytes)}
 EXPECTED = {"occlusion:window=32,stride=16": ([170] * 2, 17_200), "rise:masks=4000": ([250] * 32, 107_000)}
 
 
@@ -97,10 +98,10 @@ def test_a_batch_of_images_is_one_copy_that_the_host_does_not_wait_for(on_gpu, m
 
 
 def test_a_curve_waits_for_what_it_gives_alone(on_gpu, monkeypatch):
-    """Its values, and which of them are none."""
+    """The curve waits only for its values and for the flags of undefined values."""
     images, target = torch.rand(2, 3, SIDE, SIDE, device="cuda"), torch.rand(2, CLASSES)
-    monkeypatch.setattr(perturbation, "expand", lambda target, images: target)  # it compares values
-    monkeypatch.setattr(perturbation, "untouched", nullcontext)  # it reads the state of a real device
+    monkeypatch.setattr(perturbation, "expand", lambda target, images: target)  # compares values
+    monkeypatch.setattr(perturbation, "untouched", nullcontext)  # this function reads the state of a real device
     monkeypatch.setattr(torch.Tensor, "numpy", lambda one: np.zeros(one.shape, str(one.dtype).removeprefix("torch.")))
     curves = perturbation.Curves(on_gpu, images, target, np.zeros((2, SIDE, SIDE)))
     with Traffic() as traffic:

@@ -1,8 +1,8 @@
-"""Whatever happens to a run, it ends with the bytes of an undisturbed one.
+"""Test that a disturbed run ends with the same bytes as an undisturbed run.
 
-`DISTURBANCES` lists what may happen, `FILES` times `DAMAGE` which file may be damaged how. Each disturbance acts on an
-empty folder or on a finished run; then the same command is started once more. A few are in each run of the tests, the
-others are slow or thorough. Kills at every moment: benchmarks/kills.py.
+`DISTURBANCES` lists disturbances, and `FILES` times `DAMAGE` lists damaged files and types of damage. Each disturbance
+acts on an empty folder or on a finished run; then the same command is started again. A few disturbances are fast tests,
+and the others are slow or thorough tests. benchmarks/kills.py kills runs at every moment.
 """
 
 import os
@@ -30,13 +30,13 @@ from saliency_bench.utils.files import read_json
 EXPLAINERS, METRICS = ["gradcam", "rise:masks=20", "random"], ["saliency_miou", "saliency_insertion:steps=4"]
 SETTINGS: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 4, "limit": 30}
 RESULTS = ("records.parquet", "predictions.parquet")
-SLOW = "rise:masks=3000"  # whose run is long enough to be killed
+SLOW = "rise:masks=3000"  # a run that is long enough to be killed
 AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
 
 
 @dataclass(frozen=True)
 class World:
-    """A folder for a run, and ways to start the run there."""
+    """A folder for a run, with methods that start the run."""
 
     out: Path
     shapes: Path
@@ -50,7 +50,7 @@ class World:
         return sb.run(device="cpu", progress=False, **where, **settings)
 
     def command(self, processes, explainers=EXPLAINERS, limit=SETTINGS["limit"]):
-        """Return the command line that does the same, by some processes."""
+        """Return the command line of this run with this number of processes."""
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
         return [
             sys.executable, *launch * (processes > 1), str(AT_ONCE), "run", "--dataset", str(self.shapes),
@@ -60,19 +60,19 @@ class World:
 
     @property
     def environment(self):
-        """Caches of the test's own, as the fixtures of conftest.py give this process."""
+        """Return environment variables with private caches, like those that conftest.py sets for this process."""
         names = ("HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE")
         caches = dict.fromkeys(names, str(self.out.parent / "caches"))
         return os.environ | caches | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
     def launch(self, processes, **changes):
-        """Start the run by some processes, to its end."""
+        """Run with this number of processes until the end."""
         line = self.command(processes, **changes)
         done = subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
 
     def kill(self, processes, rank=None):
-        """Start the run by some processes, and kill one or all of them after some results are written."""
+        """Start the run with this number of processes, and kill one or all of them after some results are written."""
         line = self.command(processes, explainers=[*EXPLAINERS, SLOW])
         process = subprocess.Popen(
             line, env=self.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -90,7 +90,7 @@ class World:
         assert not (self.out / "summary.json").exists()
 
     def wait_for_scores(self, process, files):
-        """Wait until a process has written so many files of scores."""
+        """Wait until a process has written this number of files of scores."""
         until = time.monotonic() + 120
         while len(self.parts("scores")) < files:
             assert process.poll() is None, process.communicate()[1]
@@ -98,11 +98,11 @@ class World:
             time.sleep(0.005)
 
     def parts(self, kind):
-        """Return the part files of a kind."""
+        """Return the part files of a type."""
         return sorted((self.out / kind).glob("*.parquet"))
 
     def interrupted(self, name, error):
-        """Start the run, whose stage of this name raises an error when it is called for the third time."""
+        """Start the run, and raise an error in the third call of the stage with this name."""
         stage, calls = getattr(running, name), []
 
         def raising(*args, **options):
@@ -118,12 +118,12 @@ class World:
 
 
 def children_of(pid):
-    """Linux: the processes whose parent is this one."""
+    """Return the child processes of a process (Linux only)."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = status.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         if int(fields[1]) == pid:
             found.append(int(status.parent.name))
@@ -138,7 +138,7 @@ def environment_of(pid):
 
 
 def nothing(world):
-    """The run alone."""
+    """Do nothing to the run."""
 
 
 def started_twice(world):
@@ -151,7 +151,7 @@ def limit_first_and_more_later(world):
 
 
 def only_widened(world):
-    """Random maps and RISE do not depend on which samples share their batch."""
+    """Widen a run of random maps and RISE, which do not depend on the other samples of a batch."""
     world.go(limit=9, only=["correct"], explainers=["random"])
     world.go(only=["masked"], explainers=["random", "rise:masks=20"])
 
@@ -238,12 +238,12 @@ def damaged_while_it_ran(world):
 
     with world.patch.context() as patch:
         patch.setattr(running, "_compute_batches", damaging)
-        with pytest.raises(UserError, match="was damaged or lost during the run; start it again"):
+        with pytest.raises(UserError, match="was damaged or lost during the run; start the run again"):
             world.go()
 
 
 def strays(world):
-    """Copies, notes and folders that are not of the run."""
+    """Add copies, notes and folders that do not belong to the run."""
     world.go()
     (part,) = world.parts("scores")
     for name in (f"{part.stem} (1).parquet", f"._{part.name}", "copy.parquet"):
@@ -252,7 +252,7 @@ def strays(world):
     (world.out / "scores" / ("f" * 16)).mkdir()
 
 
-# In processes of their own
+# In separate processes
 
 
 def two_processes(world):
@@ -326,11 +326,11 @@ def world(one_thread, shapes, resnet, tmp_path, monkeypatch):
 
 
 def check_equal(folder, undisturbed):
-    """Check that a run has the bytes of the undisturbed one, and the same summary but for the order of its cells."""
+    """Check that a run has the bytes of the undisturbed run, and its summary except for the order of cells."""
     for name in RESULTS:
         assert (folder / name).read_bytes() == (undisturbed / name).read_bytes(), name
     ours, theirs = (read_json(one / "summary.json") for one in (folder, undisturbed))
-    other = {"command", "batch_sizes", "cells", "comparisons", "maps"}  # a killed start had one explainer more
+    other = {"command", "batch_sizes", "cells", "comparisons", "maps"}  # a killed start had one more explainer
     assert {key: ours[key] for key in ours.keys() - other} == {key: theirs[key] for key in theirs.keys() - other}
     ours, theirs = ({cell["cell_id"]: cell for cell in one["cells"]} for one in (ours, theirs))
     assert ours == theirs
@@ -349,7 +349,7 @@ def test_disturbed_runs_end_as_undisturbed_ones(disturb, world, undisturbed):
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", FILES)
 def test_damaged_files_are_made_again(name, damage, world, undisturbed):
-    """Check also that nothing is explained again unless scores were damaged."""
+    """Also check that nothing is explained again unless scores were damaged."""
     shutil.copytree(undisturbed, world.out)
     (path,) = world.out.glob(name)
     path.unlink() if DAMAGE[damage] is None else path.write_bytes(DAMAGE[damage])

@@ -1,5 +1,4 @@
-"""What every metric, as a function and as a module for `evaluate`, makes of any input: the right answer, or one line
-that says what is wrong."""
+"""Test every metric, as a function and as an `evaluate` module: any input gives a correct score or a one-line error."""
 
 import warnings
 from pathlib import Path
@@ -24,10 +23,10 @@ LABELLED = [metric.name for metric in METRICS if metric.inputs == ("curves", "la
 BOTH = ALIGNMENT + CURVES
 ALONE = [metric.name for metric in METRICS if metric.inputs == ("maps",)]
 ASKING = [metric.name for metric in METRICS if "explain" in metric.inputs]
-TOGETHER = [metric.name for metric in METRICS if metric.declaration.plan is not None]  # of several images at once
+TOGETHER = [metric.name for metric in METRICS if metric.declaration.plan is not None]  # of several images
 CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.inputs]
 PAIRED = [metric.name for metric in METRICS if "other" in metric.inputs]
-# Accuracies come in: tests/compute/test_retraining.py
+# Metrics with accuracies as input are tested in tests/compute/test_retraining.py
 RETRAINING = [metric.name for metric in METRICS if metric.declaration.keeps or "first_right" in metric.inputs]
 GROUPED = [metric.name for metric in METRICS if "groups" in metric.inputs]
 
@@ -66,7 +65,7 @@ def images(count):
 
 
 def given(name, maps=MAPS, masks=MASKS, labels=LABELS, **more):
-    """What the module is given for these samples."""
+    """Return the arguments of the module for these samples."""
     if name in ALIGNMENT:
         return {"predictions": maps, "references": masks} | more
     return {"predictions": maps, "references": labels, "images": images(len(maps)), "classifier": plain()} | more
@@ -82,7 +81,7 @@ def directly(name, maps=MAPS, masks=MASKS, labels=LABELS):
 
 
 def says(load, name, line, **inputs):
-    """Check that the module raises one line with these words."""
+    """Check that the module raises a one-line error with these words."""
     with pytest.raises(ValueError, match=line) as caught:
         load(name).compute(**inputs)
     assert "\n" not in str(caught.value)
@@ -94,13 +93,13 @@ def test_every_metric_is_tested_here():
 
 
 def occluded(classifier, images, target):
-    """The target's score without the pixel's share: no map is flat, and all depend on image, network and target."""
+    """Return maps that depend on image, network and target and are never flat."""
     weights = torch.einsum("bk,kp->bp", target, classifier.model[1].weight.detach())
     return (weights.view(images.shape) * (images + 0.1)).sum(dim=1)
 
 
 def paired(name, count):
-    """A second classifier of which, as of the first, every class is right, and the same mask for all."""
+    """Return arguments with a second classifier, all classes correct for both, and one mask for all images."""
     every, needs = np.ones((count, 3), bool), load_metric(name).inputs
     mask = np.pad(np.ones((3, 3), bool), ((1, 2), (2, 2)))
     given = {"masks": np.repeat(mask[None], count, axis=0), "other": plain(), "other_labels": every}
@@ -109,7 +108,7 @@ def paired(name, count):
 
 
 def asking(name, count=4, **more):
-    """What a module is given that makes its maps itself."""
+    """Return the arguments of a module that computes its maps itself."""
     groups = {"groups": {"two": [0, 1], "one": [2]}} if name in GROUPED else {}
     given = more.get("images")
     groups |= paired(name, len(given) if hasattr(given, "__len__") else count) if name in PAIRED else {}
@@ -117,7 +116,7 @@ def asking(name, count=4, **more):
 
 
 def scored(name, images, **more):
-    """What `score_samples` gives, NaN where a score is not defined."""
+    """Return the result of `score_samples`, with NaN for an undefined score."""
     given = {key: value for key, value in asking(name, **more).items() if key not in ("images", "per_sample")}
     return score_samples(name, images, **given)
 
@@ -126,12 +125,12 @@ def scored(name, images, **more):
 @pytest.mark.filterwarnings("ignore:.*samples left out")
 @pytest.mark.parametrize("name", ASKING)
 def test_images_of_any_kind_and_one_image_give_what_the_function_gives(load, name):
-    pictures = (images(4) * 64).round() / 64  # exact in every type
+    pictures = (images(4) * 64).round() / 64  # exact in all types
     expected = scored(name, pictures)
     assert np.isfinite(expected).any()
     for kind, read in KINDS.items():
         if kind in ("uint8", "int64"):
-            continue  # images are shares of white
+            continue  # image values are shares of white
         given = pictures if kind.startswith(("torch", "list of t")) else pictures.numpy()
         result = load(name).compute(**asking(name, images=read(given)))
         np.testing.assert_allclose(result["scores"], expected, rtol=1e-4, atol=1e-6, err_msg=kind)
@@ -150,13 +149,13 @@ def test_images_of_any_kind_and_one_image_give_what_the_function_gives(load, nam
 @pytest.mark.parametrize("name", TOGETHER)
 @pytest.mark.filterwarnings("ignore:.*samples left out")
 def test_images_that_are_scored_together_may_be_of_any_kind_and_need_their_classes(load, name):
-    pictures, labels = (images(8) * 64).round() / 64, [0, 1, 2, 1, 0, 1, 2, 0]  # exact in every type
+    pictures, labels = (images(8) * 64).round() / 64, [0, 1, 2, 1, 0, 1, 2, 0]  # exact in all types
     given = {"classifier": plain(), "explainer": occluded, "k": 1}
     parts = score_parts(name, pictures, given["classifier"], occluded, labels=labels, k=1)
     metric = load_metric(name, k=1)
     expected = metric.reduced(np.nan_to_num(parts[np.isfinite(parts).any(axis=1)].mean(axis=0))[None])[0]
     for kind, read in KINDS.items():
-        if kind not in ("uint8", "int64"):  # images are shares of white
+        if kind not in ("uint8", "int64"):  # image values are shares of white
             result = load(name).compute(images=read(pictures.numpy()), references=labels, **given)
             assert result[name] == pytest.approx(expected, rel=1e-4), kind
     for wrong in ({}, {"references": labels, "target": labels}, {"references": [*labels[:-1], 9]}):
@@ -170,7 +169,7 @@ def test_images_that_cannot_be_read_are_named(load, name):
     shape = r"images (have|of) shape \(B, 3, H, W\)"
     for bad in (images(4)[:, :2], images(4)[0], 3.0):
         says(load, name, shape, **asking(name, images=bad))
-    says(load, name, "call `add` or `add_batch`", **asking(name, images=None))  # evaluate's own
+    says(load, name, "call `add` or `add_batch`", **asking(name, images=None))  # raised by evaluate itself
     says(load, name, "no sample|no image|have shape", **asking(name, images=images(4)[:0]))
     says(load, name, "all of one size|real numbers", **asking(name, images=[images(1)[0], images(1)[0, :, :3]]))
     says(load, name, "numbers", **asking(name, images=[["a"]]))
@@ -182,7 +181,7 @@ def test_images_that_cannot_be_read_are_named(load, name):
     says(load, name, "one seed", **asking(name, seeds=[1, 2]))
     says(load, name, "no option|unknown option", **asking(name, threshhold=0.5))
     says(load, name, "needs classifier= and explainer=", **asking(name, explainer=None))
-    assert np.isfinite(load(name).compute(**asking(name, count=2, images=images(2)))[name])  # it goes on
+    assert np.isfinite(load(name).compute(**asking(name, count=2, images=images(2)))[name])  # still usable
 
 
 @pytest.mark.sample(3)
@@ -234,7 +233,7 @@ def test_classes_of_images_are_checked(load, name):
 @pytest.mark.parametrize("name", GROUPED)
 def test_groups_are_checked(load, name):
     says(load, name, "needs groups of classes", **asking(name, groups=None))
-    says(load, name, "hold no class in two", **asking(name, groups={"two": []}))
+    says(load, name, "contain no class in two", **asking(name, groups={"two": []}))
     says(load, name, "7", **asking(name, groups={"two": [0, 7]}))
 
 
@@ -302,7 +301,7 @@ def test_maps_that_cannot_be_read_are_named(load, name):
     says(load, name, "must be real numbers", **given(name) | {"predictions": MAPS + 1j})
     says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
     says(load, name, r"got \(0,\)", **given(name) | {"predictions": [], "references": []})
-    assert load(name).compute(**given(name))[name] == pytest.approx(directly(name).mean(), abs=1e-6)  # it goes on
+    assert load(name).compute(**given(name))[name] == pytest.approx(directly(name).mean(), abs=1e-6)  # still usable
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -329,7 +328,7 @@ def test_options_that_are_not_there_or_of_another_type_are_named(load, name):
     for option, value in load_metric(name).options:
         wrong = {"a": 1} if value is None or isinstance(value, int | float) else 17
         says(load, name, f"option {option} of {name} takes .*; got", **inputs, **{option: wrong})
-    assert load(name).compute(**inputs)["scores"]  # it goes on
+    assert load(name).compute(**inputs)["scores"]  # still usable
 
 
 def test_options_beside_a_metric_that_has_its_own_are_refused():
@@ -362,7 +361,7 @@ def test_classes_targets_images_and_classifier_are_asked_for(load, name):
         says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))
     for labels in ([0, 1, 2, 3], [0, 1, 2, -5]):
         says(load, name, "classes must be whole numbers from 0 to 2", **given(name, labels=labels))
-    missing = "give them, and no target" if name in LABELLED else "needs references, .* or target="
+    missing = "pass references instead of target" if name in LABELLED else "needs references, .* or target="
     says(load, name, missing, **given(name, labels=None))
     says(load, name, "needs images=", **given(name, images=None))
     says(load, name, "needs images=", **given(name, classifier=None))

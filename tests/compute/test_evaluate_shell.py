@@ -1,5 +1,7 @@
-"""Our modules for `evaluate`: what they say of themselves, how they collect, and options. For what goes in and what is
-refused of every module, see test_evaluate_input.py."""
+"""Test the modules for `evaluate`: their descriptions, adding of batches, and options.
+
+`test_evaluate_input.py` tests valid and invalid inputs of every module.
+"""
 
 import re
 from pathlib import Path
@@ -159,7 +161,7 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
     with torch.no_grad():
         predicted = network()(given["images"]).argmax(dim=1)
     assert (predicted != 0).any()
-    with pytest.warns(UserWarning, match="flat map") as caught:  # brightness knows class 0 only
+    with pytest.warns(UserWarning, match="flat map") as caught:  # this classifier has class 0 only
         scores = metric.compute(**given, references=[0, 1, 0, 0, 0, 0])["scores"]
     assert Path(caught[0].filename).name == Path(__file__).name
     assert np.isnan(scores).tolist() == [False, True, False, False, False, False]
@@ -178,7 +180,7 @@ GIVEN = {
     ("miou", {"threshold": 7}, "threshold=7"),
     ("miou", {"threshold": "half"}, "threshold of saliency_miou 'half'.*float.*mask_area"),
     ("insertion", {"reference": "blakc"}, r"blakc.*\bblack\b"),
-    ("max_sensitivity", {"images": None, "predictions": MAPS}, "computes the maps itself: give images"),
+    ("max_sensitivity", {"images": None, "predictions": MAPS}, "computes the maps itself; pass images"),
     ("max_sensitivity", {"predictions": MAPS}, "computes the maps itself"),
     ("max_sensitivity", {"classifier": None}, "needs classifier= and explainer="),
     ("max_sensitivity", {"explainer": "gradcan"}, "gradcan.*gradcam"),
@@ -235,5 +237,5 @@ def test_a_metric_of_maps_alone_takes_no_references(load, tmp_path, monkeypatch)
     assert scores[:3] == expected[:3]
     assert np.isnan(scores[3])
     count.add_batch(predictions=MAPS)
-    with pytest.raises(ValueError, match="use one size in a computation"):
+    with pytest.raises(ValueError, match="use one size per computation"):
         count.add_batch(predictions=MAPS[:, :4])

@@ -107,7 +107,7 @@ def test_a_picture_that_cannot_be_read_is_named(resnet, tmp_path):
 
 
 class Mute(nn.Module):
-    """A network through which no gradient comes back."""
+    """Network without gradients."""
 
     def __init__(self, network):
         super().__init__()
@@ -128,7 +128,7 @@ def transformer():
     network = VisionTransformer(
         image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=24, num_classes=4
     )
-    nn.init.normal_(network.heads.head.weight)  # torchvision's is zero
+    nn.init.normal_(network.heads.head.weight)  # the head of torchvision's network is zero
     return network
 
 

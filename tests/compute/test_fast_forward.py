@@ -16,7 +16,7 @@ from saliency_bench.compute.classifiers.fast_forward import fast_forward
 
 
 class Network(nn.Module):
-    """Convolution, batch norm, ReLU, convolution, batch norm; `way` goes up to the second convolution."""
+    """Convolution, batch norm, ReLU, convolution, batch norm; `way` computes the part up to the second convolution."""
 
     def __init__(self, way=lambda net, x: F.relu(net.norm(net.first(x)), inplace=True), **parts: nn.Module):
         super().__init__()
@@ -42,14 +42,14 @@ class Activated(nn.BatchNorm2d):
 
 
 class Layout(nn.Module):
-    """Another result in another memory layout."""
+    """Network whose result depends on the memory layout."""
 
     def forward(self, x):
         return x * (2 if x.is_contiguous(memory_format=torch.channels_last) else 1)
 
 
 class Uncopied(nn.Identity):
-    """A module that raises this error when it is copied."""
+    """Module that raises this error when it is copied."""
 
     def __init__(self, error=RuntimeError):
         super().__init__()
@@ -77,13 +77,13 @@ def classifier_of(model, **options):
 
 
 def folded(forward) -> list[str]:
-    """Names of the batch norms that are gone from the copy behind `forward`."""
+    """Return the names of the batch norms that are folded in the copy used by `forward`."""
     fused = forward.__closure__[[*forward.__code__.co_freevars].index("fused")].cell_contents
     return [name.removeprefix("model.") for name, module in fused.named_modules() if isinstance(module, nn.Identity)]
 
 
 class Masked(Network):
-    """One class is masked out."""
+    """Network with one masked-out class."""
 
     def forward(self, x):
         return super().forward(x).masked_fill(torch.arange(4) == 2, -torch.inf)
@@ -93,14 +93,14 @@ CASES = {
     "all pairs": (Network, ["norm", "last"]),
     "a class at minus infinity": (Masked, ["norm", "last"]),
     "an output read twice": (lambda: Network(lambda net, x: F.relu(net.norm(y := net.first(x)) + y)), ["last"]),
-    # by the ReLU between, which gives the same tensor
+    # by the in-place ReLU between, which returns the same tensor
     "an output written over": (lambda: Network(lambda net, x: net.norm(F.relu(net.first(x), inplace=True))), ["last"]),
-    # one convolution with two batch norms in turn, and one batch norm behind both
+    # one convolution with two alternating batch norms, and one batch norm after two convolutions
     "modules used twice": (lambda: Network(lambda net, x: net.norm(net.first(x)) + net.last(net.first(x.flip(3)))), []),
     "weights read elsewhere": (
         lambda: Network(lambda net, x: F.relu(net.norm(net.first(x)) * net.first.weight.mean())), ["last"],
     ),
-    # another way for other pictures: on noise the batch norms are there
+    # another path for some pictures; noise passes through the batch norms
     "a decision by values": (
         lambda: Network(lambda net, x: F.relu(net.norm(y) if (y := net.first(x)).std() > 0 else y)), [],
     ),
@@ -248,7 +248,7 @@ BRANCHES = {
 @pytest.mark.parametrize("name", BRANCHES)
 @torch.no_grad()
 def test_what_another_image_may_skip_is_not_folded(name):
-    """Grey pictures skip the batch norm; the noise that is recorded does not."""
+    """Grey pictures skip the batch norm, but the recorded noise does not."""
 
     def way(net, x):
         y = net.first(x)
@@ -287,7 +287,7 @@ def test_a_compiled_copy_gives_the_same_logits_for_passes_of_any_number(precisio
                 images = torch.rand(count, 3, 12, 10)
                 tolerance = 1e-5 if precision == "fp32" else 2e-2
                 torch.testing.assert_close(forward(images), plain(images), rtol=tolerance, atol=tolerance)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # one for each mode, of all numbers
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # one network per mode
 
 
 @pytest.mark.slow
@@ -298,7 +298,7 @@ def test_what_cannot_be_compiled_whole_is_refused():
 
 
 def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():
-    """As in the processes of a launcher, whose handlers raise an Exception: bits would depend on when it comes."""
+    """Handlers in launched processes raise an Exception; ignoring it would make bits depend on its moment."""
 
     class Late(nn.Identity):
         def __deepcopy__(self, memo):
@@ -324,7 +324,7 @@ def test_a_copy_that_does_not_fit_in_memory_is_counted():
 
 
 class Scaled(Network):
-    """Its forward reads what no version and no hook tells of."""
+    """Network whose forward reads a value that no version counter and no hook covers."""
 
     scale = 1.0
 

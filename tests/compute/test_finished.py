@@ -1,4 +1,4 @@
-"""A run that is loaded again is what `run` returned, and gives its results to pandas, Markdown and LaTeX."""
+"""Test that a loaded run equals the result of `run`, and test its export to pandas, Markdown and LaTeX."""
 
 import re
 
@@ -13,7 +13,7 @@ METRICS = ["saliency_miou", "saliency_deletion:steps=4"]
 
 @pytest.fixture(scope="module")
 def runs(shapes, resnet, tmp_path_factory):
-    """The same settings with another seed each."""
+    """Return runs with the same settings and different seeds."""
     folder = tmp_path_factory.mktemp("runs")
     return [
         sb.run(dataset=str(shapes), model=str(resnet), explainers=["gradcam", "smoothgrad:samples=2", "random"],
@@ -63,14 +63,14 @@ def test_to_pandas_holds_the_means_of_the_records(runs):
 
 
 def test_tables_for_papers_hold_numbers_alone(runs):
-    """Both forms, read back by a strict little parser, are the numbers of the data frame."""
+    """Parse both tables strictly and compare their numbers with the data frame."""
     frame, printed = runs[0].to_pandas().set_index(["explainer", "metric"]), str(runs[0]).splitlines()
     names = ["explainer", "saliency_miou ↑", "saliency_deletion:steps=4 ↓"]
     markdown, latex = runs[0].to_markdown(digits=2), runs[0].to_latex(digits=2)
     body = re.search(r"\\begin\{tabular\}\{lrr\}\n(.*)\n\\end\{tabular\}", latex, re.DOTALL)[1]
     tex = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if not line.endswith("rule")]
     assert [line for line in body.splitlines() if line.endswith("rule")] == [
-        r"\toprule", r"\midrule", r"\midrule", r"\bottomrule"]  # the second above the baseline  # fmt: skip
+        r"\toprule", r"\midrule", r"\midrule", r"\bottomrule"]  # the second row is above the baseline # fmt: skip
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if line[:1] == "|"]
     assert rows[0] == names == re.split(r"\s{2,}", printed[0])
     assert rows[1] == ["---", "---:", "---:"]
@@ -108,7 +108,7 @@ def test_compare_is_the_second_minus_the_first(runs):
     assert compared.equals(runs[0].compare(str(runs[1].folder)))
     first, second = (run.to_pandas().set_index(["explainer", "metric"])["value"] for run in runs)
     for row in compared.itertuples():
-        # The limit draws other samples with another seed: only those that both have are compared.
+        # With another seed, the limit selects other samples, so only common samples are compared.
         assert row.n < 30 or row.mean == pytest.approx(
             second[row.explainer, row.metric] - first[row.explainer, row.metric]
         )

@@ -1,4 +1,4 @@
-"""Peak memory does not grow with the number of samples or cells: each run in a fresh process, which says its peak."""
+"""Test that peak memory does not grow with samples or cells; each run is a new process that prints its peak."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from PIL import Image as Picture
 
 pytestmark = pytest.mark.slow
 
-# Prints the peak of resident memory in MiB. A little convolution serves as the network: memory is what is measured.
+# Prints the peak resident memory in MiB. The network is a small convolution, because only memory is measured.
 RUN = """
 import json
 import pathlib
@@ -54,8 +54,11 @@ METRICS = ["saliency_miou", "saliency_pointing_game"]
 
 @pytest.fixture(scope="module")
 def pictures():
-    """64 plain pictures and masks of 32 pixels, of a few hundred bytes: `datasets` maps its file into memory, and pages
-    that were read count as resident, though the system takes them back when it needs them."""
+    """Return 64 plain pictures and masks of 32 pixels, a few hundred bytes each.
+
+    `datasets` maps its files into memory, and pages that were read count as resident memory although the system can
+    reclaim them. Small pictures keep this part small.
+    """
     numbers = np.random.default_rng(0)
     found = []
     for _ in range(64):
@@ -74,7 +77,7 @@ def png(picture):
 
 
 def folder_of(samples, pictures, folder):
-    """A dataset of so many samples, as others publish theirs: Parquet in row groups of a hundred."""
+    """Write a dataset with this number of samples as Parquet, in row groups of a hundred."""
     kinds = {"image": Image(), "mask": Image(), "label": ClassLabel(names=["a", "b"]), "image_id": Value("string")}
     rows = [(*pictures[number % len(pictures)], number % 2, f"sample-{number:06d}") for number in range(samples)]
     columns = dict(zip(kinds, map(list, zip(*rows, strict=True)), strict=True))
@@ -85,7 +88,7 @@ def folder_of(samples, pictures, folder):
 
 
 def peak(dataset, tmp_path, **settings):
-    """MiB that a run over this dataset held at most."""
+    """Return the peak memory of a run over this dataset in MiB."""
     place = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
     caches = {"HF_DATASETS_CACHE": str(tmp_path / "caches"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     script = tmp_path / "measured.py"
@@ -102,7 +105,7 @@ def peak(dataset, tmp_path, **settings):
 def test_peak_memory_is_the_same_for_ten_times_the_samples(pictures, tmp_path):
     few, many = (folder_of(samples, pictures, tmp_path / str(samples)) for samples in (2_000, 20_000))
     settings = {"metrics": METRICS, "batch_size": 100}
-    peak(few, tmp_path, **settings, limit=1)  # fills the disk's cache with the libraries
+    peak(few, tmp_path, **settings, limit=1)  # load the libraries into the disk cache
     small, large = peak(few, tmp_path, **settings), peak(many, tmp_path, **settings)
     print(f"peak memory: {small:.0f} MiB for 2,000 samples, {large:.0f} MiB for 20,000: {large / small - 1:+.1%}")
     assert large <= 1.1 * small

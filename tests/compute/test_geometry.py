@@ -1,4 +1,4 @@
-"""The mask must follow its image through every processor, and the logits must be those of processor then model."""
+"""Test that masks follow images through every processor, and that logits equal those of processor plus model."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_a_rectangle_in_image_and_mask_still_coincides(folder, height, width):
     batch = load_classifier(folder, device="cpu").prepare([{"image": picture, "mask": Image.fromarray(mask)}])
     seen, inside = batch.images[0, 0].numpy(), batch.masks[0].numpy()
     assert 0.02 < inside.mean() < 0.6
-    # Away from the edge, which interpolation blurs, the two are the same: as large as nearest neighbour allows.
+    # Away from the edge, which interpolation blurs, both are equal up to nearest-neighbour resizing.
     scale = max(seen.shape[0] / height, seen.shape[1] / width, 1)
     wrong = (seen > 0.5) != inside
     edge_length = np.abs(np.diff(inside.astype(int), axis=0)).sum() + np.abs(np.diff(inside.astype(int), axis=1)).sum()
@@ -104,7 +104,7 @@ def test_a_rectangle_in_image_and_mask_still_coincides(folder, height, width):
 def test_a_photo_turned_by_exif_is_turned_with_its_mask(folder, tmp_path):
     upright = np.zeros((60, 90, 3), dtype=np.uint8)
     upright[10:40, 20:50] = 255
-    photo = Image.fromarray(np.rot90(upright))  # stored lying, with the note that it is to be turned clockwise
+    photo = Image.fromarray(np.rot90(upright))  # stored in landscape format, with EXIF orientation "rotate clockwise"
     exif = Image.Exif()
     exif[0x0112] = 6
     photo.save(tmp_path / "photo.png", exif=exif)
@@ -155,7 +155,7 @@ SIDES = [(7, 224), (8, 299), (13, 224), (6, 227), (2, 32), (9, 5)]
 
 @pytest.mark.parametrize(("small", "side"), SIDES)
 def test_small_maps_are_enlarged_as_torch_does_it(small, side):
-    """Of cells that are rounded to 2^-15 of their map's range, within 2^-9 of one of these steps."""
+    """Cells are rounded to 2^-15 of the map's range, so values agree within 2^-9 of one of these steps."""
     cells, images = torch.randn(3, small, small + 1), torch.empty(3, 3, side, side + 3)
     for one, ours in zip(cells.double(), enlarge(cells, images), strict=True):
         step = float(one.max() - one.min()) / 2**15
@@ -168,7 +168,7 @@ def test_small_maps_are_enlarged_as_torch_does_it(small, side):
 
 
 def test_last_digits_of_a_layer_order_no_pixels_that_are_equal_in_theory():
-    """As batches of another size leave them; zeros stay zeros, and no sign changes."""
+    """Last digits differ as they do with another batch size. Zeros stay zeros, and no sign changes."""
     random = torch.Generator().manual_seed(0)
     cells = torch.randint(-1, 2, (40, 5, 5), generator=random).float()
     cells[:, 0, 0], cells[:, -1, -1] = -1, 1
@@ -185,7 +185,7 @@ def test_last_digits_of_a_layer_order_no_pixels_that_are_equal_in_theory():
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("small", "side"), SIDES)
 def test_pixels_that_are_equal_in_theory_are_equal_in_fact(small, side):
-    """Cells that rise down the map and are equal across it: so is the enlarged map; the same with rows and columns."""
+    """If cells differ between rows but not within a row, so do the pixels of the enlarged map; also for columns."""
     cells = (torch.rand(64, small, 1) * torch.randint(1, 100, (64, 1, 1))).expand(64, small, small)
     images = torch.empty(64, 3, side, side)
     across, down = enlarge(cells, images), enlarge(cells.mT, images)
@@ -194,10 +194,10 @@ def test_pixels_that_are_equal_in_theory_are_equal_in_fact(small, side):
 
 
 def test_between_equal_cells_and_at_the_border_all_pixels_tie():
-    """4 x 4 cells of value 2 within zeros, 8 pixels each: flat inside, outside, and half a cell along the border."""
+    """Enlarge 4 x 4 cells of value 2 among zeros, 8 pixels each: flat inside, outside, and at the border."""
     cells = torch.zeros(1, 6, 6)
     cells[:, 1:5, 1:5] = 0.1
-    large = enlarge(cells, torch.empty(1, 3, 78, 78))[0]  # 13 pixels a cell, so that no weight is a power of two
+    large = enlarge(cells, torch.empty(1, 3, 78, 78))[0]  # 13 pixels per cell, so that no weight is a power of two
     assert large[19:59, 19:59].unique().tolist() == [pytest.approx(0.1)]
     assert large[:7].unique().tolist() == large[:, -7:].unique().tolist() == [0]
 
@@ -220,7 +220,7 @@ def test_a_frame_of_a_few_pixels_is_told_from_a_wrong_one(side, resample):
         "size": lambda tensor: tensor[:, :-1],
     }  # fmt: skip
     for change in [change for name, change in wrong.items() if side > 4 or name in ("channels", "scale", "size")]:
-        if side < 32 or change is not wrong["moved"]:  # by a pixel of 32, which is 1 % of the picture
+        if side < 32 or change is not wrong["moved"]:  # by one pixel of 32, which is 1 % of the picture
             refused(
                 r"\bsmall\b.*does not resize", probe, geometry, lambda picture, c=change: frame(picture, c), "small"
             )

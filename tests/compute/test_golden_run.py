@@ -1,7 +1,8 @@
-"""A small run whose cell ids, structure and scores are written down: what changes one of them must say so.
+"""Compare a small run with stored cell ids, structure and scores, so that changes of them are explicit.
 
-`python tests/compute/test_golden_run.py` writes `golden_run.json` anew; a VERSION has to rise with a score. Network and
-pictures are made of our own random numbers, the same on every machine.
+`python tests/compute/test_golden_run.py` rewrites `golden_run.json`. If a score changes, increase the version of the
+explainer or metric. Network and pictures are drawn from the package's random numbers, which are the same on every
+machine.
 """
 
 import json
@@ -20,12 +21,12 @@ import saliency_bench as sb
 GOLDEN = Path(__file__).with_name("golden_run.json")
 EXPLAINERS = ["gradient", "gradcam", "integrated_gradients:steps=8", "occlusion:window=8,stride=8", "rise:masks=20",
               "random"]  # fmt: skip
-CLOSE = 1e-5  # relative: the last digits of another machine or version of torch
+CLOSE = 1e-5  # relative tolerance for the last digits on another machine or with another version of torch
 CLASSES = 8
 
 
 def network(first: int = 0) -> nn.Module:
-    """Two convolutions and a linear layer with weights from our own random numbers."""
+    """Return two convolutions and a linear layer with weights from the package's random numbers."""
     from saliency_bench.utils.seeds import uniform
 
     module = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 8, 3, 2, 1), nn.ReLU(),
@@ -36,11 +37,11 @@ def network(first: int = 0) -> nn.Module:
     return module
 
 
-# FastDTW decides between paths that are nearly equal, so the last digits of another machine change it by 1e-3; with a
-# radius of all pixels it is DTW, which is continuous.
+# FastDTW chooses between nearly equal paths, so last digits on another machine change it by 1e-3. With a radius of all
+# pixels it equals DTW, which is continuous.
 CHOSEN = {"saliency_consistency": ":radius=1024"}
-# But for those that train networks for hours.
-NEITHER = {"retrained", "first_right"}  # whole trainings, people
+# All metrics except those that train networks for hours.
+NEITHER = {"retrained", "first_right"}  # these need whole training runs or people
 METRICS = [name + CHOSEN.get(name, "") for name in sb.list_metrics() if not NEITHER & {*sb.load_metric(name).inputs}]
 
 
@@ -53,7 +54,7 @@ def run(folder: Path) -> None:
 
 
 def found(folder: Path) -> dict:
-    """{cell id: what it is, and its scores by image}, and the structure of the files."""
+    """Return {cell id: description and scores by image}, and the structure of the files."""
     table = pq.read_table(folder / "run" / "records.parquet")
     cells: dict[str, dict] = {}
     for row in table.to_pylist():
@@ -67,7 +68,7 @@ def found(folder: Path) -> dict:
 
 
 def test_columns_ids_and_scores_are_those_that_are_written_down(tmp_path):
-    pytest.importorskip("numba")  # of the consistency metric
+    pytest.importorskip("numba")  # parts of the consistency metric
     run(tmp_path)
     here, golden = found(tmp_path), json.loads(GOLDEN.read_text())
 

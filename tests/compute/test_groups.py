@@ -1,4 +1,4 @@
-"""Groups of classes: WordNet's by a literal second reading of the rule, tables by name, files, and what uses them."""
+"""Test groups of classes: WordNet groups against a second implementation, named tables, files, and their use."""
 
 import json
 import re
@@ -29,14 +29,14 @@ def table(name):
 
 
 def of_imagenet():
-    """Return the classes of ImageNet and their groups."""
+    """Return the classes of ImageNet and the groups of these classes."""
     classes = table("imagenet")["classes"]
     return classes, load_groups(None, classes, 1000)
 
 
 @pytest.fixture(scope="module")
 def wordnet():
-    """(edges, {WordNet id: name} of what ImageNet has, the classes' ids), from files that the script does not read."""
+    """Return (edges, {WordNet id: name} in ImageNet, ids of the classes) from files that the script does not read."""
     info = ImageNetInfo("imagenet22k")
     names = {wnid: info.label_name_to_description(wnid, detailed=False).split(", ")[0] for wnid in info.label_names()}
     lines = (WORDNET / "wordnet.is_a.txt").read_text().splitlines()
@@ -47,7 +47,7 @@ def wordnet():
 
 @needs_wordnet
 def test_the_table_of_imagenet_is_what_the_script_derives(wordnet):
-    """But for the names of categories that ImageNet does not have; those it has are WordNet's."""
+    """Names of categories that ImageNet lacks may differ; all other names are those of WordNet."""
     edges, listed, wnids = wordnet
     names = {wnid: listed.get(wnid, wnid).replace(" ", "_") for edge in edges for wnid in edge}
     derived, stored = table_of(names, edges, wnids), table("imagenet")
@@ -62,7 +62,7 @@ def test_the_table_of_imagenet_is_what_the_script_derives(wordnet):
 
 @needs_wordnet
 def test_imagenet_by_a_literal_second_reading(wordnet):
-    """Walks down and up edge by edge, with loops; distances are counted from lists of hypernyms."""
+    """Walk down and up edge by edge with loops, and count distances from lists of hypernyms."""
     edges, _, wnids = wordnet
     leaves = {wnid: number for number, wnid in enumerate(wnids)}
     children, parents = {}, {}
@@ -127,7 +127,7 @@ def test_imagenet_by_a_literal_second_reading(wordnet):
     assert sum(map(len, made_for.values())) == 182
 
 
-# {class: (the name of its group, classes that it must be with, classes that may be with it as well)}
+# {class: (name of its group, classes that the group must contain, classes that it may also contain)}
 ACCEPTABLE = {
     "bald_eagle": ("ostrich + bird of prey", {"kite", "vulture", "great_grey_owl"}, {"ostrich"}),
     "hare": ("leporid + elephant", {"wood_rabbit", "Angora"}, {"Indian_elephant", "African_elephant"}),
@@ -161,7 +161,7 @@ def test_a_merged_group_is_one_that_a_person_would_accept(name):
 
 
 def test_cars_are_the_papers_and_groups_have_five_to_fifty():
-    """P3, figure 3: the group "Car" of sports car, racer, Model T and seven more."""
+    """Compare with P3, figure 3: the group "Car" of sports car, racer, Model T and seven more classes."""
     classes, groups = of_imagenet()
     cars = {"ambulance", "beach_wagon", "cab", "convertible", "jeep", "limousine", "minivan", "Model_T", "racer",
             "sports_car"}  # fmt: skip
@@ -192,12 +192,12 @@ def test_a_class_in_a_category_keeps_it_and_the_others_get_the_group_made_for_th
 
 
 def grouped(edges, leaves):
-    """{categories: members} of derived groups."""
+    """Return {category: members} of the derived groups."""
     return {"+".join(group.categories): list(group.members) for group in derive(edges, leaves)}
 
 
 def test_the_rule_on_a_small_relation():
-    """p and o are tied with the same five leaves; a group lies inside another."""
+    """Categories p and o have the same five leaves, and one group is inside another."""
     edges = [("root", "b"), ("b", "a"), ("root", "q")]
     edges += [("a", f"a{i}") for i in range(5)] + [("b", "b0"), ("q", "q0")]
     leaves = [*(f"a{i}" for i in range(5)), "b0", "q0"]
@@ -208,33 +208,33 @@ def test_the_rule_on_a_small_relation():
     }
     tied = [("p", "o"), *(("o", f"a{i}") for i in range(5))]
     assert list(grouped(tied, [f"a{i}" for i in range(5)])) == ["o"]
-    # n2 to n6 are alone below a root of 54: they join; the 49 others have a group, which is too large to join
+    # n2 to n6 are alone below a root of 54, so they are merged; the 49 others have a group that is too large to merge
     edges = [("n1", f"n{i}") for i in range(2, 7)] + [("n1", "n90"), *LARGE]
     leaves = [f"n{i}" for i in (2, 3, 4, 5, 6, *range(900, 949))]
     groups = grouped(edges, leaves)
     assert groups == {"n2+n3+n4+n5+n6": ["n2", "n3", "n4", "n5", "n6"], "n90": sorted(leaves[5:])}
-    assert grouped([], ["n1", "n2"]) == {"n1+n2": ["n1", "n2"]}  # there are no five
+    assert grouped([], ["n1", "n2"]) == {"n1+n2": ["n1", "n2"]}  # fewer than five classes
 
 
-LARGE = [("n90", f"n{i}") for i in range(900, 949)]  # 49 classes below n90, so that n1 has more than fifty
+LARGE = [("n90", f"n{i}") for i in range(900, 949)]  # 49 classes below n90, so that n1 has more than 50 classes
 
 
 def below(name, count):
-    """Edges from n1 to a category, and from it to its classes, n20 to n29 for n2."""
+    """Return edges from n1 to a category and from the category to its classes (n20 to n29 for n2)."""
     return [("n1", name), *((name, f"{name}{i}") for i in range(count))]
 
 
 @pytest.mark.parametrize(
     ("edges", "label", "expected"),
     [
-        # of equally near categories the smallest first, though the id of n5 is nearer
+        # among equally near categories the smallest comes first, although the id of n5 is nearer
         ([*below("n4", 3), *below("n5", 2), *below("n7", 1), *below("n8", 1)], "n40", "n4+n7+n8"),
         ([*below("n4", 3), *below("n5", 2), *below("n7", 1), *below("n8", 1)], "n50", "n4+n5+n7+n8"),
-        # of equally small ones that with the nearest id
+        # among equally small categories the one with the nearest id comes first
         ([*below("n4", 4), *below("n1000", 1), *below("n6", 1)], "n40", "n4+n6"),
-        # n5 is also below n0, which n4 is not, so that it is farther than the larger n7
+        # n5, unlike n4, is also below n0, so it is farther than the larger n7
         ([*below("n4", 3), *below("n5", 2), ("n0", "n5"), *below("n7", 4)], "n40", "n4+n7"),
-        # n70 is smaller than n7, in which it lies, but a step farther
+        # n70 is smaller than n7, which contains it, but one step farther
         ([*below("n4", 4), ("n1", "n7"), ("n7", "n79"), *(("n7", "n70"), *(("n70", f"n70{i}") for i in range(5))),
           *below("n8", 7)], "n40", "n4+n7"),
         # n25 is as near as n6 and smaller, but outside n1
@@ -272,7 +272,7 @@ def test_tables_are_about_the_classes_of_the_datasets():
     breeds = registry.load("hub_builders", "pet-xai").BREEDS
     pets = table("pets")
     assert pets["classes"] == breeds
-    # The source names cats with a capital.
+    # The source writes cat breeds with a capital letter.
     assert [breeds[place] for place in pets["groups"]["cat"]] == [breed for breed in breeds if breed[0].isupper()]
     assert sorted(pets["groups"]["cat"] + pets["groups"]["dog"]) == list(range(37))
     shapes = table("shapes")
@@ -292,7 +292,7 @@ def test_a_table_is_found_by_the_names_of_the_classifier_or_of_the_dataset():
     shapes = table("shapes")["classes"]
     turned = load_groups(None, [name.upper() for name in shapes[::-1]], 8)
     assert turned.members == ((0, 1, 3, 7), (2, 4, 5, 6))
-    # a classifier of 20 unnamed classes, two for a shape, read through the dataset's classes
+    # a classifier with 20 unnamed classes, two per shape, matched to the dataset's classes
     members = [[2 * place, 2 * place + 1] for place in range(8)]
     through = load_groups(None, None, 20, shapes, members)
     assert through.members == ((0, 1, 8, 9, 12, 13, 14, 15), (2, 3, 4, 5, 6, 7, 10, 11))
@@ -327,7 +327,7 @@ def test_own_groups(tmp_path):
     ("groups.json", "[1, 2]", "must be an object"),
     ("groups.json", '{"a": "oak"}', "must be an object"),
     ("groups.json", '{"a": []}', r"class in a\b"),
-    ("groups.json", "{}", "hold no class"),
+    ("groups.json", "{}", "contain no class"),
     ("groups.json", '{"a": ["oka"]}', r"oka.*\boak\b"),
     ("groups.json", '{"a": [6]}', "'6'"),
     ("groups.csv", "name,kind\noak,trees\n", "class,group"),
@@ -370,7 +370,7 @@ def test_group_runner_up_and_rival_by_loops(sets, scores, drawn):
         found = groups.rival(label, scores)
         assert (found == ()) == (rival == ())
         assert not rival or scores[list(found)].mean() == pytest.approx(highest)
-    # a group of which the model has no class, as a label map leaves them out, is no rival
+    # a group without classes of the model is not a rival
     assert ClassGroups("mapped", ((0, 1), (), (2,))).rival(0, np.array([0.5, 0.3, 0.2])) == (2,)
 
 
@@ -384,7 +384,7 @@ def test_the_runner_up_of_a_contrast_is_of_the_same_group():
     grouped, plain = load_rule("contrast:second", NAMES, 6, groups), load_rule("contrast:second", NAMES, 6)
     assert sides(grouped) == TargetTerms((0,), (2,))
     assert sides(plain) == TargetTerms((0,), (3,))
-    assert sides(grouped, logits[::-1]) == TargetTerms((5,), (2,))  # the cup is in no group: the runner-up of all
+    assert sides(grouped, logits[::-1]) == TargetTerms((5,), (2,))  # the cup has no group: runner-up of all classes
     assert grouped.identity != plain.identity
     assert load_rule("label", NAMES, 6, groups).identity == "label"
     assert sides(load_rule("predicted", NAMES, 6, groups)) == TargetTerms((0,))

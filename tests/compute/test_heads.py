@@ -1,4 +1,4 @@
-"""What the logits of a network mean: softmax, sigmoid, one logit; and what a run asks where labels are not known."""
+"""Test the meaning of logits (softmax, sigmoid, one logit), and runs on datasets without known labels."""
 
 import json
 import os
@@ -30,7 +30,7 @@ TINY = {"embedding_size": 4, "hidden_sizes": [4], "depths": [1], "layer_type": "
 
 
 class Means(nn.Module):
-    """Logits: a linear function of the mean colour of the picture."""
+    """Network whose logits are a linear function of the mean colour of the picture."""
 
     def __init__(self, classes):
         super().__init__()
@@ -53,7 +53,7 @@ def pictures():
 
 
 def dataset(names=None, numbers=None, **columns):
-    """Pictures with whatever columns a test gives them."""
+    """Return a dataset of pictures with the columns of a test."""
     content = {"image": pictures(), "image_id": [f"i{number}" for number in range(7)], **columns}
     features = {"image": datasets.Image(), "image_id": datasets.Value("string")}
     for name, values in columns.items():
@@ -67,7 +67,7 @@ def dataset(names=None, numbers=None, **columns):
 
 @pytest.fixture
 def saved(tmp_path):
-    """saved(names, numbers, **columns) -> the name of a folder that a run reads."""
+    """Return a function saved(names, numbers, **columns) -> folder of a dataset for a run."""
 
     def save(*given, **columns):
         datasets.DatasetDict({"test": dataset(*given, **columns)}).save_to_disk(tmp_path / "data")
@@ -82,12 +82,12 @@ def run(data, model, out, **settings):
 
 
 def predictions(result):
-    """In the order of the dataset's rows, by image id."""
+    """Return the predictions sorted by image id, the order of the dataset's rows."""
     return sorted(pq.read_table(result.folder / "predictions.parquet").to_pylist(), key=itemgetter("image_id"))
 
 
 def scores(result):
-    """{image id: value}, in the same order."""
+    """Return {image id: value}, sorted by image id."""
     rows = sorted(result.records(), key=itemgetter("image_id"))
     return {row["image_id"]: row["value"] for row in rows if row["part"] is None}
 
@@ -105,7 +105,7 @@ def test_probabilities_and_who_is_recognised_by_hand():
     refused(r"'sofmax'.*softmax", probabilities, logits, "sofmax")
     p = np.array([[0.6, 0.4, 0.6], [0.2, 0.3, 0.1]])
     right = np.array([[False, True, True], [False, True, False]])
-    assert recognised(p, right).tolist() == [False, True]  # of equal probabilities the first is the top one
+    assert recognised(p, right).tolist() == [False, True]  # the first of equal probabilities is the top class
     assert recognised(p, right, "sigmoid").tolist() == [True, False]
 
 
@@ -137,7 +137,7 @@ def test_heads_are_what_the_checkpoint_says(tmp_path):
     "name", ["rise:masks=20,cells=3", "occlusion:window=4,stride=4,on=probability", "lime:samples=20"]
 )
 def test_explainers_of_probabilities_use_the_activation(name):
-    """With one logit a softmax is constant; by the sigmoid the map follows the logit, either way."""
+    """With one logit a softmax is constant, but with a sigmoid the map follows the logit for both classes."""
     method, images = sb.load_explainer(name), torch.rand(2, 3, SIDE, SIDE)
     target = sb.targets.one_hot([0, 1], 2)
     maps = method(classifier(1, activation="sigmoid"), images, target)
@@ -171,7 +171,7 @@ def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path):
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 def test_the_confidence_in_a_group_is_its_sum_and_in_a_contrast_the_difference(saved, tmp_path, activation):
-    """As insertion and deletion read them."""
+    """Insertion and deletion use the same definition."""
     data, model = saved(), classifier(4, activation=activation)
     images = model.prepare([{"image": picture} for picture in pictures()]).images
     with torch.no_grad():
@@ -194,7 +194,7 @@ SHAPES = ["circle", "square"]
 
 
 class OneLogit(Means):
-    """Means with a single logit, which is negative for three pictures; `shape` is how it is returned."""
+    """`Means` with a single logit, negative for three pictures; `shape` is the shape of the output."""
 
     def __init__(self, shape=(-1, 1)):
         super().__init__(1)
@@ -216,7 +216,7 @@ def one_logit(labels=None, network=None, **options):
 
 
 def logits_of(network):
-    """The logit of each picture and its gradient there, summed over channels, straight from the network."""
+    """Return the logit of each picture and its gradient, summed over channels, computed directly with the network."""
     images = stacked().requires_grad_()
     z = network(images).flatten()
     return z.detach().numpy(), torch.autograd.grad(z.sum(), images)[0].sum(dim=1).numpy()
@@ -248,7 +248,7 @@ def test_a_single_logit_predicts_and_explains_the_likelier_class(labels, names):
 def test_a_run_of_one_logit_agrees_with_itself(saved, tmp_path, labels, names, caplog):
     truth = np.array([0, 1, 0, 1, 0, 1, 0])
     data, model = saved(SHAPES, truth.tolist()), one_logit(labels)
-    names = SHAPES if labels is None else names  # assumed to be those of the dataset, in its order
+    names = SHAPES if labels is None else names  # assumed to be the classes of the dataset, in order
     z, _ = logits_of(model.model)
     p, positive = 1 / (1 + np.exp(-z)), z > 0
     right = positive == (truth == 1)
@@ -276,7 +276,7 @@ def test_a_run_of_one_logit_agrees_with_itself(saved, tmp_path, labels, names, c
             ends = 2 * ends - 1 if target == "contrast:second" else ends
             assert deletion["value"] == pytest.approx(ends.mean(), abs=1e-5)
             assert found[f"i{index}", "saliency_roae"]["value"] == right[index]
-            # Maps for and against a logit are each other's negative, so that |gradient| is the same.
+            # Maps for and against a logit have opposite signs, so |gradient| is the same.
             assert found[f"i{index}", "saliency_class_sensitivity"]["value"] == pytest.approx(1)
     line = "has no class names: a positive logit is assumed to mean square, a negative one circle"
     assert sum(line in message for message in caplog.messages) == 3 * (labels is None)
@@ -314,7 +314,7 @@ SQUARES, PLANTS = (SHAPES, [0, 1, 0, 1, 0, 1, 0]), (["horse", "potted plant"], [
 
 
 @pytest.mark.parametrize(("data", "columns", "model", "settings", "words"), [
-    # classes that one logit cannot have
+    # classes that one logit cannot represent
     (SQUARES, {}, lambda: one_logit(["quad"]), {}, r"does not have the dataset's classes.*not quad, quad; give"),
     (SQUARES, {}, lambda: one_logit(["square"]), {"label_map": {"circle": 0, "square": None}},
      "no class to square, which is class 1"),
@@ -322,14 +322,14 @@ SQUARES, PLANTS = (SHAPES, [0, 1, 0, 1, 0, 1, 0]), (["horse", "potted plant"], [
     (SQUARES, {}, lambda: one_logit(ABC), {}, "one logit but has 3 class names"),
     (SQUARES, {"labels": [SHAPES, *[["circle"]] * 6]}, lambda: one_logit(["square"]), {},
      r"does not have the dataset's classes \(circle\)"),
-    # what needs labels that are known
+    # settings that need known labels
     (PLANTS, {}, lambda: classifier(6, labels=THINGS), {}, "--target predicted"),
     (PLANTS, {}, lambda: classifier(6, labels=THINGS), {"target": "predicted", "metrics": ["saliency_roae"]},
      "saliency_roae needs labels"),
     (PLANTS, {}, lambda: classifier(6, labels=THINGS),
      {"target": "predicted", "label_map": {"horse": "thing 9"}}, "potted plant|thing 9"),
     ((), {}, lambda: classifier(3), {"target": "predicted", "only": ["correct"]}, "--only correct needs labels"),
-    # conditions that cannot hold, and columns
+    # conditions that are never true, and unknown columns
     *(((ABC, SEVEN), {"source": ["hand"] * 7}, lambda: classifier(3), {"only": [only]}, words) for only, words in (
         ("right", "--only.*correct, masked or COLUMN=VALUE, not 'right'"), ("sours=hand", "'sours'.*source"),
         ("source=hant", "'hant'.*hand"), ("label=d", "value of label 'd'"))),
@@ -367,7 +367,7 @@ def test_one_logit_in_other_forms():
 
 
 class Absent(Means):
-    """Means of five classes, two of which are masked out."""
+    """`Means` with five classes, two of which are masked out."""
 
     def __init__(self, logit):
         super().__init__(5)
@@ -448,7 +448,7 @@ def test_the_activation_is_a_setting_of_a_run_and_part_of_its_cells(saved, tmp_p
     results = [run(data, network, tmp_path / name, activation=name) for name in ("softmax", "sigmoid")]
     results.append(run(data, network, tmp_path / "assumed"))
     assert [result.summary["model"]["activation_assumed"] for result in results] == [False, False, True]
-    assert (network.activation, network.assumed) == ("softmax", True)  # a run leaves the object as it was
+    assert (network.activation, network.assumed) == ("softmax", True)  # a run does not change the object
     softmax, sigmoid, assumed = (result.cells[0].cell_id for result in results)
     assert softmax == assumed != sigmoid
     assert results[0].records()["value"] != results[1].records()["value"]
@@ -515,7 +515,7 @@ def test_accuracy_is_against_the_label_whatever_class_is_explained(saved, tmp_pa
     metric = {"metric": "saliency_roae", "exposure": 0.0}
     by_score = score_samples(**metric, images=images, classifier=model, explainer="gradient", labels=labels)
     assert by_score.tolist() == right
-    for name, given, words in (("roae", "target", "needs the accuracy: give labels"),
+    for name, given, words in (("roae", "target", "needs the accuracy; pass labels"),
                                ("deletion", "labels", "needs no labels")):  # fmt: skip
         asked = f"saliency_{name}", images, model, "gradient"
         refused(f"saliency_{name} {words}", score_samples, *asked, **{given: labels})
@@ -550,7 +550,7 @@ def test_a_metric_with_its_own_question_has_one_cell_and_names_that_question(sav
 
 
 def test_a_target_file_names_the_images_of_the_limited_run(saved, tmp_path):
-    """The chunk of four is whole, the run is of three."""
+    """The batch of four is complete, although the run has a limit of three."""
     data, model = saved(list("abc"), [0, 1, 2, 0, 1, 2, 0]), classifier(3)
     file = tmp_path / "targets.csv"
     ids = in_run_order(sb.load_dataset(data))["image_id"]
@@ -563,7 +563,7 @@ def test_a_target_file_names_the_images_of_the_limited_run(saved, tmp_path):
 
 @pytest.fixture
 def explained(tmp_path, monkeypatch):
-    """How many samples `seen` was given; a list of its own would change the hash of its code."""
+    """Return the number of samples passed to `seen`; a list in `seen` would change the hash of its code."""
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     return lambda: len((tmp_path / "seen").read_text())
 
@@ -604,7 +604,7 @@ def test_only_restricts_what_is_explained_and_counted_and_widening_adds_the_rest
     assert "n=" not in str(part)
 
     again = run(data, model, tmp_path / "part", explainers=["gradient", seen])
-    assert explained() - before == 7  # the rest was added, and nothing was made twice
+    assert explained() - before == 7  # the remaining results were added, and nothing was computed twice
     assert again.summary["only"] is None
     mine, theirs = again.records().to_list(), whole.records().to_list()
     assert [(row["cell_id"], row["image_id"]) for row in mine] == [(row["cell_id"], row["image_id"]) for row in theirs]
@@ -627,7 +627,7 @@ def test_the_flag_may_be_repeated():
 
 
 def test_another_column_is_the_label(saved, tmp_path):
-    """The scene instead of the object; the dataset stays the same one, and its own label is kept."""
+    """Use the scene instead of the object as label. The dataset's identity and its own label are preserved."""
     scene = ["sea", "sea", "wood", "sea", "wood", "wood", "sea"]
     data = saved(list("abc"), [0, 1, 2, 0, 1, 2, 0], scene=scene)
     model = classifier(2, labels=["wood", "sea"])

@@ -1,4 +1,4 @@
-"""The digest of a network: equal in every process for equal networks, another for each setting that `forward` reads."""
+"""Test the digest of a network: equal in every process, and different for each setting that `forward` reads."""
 
 import argparse
 import collections
@@ -118,7 +118,7 @@ def times(factor):
     return lambda x: x * factor
 
 
-# {kind: function of 0 or 1 that returns a value}, new objects at each call.
+# {type: function of 0 or 1 that returns a value}, with new objects at each call.
 VALUES = {
     "int": lambda v: v,
     "bool": bool,
@@ -201,7 +201,7 @@ def with_buffer(value):
 def test_what_forward_does_not_reach_does_not_count(monkeypatch):
     before = digest_of(Net())
     monkeypatch.setitem(globals(), "UNRELATED", [1])
-    monkeypatch.setattr(sys.modules[__name__], "layer", [1], raising=False)  # it has the name of an attribute
+    monkeypatch.setattr(sys.modules[__name__], "layer", [1], raising=False)  # the value is the name of an attribute
     monkeypatch.setattr(Net, "training_step", lambda self, batch: None)
     assert digest_of(Net()) == before
 
@@ -271,7 +271,7 @@ def test_a_module_of_your_own_may_have_the_name_of_one_of_python(tmp_path, monke
 
 
 def without_saving(way, fill=nn.init.ones_):
-    """Return a network whose `state_dict` does not have all weights."""
+    """Return a network whose `state_dict` lacks some weights."""
     network = Net()
     fill(network.layer.weight)
     if way == "hook":
@@ -347,7 +347,7 @@ def convolution(**settings):
     return nn.Sequential(nn.Conv2d(3, 4, 3, **settings), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-# {setting of a library or what it does not save: (network, another)}
+# {setting or unsaved value of a library: (network, different network)}
 LIBRARIES = {
     "transform_input": (lambda: googlenet(transform_input=True), lambda: googlenet(transform_input=False)),
     "number of heads": (lambda: vision_transformer(2), lambda: vision_transformer(4)),
@@ -370,7 +370,7 @@ LIBRARIES = {
     "weights by parametrisation": (flat, lambda: flat(parametrizations.weight_norm)),
     "kind of parametrisation": (
         lambda: flat(parametrizations.weight_norm), lambda: flat(parametrizations.spectral_norm)),
-    # old norms compute weights before a pass, which do not count
+    # older weight norms compute weights before a pass, which are ignored
     "old norm": (lambda: flat(nn.utils.spectral_norm), flat),
     "few numbers that are not saved": (lambda: unsaved_mean(0.0), lambda: unsaved_mean(1.0)),
     "code of a graph": (lambda: traced(1.0), lambda: traced(2.0)),
@@ -388,7 +388,7 @@ def test_settings_of_libraries_and_unsaved_weights_count(setting):
 
 
 class Busy(Net):
-    """Counts, keeps features and fills a cache as it computes."""
+    """Network that counts, keeps features and fills a cache during a pass."""
 
     def __init__(self):
         super().__init__()
@@ -414,7 +414,7 @@ COUNTS, CALLS = {"calls": 0}, 0
 
 
 class Counting(Net):
-    """Network that writes into objects which also hold settings of its forward pass."""
+    """Network that writes into objects that also contain settings of its forward pass."""
 
     calls = 0
 
@@ -469,7 +469,7 @@ class Gradients(Net):
         return features * self._value
 
 
-# {what a pass writes into: (setting) -> network}
+# {target of the writes of a pass: (setting) -> network}
 WRITING = {
     "object": lambda v: changed_setting(Counting(1.0), "settings", types.SimpleNamespace(factor=v, calls=0)),
     "module in a list": lambda v: changed_setting(Counting(1.0), "members", [Member(v)]),
@@ -491,12 +491,12 @@ def test_what_is_beside_the_things_that_a_pass_writes_counts(what):
             classifier(torch.rand(2, 3, 8, 8))
     assert before == classifier.digest == digest_of(network) == digest_of(WRITING[what](1.0))
     assert before != digest_of(WRITING[what](2.0))
-    if what != "gradient":  # of which nothing varies with the picture
+    if what != "gradient":  # no part depends on the picture
         copied = copy.deepcopy(network)
         assert digest_of(copied) == before
 
 
-# {change: (network, (monkeypatch) -> a network that differs from it, or None where it differs itself)}
+# {change: (network, (monkeypatch) -> a different network, or None if the function changes the network itself)}
 CHANGES = {
     "class attribute": (Net, lambda patch: patch.setattr(Net, "flag", "b")),
     "method": (Net, lambda patch: patch.setattr(Net, "head", lambda self, x: self.layer(x.flip(1)))),
@@ -573,8 +573,8 @@ def test_an_attribute_without_stable_content_is_reported_and_nothing_is_reused(c
     classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
     assert classifier.digest == classifier.digest
     assert caplog.messages == [
-        "module:Net: _value cannot be hashed (_io TextIOWrapper has no readable content), so no later start "
-        "can reuse its results or add to them"
+        "module:Net: _value cannot be hashed (_io TextIOWrapper has no readable content), so a later start "
+        "cannot reuse or extend these results"
     ]
     assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115
 
@@ -587,7 +587,7 @@ def test_modules_that_hold_each_other_are_hashed():
 
 @pytest.mark.slow
 def test_digests_are_equal_in_every_process():
-    """Sets and dicts have another order in each process."""
+    """Sets and dicts have a different order in each process."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import test_identity_of_networks as t\n"
         "print([t.digest_of(t.Net({kind: value(0) for kind, value in t.VALUES.items()})),"

@@ -1,4 +1,4 @@
-"""What ends a command from outside: signals and a lost process; and a terminal that knows ASCII alone."""
+"""Test interruptions of a command (signals, a lost process), and a terminal that supports only ASCII."""
 
 import os
 import shlex
@@ -38,14 +38,14 @@ def started(command, tmp_path, launch=(str(AT_ONCE),), **more):
 
 
 def heeding():
-    """Tests in the background, or under nohup, ignore these."""
+    """Enable signals that tests in the background or under nohup would ignore."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture
 def heeded():
-    """Ctrl-C raises here, also in tests that run in the background."""
+    """Let Ctrl-C raise, even in tests that run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -91,7 +91,7 @@ def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, shapes,
 
 @pytest.mark.thorough
 def test_a_signal_that_is_ignored_stays_so(shapes, resnet, tmp_path):
-    """As under nohup."""
+    """Ignore the signal, as nohup does."""
     code = (
         "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from saliency_bench.compute import writing; "
         "from saliency_bench.cli import main; writing.SECONDS = 0; "
@@ -119,7 +119,7 @@ def test_a_second_signal_ends_what_does_not_end_by_itself(tmp_path):
     assert process.stderr.readline().strip() == "ready"
     process.send_signal(signal.SIGTERM)
     time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)  # the same one once more, as a launcher sends it
+    process.send_signal(signal.SIGTERM)  # send the signal again, as a launcher does
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)
     process.send_signal(signal.SIGTERM)
@@ -191,7 +191,7 @@ def test_a_library_call_leaves_signals_alone(shapes, resnet, tmp_path, heeded):
 
 @pytest.fixture
 def interrupted(kind, where, resnet):
-    """(a model, an explainer), one of which gets a signal whose handler raises; the handler is there afterwards."""
+    """Return (model, explainer), one of which receives a signal whose handler raises; the handler stays installed."""
 
     def tell(number, frame):
         raise kind("the launcher ends")
@@ -218,7 +218,7 @@ def interrupted(kind, where, resnet):
 @pytest.mark.parametrize("where", ["explainer", "model"])
 @pytest.mark.parametrize("kind", [TimeoutError, SystemExit])
 def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, interrupted, shapes, tmp_path):
-    """As in the processes of a launcher: their handlers raise an Exception, which a sample would be left out for."""
+    """Handlers in launched processes raise an Exception. A run must not record it as an error of a sample."""
     model, explainer = interrupted
     settings = {"dataset": str(shapes), "explainers": [explainer], "metrics": "saliency_miou", "out": tmp_path / "run"}
     with pytest.raises(kind, match="the launcher ends"):
@@ -234,7 +234,7 @@ def test_what_a_handler_raises_reaches_who_explains_one_picture(kind, interrupte
         sb.explain(Image.new("RGB", (32, 32)), model, explainer)
 
 
-# Text where the locale knows ASCII alone.
+# Text with a locale that supports only ASCII.
 
 
 @pytest.mark.thorough
@@ -259,11 +259,11 @@ def test_every_text_is_printed_whatever_the_locale(output, shapes, resnet, tmp_p
 
 @pytest.mark.thorough
 def test_no_file_is_opened_in_the_encoding_of_the_locale(shapes, resnet, tmp_path):
-    """Python warns where an encoding is left out; a library may, our files may not."""
+    """Python warns about a missing encoding. A library may cause this warning, but files of the package may not."""
     line = words(shapes, resnet, explainers=["random"], limit=4)
     start = [sys.executable, "-X", "warn_default_encoding", "-W", "default::EncodingWarning", "-m", "saliency_bench"]
     done = subprocess.run([*start, *line], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     root = str(Path(sb.__file__).parents[1])
     ours = [line for line in done.stderr.splitlines() if "EncodingWarning" in line and root in line]
-    assert [line for line in ours if "site-packages" not in line] == []  # an environment may lie inside the checkout
+    assert [line for line in ours if "site-packages" not in line] == []  # a virtual environment may be here

@@ -1,4 +1,4 @@
-"""No explainer and no metric changes what another computes: each gets copies, and a run sees a changed network."""
+"""Test that explainers and metrics do not affect each other: each gets copies, and a run detects a changed network."""
 
 import os
 import random
@@ -81,7 +81,7 @@ SABOTEURS = {
     "deterministic": lambda c: torch.use_deterministic_algorithms(True),
     "threads": lambda c: torch.set_num_threads(torch.get_num_threads() + 1),
 }
-# What is changed outside of the network, loading it again does not set back.
+# Reloading the network does not undo changes outside the network.
 LASTING = {
     "class": lambda c: setattr(nn.ReLU, "forward", lambda self, images: images.abs()),
     "function": lambda c: setattr(F, "relu", lambda images, inplace=False: images.abs()),
@@ -90,7 +90,7 @@ LASTING = {
 
 @pytest.fixture
 def put_back():
-    """Whatever happens, the next test starts with torch as it was."""
+    """Restore the settings of torch after a test."""
     settings, relu = {name: get() for name, (get, _) in SETTINGS.items()}, F.relu
     methods = {kind: dict(vars(kind)) for kind in (nn.ReLU, nn.Conv2d, nn.Linear, nn.Module)}
     yield
@@ -147,7 +147,7 @@ def test_a_network_that_never_answers_the_same_is_said_to_be_so(capsys):
             return super().forward(images) * self.calls
 
     probe = Probe(sb.load_classifier(Counting(), mean=0, std=1), IMAGES)
-    assert "gives different logits each time" in capsys.readouterr().err
+    assert "returns different logits for the same image at each call" in capsys.readouterr().err
     assert not probe.differs()
 
 
@@ -161,13 +161,13 @@ def test_a_probe_counts_no_passes_and_draws_nothing(classifier):
 def test_maps_that_depend_on_other_images_of_the_batch_are_seen():
     maps = torch.rand(4, 5, 5, generator=torch.Generator().manual_seed(3))
     by_little, far = torch.ones(4, 1, 1), torch.ones(4, 1, 1)
-    by_little[0], far[0] = 1.004, 1.5  # a ReLU whose input is zero but for the last bits; another image in its place
+    by_little[0], far[0] = 1.004, 1.5  # a ReLU whose input is zero up to the last bits; use another image
     changed = (maps, maps * (1 + 1e-5), maps * by_little, maps - maps.mean(), maps * far)
     assert [differ(other, maps) for other in changed] == [False, False, False, True, True]
 
 
 def in_place(classifier, images, target):
-    """What it gets, it may change."""
+    """Explainer that changes its arguments in place, which is allowed."""
     images.mul_(0)
     target.zero_()
     images.data.add_(1)
@@ -175,7 +175,7 @@ def in_place(classifier, images, target):
 
 
 def switching(classifier, images, target):
-    """Modes, gradients, autograd and global generators are each explainer's own."""
+    """Explainer that changes modes, gradients, autograd and global generators, which is allowed."""
     classifier.model.drop.train()
     for parameter in classifier.parameters():
         parameter.requires_grad_()
@@ -234,7 +234,7 @@ def rows_of(folder, name):
 
 
 class Scaled(nn.Module):
-    """Reads a plain attribute, which no snapshot of weights, hooks and settings holds."""
+    """Network that reads a plain attribute, which a snapshot of weights, hooks and settings does not contain."""
 
     def __init__(self):
         super().__init__()
@@ -284,7 +284,7 @@ def test_an_explainer_whose_maps_depend_on_the_batch_is_named(shapes, resnet, tm
 
 
 class Mixing(Scaled):
-    """Images are compared with the others of their batch; all that go through are counted."""
+    """Network that compares images with the others of their batch and counts all passed images."""
 
     def __init__(self, mix):
         super().__init__()
@@ -295,8 +295,9 @@ class Mixing(Scaled):
         return super().forward(self.mix(images))
 
 
-# {what a network does with its batch: (function, {explainer: whether its maps depend on the batch})}. Pictures reach
-# from 0 to 1, so that stretching changes no logits, but gradients, and what a pass makes of pictures in between.
+# {effect of the batch on a network: (function, {explainer: whether its maps depend on the batch})}. Pictures cover the
+# range from 0 to 1, so stretching does not change their logits, but it changes gradients and the logits of intermediate
+# pictures.
 MIXED = {
     "subtracted": (lambda x: x - x.mean(dim=0),
                    {"gradient": True, "gradcam:layer=body.1": True, "occlusion:window=2": True}),
@@ -330,7 +331,7 @@ def test_maps_that_depend_on_the_batch_are_found_and_no_others(mix, size):
         maps = explainer(classifier, images, target, seeds=[seed_of(0, image_id, "explain") for image_id in ids])
         before = classifier.passes
         found = depends_on_batch(classifier, batch, explainer, target, maps, logits, seed=0)
-        # One image is explained alone anyway, but its own pictures may mix.
+        # A single image is explained alone, but the pictures derived from it may mix.
         assert found == (depends and (size > 1 or "batch_size" in dict(explainer.options))), name
         assert classifier.passes == before
 
@@ -348,7 +349,7 @@ def test_explainers_of_the_package_are_tried_in_another_batch_only_if_the_networ
     assert batch in made("stretched", "input_x_gradient")[0]
     marks, seen = made("untouched", "integrated_gradients:steps=10")
     assert batch not in marks
-    assert seen < 16 * 10 + 16 + 30  # steps, predictions, probes; no image explained again
+    assert seen < 16 * 10 + 16 + 30  # steps, predictions and probes, but no image explained again
 
 
 def of_everything(maps, masks, curves, classifier, images, target, logits, labels, seeds):
@@ -414,7 +415,7 @@ def test_a_relative_folder_stays_where_it_was_whatever_an_explainer_does(shapes,
 
 
 class Picky(nn.Module):
-    """Raises for pictures whose first pixel is one of these; `error` is made at the end, as by a broken layer."""
+    """Network that raises an error for pictures whose first pixel has one of these values, as a broken layer would."""
 
     def __init__(self, error=RuntimeError):
         super().__init__()
@@ -441,7 +442,7 @@ def test_samples_for_which_the_model_raises_are_left_out_and_no_others(error, sh
     model.bad = list(classifier.prepare(bad).images[:, :, 0, 0])
     result = started(tmp_path / "some", shapes, classifier, explainers)
     for name in explainers:
-        # The list of bad pictures is part of the network, so that its cells have other ids.
+        # The list of bad pictures is part of the network, so its cells have other ids.
         both = [
             {(row["metric"], row["image_id"], row["part"]): row for row in rows_of(done.folder, name)}
             for done in (result, whole)
@@ -468,7 +469,7 @@ def test_samples_for_which_the_model_raises_are_left_out_and_no_others(error, sh
 
 def test_a_model_that_raises_for_every_picture_is_not_run(shapes, tmp_path):
     model = Picky()
-    model.bad = [torch.zeros(3)]  # black comes with insertion
+    model.bad = [torch.zeros(3)]  # insertion passes black pictures
     classifier = sb.load_classifier(model, mean=0, std=1, size=(32, 32), labels=None)
     cells = {cell["metric"]: cell for cell in started(tmp_path, shapes, classifier, ["random"]).summary["cells"]}
     assert cells["saliency_miou"]["n"] == 12

@@ -1,4 +1,4 @@
-"""Maps that a run keeps: what the explainer made, the same whatever stopped the run on the way."""
+"""Test maps that a run stores: they equal the explainer's maps, even if the run was interrupted."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def go(out, shapes, resnet, **changes):
 
 
 def maps_of(out):
-    """{explainer: {image id: the bytes of its map}}"""
+    """Return {explainer: {image id: bytes of the map}}."""
     return {name: {one: values.tobytes() for one, values in maps.items()} for name, maps in sb.load_maps(out).items()}
 
 
@@ -71,7 +71,7 @@ def test_maps_of_any_size_keep_their_digits_and_none_stays_none(tmp_path, size):
 
 
 def stop_after(monkeypatch, writes):
-    """The run stops when its files have been written so many times, as one that is killed."""
+    """Stop the run, as a kill would, after this number of writes of its files."""
     done, write = [], PartFolder.write
 
     def counted(folder, results):
@@ -98,7 +98,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_maps(done, shapes, resnet, tm
 
 @pytest.mark.slow
 def test_several_files_hold_what_one_held(done, shapes, resnet, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "BYTES", 50_000)  # some chunks of maps
+    monkeypatch.setattr(writing, "BYTES", 50_000)  # some batches of maps
     go(tmp_path / "run", shapes, resnet, limit=10)
     wider = go(tmp_path / "run", shapes, resnet)
     assert 2 < len(list(wider.folder.glob("maps/*/*.parquet"))) < 2 * 6
@@ -107,7 +107,7 @@ def test_several_files_hold_what_one_held(done, shapes, resnet, tmp_path, monkey
 
 @pytest.mark.slow
 def test_chunks_that_were_made_in_pieces_end_as_the_same_maps(done, shapes, resnet, tmp_path):
-    """What `--only` left out is a batch of its own later."""
+    """Samples that `--only` left out form a separate batch later."""
     for changes in ({"only": ["correct"]}, {"limit": 9}, {}):
         again = go(tmp_path / "run", shapes, resnet, explainers=["random"], **changes)
     assert maps_of(again.folder) == {"random": maps_of(done.folder)["random"]}
@@ -141,7 +141,7 @@ def test_samples_without_a_map_are_left_out_and_the_run_is_complete(shapes, resn
 
 @pytest.mark.slow
 def test_kept_maps_are_scored_again_like_those_they_were(done, shapes, resnet, tmp_path):
-    """From their folder, and as they were loaded."""
+    """Pass the maps as a folder and as loaded arrays."""
     folder = done.folder / "maps" / done.cells[0].explainer_id
     line = f"run --dataset {shapes} --model {resnet} --maps mine={folder} --metrics saliency_miou --device cpu"
     line += f" --batch-size 4 --limit 22 --out {tmp_path / 'file'}"
@@ -173,7 +173,7 @@ def test_a_damaged_file_of_maps_is_named_and_made_again(done, shapes, resnet, tm
 
 
 def column(name, *values):
-    """Spoil a file of maps: one column of other values."""
+    """Return a function that damages a file of maps by replacing the values of one column."""
     kind = None if isinstance(values[0], str) else SCHEMA.field(name).type
 
     def spoil(path):
@@ -190,14 +190,14 @@ def pipe(path):
 
 
 def gigabytes(path):
-    """A few kilobytes that expand to more numbers than are read."""
+    """Write a file of a few kilobytes that expands to more numbers than the reader accepts."""
     rows = pa.ListArray.from_arrays([0, 3 * 10**6], pa.array(np.zeros(3 * 10**6, np.float16)))
     maps = pa.ListArray.from_arrays([0, 1], rows)
     pq.write_table(pq.read_table(path).slice(0, 1).set_column(3, "map", maps), path, compression="zstd")
 
 
 def long_ids(path):
-    """A few kilobytes that expand to texts of a gigabyte."""
+    """Write a file of a few kilobytes that expands to a gigabyte of text."""
     texts = pa.DictionaryArray.from_arrays(np.zeros(10**6, np.int32), ["x" * 1000])
     others = {name: pa.nulls(10**6, SCHEMA.field(name).type) for name in ("position", "scale", "map")}
     pq.write_table(pa.table(others | {"image_id": texts}), path, compression="zstd", store_schema=False)

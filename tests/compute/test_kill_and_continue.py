@@ -1,6 +1,6 @@
-"""What is killed by SIGKILL at any moment and started again ends with the bytes of what was left alone.
+"""Test that commands killed by SIGKILL at any moment and started again end with the same bytes as undisturbed ones.
 
-A few of each, with the seeds of benchmarks/kills.py; that script does hundreds.
+This file tests a few kills of each type with the seeds of benchmarks/kills.py, which runs hundreds.
 """
 
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child processes import from there as well
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child processes also import from this folder
 
 from children import Children
 from kill_loops.builds import builds
@@ -31,7 +31,7 @@ def children(tmp_path):
 
 
 def whole(done, kills=1):
-    """Nothing differs after this many kills or more."""
+    """Check that nothing differs after at least this many kills."""
     assert done.differing == []
     assert done.kills.total() >= kills
 
@@ -41,7 +41,7 @@ def whole(done, kills=1):
 def test_runs_killed_at_any_moment_end_with_the_bytes_of_an_undisturbed_one(
     rounds, places, children, shapes, resnet, tmp_path
 ):
-    """At the start, while merging, while compacting, between chunks; widened between two kills."""
+    """Kill at the start, while merging, while compacting and between batches; widen the run between two kills."""
     done = runs(rounds, shapes, resnet, tmp_path, children)
     whole(done, rounds - 1)
     assert len(done.kills) >= places
@@ -56,7 +56,7 @@ SLOW, THOROUGH = pytest.mark.slow, pytest.mark.thorough
 
 @pytest.mark.parametrize("make", [
     case("trainings end with the same weights", SLOW, lambda shapes, resnet, *places: trainings(2, shapes, *places)),
-    # of a source, drawn, and in the place of an older dataset
+    # built from a source, drawn, and replacing an older dataset
     case("builds end with the same folder", SLOW, lambda shapes, resnet, *places: builds(4, *places)),
     case("uploads are seen whole or not at all", SLOW, lambda shapes, resnet, *places: pushes(3, shapes, *places)),
     case("choices end with the same answer", SLOW, lambda *places: choices(1, *places)),

@@ -20,17 +20,17 @@ RACERS = ["maillot", "maillot, tank suit", "racer, race car", "race car, toy", "
 
 
 @pytest.mark.parametrize(("labels", "model", "classes", "mapping", "expected"), [
-    (["Beagle", "siamese cat"], MODEL, 4, None, [[2], [1]]),  # by name, whatever the order and the case
-    (["a", "b"], None, 2, None, [[0], [1]]),  # by number where the model has no names
+    (["Beagle", "siamese cat"], MODEL, 4, None, [[2], [1]]),  # by name, ignoring order and case
+    (["a", "b"], None, 2, None, [[0], [1]]),  # by number if the model has no names
     (["a", "b"], ["LABEL_0", "LABEL_1"], 2, None, [[0], [1]]),
     (CAT_DOG, MODEL, 4, {"cat": ["tabby cat", "Siamese_Cat"], "dog": 3}, [[0, 1], [3]]),
     (CAT_DOG, MODEL, 4, '{"cat": ["tabby cat", "Siamese_Cat"], "dog": 3}', [[0, 1], [3]]),  # a file
-    (["a"], ["3", "0", "2", "1"], 4, {"a": 1}, [[3]]),  # a name goes before a number
+    (["a"], ["3", "0", "2", "1"], 4, {"a": 1}, [[3]]),  # a name has priority over a number
     (["a"], ["3", "0", "2", "1"], 4, {"a": "1"}, [[3]]),
     # a class that the model does not have
     (["cat", "fox"], MODEL, 4, {"cat": 0, "fox": []}, [[0], []]),
     (["cat", "fox"], MODEL, 4, {"cat": 0, "fox": None}, [[0], []]),
-    # a class of the same name needs no entry, but what the map says counts
+    # a class of the same name needs no entry, but an entry in the map has priority
     (["boxer", "Newfoundland"], BOXERS, 4, {"Newfoundland": "Newfoundland dog"}, [[0], [1]]),
     (["boxer", "Newfoundland"], BOXERS, 4, {"Newfoundland": 1, "boxer": []}, [[], [1]]),
 ])  # fmt: skip
@@ -39,7 +39,7 @@ def test_labels_are_matched_by_name_number_or_map(labels, model, classes, mappin
 
 
 def as_file(mapping, tmp_path):
-    """A text is the content of a file."""
+    """Write a text to a file and return its path; return any other value unchanged."""
     if not isinstance(mapping, str | bytes) or mapping == "missing.json":
         return mapping
     (tmp_path / "map.json").write_bytes(mapping if isinstance(mapping, bytes) else mapping.encode())
@@ -60,7 +60,7 @@ def as_file(mapping, tmp_path):
     (["cat", "fox"], MODEL, 4, {"cat": 0}, "no entry for fox"),
     (["cat", "fox"], MODEL, 4, {"cat": [], "fox": []}, "names no class for cat"),
     (["boxer", "crane"], BOXERS, 4, {"boxer": "boxer"}, "no entry for crane"),
-    (["boxer", "Newfoundland"], BOXERS, 4, {"Newfoundland": 1, "boxr": 2}, "no entry for boxer"),  # may be misspelt
+    (["boxer", "Newfoundland"], BOXERS, 4, {"Newfoundland": 1, "boxr": 2}, "no entry for boxer"),  # probably misspelled
     (["boxer"], BOXERS, 4, {"cat": 1}, "no entry for boxer"),  # the map of another dataset
 ])  # fmt: skip
 def test_classes_that_do_not_match(labels, model, classes, mapping, words, tmp_path):
@@ -69,9 +69,9 @@ def test_classes_that_do_not_match(labels, model, classes, mapping, words, tmp_p
 
 def test_a_class_is_meant_by_a_name_or_a_number():
     assert index_of("1", ["3", "0", "2", "1"], 4) == 3
-    assert index_of(1, ["3", "0", "2", "1"], 4) == 3  # in JSON as in CSV, where all is text
+    assert index_of(1, ["3", "0", "2", "1"], 4) == 3  # numbers as text in JSON, as in CSV
     assert index_of(1, MODEL, 4) == index_of("1", MODEL, 4) == 1
-    names = ("maillot", "Tank suit", "racer", "maillot, tank suit")  # one of the names of a class will do
+    names = ("maillot", "Tank suit", "racer", "maillot, tank suit")  # one of the names of a class is enough
     assert [index_of(name, RACERS, 5) for name in names] == [0, 1, 2, 1]
     for name, model, words in (("²", None, "²"), ("crane", CRANES, r"crane.*\b1, 3\b"),
                                ("race car", RACERS, "several classes called race car: 2, 3"),
@@ -182,7 +182,7 @@ def test_the_map_of_voc_follows_the_names_of_dataset_and_model():
 
 
 def members_of(name, dataset):
-    """{class of a dataset: names of the classes of ImageNet that a known map gives it}."""
+    """Return {class of a dataset: names of its ImageNet classes in a bundled label map}."""
     members = match(dataset, imagenet(), 1000, known_maps.resolved(name, dataset, imagenet(), 1000))
     return {label: {imagenet()[place] for place in places} for label, places in zip(dataset, members, strict=True)}
 
@@ -207,7 +207,7 @@ def test_classes_of_coco_have_classes_of_imagenet_of_their_own_or_none():
     assert len(names) == 80
     taken = [name for classes in members.values() for name in classes]
     assert len(set(taken)) == len(taken)
-    assert members["kite"] == set()  # ImageNet's is a bird
+    assert members["kite"] == set()  # the crane of ImageNet is a bird
     assert members["mouse"] == {"mouse"}
     assert members["elephant"] == {"Indian_elephant", "African_elephant", "tusker"}
     assert "fire_engine" in members["truck"]

@@ -1,4 +1,4 @@
-"""Maps that metrics ask for: the same explainer and seeds, nothing made twice, and what happens when it goes wrong."""
+"""Test maps that metrics request: same explainer and seeds, no repeated work, and errors."""
 
 import json
 
@@ -29,7 +29,7 @@ def small(classes=3):
 
 
 class Recorder:
-    """An explainer that remembers what it was asked; its maps tell sample seed and class."""
+    """Explainer that records its calls and whose maps encode the sample's seed and class."""
 
     def __init__(self):
         self.calls = []
@@ -51,7 +51,7 @@ def test_seeds_are_those_of_the_samples():
     assert explainer.calls == [[9, 7]]
     assert np.floor(maps[:, 0, 0]).tolist() == [109, 207]
     assert (maps.shape, maps.dtype) == ((2, 4, 5), np.float32)
-    explain(images, one_hot(1, 3))  # one row for all
+    explain(images, one_hot(1, 3))  # one row for all samples
     assert explainer.calls[-1] == SEEDS
 
 
@@ -66,7 +66,7 @@ def test_what_is_there_is_not_made_again():
     assert explainer.calls == [[8, 10]]
     np.testing.assert_array_equal(other[[0, 2]], first[[0, 2]])
     np.testing.assert_array_equal(other, asked(Recorder())(images, one_hot([0, 2, 2, 1], 3)))
-    explain(images.clone(), target)  # another picture for all it knows
+    explain(images.clone(), target)  # treated as another picture
     assert explainer.calls[-1] == SEEDS
 
 
@@ -84,7 +84,7 @@ def test_another_classifier_is_explained_with_the_same_seeds_and_its_passes_coun
     some = explain(images[[1, 3]], one_hot(0, 5), [1, 3], classifier=other)
     assert own.passes - before == 2
     assert not np.isclose(some, first[[1, 3]]).all()
-    explain(images, target, classifier=own)  # there already
+    explain(images, target, classifier=own)  # already computed
     assert own.passes - before == 2
 
 
@@ -136,7 +136,7 @@ def rows(result, metric):
 
 
 def gradient(classifier, images, target):
-    """One pass for a map, and none of them flat."""
+    """Return a map that needs one pass and is never flat."""
     images = images.detach().requires_grad_()
     (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
     return found.sum(dim=1)
@@ -155,15 +155,15 @@ def test_a_run_with_all_of_them_counts_passes_and_says_the_same_again(shapes, re
     cells = {(cell["explainer"], cell["metric"]): cell for cell in result.summary["cells"]}
     ours = [cells["gradient", metric.partition(":")[0]] for metric in METRICS]
     assert [cell["n"] for cell in ours] == [8] * 4
-    # nine pictures and a map each; two maps less those for the label that are there; two maps
+    # nine pictures with one map each; two maps minus the existing maps for the label; two maps
     assert [cell["forward_passes"]["metric"] for cell in ours[:2]] == [80, 80]
     labels = pq.read_table(result.folder / "predictions.parquet").to_pylist()
     known = sum(row["label"] in (np.argmax(row["logits"]), np.argmin(row["logits"])) for row in labels)
     assert ours[2]["forward_passes"]["metric"] == 16 - known
     assert ours[3]["forward_passes"]["metric"] == 16
-    # noise looks at no network: only the nine pictures are left
+    # noise does not use the network, so only the nine pictures remain
     assert cells["random", "saliency_ccs"]["forward_passes"]["metric"] == 72
-    # it is redrawn for another class and picture
+    # noise is redrawn for another class or picture
     assert abs(cells["random", "saliency_class_sensitivity"]["value"]) < 0.1
     assert cells["random", "saliency_max_sensitivity"]["value"] > 0.5
     first, again = ([row["value"] for row in rows(done, "saliency_ccs")] for done in (result, started("two")))
@@ -186,7 +186,7 @@ def test_a_metric_that_asks_outside_a_run_gets_what_the_run_gets(shapes, resnet,
 
 
 def odd(classifier, images, target):
-    """Fine for the samples' own target; for a contrast NaN where the first pixel is dark."""
+    """Return valid maps for the samples' own target, and NaN for a contrast if the first pixel is dark."""
     maps = images.mean(dim=1).clone()
     if (target < 0).any():
         maps[images[:, 0, 0, 0] < 0.5, 0, 0] = float("nan")
@@ -237,7 +237,7 @@ def test_flat_maps_are_marked_and_not_ranked_where_they_would_be_best(shapes, re
 
 @pytest.mark.slow
 def test_groups_of_a_run(shapes, resnet, tmp_path, capsys):
-    """A file is part of the identity of what reads it; samples without a runner-up are left out with the reason."""
+    """A file of groups is part of a cell's identity. Samples without a runner-up are left out with the reason."""
     file = tmp_path / "groups.csv"
     file.write_text("class,group\ndisc,a\nring,a\nsquare,b\n")
     common = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "gradcam", "--limit", "8",
@@ -273,4 +273,4 @@ def test_without_groups_the_metrics_that_need_them_are_refused(tmp_path, shapes)
     refused(r"saliency_pgs.*groups.*--groups", run, **settings, metrics=["saliency_pgs"])
     assert not (tmp_path / "run").exists()
     (cell,) = run(**settings, metrics=["saliency_class_sensitivity"]).summary["cells"]
-    assert (cell["n"], cell["left_out"]) == (0, {"flat map, not ranked": 4})  # it needs no groups
+    assert (cell["n"], cell["left_out"]) == (0, {"flat map, not ranked": 4})  # this metric needs no groups

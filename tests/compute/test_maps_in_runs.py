@@ -1,4 +1,4 @@
-"""Maps made elsewhere, given to a run as arrays, files or folders: `sb.run(maps={"mine": ...})` and `run --maps`."""
+"""Test precomputed maps of a run as arrays, files or folders: `sb.run(maps={"mine": ...})` and `run --maps`."""
 
 import os
 import re
@@ -136,7 +136,7 @@ class OfAKind(torch.Tensor):
     (lambda: torch.zeros(2, 3, dtype=torch.float8_e4m3fn), "torch.float8_e4m3fn, not one dense tensor"),
     (lambda: torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
     (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared frame is 2 x 3"),
-    (lambda: torch.full((2, 3), torch.nan), "the map holds NaN"),
+    (lambda: torch.full((2, 3), torch.nan), "the map contains NaN"),
     (lambda: torch.zeros(2**26 + 1), "but the limit is 268,435,456"),
     *((lambda content=content: content, "is not the zip archive that torch.save writes")
       for content in (b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR.")),
@@ -184,7 +184,7 @@ def of_pickle(change):
     (of_pickle(lambda content: content.replace(b"K\x02K\x03", b"K\xffK\xff", 1)), {}, "smaller than its"),
     (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "header is damaged"),
     (of_pickle(lambda _: b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."), {}, "__builtin__.bytearray"),
-    (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it holds a NoneType"),  # a large index of the memo
+    (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it holds a NoneType"),  # a large memo index
     (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
     (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it holds a tuple"),
 ])  # fmt: skip
@@ -195,7 +195,7 @@ def test_archives_of_torch_that_lie(change, options, words, tmp_path):
 
 
 def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
-    """As the ids of `build folder` are."""
+    """`build folder` creates such ids."""
     for name in ("cat/1", "dog/1"):
         (tmp_path / name).parent.mkdir()
         np.save(tmp_path / f"{name}.npy", np.full((2, 3), len(name) + ord(name[0])))
@@ -269,7 +269,7 @@ def test_the_call_in_python_has_a_place_for_arrays(run, maps, by_id, tmp_path):
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    (lambda maps: maps[:-1], r"maps mine: [\d,]+ maps for [\d,]+ samples; .*in its order, or .*image id"),
+    (lambda maps: maps[:-1], r"mine: there are [\d,]+ maps for [\d,]+ samples; .*order of the split, or .*image id"),
     (lambda maps: maps[:, :16], "mine is 16 x 32, but the prepared frame is 32 x 32"),
     (lambda maps: maps[0], r"an array \(N, H, W\); got shape \(32, 32\)"),
     (lambda maps: np.where(maps > 3, np.nan, maps), "maps mine, image .* NaN or infinite"),
@@ -317,12 +317,12 @@ def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
 
 
 @pytest.mark.parametrize(("entries", "words"), [
-    (["nowhere"], "names no folder of maps; write NAME=FOLDER"),
-    (["mine="], "names no folder of maps"),
-    (["mine=nowhere"], "there are no maps nowhere; give a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
+    (["nowhere"], "has no folder of maps; write NAME=FOLDER"),
+    (["mine="], "has no folder of maps"),
+    (["mine=nowhere"], "there are no maps nowhere; use a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
     (["two words=."], "cannot be the name"),
     (["gradcam=."], "gradcam is the name of an explainer"),
-    (["mine=.", "mine=."], "two maps are called mine"),
+    (["mine=.", "mine=."], "two sets of maps are called mine"),
 ])  # fmt: skip
 def test_wrong_entries_are_one_line_before_anything_is_loaded(entries, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -332,7 +332,7 @@ def test_wrong_entries_are_one_line_before_anything_is_loaded(entries, words, ca
 
 
 def test_maps_need_a_name_and_a_metric_that_needs_no_others(run, maps, shapes, resnet, tmp_path):
-    refused("saliency_max_sensitivity asks for further maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
+    refused("saliency_max_sensitivity needs further maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
     refused("a template has no maps", sb.template, str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
     for given in (maps, [maps], 5):
         refused(r"maps must be a dict \{name: folder, file or array\}", run, given)

@@ -1,4 +1,4 @@
-"""Explainers that do not fit the network are left out and do not stop the others."""
+"""Test that explainers that do not fit the network are left out and do not stop the others."""
 
 import json
 import re

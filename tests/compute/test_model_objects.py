@@ -1,4 +1,4 @@
-"""A model object is used with what it knows: as an object it scores as it does as a folder."""
+"""Test model objects: their own settings are used, so scores equal those of the saved folder."""
 
 import json
 
@@ -33,7 +33,7 @@ def small(*layers):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, resnet):
-    """A checkpoint whose normalisation, crop and class names are all its own."""
+    """Return a checkpoint with unusual normalisation, crop and class names."""
     names = json.loads((resnet / "config.json").read_text())["id2label"]
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic",
                           id2label={int(key): name for key, name in names.items()})  # fmt: skip
@@ -130,7 +130,7 @@ def test_a_timm_object_is_prepared_as_timm_prepares_it():
         assert (classifier(classifier.prepare(batch).images) - theirs).abs().max() < 1e-4
     assert classifier.labels[0].startswith("tench")
     assert load_classifier(timm.create_model("resnet10t", num_classes=4)).labels is None
-    model = timm.create_model("resnet10t", num_classes=37)  # of weights without a head, as vit_small_patch16_224.dino
+    model = timm.create_model("resnet10t", num_classes=37)  # weights without a head, like vit_small_patch16_224.dino
     model.pretrained_cfg = dict(model.pretrained_cfg) | {"num_classes": 0, "classifier": None}
     classifier = load_classifier(model)
     assert classifier.labels is None
@@ -142,7 +142,7 @@ def test_a_timm_object_is_prepared_as_timm_prepares_it():
 
 @pytest.mark.parametrize(("size", "given"), [(96, None), ((64, 96), (64, 96))])
 def test_a_timm_object_that_was_built_for_another_size_is_prepared_in_it(size, given):
-    """`pretrained_cfg` keeps the size of the weights that timm has."""
+    """`pretrained_cfg` still has the image size of timm's weights."""
     model = timm.create_model("test_vit", num_classes=4, img_size=size)
     classifier = load_classifier(model, device="cpu", size=given)
     assert classifier.geometry.frame == model.patch_embed.img_size
@@ -173,7 +173,7 @@ def test_a_plain_module_needs_mean_and_std_everywhere(make, shapes, tmp_path):
 
 
 class Normalising(nn.Module):
-    """A network that normalises inside, by buffers named as a classifier's."""
+    """Network that normalises its input itself, with buffers named like those of a classifier."""
 
     def __init__(self):
         super().__init__()
@@ -196,7 +196,7 @@ def test_one_rule_for_a_module_that_normalises_inside_in_and_outside_evaluate():
     assert classifier(images).equal(Normalising()(images))
 
 
-# What is no model object, or one whose forward is another
+# Invalid model objects, and modules with an unusual forward
 
 
 class Takes(nn.Module):
@@ -257,7 +257,7 @@ def test_the_outputs_of_a_last_sigmoid_are_refused_with_the_fix(activation):
 
 
 class SumsToOne(nn.Module):
-    """Logits that sum to 1 for dark pictures and to anything for others."""
+    """Network whose logits sum to 1 for dark pictures only."""
 
     def forward(self, images):
         light = images.mean(dim=(1, 2, 3))
@@ -283,10 +283,10 @@ def test_the_check_is_made_once():
     classifier = load_classifier(Counting(), mean=0, std=1)
     for _ in range(3):
         classifier(torch.zeros(2, 3, 8, 8))
-    assert Counting.calls == 4  # the second compares with noise
+    assert Counting.calls == 4  # the second check compares with noise
 
 
-# Nothing a run does changes the caller's object
+# A run does not change the caller's object
 
 
 def state(model):

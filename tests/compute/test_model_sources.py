@@ -1,4 +1,4 @@
-"""Where a model comes from: folder or Hub, at which commit; and what is said where it is neither."""
+"""Test sources of a model (a folder or a commit on the Hub), and the errors for other names."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ REPO = "founder/tiny"
 
 @pytest.fixture
 def online(shared_hub, resnet, monkeypatch, tmp_path):
-    """The Hub with a model of two commits, as seen by this process with an empty cache; works in an empty folder."""
+    """Return a local Hub with a model of two commits, with an empty cache and an empty working directory."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", shared_hub.url)
     files = f"{shared_hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
@@ -37,7 +37,7 @@ def online(shared_hub, resnet, monkeypatch, tmp_path):
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
-    """No cache, and a port on which nobody answers."""
+    """Use an empty cache and a Hub address that does not respond."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -53,7 +53,7 @@ def test_a_hub_model_knows_its_repository_and_commit(online, resnet):
     assert newest.digest == older.digest == load_classifier(resnet, device="cpu").digest
     local = load_classifier(resnet, device="cpu")
     assert (local.repo, local.revision) == (None, None)
-    shutil.copytree(resnet, "tiny")  # a folder is never found by the last part of an id
+    shutil.copytree(resnet, "tiny")  # a folder is never matched by the last part of an id
     assert load_classifier(REPO, device="cpu").repo == REPO
 
 
@@ -72,8 +72,8 @@ def test_an_object_of_a_hub_model_takes_the_processor_of_its_cached_snapshot(onl
     by_object = load_classifier(model)
     for name in ("digest", "geometry", "labels"):
         assert getattr(by_object, name) == getattr(by_name, name), name
-    assert by_object.repo is None  # its weights may be others
-    # snapshots that differ in the processor leave it unknown
+    assert by_object.repo is None  # its weights may differ
+    # if snapshots have different processors, the processor is unknown
     (snapshot,) = (tmp_path / "cache").glob("models--*/snapshots/*")
     other = shutil.copytree(snapshot, snapshot.with_name("0" * 40))
     file = other / "preprocessor_config.json"
@@ -135,7 +135,7 @@ def test_a_name_below_a_folder_says_what_lies_there(offline, resnet):
     for name, text in (("models/zzz", r"not a local folder \(models holds first\).*cannot be reached"),
                        ("models/firsts", r"did you mean models/first\? \(the Hub cannot be reached\)")):  # fmt: skip
         refused(f"'{name}' is .*{text}", load_classifier, name)
-    # A local folder may be called as a repository of the Hub; it is suggested once.
+    # A local folder may have the name of a repository on the Hub, which is suggested once.
     assert _suggestions("microsoft/resnet-19").count("microsoft/resnet-18") == 1
     refused(r"no folder './models/firsts'; did you mean models/first\?", load_classifier, "./models/firsts")
 
@@ -164,14 +164,14 @@ def test_the_command_says_offline_and_ends_with_2(shapes, tmp_path, shared_hub):
              "--explainers", "random", "--metrics", "saliency_miou", "--out", str(tmp_path / "run")]  # fmt: skip
     start = time.perf_counter()
     done = shared_hub.run(words, HF_ENDPOINT="http://127.0.0.1:9")
-    assert time.perf_counter() - start < 60  # most of it imports
+    assert time.perf_counter() - start < 60  # mostly import time
     assert done.returncode == 2
     assert "the Hub cannot be reached" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "run").exists()
 
 
 def test_a_timm_repository_in_timm_s_own_layout(online, tmp_path):
-    """What the Hub's timm organisation holds: a config.json of timm, without a processor's file."""
+    """Repositories of timm on the Hub contain a config.json of timm and no processor file."""
     pretrained = timm.create_model("resnet10t", num_classes=4).pretrained_cfg
     kept = {key: pretrained[key] for key in ("input_size", "mean", "std", "crop_pct", "interpolation")}
     config = TimmWrapperConfig(architecture="resnet10t", num_labels=4, pretrained_cfg=kept)

@@ -1,4 +1,4 @@
-"""Networks as people have them: several outputs, one channel, TorchScript; and what cannot be used, refused by name."""
+"""Test unusual networks (several outputs, one channel, TorchScript), and errors for unusable networks."""
 
 import copy
 from functools import partial
@@ -32,7 +32,7 @@ def picture(height=40, width=32):
 
 
 class Net(nn.Module):
-    """Two convolutions and a head; `give` makes of (scores, features) what it returns."""
+    """Two convolutions and a head; `give` converts (scores, features) to the output."""
 
     def __init__(self, channels=3, give=lambda scores, features: scores, classes=8):
         super().__init__()
@@ -170,9 +170,9 @@ def test_models_and_settings_that_do_not_fit_are_refused(resnet):
         (load_classifier(resnet, device="cpu"), {"logits": scores_of}, "logits and name are for a torch module"),
         (Net(give=as_dict), {"logits": "scores"}, "logits= must be a function.*got 'scores'"),
         (Net(give=as_dict), {"logits": 0}, "logits= must be a function.*got 0"),
-        (Net().state_dict(), {}, r"weights without their network.*load_state_dict"),
+        (Net().state_dict(), {}, r"weights without a network.*load_state_dict"),
         (Net(channels=1), {"mean": (0.4, 0.5, 0.6), "std": 0.2},
-         "module:Net takes one channel, and mean has three; give mean="),
+         "module:Net takes one channel, and mean has three; pass mean="),
     ):  # fmt: skip
         refused(words, load_classifier, model, **settings)
 
@@ -197,7 +197,7 @@ def test_a_network_of_one_channel_gets_grey_images_and_a_line_says_so(capsys):
     images = torch.rand(2, 3, 16, 16)
     with torch.no_grad():
         expected = network((T.rgb_to_grayscale(images) - 0.5) / 0.2)
-        assert torch.allclose(classifier(images), expected, atol=1e-3)  # whose weights are rounded to four digits
+        assert torch.allclose(classifier(images), expected, atol=1e-3)  # with rounded weights
 
 
 def test_maps_of_a_grey_network_are_those_of_the_network_itself():
@@ -259,7 +259,7 @@ def test_a_grey_checkpoint(tmp_path):
     assert sb.explain(picture(), classifier, "gradcam").map.shape == (32, 32)
 
 
-# TorchScript, and what wraps a network
+# TorchScript, and wrappers of a network
 
 SCRIPTS = {
     "scripted": lambda network, path: torch.jit.script(network),
@@ -290,7 +290,7 @@ def test_torchscript_scores_as_the_network_it_was_made_from(kind, tmp_path):
         expected = sb.load_explainer(name)(load_classifier(network, mean=0.5, std=0.2), images, target)
         torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-5)
     for name in ("gradcam", "scorecam", "gae"):
-        refused(r"TorchScript.*give the module", sb.load_explainer(name), classifier, images, target)
+        refused(r"TorchScript.*pass the module", sb.load_explainer(name), classifier, images, target)
 
 
 @pytest.mark.sample(1)
@@ -304,7 +304,7 @@ def test_the_digest_of_torchscript_follows_code_constants_and_weights(kind, tmp_
     with torch.no_grad():
         other[0].weight.add_(1)
     first = digest(plain_network())
-    for _ in range(2):  # torch gives classes that it has seen before other names, and files of their own
+    for _ in range(2):  # torch renames classes that it has seen before, and writes separate files for them
         torch.jit.script(plain_network())
         assert digest(plain_network()) == first
     assert len({first, digest(plain_network(2.0)), digest(other)}) == 3
@@ -327,7 +327,7 @@ def test_wrappers_are_taken_off(wrap):
     assert classifier.digest == load_classifier(network, mean=0.5, std=0.2).digest
 
 
-# What cannot be used
+# Unusable networks
 
 
 class Late(nn.Module):
@@ -346,7 +346,7 @@ class Numpy(Net):
     (lambda: torch.export.export(plain_network(), (torch.rand(1, 3, 16, 16),)).module(), r"torch\.export"),
     (lambda: Net().to("meta"), r"no weights \(first\.weight"),
     (lambda: detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None),
-     "FasterRCNN detects objects; give a classifier"),
+     "FasterRCNN detects objects; use a classifier"),
     (lambda: SegformerForSemanticSegmentation(SegformerConfig(hidden_sizes=[8] * 4, decoder_hidden_size=8)),
      "not for image classification.*logits="),
     (Late, r"channels last.*permute\(0, 2, 3, 1\)"),
@@ -360,12 +360,12 @@ def test_a_network_of_any_size_takes_pictures_of_any_size():
     classifier = load_classifier(Net(), mean=0.5, std=0.2)
     for height, width in ((40, 32), (33, 71)):
         assert sb.explain(picture(height, width), classifier, "gradcam").map.shape == (height, width)
-    with pytest.raises(UserError, match="differ in size; give load_classifier size="):
+    with pytest.raises(UserError, match="differ in size; call load_classifier with size="):
         classifier.prepare([{"image": picture(40, 32)}, {"image": picture(33, 71)}])
 
 
 def in_chunks(x):
-    raise RuntimeError("Shape mismatch, can't divide axis of length 24 in chunks of 16")  # the words of einops
+    raise RuntimeError("Shape mismatch, can't divide axis of length 24 in chunks of 16")  # error text of einops
 
 
 @pytest.mark.parametrize("forward", [

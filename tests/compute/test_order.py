@@ -1,4 +1,4 @@
-"""The one order of a run: whole groups by a hash, so that a limit is a fair sample and part of any longer run."""
+"""Test the order of a run: whole groups by a hash, so that a limit is a random sample and part of any longer run."""
 
 import shutil
 
@@ -25,7 +25,7 @@ GROUPS = st.lists(st.none() | st.sampled_from("abcdefg"), min_size=1, max_size=4
 
 
 def literal(ids, groups, seed, content):
-    """Cluster after cluster, the one with the smallest hash first."""
+    """Return the order, cluster by cluster, sorted by hash."""
     left = list(range(len(ids)))
     found = []
     while left:
@@ -50,7 +50,7 @@ def test_a_limit_is_the_beginning_of_a_greater_one(groups, first, second, size):
     assert min(first, second, len(ids)) <= few <= many <= len(ids)
     for taken, limit in ((few, min(first, second)), (many, max(first, second))):
         assert not set(order.clusters[:taken]) & set(order.clusters[taken:])  # no cluster is cut
-        assert taken == len(ids) or set(order.clusters[:limit]) == set(order.clusters[:taken])  # and none is too many
+        assert taken == len(ids) or set(order.clusters[:limit]) == set(order.clusters[:taken])  # none is unnecessary
 
     def chunks(count):
         return [order.positions[start : start + size] for start in range(0, count, size)]
@@ -65,7 +65,7 @@ def test_the_order_depends_on_seed_and_content_and_is_fair():
     assert all(abs(np.mean(order[:200]) - 499.5) < 3 * 288.7 / np.sqrt(200) for order in orders)
     assert Order([0, 1], ["a", "b"]).first(None) == 2
     for names, groups in ((["a", "b", "c"], ["b", None, "b"]), (["1", "2"], ["s2", None])):
-        assert len(set(order_of(names, groups, 0, "f").clusters)) == 2  # names of samples are no names of groups
+        assert len(set(order_of(names, groups, 0, "f").clusters)) == 2  # ids are not names of groups
 
 
 def in_memory(rows, groups):

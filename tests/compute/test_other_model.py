@@ -1,4 +1,4 @@
-"""A second classifier of the same images: its predictions, its maps, its part of the ids, its accuracy."""
+"""Test a second classifier of the same images: predictions, maps, cell ids and accuracy."""
 
 import json
 import re
@@ -21,7 +21,7 @@ ALONE = {"metrics": ["saliency_miou"], "other_model": None, "other_label": None}
 
 @sb.metric(higher_is_better=True)
 def shift(maps, images, other, explain):
-    """Mean of the run's map minus that of the other model for its label, and a hundred where that is right."""
+    """Return the mean of the run's map minus the other model's map, plus 100 where the other model is correct."""
     theirs = explain(images, other.target, classifier=other.classifier)
     right = other.labels[np.arange(len(images)), other.logits.argmax(dim=1).numpy()]
     return maps.mean(axis=(1, 2)) - theirs.mean(axis=(1, 2)) + 100 * right
@@ -91,7 +91,7 @@ def test_outside_a_run_it_is_given_with_its_labels(done, shapes, resnet, scenes)
     for metric, wrong, words in (
         (shift, {}, "shift needs a second classifier"),
         (shift, {"other": scenes}, "other_labels"),
-        (shift, {"other": scenes, "other_labels": scene[1:]}, "per image, for 12 images"),
+        (shift, {"other": scenes, "other_labels": scene[1:]}, "for each of the 12 images"),
         ("saliency_insertion", {"other": scenes, "other_labels": scene},
          "saliency_insertion needs no second classifier"),
     ):  # fmt: skip
@@ -193,7 +193,7 @@ def test_metrics_share_the_maps_of_the_images_as_they_are(start, resnet, scenes,
     calls = []
 
     def counted(classifier, images, target):
-        if len(images) == 5:  # once, half of the first chunk comes again
+        if len(images) == 5:  # half of the first batch is passed again, once
             calls.append((classifier.id, len(images)))
         return images.mean(dim=1)
 
@@ -205,7 +205,7 @@ def test_metrics_share_the_maps_of_the_images_as_they_are(start, resnet, scenes,
 def test_what_does_not_fit_is_refused_in_one_line(start, scenes, tmp_path):
     names = sb.load_classifier(scenes, device="cpu").labels
     for changes, words in (
-        ({"other_model": None, "other_label": None}, "shift compares with a second classifier; give --other-model"),
+        ({"other_model": None, "other_label": None}, "shift compares with a second classifier; use --other-model"),
         ({"other_label": None}, "--other-model goes with --other-label"),
         ({"other_model": None}, "--other-label goes with --other-model"),
         ({"other_label": "scenery"}, "'scenery'; did you mean scene"),

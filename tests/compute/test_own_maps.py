@@ -1,4 +1,4 @@
-"""Maps made elsewhere: the template, what is refused before anything is scored, and that scores are those of a run."""
+"""Test submitted maps: the template, errors before scoring, and scores equal to those of a run."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ from saliency_bench.score_notes import NO_MAP
 from saliency_bench.utils.seeds import seed_of
 
 METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
-COUNT = 11  # ends inside a chunk of 8
+COUNT = 11  # ends inside a batch of 8
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +41,10 @@ def blank(tmp_path_factory, shapes, resnet):
 
 @pytest.fixture(scope="module")
 def values(shapes, resnet):
-    """{image id: its Grad-CAM map}"""
+    """Return {image id: Grad-CAM map}."""
     dataset, classifier = in_run_order(sb.load_dataset(shapes)), sb.load_classifier(resnet, device="cpu")
     found = {}
-    for start in (0, 8):  # the chunks of a run, so that maps are the same to the last bit
+    for start in (0, 8):  # the batches of a run, so that maps are bit-identical
         batch = classifier.prepare(dataset[start : start + 8])
         maps = sb.load_explainer("gradcam")(classifier, batch.images, sb.targets.one_hot(batch.labels, 8))
         found |= dict(zip(batch.ids, maps.numpy(), strict=True))
@@ -128,7 +128,7 @@ def test_maps_of_an_explainer_get_its_scores_to_the_last_bit(blank, maps, shapes
     for mine, theirs in zip(done.summary["cells"], other.summary["cells"], strict=True):
         for key in ("value", "low", "high", "n", "left_out", "flat"):
             assert mine[key] == theirs[key]
-        assert mine["cell_id"] != theirs["cell_id"]  # the method is another, however like its maps are
+        assert mine["cell_id"] != theirs["cell_id"]  # it is another method, even if the maps are equal
         assert by_image(done.folder, mine["metric"]) == by_image(other.folder, mine["metric"])
     assert done.summary["cells"][0]["explainer"] == "mine"
     assert done.summary["cells"][0]["explainer_version"].startswith("maps-")
@@ -197,12 +197,12 @@ def header(shape, dtype="<f4"):
     (np.full((32, 32), "x"), "not numbers"),
     (np.full((32, 32), None), "not numbers"),
     (np.zeros((32, 32), [("a", "f4")]), "not numbers"),
-    (np.array([[Bomb()]], dtype=object), "not numbers"),  # nothing is unpickled
+    (np.array([[Bomb()]], dtype=object), "not numbers"),  # no pickle is loaded
     (b"", "is not a .npy file"),
     (b"PK\x03\x04 an archive", "is not a .npy file"),
-    (header((32, 32)), "which does not match its header"),  # promises more than there is
+    (header((32, 32)), "which does not match its header"),  # the header promises more data than the file contains
     (header((32, 32)) + bytes(5000), "which does not match its header"),
-    (header((2**40, 2**40)) + bytes(16), "but the prepared frame is"),  # nothing is made room for
+    (header((2**40, 2**40)) + bytes(16), "but the prepared frame is"),  # no memory is allocated
     (header((32, 32), "|O") + b"\x80\x04K\x01.", "not numbers"),
     (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is not a .npy file"),
     (b"\x93NUMPY\x09\x00" + bytes(50), "is not a .npy file"),
@@ -226,10 +226,10 @@ def test_unknown_files_links_and_empty_folders_are_refused(blank, maps, values, 
     first.symlink_to(tmp_path / "outside.npy")
     refused("is not a regular file", score, blank, maps)
     np.save(tmp_path / "one.npy", np.zeros((32, 32)))
-    with pytest.raises(UserError, match=r"one\.npy holds one map, 32 x 32; a \.npy file must hold the maps of all"):
+    with pytest.raises(UserError, match=r"npy contains one map, 32 x 32; a \.npy file must contain the maps of all"):
         score(blank, tmp_path / "one.npy")
     (tmp_path / "empty").mkdir()
-    refused("holds no map", score, blank, tmp_path / "empty")
+    refused("contains no map", score, blank, tmp_path / "empty")
     refused(r"batch_size .*; got 0", score, blank, tmp_path / "empty", batch_size=0)  # before maps are read
 
 
@@ -252,7 +252,7 @@ def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
         (["../../etc/passwd", *ids[1:]], good, "'../../etc/passwd' is not a known image"),
         (ids, [good[0][:-1], *good[1:]], f"image {ids[0]} is 1023, but"),
         (ids, [None, *good[1:]], "the map is null"),
-        (ids, [[None] * 1024, *good[1:]], "the map holds null"),
+        (ids, [[None] * 1024, *good[1:]], "the map contains null"),
         (ids, [[[0.0] * 32] * 31 + [[0.0] * 31]] * COUNT, "differ in length"),
         (ids, ["x"] * COUNT, "map holds string, not lists of numbers"),
         (list(range(COUNT)), good, "image_id must be string"),
@@ -281,18 +281,18 @@ def test_a_name_that_is_none_or_taken(name, blank, maps):
 
 
 @pytest.mark.parametrize(("name", "line"), [
-    ("saliency_max_sensitivity", "saliency_max_sensitivity asks for further maps"),
-    ("saliency_roar", "saliency_roar needs maps of the training images too"),
+    ("saliency_max_sensitivity", "saliency_max_sensitivity needs further maps"),
+    ("saliency_roar", "saliency_roar also needs maps of the training images"),
     ("saliency_crowd_auc", "saliency_crowd_auc is computed from the answers of people"),
 ])  # fmt: skip
 def test_metrics_that_no_map_serves_are_refused_by_name_and_left_out_by_default(blank, maps, name, line):
     refused(line, score, blank, maps, metrics=[name])
-    assert wants_more(sb.load_metric(name))  # so that they are not among the defaults
+    assert wants_more(sb.load_metric(name))  # so that these metrics are not among the defaults
     assert not wants_more(sb.load_metric("saliency_miou"))
 
 
 def test_a_further_map_is_refused_whoever_asks(blank, maps, values):
-    """Another picture or target under the same image's seed gets no map, and never a wrong one."""
+    """Another picture or target with the seed of the same image raises an error instead of returning a wrong map."""
     _, files = read_template(blank)
     method = explainer_of("mine", maps, files, (32, 32), 0, files)
     seeds = [seed_of(0, image_id, "explain") for image_id in list(values)[:2]]

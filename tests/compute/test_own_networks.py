@@ -1,4 +1,4 @@
-"""Own networks as model texts, in commands and calls that take a model."""
+"""Test model texts of a user's own networks, in commands and calls that take a model."""
 
 import warnings
 import zipfile
@@ -49,7 +49,7 @@ IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Return (text of a file with networks, its names), in a folder with files of weights."""
+    """Write files of networks and weights to a folder; return (text of the network file, names in the file)."""
     monkeypatch.chdir(tmp_path)
     name = f"net_{abs(hash(str(tmp_path)))}"
     (tmp_path / f"{name}.py").write_text(CODE)
@@ -62,7 +62,7 @@ def own(tmp_path, monkeypatch):
     torch.save(content, "trained.ckpt")
     torch.jit.trace(namespace["make"](8).eval(), IMAGES).save("script.pt")
     plain = namespace["make"](8).state_dict()
-    # As the ImageNet script of PyTorch saves it: a number beside the weights is a tensor.
+    # PyTorch's ImageNet script saves such a file, with a number next to the weights that is a tensor.
     torch.save({"epoch": 2, "best_acc1": torch.tensor(71.0), "state_dict": plain}, "example.pth")
     averaged = {key: value + 1 for key, value in plain.items()}
     torch.save({"model": plain, "model_ema": averaged}, "both.pth")
@@ -119,14 +119,14 @@ def test_architectures_have_the_classes_of_their_weights(own, library, name):
 
 REFUSED = {
     "FILE:make:width=3,depth=3": "unknown option 'depth' of FILE:make; known: classes, labels, mean, name, size, std",
-    "FILE:number": "returned int; it must return a torch module or what load_classifier returns",
+    "FILE:number": "returned int; it must return a torch module or a classifier of load_classifier",
     "FILE:fails": "raised ValueError: no disk",
     "FILE:nake": "unknown function 'nake' .*did you mean make",
     "FILE:make": r"are unknown; .* --model \./net\.py:make:mean=0\.5,std=0\.5",
     "FILE:make:weights=trained.ckpt,mean=0,std=1": r"has 0\.weight of shape \(6, 3, 3, 3\), but the network has \(8, 3",
     "FILE:make:weights=none.pth": "weights=none.pth is not a file",
-    "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|holds more than tensors",
-    **{f"FILE:make:weights={name}.ckpt,{PLAIN}": "holds no weights" for name in ("none", "recursive")},
+    "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|contains more than tensors",
+    **{f"FILE:make:weights={name}.ckpt,{PLAIN}": "contains no weights" for name in ("none", "recursive")},
     **{
         f"FILE:make:weights={name}.ckpt,{PLAIN}": rf"0\.bias, not a plain tensor.*{name}"
         for name in ("sparse", "meta", "complex")
@@ -134,19 +134,19 @@ REFUSED = {
     f"FILE:make:weights=bomb.ckpt,{PLAIN}": "unpack to more than",
     "FILE:make:weights=code.pth": r"because it could run code; save .*\.save\(network\.state_dict\(\), NEW",
     "FILE:make:weights=code.ckpt": r"save only the weights: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
-    "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); the weights belong to another network",
-    "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights from the Hub, give timm/resnet18",
+    "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); use the weights of this network",
+    "timm:resnet18": "timm:resnet18 has no weights; use .*; for weights from the Hub, use timm/resnet18",
     "timm:resnet18:weights=plain.pth,heads=2": "unknown option 'heads' of timm:resnet18",
     "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
     "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
-    "torchvision:resnet18:weights=plain.pth": "the weights belong to another network",
+    "torchvision:resnet18:weights=plain.pth": "use the weights of this network",
     "torchvision:resnet18:weights=wide.pth": "wide.pth has a last layer of 200,000 classes, more than 100,000",
-    "plain.pth": r"holds no TorchScript network; for weights give \./net\.py:make:weights=plain\.pth",
-    "code.pth": r"holds no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
+    "plain.pth": r"contains no TorchScript network; for weights, use \./net\.py:make:weights=plain\.pth",
+    "code.pth": r"contains no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
     "none.pt": r"there is no file none\.pt; give",
     "six.safetensors": r"or \./net\.py:make:weights=six\.safetensors with a function",
-    "trained.ckpt": "holds weights without .*:make:weights=trained.ckpt .* of Lightning, make is its class",
-    "net.onnx": "has no gradients or layers that PyTorch can read; give the network that it was exported from",
+    "trained.ckpt": "contains weights without .*:make:weights=trained.ckpt .* of Lightning, make is its class",
+    "net.onnx": "has no gradients or layers that PyTorch can read; use the network that it was exported from",
 }
 
 
@@ -198,9 +198,9 @@ def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
     "text", ["./evil.py:make", "timm:resnet18:weights=a.pt", "torchvision:resnet18:weights=a.pt", "a.pt"]
 )
 def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
-    refused("is never loaded by name; give the network itself", refuse_own, text)
+    refused("is never loaded by name; pass the network itself", refuse_own, text)
     common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
-    with pytest.raises(UserError, match="is never loaded by name; run it first with --model, and give predicted-by:"):
+    with pytest.raises(UserError, match="by name; run it first with --model, then use --target predicted-by:"):
         sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)
     refused("is never loaded by name", load, RunSpec.read({**common, "model": text, "out": "run"}), {})
     refused("is never loaded by name", _named, None, Model.model_construct(id=text, repo=None))

@@ -1,4 +1,4 @@
-"""Part files: what is whole and belongs to the run is believed, whatever else lies there; each is written once."""
+"""Test part files: intact files of the run are used, all other files are ignored, and each part is written once."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def test_predictions_are_read_from_any_file(folder):
 
 
 def test_rows_that_do_not_fit_the_notes_are_no_part(folder):
-    """Even if the name fits: whoever rewrites a file can rename it."""
+    """The file is rejected even if its name matches, because a rewritten file can be renamed."""
     path = folder.write([result(0)])
     pq.write_table(pq.read_table(path), path, row_group_size=1)
     path.rename(path.with_name(f"{path.name[:10]}{sha256(path.read_bytes()).hexdigest()[:16]}.parquet"))
@@ -120,7 +120,7 @@ def test_rows_that_do_not_fit_the_notes_are_no_part(folder):
 
 
 def test_every_flipped_bit_is_seen(folder, capsys):
-    """The first and last 40 bytes, and others at random."""
+    """Flip bits in the first and last 40 bytes and in random other bytes."""
     path = folder.write([result(number) for number in range(9)])
     expected, whole, dice = content(folder), path.read_bytes(), random.Random(0)
     edges = [*range(40), *range(len(whole) - 40, len(whole))]
@@ -142,7 +142,7 @@ def copied(name):
 
 
 def rewritten(**changes):
-    """Give a file other notes, and the name that its bytes give it."""
+    """Return a function that changes the metadata of a file and renames the file to match its bytes."""
 
     def change(path):
         whole = pq.read_table(path)
@@ -251,7 +251,7 @@ def writer(shapes, resnet, tmp_path, monkeypatch):
 
 
 def test_a_file_holds_half_a_minute_of_work(writer):
-    """What may have to be computed again is in a file of its explainer alone."""
+    """Results that may have to be recomputed are written to a file of a single explainer."""
     folder = writer.store.scores
     for number in range(45):
         writing.perf_counter.now += 1
@@ -265,7 +265,7 @@ def test_a_file_holds_half_a_minute_of_work(writer):
 
 
 def test_a_month_of_work_is_a_few_hundred_files(writer):
-    """Files hold more and more work, but never more than 2 % of what has been done."""
+    """Files contain increasing amounts of work, but never more than 2 % of all work so far."""
     folder = writer.store.scores
     done = 0.0
     while done < timedelta(days=30).total_seconds():
@@ -295,7 +295,7 @@ def test_a_start_with_nothing_to_do_reads_no_rows(shapes, resnet, tmp_path, monk
 
 
 def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, tmp_path, capsys):
-    """Copies, notes, and the folder of an explainer, which an earlier version of the package has written."""
+    """Strays are copies, notes, and the folder of an explainer that an earlier version of the package wrote."""
     out = tmp_path / "run"
     shutil.copytree(undisturbed, out)
     (part,) = (out / "scores").iterdir()
@@ -342,7 +342,7 @@ def test_an_explainer_that_raised_is_asked_again(shapes, resnet, tmp_path, monke
 
 
 def test_records_are_those_of_a_slow_second_writing(undisturbed, shapes, resnet):
-    """Every file read row by row, its samples looked up by their place, sorted in Python."""
+    """Read every file row by row, look up samples by position, and sort in Python."""
     assert [len(list((undisturbed / name).iterdir())) for name in ("scores", "thumbnails", "predictions")] == [1, 1, 1]
     predictions = pq.read_table(undisturbed / "predictions.parquet").to_pylist()
     plan = json.loads((undisturbed / "run.json").read_text())["cells"]

@@ -1,4 +1,4 @@
-"""Metrics that look at other samples beside each sample: the plan, the maps of partners, cells, inside and outside."""
+"""Test metrics that use partner samples: plan, maps of partners and cells, with and without a run."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ LIMIT, BATCH = 40, 8
 
 @pytest.fixture(scope="module")
 def model():
-    """A network whose prediction follows the colours of what it is shown."""
+    """Return a network whose prediction depends on the colours of the picture."""
     torch.manual_seed(1)
     module = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
@@ -91,8 +91,8 @@ def test_the_map_of_a_partner_is_the_one_that_it_gets_as_a_sample(shapes, model,
         return torch.stack([torch.rand(images.shape[2:], generator=torch.Generator().manual_seed(s)) for s in seeds])
 
     result = run(shapes, model, tmp_path / "run", explainers=[noisy])
-    assert len(made) == len(predictions(result)) >= LIMIT  # no seed but those of samples
-    assert all(len(asked) == 1 for asked in made.values())  # the same image and class, as --target is the label
+    assert len(made) == len(predictions(result)) >= LIMIT  # only seeds of samples
+    assert all(len(asked) == 1 for asked in made.values())  # the same image and class, because --target is label
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_a_start_with_another_limit_shows_no_cells_of_other_partners(shapes, mod
     run(shapes, model, tmp_path / "run", limit=24, explainers=["gradient", "random"])
     result = run(shapes, model, tmp_path / "run")
     assert [cell.explainer for cell in result.cells] == ["gradient", "gradient"]
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "also holds cells" in line]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "also contains cells" in line]
     assert "random by saliency_confidence:k=2, random by saliency_correctness:k=2;" in line
     assert run(shapes, model, tmp_path / "run").complete
     fresh = run(shapes, model, tmp_path / "fresh")
@@ -188,7 +188,7 @@ def test_a_plan_that_names_no_samples_is_refused():
 def test_functions_and_precomputed_maps_have_no_partners(shapes, model, tmp_path):
     refused(r"partners and plan=.* require each other", as_metric, lambda images, partners: images)
     maps = {"mine": np.random.default_rng(0).random((158, 32, 32))}
-    refused("saliency_correctness asks for further maps", run, shapes, model, tmp_path, explainers=[], maps=maps)
+    refused("saliency_correctness needs further maps", run, shapes, model, tmp_path, explainers=[], maps=maps)
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
 
 
 def launched(out, shapes, resnet, *, processes=1):
-    """A process that runs it in its own folder with its own caches, or a launcher of several."""
+    """Start a run in a separate folder with separate caches, in one process or with a launcher of several processes."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"] if processes > 1 else []
     command = [
         sys.executable, *launch, str(AT_ONCE), "run", "--dataset", str(shapes), "--model", str(resnet),
@@ -248,5 +248,5 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (out / "summary.json").exists()
-    time.sleep(1)  # until the children of the launcher see that it is gone
+    time.sleep(1)  # until the children of the launcher detect that it has exited
     assert bytes_after(launched(out, shapes, resnet), out) == undisturbed

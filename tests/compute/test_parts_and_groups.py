@@ -1,4 +1,4 @@
-"""What reaches the records: the parts of a score, and the group and the scalar columns of the dataset."""
+"""Test what records contain: the parts of a score, and the group and the scalar columns of the dataset."""
 
 import datasets
 import numpy as np
@@ -35,7 +35,7 @@ def done(tmp_path_factory, shapes, resnet):
 
 
 def by_sample(done, metric, explainer="gradcam"):
-    """{image id: (score, {part: value})} of one cell."""
+    """Return {image id: (score, {part: value})} of one cell."""
     found: dict = {}
     for row in done.records():
         if (row["metric"], row["explainer"]) == (metric, explainer):

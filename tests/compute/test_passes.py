@@ -1,4 +1,4 @@
-"""Many pictures of each image: what a pass holds, and that nothing else decides what comes out of it."""
+"""Test passes of many pictures per image: their content, and that results depend on nothing else."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 class Network(nn.Module):
-    """Counts the sizes of its passes; those above `room` do not fit in memory."""
+    """Network that records the sizes of its passes; passes above `room` do not fit in memory."""
 
     def __init__(self, room=10**9):
         super().__init__()
@@ -58,7 +58,7 @@ def test_every_picture_counts_once_in_passes_of_one_size(images, count, size, mo
 
 
 def test_what_is_asked_most_fits_as_the_definition_says():
-    """4000 masks, 225 counts, 226 windows and 50 steps, at 256 and at 10 pictures a pass; nine exposures together."""
+    """Check 4000 masks, 225 counts, 226 windows and 50 steps at 256 and at 10 pictures per pass, and nine exposures."""
     for count, size, pieces, each in ((4000, 256, 16, 250), (225, 256, 1, 225), (226, 256, 1, 226), (50, 10, 5, 10),
                                       (225, 10, 23, 10)):  # fmt: skip
         found = [len(one.pictures) for one in plan(1, count, size, CPU)]
@@ -86,7 +86,7 @@ def test_scores_of_many_pictures_in_their_order(batch_size, most, monkeypatch):
 
     with untouched(classifier):
         scores = scores_of(classifier, images, target, 5, darker, "logit", batch_size)
-    assert classifier.passes == 15  # what fills up is not counted
+    assert classifier.passes == 15  # padding is not counted
     with torch.no_grad():
         expected = torch.stack([targets.score(classifier(images * (i / 5)), target) for i in range(5)], dim=1)
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
@@ -101,7 +101,7 @@ EXPLAINERS = [
 @pytest.mark.parametrize(("name", "smallest"), [(name, windows.SMALLEST) for name in EXPLAINERS] + [(EXPLAINERS[0], 0)])
 def test_no_bit_depends_on_batch_order_or_memory_layout(name, smallest, monkeypatch):
     monkeypatch.setattr(windows, "SMALLEST", smallest)
-    model = Network() if smallest else Network().layers  # which can be copied
+    model = Network() if smallest else Network().layers  # the network can be copied
     classifier, images = classifier_of(model), torch.rand(5, 3, 24, 20)
     target, explainer, seeds = targets.one_hot([0, 1, 2, 3, 0], 4), load_explainer(name, batch_size=8), [5, 6, 7, 8, 9]
     whole = explainer(classifier, images, target, seeds=seeds)

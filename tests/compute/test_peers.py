@@ -1,4 +1,4 @@
-"""Explainers of other packages: the bits that they give by themselves, for the network that they were made with."""
+"""Test explainers of other packages: maps are bit-identical to those of the package for its network."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -79,7 +79,7 @@ def test_captum(name, network, classifier, images):
 
 
 def test_a_target_of_several_weights(network, classifier, images):
-    """ "A, not B", which captum by itself has no word for, is the difference of both where maps are linear in it."""
+    """For linear maps, "A, not B", which captum cannot express, is the difference of the maps for A and B."""
     explainer = peers.captum(Saliency(network), abs=False)
     first, second = (explainer(classifier, images, row.expand(2, 5)) for row in torch.eye(5)[[2, 4]])
     contrast = explainer(classifier, images, (torch.eye(5)[2] - torch.eye(5)[4]).expand(2, 5))
@@ -168,7 +168,7 @@ CONVERT = r"convert it to an explainer with saliency_bench\.peers\."
      lambda net: peers.grad_cam(GradCAM(net, [net[2]]), eigensmooth=True)),
     ("unknown method 'Salency' of quantus.explain; did you mean Saliency",
      lambda net: peers.quantus(quantus.explain, method="Salency")),
-    ("zennit.SimpleNamespace accepts no options when it is called; give sign",
+    ("zennit.SimpleNamespace accepts no options when it is called; pass sign",
      lambda net: peers.zennit(SimpleNamespace(composite=None, model=net), sign=3)),
     ("unexpected keyword argument 'size'", lambda net: peers.quantus(lambda m, i, t, *, side=1: i, size=5)),
     (f"explain is a function of quantus; {CONVERT}quantus", lambda net: sb.load_explainer(quantus.explain)),
@@ -193,7 +193,7 @@ def test_what_is_no_map_and_another_network_are_refused(change, said, classifier
     explainer = peers.quantus(lambda model, inputs, targets: change(torch.as_tensor(inputs)))
     refused(said, explainer, classifier, images, ONE_HOT)
     explainer = peers.captum(Saliency(made()))
-    refused(r"captum\.Saliency was made with another network than", explainer, classifier, images, ONE_HOT)
+    refused(r"captum\.Saliency was created with a network other than", explainer, classifier, images, ONE_HOT)
 
 
 def test_options_are_those_of_the_explainer_and_tell_two_of_them_apart(network, classifier, images):

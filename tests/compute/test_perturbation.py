@@ -1,4 +1,4 @@
-"""Curves against pictures made pixel by pixel; what is asked twice is classified once."""
+"""Compare curves with pictures built pixel by pixel, and check that repeated requests are classified once."""
 
 import math
 
@@ -21,7 +21,7 @@ MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
 class Toy(nn.Module):
-    """Three classes see blurred corners; counts the images it gets and the sizes of its batches."""
+    """Network with three classes that see blurred corners; counts its images and the sizes of its batches."""
 
     def __init__(self, pixels=H * W):
         super().__init__()
@@ -45,7 +45,7 @@ def made():
 
 
 def literal_blur(image):
-    """RISE's: scipy's Gaussian of an impulse in an 11 x 11 window over the normalised image, zeros around."""
+    """Blur like RISE: scipy's Gaussian of an impulse in an 11 x 11 window, on the zero-padded normalised image."""
     ndimage = pytest.importorskip("scipy.ndimage")
     impulse = np.zeros((11, 11))
     impulse[5, 5] = 1
@@ -150,7 +150,7 @@ def test_maps_may_be_tensors_and_one_target_may_stand_for_all(made):
 
 def test_what_does_not_fit_is_named(made):
     classifier, images, target, maps = made
-    refused("sizes must be the same", Curves, classifier, images, target, maps[:, :3])
+    refused("use maps of the size of the images", Curves, classifier, images, target, maps[:, :3])
     refused(r"blakc.*\bblack\b", Curves(*made).path, "top", "blakc", [1])
     refused(r"'top'.*'rest'", Curves(*made).path, "bottom", "black", [1])
     refused(r"\b30\b.*\b31\b", Curves(*made).path, "top", "black", [31])
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_named(made):
 
 
 def loaded(toy):
-    """The same network with its normalisation outside, as a caller outside a run gives it."""
+    """Return the same network as a classifier with separate normalisation, as a user would load it."""
     return load_classifier(nn.Sequential(nn.Flatten(), toy.linear), mean=MEAN, std=STD, device="cpu")
 
 
@@ -177,12 +177,12 @@ def test_batches_of_any_number_of_images_in_any_form(made):
     for given in (list(images), list(images.numpy()), images.tolist()):
         assert np.array_equal(points(classifier, given, [1, 2, 3], maps), expected)
     for words, *given in (
-        ("mean=", toy, images, target, maps),  # its own attribute `mean` says nothing of what comes before it
+        ("mean=", toy, images, target, maps),  # its own attribute `mean` is unrelated to the normalisation
         (r"\(2, 3, 6, 5\)", classifier, images, target, maps[:2]),
         ("batch_size=0", classifier, images, target, maps, 0),
         ("no image", classifier, images[:0], target, maps[:0]),
         ("all of one size", classifier, [images[0], images[1, :, :2]], [1, 2, 3], maps),
-        # as many classes as images, also where a last batch would take them
+        # as many classes as images, even if they would match the last batch
         *((r"\b3 images", classifier, images, classes, maps, 1) for classes in ([1, 2], [1], [1, 2, 3, 0], target[:2])),
     ):
         refused(words, list, batched_curves(*given))
@@ -239,7 +239,7 @@ def test_the_noise_is_that_of_the_seeds(made):
 
 
 def literal_inpainting(image, kept):
-    """(C, H, W) and (H, W): averages over squares of kept pixels, from the finest level to the coarsest and back."""
+    """Fill an image (C, H, W) from the kept pixels (H, W) with averages over squares, from fine to coarse and back."""
     levels = [(np.where(kept, image, 0), kept.astype(float))]
     while levels[-1][1].size > 1 and not (levels[-1][1] > 0).all():
         sums, weights = levels[-1]
@@ -260,7 +260,7 @@ def literal_inpainting(image, kept):
     return np.where(kept, image, colours)
 
 
-@pytest.mark.parametrize("share", [-1, 0, 0.02, 0.3, 0.9, 1])  # nothing is kept, one pixel, ..., everything
+@pytest.mark.parametrize("share", [-1, 0, 0.02, 0.3, 0.9, 1])  # no pixel is kept, one pixel, ..., all pixels
 def test_inpainting_by_loops_over_squares(share):
     images = torch.rand(3, 3, 11, 14, dtype=torch.float64)
     kept = torch.rand(3, 1, 11, 14) < share

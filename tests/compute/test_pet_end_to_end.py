@@ -1,4 +1,4 @@
-"""build, train, run and report on real samples of Oxford-IIIT Pet, as the README tells it."""
+"""Test build, train, run and report on real samples of Oxford-IIIT Pet, as described in the README."""
 
 import json
 from pathlib import Path

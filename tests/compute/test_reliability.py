@@ -1,4 +1,4 @@
-"""Reliability of maps that average random draws: known cases, and what a run stores and reports."""
+"""Test the reliability of maps that average random draws: known cases, and the values that a run stores and reports."""
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +75,7 @@ def test_the_draws_that_are_stated_reach_the_goal_and_fewer_do_not(median, draws
 
 def test_what_cannot_be_reached_is_not_stated():
     for median, draws, text in (
-        # of 50 masks of RISE, whose estimate is by chance up to .44
+        # for 50 masks of RISE, whose estimate reaches .44 by chance
         (0.49, 50, "0.49 (below 0.8; 50 draws are too few to tell how many would reach 0.9)"),
         (0.5, 100, "0.50 (below 0.8; about 900 draws instead of 100 would reach 0.9)"),
         (0.85, 100, "0.85"),
@@ -108,7 +108,7 @@ STOPPING = [("rise", "masks", 400, 0.45), ("rise:on=logit", "masks", 130, 0.6), 
 
 @pytest.mark.parametrize(("name", "option", "most", "wanted"), STOPPING)
 def test_draws_stop_at_the_first_block_that_is_reliable(name, option, most, wanted):
-    """Compare with the map of each number of draws, computed afresh, and its literal reliability."""
+    """Compare with maps and reliabilities computed separately for each number of draws."""
     classifier = sb.load_classifier(small(3), mean=0.5, std=0.2, device="cpu")
     images, target = torch.rand(4, 3, 24, 24, generator=torch.Generator().manual_seed(1)), one_hot([0, 1, 2, 3], 4)
     explainer = sb.load_explainer(name, **{option: most, "reliability": wanted})
@@ -134,7 +134,7 @@ def test_draws_stop_at_the_first_block_that_is_reliable(name, option, most, want
 def test_the_wanted_reliability_is_part_of_the_identity():
     for name in ("rise", "lime", "smoothgrad", "gradient_shap"):
         usual, stopping = sb.load_explainer(name), sb.load_explainer(f"{name}:reliability=0.9")
-        assert "reliability" not in usual.identity[1]  # as before there was this option
+        assert "reliability" not in usual.identity[1]  # as before this option existed
         assert usual == sb.load_explainer(f"{name}:reliability=None")
         assert '"reliability": 0.9' in stopping.identity[1]
         assert str(stopping) == f"{name}:reliability=0.9"
@@ -177,7 +177,7 @@ def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
     (line,) = [line for line in run.lines if line.startswith("Reliability")]
     assert f"noisy {about[key]['median']:.2f} (below 0.8; about " in line
     job = SuiteJob("all", "shapes", "small", RunSpec.read(SETTINGS | {"out": run.folder}))
-    noted = plan_notes([Step(job, "there", "there", 6, 1, 1, Cost())])[-1]  # what is finished, in the plan of a suite
+    noted = plan_notes([Step(job, "there", "there", 6, 1, 1, Cost())])[-1]  # finished results in the plan of a suite
     assert noted.startswith("run: reliability of maps ")
     assert f"noisy {about[key]['median']:.2f} (below 0.8" in noted
     assert "gradient" not in noted

@@ -1,4 +1,4 @@
-"""What a summary says reproduces it does: the same cells and the same bytes of records, in a fresh folder."""
+"""Test that the command in a summary reproduces the run: same cells and record bytes in a new folder."""
 
 import html
 import json
@@ -51,7 +51,7 @@ def start(shapes, resnet, tmp_path, monkeypatch):
 
 @pytest.fixture
 def check_repeated(tmp_path, monkeypatch):
-    """Run the lines of a run's command, or its Python call, in a fresh folder: its cells come out, by the same call."""
+    """Run the stored command or Python call of a run in a new folder, and check that cells and call are the same."""
 
     def check(done, **scope):
         folder, command = tmp_path / "fresh", done.summary["command"]
@@ -73,7 +73,7 @@ def check_repeated(tmp_path, monkeypatch):
 
 @pytest.fixture
 def rule(shapes, tmp_path):
-    """A file that gives every image one target, by a name that a shell would read otherwise."""
+    """Write a target file with one target per image, under a name that a shell must quote."""
     path = tmp_path / """it's "a" $HOME; -rule.csv"""
     lines = [f"{image_id},ring" for image_id in sb.load_dataset(str(shapes))["image_id"]]
     path.write_text("\n".join(["image_id,target", *lines]))
@@ -234,7 +234,7 @@ def test_a_function_without_source_is_said_to_have_none(start):
 
 @pytest.mark.slow
 def test_records_are_the_same_bytes_whatever_the_folders_are_called(start, shapes, resnet, tmp_path):
-    """Also those of a dataset that no builder of ours has made, which goes by the name of its folder."""
+    """Also test a dataset from another builder, which is named after its folder."""
     (tmp_path / "foreign").mkdir()
     sb.load_dataset(str(shapes)).to_parquet(tmp_path / "foreign" / "test.parquet")
     shutil.copytree(tmp_path / "foreign", tmp_path / "other place" / "copied")
@@ -246,13 +246,13 @@ def test_records_are_the_same_bytes_whatever_the_folders_are_called(start, shape
     runs = [start(["centre", "gradcam"], dataset=str(data), model=str(net), out=out) for data, net, out in named]
     for name in ("records.parquet", "predictions.parquet"):
         assert (runs[0].folder / name).read_bytes() == (runs[1].folder / name).read_bytes()
-    # People still see which folder it was, and records say which content.
+    # The summary still shows the folder, and records identify the content.
     assert [run.summary["dataset"]["id"] for run in runs] == ["folder:foreign", "folder:copied"]
     assert [run.summary["model"]["id"] for run in runs] == [f"folder:{resnet.name}", "folder:net-b"]
     for kind, content in (("dataset", "fingerprint"), ("model", "digest")):
         assert set(runs[0].records()[kind]) == {f"folder:{runs[0].summary[kind][content][:16]}"}
     page = html.unescape(report([run.folder for run in runs], tmp_path / "both.html").read_text())
-    for run in runs:  # which alone need the way to a folder
+    for run in runs:  # only these need the path of a folder
         page = page.replace(run.summary["command"], "")
     assert str(tmp_path) not in page
     assert read_run(runs[0].folder).cell_ids == read_run(runs[1].folder).cell_ids

@@ -1,4 +1,4 @@
-"""Retraining metrics: every number against a literal second writing, and what stays the same after a kill."""
+"""Test retraining metrics against a second implementation, and the results after a kill."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def test_the_first_exposure_of_a_pixel_is_the_first_at_which_it_is_among_the_top
 
 
 def test_a_span_of_maps_is_read_whole_or_not_at_all(tmp_path):
-    """What is damaged or of another number of images is explained again."""
+    """Damaged spans and spans with another number of images are explained again."""
     path = tmp_path / "000000.npz"
     first = np.random.default_rng(0).integers(0, 9, (4, 100)).astype(np.uint8)
     assert span_files._read(path, 4) is None
@@ -121,7 +121,7 @@ def test_controls_are_trained_once_and_not_scored_elsewhere(run):
     assert by_metric == {"saliency_roar": both, "saliency_kar": both, "saliency_pointing_game": ["gradcam"]}
     assert not list(run.folder.glob("retraining/*/gathered"))
     assert not list(run.folder.glob("retraining/*/states/*"))
-    # 3 explainers, 7 exposures, 2 metrics; nothing and everything replaced
+    # 3 explainers, 7 exposures, 2 metrics; no pixels and all pixels replaced
     assert len(outcomes(run.folder)) == 3 * 7 * 2 + 2
     for metric in ("saliency_roar", "saliency_kar"):
         for end in ("0 training 1", "1 training 1"):
@@ -129,9 +129,9 @@ def test_controls_are_trained_once_and_not_scored_elsewhere(run):
 
 
 def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=24, rate=1e-3, base=None):
-    """{image: what one network says of it}, written down as the documentation says it, for Grad-CAM.
+    """Return {image: class predicted by a retrained network} for Grad-CAM, following the documentation literally.
 
-    base: a folder with weights that the network starts from, but for its last layer.
+    `base` is a folder with the initial weights of all layers except the last.
     """
     own = sb.load_classifier(resnet)
     found = {}
@@ -191,7 +191,7 @@ def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=2
 
 @pytest.mark.slow
 def test_networks_are_not_trained_on_the_images_that_they_are_asked_about(shapes, resnet, tmp_path, capsys):
-    """Splits in memory are those of a folder, and train the same networks."""
+    """Also check that splits in memory train the same networks as splits in a folder."""
     splits = datasets.DatasetDict({name: sb.load_dataset(shapes, name) for name in ("train", "validation", "test")})
     for name, dataset in (("folder", shapes), ("memory", splits)):
         sb.run(dataset=dataset, model=resnet, explainers=["random"], out=tmp_path / name, batch_size=16, progress=False,
@@ -205,7 +205,7 @@ def test_no_epoch_decodes_a_picture(shapes, resnet, tmp_path, monkeypatch):
     decoded, prepare = [], ImageFile.ImageFile.load_prepare
     monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", lambda image: (decoded.append(image.size), prepare(image)))
     counts = []
-    for number, epochs in enumerate((1, 1, 4)):  # the first computes fingerprints, which are remembered
+    for number, epochs in enumerate((1, 1, 4)):  # the first run computes fingerprints, which are cached
         decoded.clear()
         sb.run(dataset=shapes, model=resnet, explainers=["random"], out=tmp_path / f"{number}", limit=8, progress=False,
                metrics=[f"saliency_roar:trainings=1,epochs={epochs},images=24,exposures=[0,1]"])  # fmt: skip
@@ -226,7 +226,7 @@ def test_a_training_is_what_the_documentation_says(run, shapes, resnet, exposure
 
 
 def check_answers(rows, part, answers, shapes):
-    """The values of a part are whether a network's answers are the labels."""
+    """Check that the values of a part state whether a network's predictions equal the labels."""
     labels = {row["image_id"]: row["label"] for row in sb.load_dataset(shapes).select_columns(["image_id", "label"])}
     values = {row["image_id"]: row["value"] for row in rows if row["part"] == part}
     assert values == {one: float(answer == labels[one]) for one, answer in answers.items()}
@@ -234,7 +234,7 @@ def check_answers(rows, part, answers, shapes):
 
 @pytest.fixture(scope="module")
 def trained(shapes, tmp_path_factory):
-    """(the folder of a model that `train` has made, that of the weights of six classes that it started from)"""
+    """Return (folder of a model trained with `train`, folder of the six-class weights that it started from)."""
     place = tmp_path_factory.mktemp("trained")
     torch.manual_seed(5)
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=6)
@@ -272,7 +272,7 @@ def test_what_networks_start_from_is_part_of_the_ids_and_of_the_trainings(from_b
     digest = sb.load_classifier(str(trained[1]), device="cpu").digest
     assert cells["base"].asked_for["initial weights"] == digest
     assert "initial weights" not in cells["new"].asked_for
-    # for each of both: three explainers at 30 %, nothing and everything replaced
+    # for each of the two: three explainers at 30 %, no pixels and all pixels replaced
     assert len(outcomes(from_base.folder)) == 2 * (3 + 2)
 
 
@@ -314,7 +314,7 @@ def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resne
     scratch = shutil.copytree(trained[0], tmp_path / "scratch")
     log = json.loads((scratch / "training_log.json").read_text())
     (scratch / "training_log.json").write_text(json.dumps(log | {"base": None}))
-    for model, words in ((str(resnet), "needs the folder of a model that `saliency-bench train` made"),
+    for model, words in ((str(resnet), "needs the folder of a model trained with `saliency-bench train`"),
                          (sb.load_classifier(str(resnet)), "initial=base needs the folder"),
                          (str(scratch), "started from random ones")):  # fmt: skip
         refused(words, sb.run, dataset=shapes, model=model, explainers=["random"], metrics=[f"{FEWER},initial=base"],
@@ -336,7 +336,7 @@ def test_what_nothing_can_be_trained_with_is_refused_by_name(shapes, resnet, tmp
     for changes, words in (
         ({"activation": "sigmoid"}, "needs a softmax"),
         ({"dataset": rows}, "needs the splits train and validation"),
-        ({"maps": {"mine": np.zeros((len(rows), 32, 32))}}, "saliency_roar needs maps of the training images too"),
+        ({"maps": {"mine": np.zeros((len(rows), 32, 32))}}, "saliency_roar also needs maps of the training images"),
     ):
         refused(words, sb.run, **settings | changes, metrics=METRICS[:1], out=tmp_path / "run", progress=False)
     refused("saliency_roar trains networks on a whole dataset", score_samples, "saliency_roar",
@@ -397,13 +397,13 @@ def test_the_evaluate_module_gives_the_area_as_a_run_does(name):
 
     expected = 0.5 * (0.9 + 0.6) / 2 + 0.5 * (0.6 + 0.3) / 2
     assert area([0.9, 0.7, 0.5, 0.3], [0, 0.5, 0.5, 1]) == pytest.approx(expected)
-    assert area([0.8, 0.4], [0.25, 0.75]) == pytest.approx(0.6)  # of the exposures there are, whatever their width
+    assert area([0.8, 0.4], [0.25, 0.75]) == pytest.approx(0.6)  # of the existing exposures, whatever their width
     right = np.random.default_rng(3).random((7, len(EXPOSURES) * 2)) < 0.7
     expected = retrained_area(right.astype(float), {"trainings": 2}).mean()
     assert area(right.mean(axis=0), np.repeat(EXPOSURES, 2)) == pytest.approx(expected, abs=1e-15, rel=0)
     with pytest.raises(ValueError, match="an accuracy is a share from 0 to 1; got 90"):
         area([90, 80], [0, 1])
-    with pytest.raises(ValueError, match="two exposures or more"):
+    with pytest.raises(ValueError, match="two or more exposures"):
         area([0.9, 0.8], [0, 0])
 
 

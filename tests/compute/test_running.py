@@ -1,4 +1,4 @@
-"""The whole run on a small network with random weights: what is written, and what is said when something is wrong."""
+"""Test complete runs of a small network with random weights: written files, and messages for errors."""
 
 import errno
 import html
@@ -52,7 +52,7 @@ def done(tmp_path_factory, shapes, resnet):
 
 @pytest.fixture
 def start(shapes, resnet, tmp_path):
-    """A run in a folder of `tmp_path`, of one explainer that looks at nothing and one metric, unless changed."""
+    """Return a function that starts a run in `tmp_path`, by default of a baseline and one metric."""
     usual = {"explainers": ["random"], "metrics": ["saliency_miou"], "limit": 8}
     return lambda name="run", **changes: go(tmp_path / name, shapes, resnet, **usual | changes)
 
@@ -104,7 +104,7 @@ def test_summary_table_and_report_are_made_of_the_records(done):
     for cell in done.summary["cells"]:
         values = [row["value"] for row in rows if row["cell_id"] == cell["cell_id"]]
         own = interval(np.array(values), np.arange(20), tuple(cell["range"]))
-        written = [cell[name] for name in own._fields[:5]]  # the others are not written down
+        written = [cell[name] for name in own._fields[:5]]  # other settings are not stored
         assert written == pytest.approx(list(own[:5]), rel=1e-12)
         assert (cell["n"], cell["unranked"]) == (20, "too few to rank")
         assert f"{cell['value']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" in text
@@ -147,7 +147,7 @@ def test_cell_ids_tell_apart_what_makes_another_number(done, start, resnet):
         return {cell["cell_id"] for cell in cells}
 
     base = ids("base")
-    assert base < {cell["cell_id"] for cell in done.summary["cells"]}  # the limit is no part of it
+    assert base < {cell["cell_id"] for cell in done.summary["cells"]}  # the limit is not part of the identity
     layers = [{"explainers": ["gradcam"], "model": sb.load_classifier(resnet, layer=layer, device="cpu")}
               for layer in ("resnet.encoder.stages.0", "resnet.encoder.stages.1")]  # fmt: skip
     others = [{"explainers": ["rise:masks=21"]}, {"metrics": ["saliency_miou:threshold=0.3"]}, {"seed": 1},
@@ -200,7 +200,7 @@ def nan(classifier, images, target):
 
 
 def failing(classifier, images, target):
-    failing.calls = getattr(failing, "calls", 0) + (len(images) == 8)  # once, half of the first batch comes again
+    failing.calls = getattr(failing, "calls", 0) + (len(images) == 8)  # half of the first batch is passed again, once
     if len(images) == 8 and failing.calls % 2 == 0:
         raise ZeroDivisionError("by design")
     return images.mean(dim=1)
@@ -223,12 +223,12 @@ def test_a_bad_map_and_a_batch_that_raises_are_left_out(start):
     assert result.summary["faults"] == {why_raised: 16, why_nan: 4}
     rows = [row for row in rows_of(result.folder) if row["reason"] == why_nan]
     assert all(row["value"] is None for row in rows)
-    # a strict start does not take what is faulty for done
+    # a strict start recomputes faulty results
     refused("the map holds NaN", start, explainers=[nan], metrics=METRICS, limit=16, strict=True)
 
 
 def damaged(shapes, folder, changes):
-    """A dataset of 12 samples in which some are not what they should be; bytes as they are, undecoded."""
+    """Return a dataset of 12 samples, some of them damaged; pictures are stored as undecoded bytes."""
     rows = sb.load_dataset(shapes).select(range(12))
     plain = rows.cast_column("image", datasets.Image(decode=False)).cast_column("mask", datasets.Image(decode=False))
     listed = [dict(row) for row in plain]
@@ -368,7 +368,7 @@ def test_a_clock_that_jumps_changes_nothing(done, shapes, resnet, tmp_path, monk
     assert (found.folder / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
     timings = json.loads((found.folder / "timings.json").read_text())
     assert 0 < timings["seconds"] < 300
-    # Two counters of the kernel, each right to some pages per thread.
+    # Two kernel counters, each accurate up to some pages per thread.
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert 0.5 * peak < timings["peak_memory"] < 1.01 * peak
     assert all(0 <= seconds <= timings["seconds"] for seconds in timings["explainers"].values())
@@ -431,7 +431,7 @@ def test_bad_input_is_one_line_and_leaves_no_half_result(changes, words, start, 
 
 def test_data_and_folders_that_do_not_fit_are_refused(done, start, shapes, resnet, tmp_path):
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5))
-    refused("give --label-map", start, model=sb.load_classifier(model, mean=0, std=1))
+    refused("use --label-map", start, model=sb.load_classifier(model, mean=0, std=1))
     rows = sb.load_dataset(shapes).select([0, 1, 1])
     rows.to_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet")
     refused("occurs 2 times", start, dataset=str(tmp_path / "data"))
@@ -458,7 +458,7 @@ def test_run_json_holds_the_settings_of_the_latest_start_and_the_cells_of_all(st
     manifest = read_manifest(tmp_path / "run")
     assert (manifest.spec.limit, manifest.spec.explainers, manifest.spec.batch_size) == (3, ("random",), 8)
     assert [cell.explainer for cell in manifest.cells.values()] == ["my_own", "random"]
-    # Written out again: what stands for the dict, and the identity as a submission holds it.
+    # Compare the description of the dict, and the identity as stored in a submission.
     mapped = dict.fromkeys(CLASSES, 1)
     table = PythonObject(kind="dict", name="label_map", digest=hash_of(mapped), code=repr(mapped))
     assert manifest.spec.label_map == table
@@ -467,7 +467,7 @@ def test_run_json_holds_the_settings_of_the_latest_start_and_the_cells_of_all(st
 
 @pytest.mark.slow
 def test_the_runs_seed_is_that_of_the_mask_bank_unless_one_was_chosen(start):
-    def value(name, explainer, seed):  # of all samples: the seed draws those of a limit as well
+    def value(name, explainer, seed):  # of all samples, because the seed also selects the samples of a limit
         (cell,) = start(name, explainers=[explainer], seed=seed, limit=None).summary["cells"]
         assert cell["explainer_text"] == explainer
         return cell["value"]
@@ -506,7 +506,7 @@ def test_explainers_are_compared_over_the_same_samples_and_ranked(start, shapes)
 
 
 def ramp(rows):
-    """Maps of 32 x 32 pixels without equal values but in these first rows."""
+    """Return maps of 32 x 32 pixels with equal values in the first `rows` rows only."""
 
     def tied(classifier, images, target, *, rows=rows):
         maps = torch.arange(1024.0).view(1, 32, 32).repeat(len(images), 1, 1)
@@ -517,7 +517,7 @@ def ramp(rows):
 
 
 def test_scores_of_maps_with_tied_pixels_are_marked(start):
-    """From a tenth of the pixels on, and of metrics that go by their order; a flat map has a mark of its own."""
+    """Metrics of the pixel order mark scores from a tenth of tied pixels on; a flat map has its own remark."""
     settings = {"metrics": ["saliency_deletion:steps=2", "saliency_miou"], "limit": 4, "batch_size": 4}
     few, many, none = (start(f"{number}", explainers=[explainer], **settings)
                        for number, explainer in enumerate([ramp(3), ramp(4), flat]))  # fmt: skip
@@ -534,7 +534,7 @@ def test_scores_of_maps_with_tied_pixels_are_marked(start):
 
 def test_the_verdict_says_whose_maps_have_hardly_a_pixel_above_half_of_their_range(start, tmp_path):
     def square(side):
-        """Maps with a bright square of this side: 9 pixels of 1,024 are under 1 %, 16 are not."""
+        """Return maps with a bright square of this side; 9 pixels of 1,024 are below 1 %, 16 pixels are not."""
 
         def bright(classifier, images, target, *, side=side):
             maps = torch.rand(len(images), 32, 32) * 0.4

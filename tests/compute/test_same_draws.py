@@ -1,4 +1,4 @@
-"""What a run drew at random for an image is drawn again outside it, by the image's id: maps and scores to the bit."""
+"""Test that random draws of a run can be repeated outside by image id: maps and scores are bit-identical."""
 
 import sys
 
@@ -46,7 +46,7 @@ def test_explain_shows_the_very_map_of_a_run(text, shapes, resnet, tmp_path):
     for image_id in chosen:
         shown = sb.explain(picture[image_id], str(resnet), text, image_id=image_id, seed=SEED, device="cpu").map
         np.testing.assert_array_equal(shown, kept.maps[seed_of(SEED, image_id, "explain")])
-        if not text.startswith("rise"):  # whose masks are those of all images
+        if not text.startswith("rise"):  # RISE uses the same masks for all images
             assert not np.array_equal(shown, sb.explain(picture[image_id], str(resnet), text, device="cpu").map)
 
 

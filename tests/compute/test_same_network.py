@@ -1,4 +1,4 @@
-"""Networks of equal digest that answer differently, as after a change of a file that `forward` reads, are refused."""
+"""Test that networks with equal digests but different outputs are rejected, as after a change of a file."""
 
 import re
 
@@ -15,7 +15,7 @@ from saliency_bench.read.network_answers import NetworkAnswers
 
 
 class FromFile(nn.Module):
-    """Shifts its input by a number in a file: nothing that a digest of the network could see."""
+    """Network that shifts its input by a number in a file, which a digest does not cover."""
 
     def __init__(self, path):
         super().__init__()
@@ -38,7 +38,7 @@ def factor(tmp_path):
 
 @pytest.fixture
 def start(shapes, tmp_path):
-    """A run in a folder of `tmp_path` with a network or the file of one."""
+    """Return a function that starts a run in `tmp_path` with a network or a network's file."""
     usual = {"dataset": str(shapes), "explainers": ["gradient"], "metrics": ["saliency_energy"], "target": "predicted",
              "limit": 4, "batch_size": 4, "device": "cpu", "progress": False}  # fmt: skip
     return lambda model, name="run", **changes: sb.run(model=model, out=tmp_path / name, **usual | changes)
@@ -107,7 +107,7 @@ def test_arithmetic_does_not_make_another_network(factor):
 @pytest.mark.parametrize(("first", "second", "expected"), [
     ([0.0, 10.0], [0.0, 10.0], 0),
     ([0.0, 10.0], [0.0, 11.0], 0.1),
-    ([1000.0, 1000.0], [1000.0, 1001.0], 0.1),  # a range of zero: of a hundredth of the logits
+    ([1000.0, 1000.0], [1000.0, 1001.0], 0.1),  # for a range of zero, relative to a hundredth of the logits
     ([None, 1.0, 2.0], [None, 1.0, 2.5], 0.5),
     ([None, 1.0], [3.0, 1.0], np.inf),
     ([0.0, 0.0], [0.0, 0.0], 0),
@@ -119,7 +119,7 @@ def test_distance_is_the_largest_difference_as_a_share_of_the_range(first, secon
 
 
 class Prompted(nn.Module):
-    """As a wrapper of CLIP that keeps its text embeddings as a plain tensor."""
+    """Network like a wrapper of CLIP that stores its text embeddings as a plain tensor."""
 
     def __init__(self, seed):
         super().__init__()
@@ -163,7 +163,7 @@ def test_what_differs_in_another_model_is_named(start):
     logits = "different logits for fixed pictures"
     for settings, words in (
         ({"scale": 2.0}, f"different settings, {logits}"),
-        ({"scale": 1}, "different settings, equal logits for fixed pictures"),  # an int for a float
+        ({"scale": 1}, "different settings, equal logits for fixed pictures"),  # an int instead of a float
         ({"bias": 0.5}, f"different weights, {logits}"),
         ({"mean": 0.4}, f"different normalisation, {logits}"),
         ({"kind": nn.GELU, "bias": 0.5}, f"different classes or code and settings and weights, {logits}"),

@@ -1,4 +1,4 @@
-"""`benchmarks/scale.py` on a small scale: few files and flat memory; how long it takes depends on the machine."""
+"""Run `benchmarks/scale.py` on a small scale and check the number of files and memory, but not the time."""
 
 import importlib.util
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_files_and_memory_of_a_generated_run(scale, tmp_path):
     parts = -(-scale.samples_of(4e5, 4, 5) // 8192)
     assert many["records"] == pytest.approx(4e5, rel=0.01)
     assert many["row groups"] == -(-many["records"] // 100_000)
-    # Parts of scores and of predictions, small maps of the samples that are shown, and the files of the finished run.
+    # Parts of scores and predictions, thumbnails of the example samples, and the files of the finished run.
     assert many["files"] <= 2 * parts + 1 + 10
     assert many["page MiB"] < 5
     for stage in ("merge", "summarise", "report", "start again"):

@@ -1,4 +1,4 @@
-"""`predicted-by:MODEL`: the scores of a run with a file of the same classes, from the model or from a run of it."""
+"""Compare `predicted-by:MODEL`, with a model and with a run of it, with a target file of the same classes."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -83,7 +83,7 @@ def test_what_a_model_names_for_itself_is_its_prediction(world, tmp_path, capfd)
 
 @pytest.mark.slow
 def test_another_model_that_takes_one_picture_at_a_time_names_the_same(world, monkeypatch):
-    """As a run of it would predict: halves where memory is short, and one by one where it raises."""
+    """As in a run, a batch is halved if memory runs out and split into single images if the model raises an error."""
     expected = run(world, "all-at-once", target=f"predicted-by:{world[3]}", limit=8, explainers=["gradcam"])
     for name, error in (("halves", MemoryError("out of memory")), ("one-by-one", RuntimeError("one, please"))):
         sizes = []
@@ -109,7 +109,7 @@ def test_another_model_that_takes_one_picture_at_a_time_names_the_same(world, mo
 
 @pytest.mark.parametrize("by_file", [True, False])
 def test_the_same_names_in_another_order_are_other_targets(world, tmp_path, by_file):
-    """Of pictures without labels, which no label map tells apart."""
+    """Use pictures without labels, for which label maps do not matter."""
     _, data, own, other = world
     pictures = sb.load_dataset(data, split="train").remove_columns("label")
     names = sb.load_classifier(own).labels
@@ -149,7 +149,7 @@ def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_p
 
 
 def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
-    """The name of the run is a path that its maker chooses."""
+    """The model name in the run is a path chosen by the author of the run."""
     folder = save(tmp_path / "model", sb.load_classifier(world[3]).labels, 1)  # the other model
     chosen = {"limit": 4, "explainers": ["random"]}
     named = run(world, tmp_path / "named", model=folder, target="predicted", **chosen)

@@ -31,7 +31,7 @@ def test_score_on_logits_and_on_probabilities():
     assert targets.score(logits, target).item() == 3
     assert targets.score(logits, target, "probability").item() == pytest.approx(((p[2] - p[0]) / p.sum()).item())
     by_mean, by_sum = targets.class_vs_group(0, [1, 2], 3, "mean"), targets.class_vs_group(0, [1, 2], 3)
-    assert targets.score(logits, by_mean) == targets.score(shifted, by_mean)  # which sees no common shift
+    assert targets.score(logits, by_mean) == targets.score(shifted, by_mean)  # which cancels a common shift
     assert targets.score(logits, by_sum) != targets.score(shifted, by_sum)
 
 

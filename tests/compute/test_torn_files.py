@@ -1,4 +1,4 @@
-"""Files that a power failure or a full disk left torn, empty or missing: what can be made again is, and it is said."""
+"""Test files that a power failure or a full disk left torn, empty or missing: they are recreated with a message."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ def test_cells_that_are_not_in_the_table_are_named_in_one_line(folder, shapes, r
     (folder / "summary.json").unlink()
     go(folder, shapes, resnet, explainers=["random"])
     (line,) = unnamed(capsys)
-    assert line.count("cell ") == 3  # whose names no file holds any more
+    assert line.count("cell ") == 3  # whose names are no longer stored in any file
     go(folder, shapes, resnet, metrics=["saliency_miou", "saliency_iosr"])
     assert not unnamed(capsys)
 
@@ -110,7 +110,7 @@ def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(f
     for words, other in {
         r"run\.json has no format.*5.*--out": content, "no format": {"cells": {}},
         r"run\.json has format 1.*5.*--out": content | {"format": 1}, "format 1": {"format": 1},
-        r"run\.json has format 3.*5.*--out": content | {"format": 3},  # which had another order of samples
+        r"run\.json has format 3.*5.*--out": content | {"format": 3},  # with another order of samples
         "cells": content | {"format": 5, "cells": 3},
     }.items():  # fmt: skip
         (folder / "run.json").write_text(json.dumps(other))
@@ -125,7 +125,7 @@ def test_a_torn_state_of_a_training_is_said_and_the_training_starts_again(kind, 
     state.write_bytes(TORN[kind])
     out = train(dataset=str(shapes), model=small_resnet(), out=tmp_path / "tiny", epochs=1, size=32, limit=8,
                 device="cpu", progress=False)  # fmt: skip
-    assert f"{state} cannot be read; the training starts from the beginning" in capsys.readouterr().err
+    assert f"{state} cannot be read; training starts from the beginning" in capsys.readouterr().err
     assert (out / "model.safetensors").exists()
     assert not state.exists()
 

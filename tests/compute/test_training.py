@@ -1,4 +1,4 @@
-"""Training: what it writes, resumes and refuses, also on images with several classes, a sigmoid for each."""
+"""Test training: files, resuming and errors, also for images with several classes and sigmoids."""
 
 import json
 import shutil
@@ -91,7 +91,7 @@ def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(traine
     assert not (tmp_path / "tiny").exists()
     refused("--out", go, shapes, tmp_path / "tiny", epochs=4)
     go(shapes, tmp_path / "tiny")
-    assert len(calls) == 4  # the third epoch alone is done again
+    assert len(calls) == 4  # only the third epoch is repeated
     assert equal(weights(trained), weights(tmp_path / "tiny"))
 
 
@@ -158,10 +158,10 @@ def test_bad_settings_are_refused_before_anything_is_written(changes, words, sha
 
 
 def test_folders_that_hold_something_else_are_refused(trained, shapes, tmp_path):
-    refused("already holds a model that was trained with other settings", go, shapes, trained, epochs=1)
+    refused("already contains a model that was trained with other settings", go, shapes, trained, epochs=1)
     (tmp_path / "bare").mkdir()
     shutil.copy(trained / "config.json", tmp_path / "bare")
-    refused(r"no weights .* to start from random weights give .*config\.json", go, shapes, tmp_path / "x",
+    refused(r"no weights .* to start from random weights, use .*config\.json", go, shapes, tmp_path / "x",
             model=str(tmp_path / "bare"))  # fmt: skip
     assert not (tmp_path / "x").exists()
     refused("not empty", go, shapes, tmp_path / "bare")
@@ -180,7 +180,7 @@ def test_a_state_of_another_network_is_not_continued(shapes, tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
     other = ResNetConfig(**CONFIG | {"hidden_act": "gelu"})
-    refused("training with other settings", go, shapes, tmp_path / "tiny", model=other)
+    refused("training run with other settings", go, shapes, tmp_path / "tiny", model=other)
 
 
 def test_training_leaves_the_callers_random_state_alone(shapes, tmp_path):
@@ -191,13 +191,13 @@ def test_training_leaves_the_callers_random_state_alone(shapes, tmp_path):
 
 
 def test_a_finished_training_started_again_says_so_and_writes_nothing(trained, shapes, capsys):
-    """Also one that was killed after its last rename, with its state left over."""
+    """Also test training that was killed after its last rename and left its state behind."""
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
     (state := trained.with_name("tiny.training.pt")).write_bytes(b"left over")
     for changes in ({"seed": 1}, {"epochs": 2}, {"model": ResNetConfig(**CONFIG | {"hidden_sizes": [8, 16]})}):
-        refused("already holds a model that was trained with other settings", go, shapes, trained, **changes)
+        refused("already contains a model that was trained with other settings", go, shapes, trained, **changes)
     assert go(shapes, trained) == trained
-    assert f"{trained} already holds the model of this training" in capsys.readouterr().err
+    assert f"{trained} already contains the model of this training run" in capsys.readouterr().err
     assert not state.exists()
     assert {path: path.stat().st_mtime_ns for path in trained.iterdir()} == before
 
@@ -243,7 +243,7 @@ class Black(fitting.Counted):
 
 
 def test_a_recipe_can_train_on_changed_images(shapes):
-    """Images changed in the batch are the same as rows whose pictures are changed."""
+    """Changing images in a batch gives the same result as changing the pictures of the rows."""
     rows = splits_of(shapes)
     black = [part.map(lambda row: {"image": Image.new("RGB", row["image"].size)}) for part in rows]
     expected_log, expected = fitted(shapes, *black)
@@ -258,7 +258,7 @@ NAMES = ["red", "green", "blue"]
 
 
 def colours_of(name, images):
-    """A row per image and class: what an image has of the three colours stands in `labels` of each of its rows."""
+    """Return a row per image and class; `labels` of each row lists all colours of the image."""
     rows = []
     generator = np.random.default_rng(len(name))
     for number in range(images):
@@ -303,7 +303,7 @@ def test_its_accuracy_is_the_mean_average_precision_over_images_that_count_once(
     log = log_of(of_colours)
     assert log["test_accuracy"] == pytest.approx(expected, abs=1e-6)
     assert log["test_samples"] == len(images) == 30
-    assert log["test_accuracy"] > 0.9  # three colours are easily told apart
+    assert log["test_accuracy"] > 0.9  # three colours are easy to distinguish
     run = sb.run(dataset=str(colours), model=str(of_colours), explainers=["random"], out=tmp_path / "run", device="cpu",
                  metrics=["saliency_insertion:steps=4"], progress=False)  # fmt: skip
     assert run.summary["model"]["accuracy_kind"] == "mean average precision"
@@ -323,7 +323,7 @@ def test_the_loss_is_of_every_class_by_itself():
 def test_average_precision_alone_is_that_of_scikit_learn():
     generator = np.random.default_rng(0)
     scores, truth = generator.integers(0, 5, (40, 4)) / 4, generator.random((40, 4)) < 0.3
-    truth[:, 2] = False  # a class that no image has does not count
+    truth[:, 2] = False  # a class without images is ignored
     expected = np.mean([average_precision_score(truth[:, index], scores[:, index]) for index in (0, 1, 3)])
     assert average_precision(scores, truth) == pytest.approx(expected)
     assert np.isnan(average_precision(scores, np.zeros_like(truth)))

@@ -1,4 +1,4 @@
-"""Each checkpoint that the papers use, in a small version: trained from weights, saved, and explained in a run."""
+"""Test small versions of the checkpoints that the papers use: fine-tuned, saved, and explained in a run."""
 
 import json
 
@@ -21,13 +21,13 @@ TINY = {
     "google/vit-base-patch16-224": {"model_type": "vit", **VIT},
     "microsoft/resnet-18": RESNET | {"layer_type": "basic"},
     "microsoft/resnet-50": RESNET | {"layer_type": "bottleneck"},
-    "timm/inception_v3.tv_in1k": {},  # which has one size
+    "timm/inception_v3.tv_in1k": {},  # this network has a fixed size
     "timm/vgg16.tv_in1k": {"mlp_ratio": 1 / 64},
     "timm/vgg19.tv_in1k": {"mlp_ratio": 1 / 64},
     "timm/vit_small_patch16_224.augreg_in21k_ft_in1k": {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2,
                                                         "num_heads": 2},
 }  # fmt: skip
-CLASSES = 30  # of the checkpoint, more than the dataset has
+CLASSES = 30  # classes of the checkpoint, more than in the dataset
 
 
 def pretrained(folder, name, size):
@@ -38,7 +38,7 @@ def pretrained(folder, name, size):
     torch.manual_seed(0)
     config = AutoConfig.for_model(**options, num_labels=CLASSES)
     AutoModelForImageClassification.from_config(config).save_pretrained(folder)
-    if owner == "timm":  # in its own layout, without a processor's file
+    if owner == "timm":  # in timm's layout, without a processor file
         about = {"input_size": [3, size, size], "mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 1.0,
                  "interpolation": "bicubic", "num_classes": CLASSES}  # fmt: skip
         own = {"architecture": torch_name, "num_classes": CLASSES, "model_args": TINY[name], "pretrained_cfg": about}
@@ -59,7 +59,7 @@ def test_it_is_trained_and_explained(name, shapes, tmp_path):
     before, after = (load_file(folder / "model.safetensors") for folder in (start, out))
     assert before.keys() == after.keys()
     kept = [key for key in before if before[key].shape == after[key].shape]
-    assert 1 <= len(before) - len(kept) <= 4  # the head, and that of Inception's auxiliary output
+    assert 1 <= len(before) - len(kept) <= 4  # the head, and the head of Inception's auxiliary output
     assert any(not torch.equal(before[key], after[key]) for key in kept)
     classifier = sb.load_classifier(str(out), device="cpu")
     assert list(classifier.labels) == sb.load_dataset(str(shapes)).features["label"].names

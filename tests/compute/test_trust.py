@@ -1,4 +1,4 @@
-"""Nothing that is downloaded, or lies in a folder given as a model, is executed, believed or given much memory."""
+"""Test untrusted checkpoints: downloaded files and model folders cannot execute code or allocate much memory."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def peak():
-    """peak() -> kB by which this process has grown since the test began."""
+    """Return a function peak() -> growth of this process since the start of the test, in kB."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
@@ -81,14 +81,14 @@ def refusal(folder, words):
 
 @pytest.fixture
 def hostile(folder, tmp_path):
-    """hostile(what) -> a checkpoint that names code of its own for it, and the file that this code writes."""
+    """Return hostile(part) -> (checkpoint that names custom code for this part, file that the code writes)."""
 
     def make(what):
         mark = tmp_path / "executed"
         (folder / "own.py").write_text(SCRIPT.format(mark=str(mark)))
         if what == "processor":
             change(folder, "preprocessor_config.json", auto_map=AUTO[what], image_processor_type="OwnProcessor")
-        else:  # of a type that transformers does not know, so that only the folder's code could load it
+        else:  # of a type unknown to transformers, so that only code in the folder could load it
             change(folder, "config.json", auto_map=AUTO["config"] | AUTO["model"], model_type="own-model")
         return folder, mark
 
@@ -126,7 +126,7 @@ def test_train_executes_no_code_either(hostile, what, shapes, tmp_path):
 def test_a_config_alone_executes_nothing(hostile, shapes, tmp_path):
     folder, mark = hostile("config")
     settings = {"dataset": str(shapes), "out": tmp_path / "out", "epochs": 1, "limit": 4}
-    refused("nothing that is downloaded is executed", sb.train, **settings, model=str(folder / "config.json"))
+    refused("downloaded code is never executed", sb.train, **settings, model=str(folder / "config.json"))
     assert not mark.exists()
 
 
@@ -159,21 +159,21 @@ def test_pickled_weights_are_not_opened(folder, tmp_path, name):
     (folder / "model.safetensors").unlink()
     torch.save({"classifier.1.weight": Bomb()}, folder / name)
     refused(r"no \*\.safetensors.*pickled", load_classifier, folder)
-    refused(r"holds weights without their network|holds no TorchScript network", load_classifier, folder / name)
-    refused("holds more than tensors and is not opened, because it could run code", load_classifier,
+    refused(r"contains weights without a network|contains no TorchScript network", load_classifier, folder / name)
+    refused("contains more than tensors and is not opened, because it could run code", load_classifier,
             f"torchvision:resnet18:weights={folder / name}")  # fmt: skip
     assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_one_file_of_a_checkpoint_is_told_to_be_its_folder(folder, name):
-    refused(rf"{name}.*give its folder", load_classifier, folder / name)
+    refused(rf"{name}.*use its folder", load_classifier, folder / name)
 
 
 # Settings in the files of a checkpoint
 
 LABELS = {str(index): "x" for index in range(1000)}
-HUGE = [  # settings of the network that ask for more than the weights hold
+HUGE = [  # settings that request more than the weights contain
     ({"num_labels": 200_000, "id2label": None, "label2id": None}, "num_labels.*200000"),
     ({"num_labels": 200_000}, "num_labels.*200000"),
     ({"text_config": {"num_labels": 200_000}}, "num_labels.*200000"),
@@ -185,7 +185,7 @@ HUGE = [  # settings of the network that ask for more than the weights hold
     ({"any": {"thing": [[1e300]]}}, "thing"),
     ({"hidden_sizes": [200_000]}, "parameters"),
 ]
-FETCHED = [  # settings of the network by which transformers would fetch code or other models
+FETCHED = [  # settings with which transformers would download code or other models
     {"_attn_implementation": "evil/kernel"},
     {"attn_implementation": "evil/kernel:fn"},
     {"attn_implementation": {"": "eager", "vision_config": "evil/kernel"}},
@@ -231,7 +231,7 @@ SQUASH = [  # settings of the image processor
     ({"do_pad": True}, "pads|pixels"),
     ({"size": {"height": 4096, "width": 4096}}, "pads|pixels"),
     ({"do_center_crop": True, "crop_size": {"height": 4096, "width": 4096}}, "pads|pixels"),
-    # a long value is quoted in part
+    # a long value is truncated
     *((settings, "image processor|size must have") for settings in (
         {"image_mean": [0.5] * 1000}, {"image_mean": ["x" * 9000] * 3}, {"size": {"height": "9" * 9000, "width": 1}},
         {"size": {f"edge{index}": 1 for index in range(999)}}, {"size": {"height": 10**4000, "width": 1}},
@@ -401,7 +401,7 @@ def test_harmless_arguments_of_timm_are_let_through(tmp_path):
     assert load_classifier(folder, device="cpu").labels == ["a", "b", "c"]
 
 
-# Pictures that are small as files
+# Pictures with small files
 
 
 def bomb(path, size):

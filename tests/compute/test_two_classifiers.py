@@ -1,4 +1,4 @@
-"""Objects and scenes of shapes-xai from training to scores: in one process, in two, and resumed."""
+"""Test objects and scenes of shapes-xai from training to scores: in one process, in two, and resumed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A vision-language model classifies by texts as its library does, and is explained by its image tower alone."""
+"""Test vision-language models: logits equal those of the library, and maps explain the image tower."""
 
 import copy
 import json
@@ -47,7 +47,7 @@ def clip_with(folder, change=lambda model: None):
 
 
 def enlarged(rows):
-    """Maps (B, 32, 32) of maps whose cells are in any order of axes after the batch."""
+    """Return enlarged maps (B, 32, 32) of small maps with any order of axes after the batch."""
     side = int(rows[0].numel() ** 0.5)
     small = rows.detach().reshape(-1, 1, side, side)
     return torch.nn.functional.interpolate(small, (32, 32), mode="bilinear", align_corners=False)[:, 0]
@@ -66,7 +66,7 @@ def tokens_of(model, kind, texts):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_the_library(folder, kind):
-    """Of the library in float64, which its own float32 differs from by 1e-7 of the scale."""
+    """Compare with the library in float64, which differs from its float32 by 1e-7 of the scale."""
     classifier = clip(folder, kind, prompts="a photo of a {}")
     model = AUTO.from_pretrained(folder(kind)).double()
     inputs = processor_of(kind)(images=pictures(), return_tensors="pt")
@@ -78,7 +78,7 @@ def test_logits_are_those_of_the_library(folder, kind):
         logits = classifier(images)
     scale = 1 / model.temperature if kind == "align" else model.logit_scale.exp()
     assert (logits - expected).abs().max() < 2e-6 * scale
-    assert expected.std(dim=1).min() > 1e-4 * scale  # or any answer would do
+    assert expected.std(dim=1).min() > 1e-4 * scale  # otherwise any result would pass
     assert classifier.activation == ("sigmoid" if "siglip" in kind else "softmax")
     assert not classifier.assumed
     assert classifier.labels == LABELS
@@ -88,7 +88,7 @@ def test_logits_are_those_of_the_library(folder, kind):
 
 
 def test_templates_are_averaged_as_by_clip(folder):
-    """Each text embedded by itself, normalised, averaged by class and normalised again."""
+    """Embed and normalise each text separately, average by class, and normalise again."""
     classifier, model = clip(folder), AUTO.from_pretrained(folder("clip")).double()
     rows = []
     for label in LABELS:
@@ -121,7 +121,7 @@ def test_identity_is_that_of_what_answers(folder):
               ]  # fmt: skip
     digests = {classifier.digest, *(other.digest for other in others)}
     assert len(digests) == 1 + len(others)
-    # A norm's weight that is scaled as a whole scales embeddings, which are normalised.
+    # Scaling the weights of a norm scales the embeddings, which are normalised afterwards.
     assert scaled("text_model.final_layer_norm", "weight").digest in digests
     threads = torch.get_num_threads()
     try:
@@ -234,7 +234,7 @@ def test_sigmoid_and_softmax_are_chosen(folder):
     images = torch.rand(2, 3, 32, 32)
     logit = two(images)[:, 0]
     assert one(images).allclose(torch.stack([-logit, logit], dim=1), atol=1e-4)
-    assert one.prompts == {"cat": ["a cat"]}  # which give the same again
+    assert one.prompts == {"cat": ["a cat"]}  # which return the same result
     assert one.labels == ["not cat", "cat"]
     refused("one class, whose softmax is always 1", clip, folder, labels=["cat"])
 
@@ -265,11 +265,11 @@ def test_naflex_pictures_of_a_square_are_those_of_the_processor(folder):
     ({"labels": []}, "labels is empty"),
     ({"labels": "cat"}, "labels must be a list"),
     ({"labels": 5}, "labels must be a list"),
-    ({"labels": ["cat", "dog", "cat"]}, "label 'cat' is given 2 times"),
+    ({"labels": ["cat", "dog", "cat"]}, "label 'cat' occurs 2 times"),
     ({"labels": ["cat", " "]}, "a label is empty"),
     ({"labels": ["cat", "Cat"]}, "cannot distinguish 'cat' from 'Cat'"),
     ({"labels": ["cat", "x" * 60]}, "has 71 tokens, but .* accepts 48"),
-    ({"mean": 0.5}, "a checkpoint brings its own"),
+    ({"mean": 0.5}, "a checkpoint already has them"),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(folder, changes, words):
     refused(words, clip, folder, **changes)
@@ -284,7 +284,7 @@ def test_prompts_of_other_networks_are_refused(folder, resnet, tmp_path):
     network = hf.AutoModelForImageClassification.from_pretrained(resnet)
     for model in (resnet, network, "torchvision:resnet18", tmp_path):
         refused("does not compare pictures with texts", load_classifier, model, **TEXTS)
-    refused("a Classifier has its own", load_classifier, clip(folder), **TEXTS)
+    refused("a Classifier already has them", load_classifier, clip(folder), **TEXTS)
     refused(r"clipseg.*segments pictures", load_classifier, hf.CLIPSegModel(hf.CLIPSegConfig(**towers)), **TEXTS)
     words = r"CLIPModel compares pictures with texts.*prompts=.*labels="
     refused(words, load_classifier, AUTO.from_pretrained(folder("clip")))
@@ -306,7 +306,7 @@ def test_tokenizers_that_do_not_fit_are_refused(folder, tmp_path):
     larger = tokenizer_of("clip")
     larger.add_tokens(["cat", "dog"])
     refused(r"the tokenizer returns token .* has 58 tokens", load_classifier, made(larger), **TEXTS)
-    # Without the end of a text, where CLIP reads it, all texts are one.
+    # Without the end-of-text token, which CLIP reads, all texts have the same embedding.
     refused("cannot distinguish 'cat' from 'dog'", load_classifier, made(tokenizer_of("align")), **TEXTS)
 
 
@@ -344,7 +344,7 @@ def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path):
     other = sb.run(**settings, prompts="a small {}", out=tmp_path / "other")
     assert not cells(first) & cells(other)
     refused("another model", sb.run, **settings, prompts="a small {}", out=tmp_path / "first")
-    # Its command, a file of its templates and the texts of each class are the same run.
+    # The stored command, a file of templates and texts per class all give the same run.
     names = sb.load_dataset(str(shapes)).features["label"].names
     (tmp_path / "templates.txt").write_text("\n a photo of a {}\n")
     (tmp_path / "texts.json").write_text(json.dumps({name: [f"a photo of a {name}"] for name in names}))
@@ -389,7 +389,7 @@ def test_prompts_of_a_run_go_to_the_models_that_take_texts(folder, resnet, shape
 
     refused("does not compare pictures with texts", run, "none", prompts="a {}")
     of_clip = {"target": f"predicted-by:{folder('clip')}"}
-    refused(r"compares pictures with texts; give prompts .*--prompts", run, "none", **of_clip)
+    refused(r"compares pictures with texts; pass prompts .*--prompts", run, "none", **of_clip)
     run("clip", str(folder("clip")), prompts="a {}")
     of_run = {"target": f"predicted-by:{tmp_path / 'clip'}"}
     assert cells(run("by_name", prompts="a {}", **of_clip)) == cells(run("by_run", **of_run))

@@ -1,4 +1,4 @@
-"""What the tests over all explainers have in common."""
+"""Define fixtures for tests of all explainers."""
 
 import re
 from types import SimpleNamespace
@@ -13,13 +13,13 @@ from torch import nn
 from saliency_bench import load_classifier, load_explainer, options, registry, targets
 from saliency_bench.errors import UserError
 
-# Options that say how much is computed, for any explainer that has them.
+# Options that set the amount of computation, for explainers that have them.
 FEW = {"steps": 3, "samples": 20, "masks": 60, "window": 8, "stride": 4}
 
 
 @pytest.fixture
 def stepped_up():
-    """Return a function of the maps of two halves of the draws that computes the reliability literally with numpy."""
+    """Return a function that computes the reliability literally with NumPy from the maps of two halves of the draws."""
 
     def reliability(one, other):
         r = np.corrcoef(np.ravel(one), np.ravel(other))[0, 1]
@@ -30,7 +30,7 @@ def stepped_up():
 
 @pytest.fixture
 def explainer_of():
-    """(name, options) -> the explainer with little to compute; options it does not have are left out."""
+    """Return a function (name, options) -> cheap explainer; options that the explainer lacks are left out."""
 
     def cheap(name, **chosen):
         known = options.defaults(getattr(registry.load("explainers", name), name))
@@ -41,7 +41,7 @@ def explainer_of():
 
 @pytest.fixture
 def map_or_refusal():
-    """(maps, None), or (None, the words of a UserError): anything else is raised."""
+    """Return a function that returns (maps, None), or (None, message of a UserError); other errors are raised."""
 
     def attempt(explainer, classifier, images, target):
         try:
@@ -54,7 +54,7 @@ def map_or_refusal():
 
 @pytest.fixture
 def others_named():
-    """The explainers, other than the one that speaks, that a refusal of one line says to use."""
+    """Return a function that lists the other explainers that a one-line error suggests."""
 
     def others(refusal, name):
         assert "\n" not in refusal
@@ -64,13 +64,13 @@ def others_named():
 
 
 def resnet18():
-    """Torchvision's, with random weights and batch norms that have seen something; its ReLUs do not work in place."""
+    """Return torchvision's ResNet-18 with random weights, updated batch norm statistics and no in-place ReLUs."""
     torch.manual_seed(2)
     model = torchvision.models.resnet18(num_classes=4)
     model.train()(torch.randn(4, 3, 32, 32))
     for module in model.modules():
         if isinstance(module, nn.ReLU):
-            module.inplace = False  # captum's hooks cannot do with in-place ReLUs
+            module.inplace = False  # captum's hooks do not support in-place ReLUs
     return model.eval()
 
 
@@ -83,7 +83,7 @@ PEERS = {
 
 @pytest.fixture(params=PEERS)
 def peer(request):
-    """For comparisons with other packages: model, classifier, images in [0, 1], the same normalised, labels, layer."""
+    """Return objects for comparisons: model, classifier, images in [0, 1], normalised images, labels, layer."""
     make, layer, size = PEERS[request.param]
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
     model, images = make().eval(), torch.rand(3, 3, *size)
@@ -96,15 +96,16 @@ def peer(request):
 
 @pytest.fixture
 def error_of():
-    """(ours, theirs) -> the largest difference, as a share of their largest value."""
+    """Return a function (ours, theirs) -> largest difference, as a share of the largest value of `theirs`."""
     return lambda ours, theirs: ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
 
 class Tiny(nn.Module):
-    """A vision transformer written out, which keeps its attention: what explainers of attention are checked against.
+    """Explicit vision transformer that stores its attention, as a reference for attention explainers.
 
-    Patches of 4 pixels, `before` tokens in front of them (the first is the class token), blocks of one attention and
-    one perceptron. The head reads the class token, or with before=0 the mean of the patches."""
+    It has patches of 4 x 4 pixels, preceded by `before` tokens (the first is the class token). Each block has one
+    attention and one perceptron. The head reads the class token or, with before=0, the mean of the patches.
+    """
 
     def __init__(self, blocks=2, heads=2, width=8, patches=6, before=1, classes=3, seed=0):
         super().__init__()
@@ -148,7 +149,7 @@ def tiny():
 
 @pytest.fixture(scope="session")
 def attended():
-    """attended(model, images, weights) -> of each block (B, heads, T, T): the attention, the score's gradient."""
+    """Return attended(model, images, weights) -> (attention, gradient of the score) of each block, (B, heads, T, T)."""
 
     def of(model, images, weights):
         score = (model(images) * weights).sum()

@@ -1,4 +1,4 @@
-"""Every explainer on the papers' convolutional networks, however they are loaded: a map, or a refusal that helps."""
+"""Test every explainer on the papers' convolutional networks: it returns a map or raises a helpful error."""
 
 import contracts
 import pytest
@@ -28,12 +28,12 @@ def timm(architecture, **sizes):
 
 
 def vgg(name):
-    """Torchvision's with an eighth of the channels and 32 hidden units."""
+    """Return torchvision's VGG with an eighth of the channels and 32 hidden units."""
     channels = [layer if layer == "M" else layer // 8 for layer in cfgs[name]]
 
     def make():
         features = make_layers(channels)
-        with torch.device("meta"):  # its linear layers are too large to make only to be replaced
+        with torch.device("meta"):  # do not create the large linear layers only to replace them
             model = VGG(features, num_classes=4, init_weights=False)
         model.classifier[0], model.classifier[3] = nn.Linear(64 * 49, 32), nn.Linear(32, 32)
         model.classifier[6] = nn.Linear(32, 4)
@@ -49,7 +49,8 @@ BLOCKS = [CNBlockConfig(8, 12, 1), CNBlockConfig(12, 16, 1), CNBlockConfig(16, N
 
 HF, SIDE, INCEPTION = "resnet.encoder.stages.", 64, torchvision.models.inception_v3
 HF_CONVNEXT = hf.ConvNextConfig(num_labels=4, hidden_sizes=[8, 12, 16, 24], depths=[1, 1, 2, 1])
-# name: (how to make it, side of the images, Grad-CAM's layer, the layer of cebp or None where that is not defined)
+# name: (function that creates the network, side of the images, Grad-CAM's layer, layer of cebp or None if cebp is
+# undefined)
 REDUCED = {
     "transformers resnet-18": (resnet(**TINY, depths=[2, 2, 2, 2], layer_type="basic"), SIDE, f"{HF}3", f"{HF}2"),
     "transformers resnet-50": (resnet(**TINY, depths=[2, 2, 2, 2]), SIDE, f"{HF}3", f"{HF}2"),
@@ -79,7 +80,7 @@ FULL = {
 
 
 def alive(model):
-    """With weights that keep the size of signals: in some untrained networks no pixel reaches the logits' last bit."""
+    """Scale the weights to preserve signal size, because in some untrained networks pixels do not affect the logits."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight)
@@ -87,7 +88,7 @@ def alive(model):
 
 
 def settled(model, side):
-    """Its batch norms have seen something, so that signals keep their size through many layers."""
+    """Update the batch norm statistics, so that signals keep their size through many layers."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1.0
@@ -97,7 +98,7 @@ def settled(model, side):
 
 
 def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal, others_named):
-    """{explainer: its map}; what has none names others that have one, and cebp has one where it has a layer."""
+    """Return {explainer: map}. Check that explainers without a map suggest others, and that cebp works with a layer."""
     torch.manual_seed(0)
     classifier = load_classifier(make(), mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
     images, target = torch.rand(1, 3, side, side), targets.contrast([0], [1], 4)
@@ -105,7 +106,7 @@ def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal,
     assert cebp_layer is None or excitation_layer(classifier, images) == cebp_layer
     maps, refusals = {}, {}
     for name in contracts.complete("explainers"):
-        # On logits: the probabilities of a deep network that nobody trained may be 0 and 1 to the last bit.
+        # Use logits, because probabilities of a deep untrained network may be exactly 0 and 1.
         chosen = explainer_of(name, **VERY_FEW, window=side // 4, stride=side // 4, on="logit")
         found, refusal = map_or_refusal(chosen, classifier, images, target)
         if refusal:
@@ -130,7 +131,7 @@ def test_every_explainer_gives_a_map_or_names_those_that_do(name, explainer_of, 
     assert maps.keys() >= ON_ALL
 
 
-OF_ONE_SIZE = {  # and a side that they do not take
+OF_ONE_SIZE = {  # and an unsupported image size
     "a kernel larger than its map": (FULL["torchvision inception_v3"][0], 32),
     "pooled to nothing": (REDUCED["timm vgg16"][0], 16),
     "flattened": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 4)), 12),

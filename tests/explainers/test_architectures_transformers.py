@@ -1,4 +1,4 @@
-"""Every explainer on every kind of vision transformer: a map, or one line that names methods which give one."""
+"""Test every explainer on every type of vision transformer: a map, or a one-line error with alternatives."""
 
 from functools import cache
 
@@ -32,7 +32,7 @@ def classifier_of(vision_transformer):
 
 @pytest.fixture
 def explained(explainer_of, map_or_refusal):
-    """(maps, None), or (None, the words of a refusal)."""
+    """Return a function that returns (maps, None), or (None, message of the error)."""
 
     def attempt(name, classifier, images):
         window = min(images.shape[2:]) // 2
@@ -44,7 +44,7 @@ def explained(explainer_of, map_or_refusal):
 
 @pytest.fixture
 def maps_or_a_way_out(explained, others_named):
-    """(maps, ""), or (None, the name of another explainer that the refusal says to use and that is defined)."""
+    """Return a function that returns (maps, ""), or (None, name of a suggested explainer that is defined)."""
 
     def attempt(name, classifier, images):
         maps, refusal = explained(name, classifier, images)
@@ -109,14 +109,14 @@ WHOLLY = {
     "relative positions by a network": lambda: _timm("vit_relpos_base_patch16_clsgap_224", SMALL),
     "relative positions, shared": lambda: _timm("vit_srelpos_small_patch16_224", SMALL),
 }
-PARTLY = {  # how to make it, and what tattr has no rule for
+PARTLY = {  # function that creates the network, and the part without a rule in tattr
     "rotary positions, gated units": (lambda: _timm("eva02_tiny_patch14_224", SMALL), "mul"),
     "rotary positions and registers": (lambda: _timm("vit_small_patch16_dinov3", SMALL | {"init_values": 1.0}), "neg"),
     "gated units": (
         lambda: hf.Dinov2ForImageClassification(hf.Dinov2Config(**TOWER, use_swiglu_ffn=True, num_labels=5)), "mul",
     ),
 }  # fmt: skip
-REFUSED = {  # a head that attends to the patches itself
+REFUSED = {  # a head that attends to the patches
     "siglip, transformers": lambda: hf.SiglipForImageClassification(hf.SiglipConfig(vision_config=TOWER, num_labels=5)),
     "siglip, timm": lambda: _timm("vit_base_patch16_siglip_224", SMALL),
 }
@@ -192,7 +192,7 @@ def test_true_sizes(network, maps_or_a_way_out):
     torch.manual_seed(0)
     model = TRUE_SIZES[network]()
     if network.endswith("torchvision"):
-        torch.nn.init.normal_(model.heads.head.weight, std=0.02)  # its head is zero before training
+        torch.nn.init.normal_(model.heads.head.weight, std=0.02)  # the head is zero before training
     classifier, images = load_classifier(model, device="cpu", mean=0, std=1), torch.rand(1, 3, 224, 224)
     found = {name: maps_or_a_way_out(name, classifier, images) for name in NAMES}
     defined = {name for name, (maps, _) in found.items() if are_maps_of(images, maps)}

@@ -1,4 +1,4 @@
-"""Explainers of attention against literal second writings, on a network that keeps its attention."""
+"""Compare attention explainers with second implementations, on a network that stores its attention."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ TARGETS = {
 
 
 def last_block(attention, gradient, before, is_weighted):
-    """(patches,) of one image: the mean over heads, and over the tokens that are read, of attention * weight."""
+    """Return the mean of attention * weight over heads and the tokens that the head reads, (patches,), of one image."""
     heads, tokens, _ = attention.shape
     cells, reading = np.zeros(tokens - before), [0] if before else range(tokens)
     for token in reading:
@@ -32,7 +32,7 @@ def last_block(attention, gradient, before, is_weighted):
 
 
 def flow(blocks, mix, is_scaled):
-    """(T, T) of one image: the product over blocks of (attention, gradient) of the mean over heads and the identity."""
+    """Return the flow (T, T) of one image: the product over blocks of the head means mixed with the identity."""
     joint = np.eye(blocks[0][0].shape[-1])
     for attention, gradient in blocks:
         step = np.zeros_like(joint)
@@ -43,7 +43,7 @@ def flow(blocks, mix, is_scaled):
 
 
 def literal(name, blocks, before, form, start=0, relu=True, on="logit"):
-    """(patches,) of one image, from its (attention, gradient) of each block."""
+    """Return the map (patches,) of one image from the (attention, gradient) of each block."""
     if name in ("attention", "gradcam_vit"):
         cells = last_block(*blocks[-1], before, name == "gradcam_vit")
         return cells if name == "attention" or form == "contrast" or on == "weighted" else cells.clip(min=0)
@@ -105,7 +105,7 @@ def test_the_backward_pass_stops_at_the_layer_that_is_read(name, tiny):
     layer.register_forward_hook(watch)
     classifier = load_classifier(model, device="cpu", mean=0, std=1)
     for explainer, gradients in ((name, 0), ("gradient", 1)):
-        for _ in range(2):  # the first pass also checks what the network does
+        for _ in range(2):  # the first pass also inspects the network
             reached.clear()
             load_explainer(explainer)(classifier, IMAGES, TARGETS["class"])
         assert len(reached) == gradients

@@ -1,6 +1,6 @@
-"""What a caller has set in torch or on a network changes no map, and is as before afterwards.
+"""Test that settings of a caller in torch or on a network change no map and are preserved.
 
-Right maps are those of the same network without it, and those of a few explainers are written out in plain torch.
+The expected maps come from the same network without the setting. Maps of a few explainers are computed in plain torch.
 """
 
 import threading
@@ -29,7 +29,7 @@ OF_ATTENTION = ("attention", "rollout", "gae", "gradcam_vit", "gradient_rollout"
 
 
 class Convolutions(nn.Module):
-    """ReLUs work in place, and `place` of them is called in a way that a test chooses."""
+    """Network with in-place ReLUs; a test chooses how the ReLU number `place` is called."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ def classifier_of(model):
 
 
 def maps_of(model, explainer):
-    """The maps, of a classifier that is loaded anew."""
+    """Return the maps of a newly loaded classifier."""
     return load_explainer(explainer)(classifier_of(model), IMAGES, TARGET)
 
 
@@ -77,7 +77,7 @@ STATES = {
 
 
 def settings():
-    """Everything that `STATES` sets, as it is now."""
+    """Return the current values of all settings that `STATES` changes."""
     return (
         torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled(), torch.is_grad_enabled(),
         torch.get_default_dtype(), torch.get_default_device(), torch.get_float32_matmul_precision(),
@@ -144,7 +144,7 @@ def test_tensors_cached_in_the_first_pass_take_gradients():
             self.factor = torch.ones(1, 3, 1, 1) if self.factor is None else self.factor
             return super().forward(x * self.factor)
 
-    def scores(model):  # the metric's own passes come before the explainer's
+    def scores(model):  # the metric's own passes run before the explainer's
         return score_samples("saliency_max_sensitivity", IMAGES, classifier_of(model), "gradient")
 
     with torch.inference_mode():
@@ -180,7 +180,7 @@ CHECKPOINTS = {
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 def test_checkpointing_changes_no_map(kind, tiny):
     class Checkpointed(tiny):
-        """Its first block is computed twice."""
+        """Network whose first block is computed twice."""
 
         def forward(self, x):
             return CHECKPOINTS[kind](super().forward, x)

@@ -1,4 +1,4 @@
-"""The layer that Grad-CAM, Grad-CAM++, Score-CAM and IIA read: the last feature map before any pooling, in any axes."""
+"""Test the layer of Grad-CAM, Grad-CAM++, Score-CAM and IIA: the last feature map before pooling, in any layout."""
 
 import re
 
@@ -37,7 +37,7 @@ TORCHVISION = {
 }  # fmt: skip
 SIZES = {"hidden_sizes": [8, 16, 24, 32], "num_labels": 4, "depths": [1] * 4}
 HEADS = {"num_attention_heads": [1, 2, 2, 4]}
-# name: (network, config, its options, layer, axes)
+# name: (network, config, options of the config, layer, axes)
 TRANSFORMERS = {
     "swin": (hf.SwinForImageClassification, hf.SwinConfig, {"num_labels": 4, "image_size": 64, "window_size": 2} | SWIN,
              "swin.layernorm", "BNC"),
@@ -70,7 +70,7 @@ def torchvision(name):
 
 
 def shrink(model):
-    """VGG's linear layers, which are most of its weights, with eight hidden units."""
+    """Replace VGG's linear layers, which have most of the weights, by layers with eight hidden units."""
     model.classifier[0], model.classifier[3] = nn.Linear(512 * 49, 8), nn.Linear(8, 8)
     model.classifier[6] = nn.Linear(8, 4)
 
@@ -90,7 +90,7 @@ def test_transformers(name):
     assert (layer, layout.axes, layout.grid) == (expected, axes, (2, 2))
 
 
-# Blocks that end in pooling, which is a function or a module, before or after the ReLU.
+# Blocks that end in pooling, as a function or a module, before or after the ReLU.
 POOLING = {
     "module": (lambda net, x: net.last(x), "relu"),
     "function": (lambda net, x: F.max_pool2d(net.relu(net.conv(x)), 2), "relu"),
@@ -140,7 +140,7 @@ def alive(model):
 
 
 def swins():
-    """(the same kind of network in three libraries, its last module, how its output becomes (B, C, h, w))"""
+    """Return (Swin network of three libraries, last module, conversion of its output to (B, C, h, w))."""
     torch.manual_seed(0)
     ours = hf.SwinForImageClassification(hf.SwinConfig(num_labels=4, image_size=64, window_size=2, **SWIN))
     yield "transformers", alive(ours), "swin.layernorm", lambda values: values.unflatten(1, (2, 2)).permute(0, 3, 1, 2)
@@ -221,7 +221,7 @@ def without_gradients(layer, x):
 
 
 def hooked():
-    """Layers of which only what a hook takes is used."""
+    """Return a network whose layers are only used through a hook."""
     layers = nn.Sequential(body(), nn.Flatten(), nn.Linear(150, 4))
     layers.taken = []
     layers[0].register_forward_hook(lambda module, inputs, output: layers.taken.append(output))
@@ -237,7 +237,7 @@ def joined(net, x):
     return torch.cat([net.a(x), net.b(x)], dim=1)
 
 
-# {where all goes through one layer: (its name, what it gives of the images, the logits of that, layers)}
+# {network in which all evidence passes through one layer: (layer, features, logits from the features, modules)}
 CUT = {
     "a chain": ("a", lambda net, x: net.a(x), read, {"a": body}),
     "branches that a layer joins": (
@@ -267,7 +267,7 @@ CUT = {
         "b", lambda net, x: net.b(without_gradients(net.a, x)), read, {"a": body, "b": further},
     ),
 }  # fmt: skip
-# {where it does not: (the logits, layers, what the refusal says)}
+# {network in which it does not: (logits, modules, error message)}
 PARTIAL = {
     "a mirrored copy": (lambda net, x: seen(net, x) + seen(net, x.flip(-1)), {"a": body}, "runs 2 times"),
     "a mirrored copy in the batch": (
@@ -325,7 +325,7 @@ def test_the_layer_that_all_goes_through_is_read(name):
     for chosen in (None, layer):
         maps = load_explainer("gradcam", layer=chosen)(classifier, PICTURES, TARGET)
         torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-6)
-    if name != "a frozen encoder":  # which gives no gradient at the image
+    if name != "a frozen encoder":  # without a gradient at the image
         assert fitting(classifier, PICTURES)[0] == "gradcam"
 
 
@@ -339,10 +339,10 @@ def test_no_map_is_made_of_a_part_of_the_evidence(name):
     assert classifier.passes == 0
     chosen, reason = fitting(classifier, PICTURES)
     if name == "a stream without gradients":
-        assert (chosen, reason) == ("rise", "it computes a part of its forward without gradients")
+        assert (chosen, reason) == ("rise", "it computes a part of its forward pass without gradients")
     else:
         assert chosen == "integrated_gradients"
-        assert "no layer holds all evidence" in reason
+        assert "no layer contains all evidence" in reason
 
 
 def test_a_layer_that_was_named_is_read_with_a_line_if_a_branch_goes_past_it(caplog):
@@ -353,12 +353,12 @@ def test_a_layer_that_was_named_is_read_with_a_line_if_a_branch_goes_past_it(cap
     for _ in range(2):
         maps = load_explainer("gradcam", layer="layer3.0.conv1")(classifier, images, targets.one_hot([1, 2], 4))
     (line,) = caplog.messages
-    assert re.search("layer layer3.0.conv1 of module:ResNet holds only part.*layer layer3.0 holds all of it", line)
+    assert re.search("layer3.0.conv1 of module:ResNet contains only part.*layer layer3.0 contains all of it", line)
     with GradCAM(network, [network.layer3[0].conv1]) as cam:
         theirs = cam(images, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])
     np.testing.assert_allclose(normalise(maps.numpy()), theirs, atol=1e-4)
     caplog.clear()
-    for layer in ("layer3.0", "layer3.0.relu", "layer4"):  # this ReLU runs twice, and its last output is the block's
+    for layer in ("layer3.0", "layer3.0.relu", "layer4"):  # this ReLU runs twice; its last output is the block's
         load_explainer("gradcam", layer=layer)(classifier, images, TARGET)
     assert caplog.messages == []
 
@@ -368,12 +368,13 @@ def test_a_layer_of_several_views_is_refused_also_if_it_was_named(name, layer):
     classifier, gradcam = made(*PARTIAL[name][:2]), load_explainer("gradcam", layer=layer)
     refused(r"runs \d times in one forward pass", gradcam, classifier, PICTURES, TARGET)
     loaded = classifier.variant(layer=layer)
-    assert fitting(loaded, PICTURES) == ("integrated_gradients", f"its layer {layer} holds only part of the evidence")
+    reason = f"its layer {layer} contains only part of the evidence"
+    assert fitting(loaded, PICTURES) == ("integrated_gradients", reason)
     refused(r"runs \d times", load_explainer("scorecam"), loaded, PICTURES, TARGET)
 
 
 class Ordered(nn.Module):
-    """Patches of an image of 32 x 32, as tokens in some order."""
+    """Network that turns the patches of a 32 x 32 image into tokens in a given order."""
 
     def __init__(self, order, mixes=False):
         super().__init__()
@@ -451,11 +452,11 @@ def test_a_map_that_does_not_lie_as_the_image_does_is_refused(name):
                 refused(r"layer b .* is not aligned with the image: .* crops.*rise", load_explainer(explainer),
                         classifier, images, target)  # fmt: skip
         assert fitting(loaded(late=late), images)[0] == "integrated_gradients"
-    if name in MOVED:  # before the features are moved, all is in its place
+    if name in MOVED:  # before the features are moved, all positions are aligned
         assert load_explainer("gradcam")(loaded("a", late=True), images, target).max() > 0
 
 
-DEEP = {  # networks whose places see nearly all of the image
+DEEP = {  # networks in which each position sees nearly the whole image
     "resnet18": (lambda: models.resnet18(num_classes=4), 96),
     "mobilenet_v2": (lambda: models.mobilenet_v2(num_classes=4), 96),
     "vgg11": (lambda: models.vgg11(num_classes=4).features, 64),
@@ -517,7 +518,7 @@ def test_a_module_that_runs_several_times_is_read_as_several_modules_are():
 def overwritten(net, x):
     features = net.a(x)
     kept = net.b(features)
-    features += 1  # the gradient of the ReLU that ends `a` needs these values
+    features += 1  # the gradient of the last ReLU in `a` needs these values
     return read(net, kept + features)
 
 
@@ -529,12 +530,12 @@ def test_a_network_that_writes_to_what_its_gradient_needs_is_refused_by_what_tak
 
 
 def two_stems(net, x):
-    """A transformer whose patches are a sum that no module gives."""
+    """Compute a transformer whose patches are a sum that is not the output of any module."""
     tokens = (net.c(x) + net.d(x)).flatten(2).transpose(1, 2)
     return net.e(net.encoder(tokens).mean(dim=1))
 
 
-TRANSFORMED = [  # (the logits, what the refusal says; "" for none)
+TRANSFORMED = [  # (logits, error message or "")
     (lambda net, x: net.vit(x).logits + net.vit(x.flip(-1)).logits, "runs 2 times"),
     (lambda net, x: net.vit(torch.cat([x, x.flip(-1)])).logits.view(2, len(x), 4).mean(0), "grows from 1 to 2"),
     (lambda net, x: net.vit(x).logits + net.head(pooled(x, x)), "another branch"),

@@ -1,4 +1,4 @@
-"""The layer that Grad-CAM reads in families of timm, built without weights: what `forward_features` gives."""
+"""Test Grad-CAM's layer for families of timm networks without weights: it is the output of `forward_features`."""
 
 import pytest
 import timm
@@ -9,7 +9,7 @@ from torch import nn
 from saliency_bench import load_classifier
 from saliency_bench.compute.classifiers.layers import _outputs, cam_layer, layout_of
 
-# A small member of each family: the layer that is read.
+# {small member of a family: Grad-CAM's layer}.
 FAMILIES = {
     "resnet10t": "layer4", "mixer_s32_224": "norm", "efficientformer_l1": "norm", "convnextv2_atto": "stages",
     "botnet26t_256": "stages", "coatnet_nano_rw_224": "norm", "cspresnet50": "stages", "davit_tiny": "stages",
@@ -29,7 +29,7 @@ FAMILIES = {
     "twins_svt_small": "norm", "visformer_tiny": "norm", "vit_relpos_small_patch16_224": "blocks.11",
     "vitamin_small_224": "blocks", "ese_vovnet19b_dw": "stages", "xception41": "blocks",
 }  # fmt: skip
-# Whose last features are tokens with a class token among them, in several grids or of channels.
+# Networks whose last features are tokens including a class token, on several grids, or tokens of channels.
 TOKENS = ("deit_tiny_patch16_224", "convit_tiny", "coat_lite_tiny", "crossvit_tiny_240", "eva02_tiny_patch14_224",
           "pit_ti_224", "tnt_s_patch16_224", "vit_tiny_r_s16_p8_224", "volo_d1_224",
           "xcit_nano_12_p16_224")  # fmt: skip
@@ -54,7 +54,7 @@ def test_a_family_is_read_at_its_last_features(name):
         read = output_of(classifier, images, layer)
     maps = layout.channels_first(read)
     last = last if last.shape == maps.shape else layout.channels_first(last)
-    if layer != "in_conv":  # of the head, before it pools
+    if layer != "in_conv":  # part of the head, before pooling
         torch.testing.assert_close(maps, last)
     later = [output.name for output in outputs_after(classifier, images, layer) if output.layout.pixels > 1]
     assert later == [], "features that come after what is read"
@@ -63,7 +63,7 @@ def test_a_family_is_read_at_its_last_features(name):
 
 
 def output_of(classifier, images, layer):
-    """What a layer gives for images."""
+    """Return the output of a layer for images."""
     kept = []
     handle = classifier.model.get_submodule(layer).register_forward_hook(lambda *call: kept.append(call[2]))
     classifier(images)
@@ -72,14 +72,14 @@ def output_of(classifier, images, layer):
 
 
 def outputs_after(classifier, images, layer):
-    """The maps after a layer that are not pooled."""
+    """Return the maps after a layer that are not pooled."""
     outputs = _outputs(classifier, images)
     last = max(index for index, output in enumerate(outputs) if output.name == layer)
     return [output for output in outputs[last + 1 :] if output.layout and not output.passive and not output.pooled]
 
 
 def assert_row_by_row(classifier, images, layer, layout):
-    """What is changed in a corner of the image changes the token in this corner most."""
+    """Check that a change in a corner of the image changes the token of this corner most."""
     side, cell = images.shape[-1], images.shape[-1] // layout.grid[0]
     with torch.no_grad():
         before = layout.channels_first(output_of(classifier, images, layer))
@@ -99,7 +99,7 @@ def test_tokens_that_are_no_grid_are_refused_with_what_to_do(name):
 
 
 class TwoHeads(nn.Module):
-    """A class token that a head reads, and patch tokens with a second head, as VOLO has them."""
+    """Network with a head for the class token and a second head for the patch tokens, like VOLO."""
 
     def __init__(self, channels, blocks):
         super().__init__()

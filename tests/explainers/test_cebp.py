@@ -14,7 +14,7 @@ cebp = registry.load("explainers", "cebp")
 
 
 class Network(nn.Module):
-    """Everything the rules know: convolutions batch norm, a skip connection, pooling, two linear layers."""
+    """Network with all supported layers: convolutions, batch norm, a skip connection, pooling, two linear layers."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Network(nn.Module):
 
 
 def excite(p, a, connections):
-    """Unit by unit: p_j = sum_i p_i a_j w_ij+ / sum_j a_j w_ij+; connections[i] lists the (j, w_ij) of output i."""
+    """Return p_j = sum_i p_i a_j w_ij+ / sum_j a_j w_ij+ unit by unit; connections[i] lists (j, w_ij) of output i."""
     result = np.zeros(len(a))
     for i, pairs in enumerate(connections):
         total = sum(a[j] * max(w, 0) for j, w in pairs)
@@ -52,7 +52,7 @@ def of_linear(weight):
 
 
 def of_convolution(weight, shape, stride, padding):
-    """For each output unit (channel, row, column) its inputs, as positions in the flattened (C, h, w)."""
+    """Return the inputs of each output unit (channel, row, column), as positions in the flattened (C, h, w)."""
     channels, height, width = shape
     outs, _, size, _ = weight.shape
     tall, wide = (height + 2 * padding - size) // stride + 1, (width + 2 * padding - size) // stride + 1
@@ -67,7 +67,7 @@ def of_convolution(weight, shape, stride, padding):
 
 
 def literal(model, image, row, contrastive):
-    """Relevance at the stem's output of one image, in numpy, by loops."""
+    """Return the relevance at the stem's output for one image, computed with NumPy loops."""
     with torch.no_grad():
         x = F.relu(model.stem(image[None]))
         branch = model.norm(model.body(x))

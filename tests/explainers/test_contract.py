@@ -1,4 +1,4 @@
-"""What every explainer must do and must leave alone, for all that are discovered."""
+"""Test the contract of explainers for all discovered ones: required behaviour and unchanged state."""
 
 import operator
 import random
@@ -24,7 +24,7 @@ DECLARED = {name: load_explainer(name).declaration for name in NAMES}
 BASELINES = {name for name in NAMES if DECLARED[name].baseline}
 CLASSES = 5
 WITH_TARGET = [name for name in NAMES if DECLARED[name].targeted and name not in BASELINES]
-ZERO_FOR_NOTHING = [name for name in WITH_TARGET if name != "scorecam"]  # its softmax of equal scores is no zero
+ZERO_FOR_NOTHING = [name for name in WITH_TARGET if name != "scorecam"]  # the softmax of equal scores is not zero
 IN_PASSES = [name for name in NAMES if "batch_size" in dict(load_explainer(name).options)]
 ON_CONVOLUTIONS = [name for name in NAMES if not DECLARED[name].needs.startswith("attention")]
 
@@ -44,7 +44,7 @@ def transformer(seed: int = 0) -> nn.Module:
 
 @cache
 def maker_of(name):
-    """The network an explainer is defined for: convolutional, else a transformer."""
+    """Return a function that creates a network for an explainer: convolutional, else a transformer."""
     try:
         classifier = load_classifier(convolutional(), device="cpu", mean=0, std=1)
         load_explainer(name)(classifier, torch.rand(1, 3, 20, 28), targets.one_hot([0], CLASSES))
@@ -58,7 +58,7 @@ def logits_of(output):
 
 
 def around(network, call):
-    """Return a network around another: a function of that and the images gives the output."""
+    """Return a network whose output is call(network, images)."""
     return Custom(lambda net, x: call(net.inner, x), inner=network)
 
 
@@ -79,7 +79,7 @@ def test_nothing_that_an_explainer_must_have_is_missing(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, images, explainer_of):
-    # A contrast, so that none is cut at zero, which may leave nothing of a random network's map.
+    # A contrast, because cutting a random network's map at zero might leave nothing.
     maps = explainer_of(name)(classifier, images, targets.contrast([0, 1, 2, 3], [1, 2, 3, 4], CLASSES))
     assert (maps.shape, maps.dtype) == ((4, 20, 28), torch.float32)
     assert torch.isfinite(maps).all()
@@ -89,7 +89,7 @@ def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, imag
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_classes_of_a_single_logit_are_those_of_a_head_with_both_signs(name, images, explainer_of, error_of):
-    """A head of weights w has the maps of one of weights -w and w, whichever of the two classes is asked for."""
+    """A head with weights w has the same maps as a head with weights -w and w, for both classes."""
     one, two = maker_of(name)(), maker_of(name)()
     for network in (one, two):
         head = network.classifier if maker_of(name) is transformer else network[-1]
@@ -117,7 +117,9 @@ def test_classes_at_minus_infinity_change_no_map_of_another_class(name, on, imag
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "rise"])  # whose maps have the sign of the logits
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name != "rise"]
+)  # maps of these explainers have the sign of the logits
 def test_maps_have_both_signs_where_that_is_declared(name, classifier, images, explainer_of):
     signed, target = DECLARED[name].signed, targets.one_hot([0, 1, 2, 3], CLASSES)
     assert (explainer_of(name)(classifier, images, target).min() < 0) == (signed is True)
@@ -138,7 +140,7 @@ def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classi
 
 
 def step_of(explainer):
-    """A small map is rounded before it is enlarged: last bits may move a cell by a whole step."""
+    """Return the tolerance: a small map is rounded before enlargement, so last bits may change a cell by a step."""
     return 1 / CELL_STEPS if re.search("activations|attention", explainer.declaration.needs) else 0
 
 
@@ -152,7 +154,7 @@ def test_passes_of_another_size_hardly_matter(name, classifier, images, explaine
 @pytest.mark.parametrize("batch_size", [2, 5])
 @pytest.mark.parametrize("name", IN_PASSES)
 def test_no_pass_is_larger_than_asked_for(name, batch_size, images, explainer_of):
-    """Memory is bounded by the size of a pass, not by how many points, masks, windows or channels there are."""
+    """Memory depends on the size of a pass, not on the number of points, masks, windows or channels."""
     sizes = []
     network = around(convolutional(), lambda inner, x: sizes.append(len(x)) or inner(x))
     explainer_of(name, batch_size=batch_size)(loaded(network), images[:2], targets.one_hot([0, 1], CLASSES))
@@ -191,7 +193,7 @@ def test_a_contrast_of_a_class_with_itself_is_zero(name, classifier, images, exp
 
 
 class Failing(nn.Module):
-    """Counts its calls; raises at the end of call number `broken` and of all later ones, when hooks are in place."""
+    """Network that raises at the end of call number `broken` and of all later calls, when hooks are installed."""
 
     def __init__(self, inner: nn.Module):
         super().__init__()
@@ -237,7 +239,7 @@ def test_the_callers_model_and_random_states_are_left_as_they_were(name, images,
         explainer_of(name)(classifier, images, targets.one_hot([1], CLASSES))
 
     explain()
-    explain()  # the second time without what is found out once
+    explain()  # the second call skips the inspection of the network
     assert look() == before
     for broken in sorted({1, model.calls}) if model.calls else ():
         model.broken = broken
@@ -267,7 +269,7 @@ def test_memory_layout_of_images_and_network_hardly_matters(name, classifier, im
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, explainer_of):
-    """Without dropout, and with the batch norms' running statistics, which stay."""
+    """Dropout is off, and the running statistics of batch norms are used and not changed."""
     classifier, target = loaded(maker_of(name)()), targets.one_hot([0, 1, 2, 3], CLASSES)
     expected = explainer_of(name)(classifier, images, target)
     assert torch.equal(explainer_of(name)(classifier.train(), images, target), expected)
@@ -276,7 +278,7 @@ def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, e
 @pytest.mark.parametrize("size", [(5, 4), (2, 3), (1, 1)])
 @pytest.mark.parametrize("name", ON_CONVOLUTIONS)
 def test_small_images_have_a_map_or_are_refused(name, size, explainer_of, map_or_refusal, others_named):
-    """With the options' own defaults but for how much is computed."""
+    """Options have their defaults, except for options that set the amount of computation."""
     classifier = load_classifier(convolutional(), device="cpu", mean=0, std=1)
     explainer = explainer_of(name, window=None, stride=None)
     maps, refusal = map_or_refusal(explainer, classifier, torch.rand(2, 3, *size), targets.one_hot([0, 1], CLASSES))
@@ -284,12 +286,12 @@ def test_small_images_have_a_map_or_are_refused(name, size, explainer_of, map_or
         assert maps.shape == (2, *size)
         assert torch.isfinite(maps).all()
     else:
-        assert size == (1, 1)  # no feature map is left
+        assert size == (1, 1)  # no feature map remains
         assert others_named(refusal, name)
 
 
 class Written(nn.Module):
-    """One network, its ReLUs and its skip connection written in a way of choice."""
+    """Network whose ReLUs and skip connection can be written in several ways."""
 
     def __init__(self, relu, add):
         super().__init__()
@@ -347,15 +349,15 @@ def test_it_is_hashable_and_printable(name):
 def test_it_costs_the_forward_passes_that_it_says(name, classifier, images, explainer_of):
     explainer, declared = explainer_of(name), DECLARED[name]
     target = targets.one_hot([0], CLASSES)
-    explainer(classifier, images, target)  # what is found out once about a network
+    explainer(classifier, images, target)  # the network is inspected once
     before = classifier.passes
     explainer(classifier, images, target)
     assert classifier.passes - before == counted(declared, explainer, 20, 28) * len(images)
 
 
 def counted(declared, explainer, height, width):
-    """The passes that are declared, of the networks above."""
-    known = {"channels": 8, "attention": False}  # of the last convolution
+    """Return the declared number of passes for the networks above."""
+    known = {"channels": 8, "attention": False}  # channels of the last convolution
     passes = declared.passes
     if callable(passes) and (names := signature(passes).parameters):
         passes = partial(passes, **{key: known[key] for key in known if key in names})

@@ -14,7 +14,7 @@ def edges():
 
 
 def test_agrees_with_scikit_image_inside(edges):
-    """scikit-image divides by 4 instead of 8 and takes the root of the mean square of both slopes."""
+    """scikit-image divides by 4 instead of 8 and returns the root mean square of both slopes."""
     images = torch.rand(2, 3, 12, 9)
     for ours, image in zip(edges(images), images.numpy(), strict=True):
         theirs = skimage.filters.sobel(image.mean(axis=0)) / 2 * 2**0.5
@@ -25,5 +25,5 @@ def test_a_ramp_has_its_slope_and_a_flat_image_nothing(edges):
     ramp = (torch.arange(8) * 0.1).view(1, 1, 1, 8).expand(1, 3, 6, 8)
     values = edges(ramp)[0]
     np.testing.assert_allclose(values[:, 1:-1], 0.1, rtol=1e-5)
-    np.testing.assert_allclose(values[:, [0, -1]], 0.05, rtol=1e-5)  # half the slope at the continued border
+    np.testing.assert_allclose(values[:, [0, -1]], 0.05, rtol=1e-5)  # half the slope, because the border is replicated
     assert not edges(torch.full((1, 3, 6, 8), 0.7)).any()

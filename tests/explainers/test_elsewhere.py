@@ -1,4 +1,4 @@
-"""The lines that `choose` prints for captum and pytorch-grad-cam run as printed and give the same maps, up to scale."""
+"""Test that the code that `choose` prints for captum and pytorch-grad-cam returns the same maps, up to scale."""
 
 import warnings
 
@@ -39,7 +39,7 @@ def test_the_line_gives_the_same_maps(name, network):
         exec(with_imports(package, line), scope)
     their_maps = scope["maps"]
     their_maps = their_maps.detach().numpy() if isinstance(their_maps, torch.Tensor) else np.asarray(their_maps)
-    if package == "pytorch-grad-cam":  # which scales each map to [0, 1]
+    if package == "pytorch-grad-cam":  # pytorch-grad-cam scales each map to [0, 1]
         lowest, highest = maps.min(axis=(1, 2), keepdims=True), maps.max(axis=(1, 2), keepdims=True)
         maps = (maps - lowest) / (highest - lowest)
     if package == "captum":  # gradients with respect to normalised images

@@ -9,14 +9,14 @@ from torch import nn
 from saliency_bench import load_explainer, targets
 from saliency_bench.compute.maps.default_explainer import fitting
 
-# A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.
+# In a deep network, some ReLU input is so close to 0 that the last bits of another batch size change its sign.
 KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)
 
 
 def test_agrees_with_captum(peer, error_of):
     ours = load_explainer("gradient")(peer.classifier, peer.images, peer.target)
     theirs = captum.attr.Saliency(peer.model).attribute(peer.inputs, target=peer.labels, abs=False)
-    theirs = theirs / peer.classifier.std  # theirs is by normalised input
+    theirs = theirs / peer.classifier.std  # captum's gradient is for the normalised input
     assert error_of(ours, theirs.abs().amax(dim=1)) <= 1e-4
     ours = load_explainer("gradient", reduction="sum")(peer.classifier, peer.images, peer.target)
     assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
@@ -24,7 +24,7 @@ def test_agrees_with_captum(peer, error_of):
 
 @KINKS
 def test_agrees_with_differences(peer):
-    """The probability of a contrast when one value of the image goes up and down by 1e-6, in float64."""
+    """Compare with central differences of a contrast's probability, with steps of 1e-6 in float64."""
     target = targets.contrast([0, 3, 1], [1, 2, 2], 4)
     ours = load_explainer("gradient", reduction="sum", on="probability")(peer.classifier, peer.images, target)
     model, std = deepcopy(peer.model).double(), peer.classifier.std.double()
@@ -58,7 +58,7 @@ def under_no_grad(net, a, x):
     return net.head((a + second).mean((2, 3)))
 
 
-# join -> (explainers whose gradient leaves out a part, the one that is chosen)
+# join -> (explainers whose gradient misses a part, chosen explainer)
 STOPPED = {
     under_no_grad: (["gradient"], "rise"),
     lambda net, a, x: net.head(a.mean((2, 3))) * a.data.mean((1, 2, 3))[:, None]: (["gradient", "gradcam"], "rise"),
@@ -77,10 +77,10 @@ def test_a_part_without_gradients_is_named_where_it_counts(join, capsys):
     partial, chosen = STOPPED[join]
     assert fitting(loaded(network, size=12), images)[0] == chosen
     for name in ("gradient", "smoothgrad", "gradcam"):
-        if name == "gradcam" and join is under_no_grad:  # refused: no layer holds all evidence
+        if name == "gradcam" and join is under_no_grad:  # raises an error because no layer contains all evidence
             continue
         classifier = loaded(network, size=12)
         for _ in range(2):
             load_explainer(name)(classifier, images, target)
         is_partial = name in partial or (name == "smoothgrad" and "gradient" in partial)
-        assert capsys.readouterr().err.count("computes a part of its forward without gradients") == is_partial
+        assert capsys.readouterr().err.count("computes a part of its forward pass without gradients") == is_partial

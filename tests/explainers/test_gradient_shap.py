@@ -9,12 +9,12 @@ from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
 gradient_shap = registry.load("explainers", "gradient_shap")
 
-# A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.
+# In a deep network, some ReLU input is so close to 0 that the last bits of another batch size change its sign.
 KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)
 
 
 def drawn(seed, samples, baselines):
-    """(path points, numbers of baselines) of one sample."""
+    """Return (path points, numbers of baselines) of one sample."""
     picks = random_bits(seed_of(seed, "gradient_shap", "baseline"), samples) % np.uint64(baselines)
     return uniform(seed_of(seed, "gradient_shap", "point"), samples), picks.astype(int)
 
@@ -33,7 +33,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(peer, baseline, error
             start = bank[pick] if is_bank else torch.zeros_like(end)
             point = (start + place * (end - start)).requires_grad_()
             (peer.classifier(point[None])[0] * target[index]).sum().backward()
-            # Halves of a bank have baselines of their own.
+            # The halves of a bank have different baselines.
             halves[(pick if is_bank else number) % 2, index] += ((end - start) * point.grad).sum(dim=0) / samples
         assert ours.reliability[index] == pytest.approx(stepped_up(*halves[:, index]), abs=1e-3)
     assert error_of(ours.maps, halves.sum(dim=0)) <= 1e-4
@@ -41,7 +41,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(peer, baseline, error
 
 
 def test_agrees_with_captum_on_one_baseline_and_one_point(peer, error_of, monkeypatch):
-    """Captum draws its points with numpy: given ours, it computes the same."""
+    """Captum draws its points with NumPy; with our points, its maps must agree."""
     explainer = load_explainer("gradient_shap", samples=1, baselines=1)
     ours = explainer(peer.classifier, peer.images, peer.target, seeds=[5, 6, 7])
     points = np.array([drawn(seed, 1, 1)[0][0] for seed in (5, 6, 7)])
@@ -56,7 +56,7 @@ def test_agrees_with_captum_on_one_baseline_and_one_point(peer, error_of, monkey
 @KINKS
 @pytest.mark.parametrize("baseline", ["zero", "black", "white"])
 def test_agrees_with_captum_on_one_fixed_baseline_and_its_five_draws(baseline, peer, error_of, monkeypatch):
-    """As P3's code calls it (zeros after normalisation). Captum draws its points with numpy: given ours, it agrees."""
+    """P3's code calls captum like this (zeros after normalisation). With our points, captum's maps must agree."""
     explainer = load_explainer("gradient_shap", baseline=baseline, samples=5)
     ours = explainer(peer.classifier, peer.images, peer.target, seeds=[5, 6, 7])
     points = np.concatenate([uniform(seed_of(seed, "gradient_shap", "point"), 5) for seed in (5, 6, 7)])

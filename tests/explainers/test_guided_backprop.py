@@ -20,7 +20,7 @@ def test_agrees_with_captum(peer, error_of):
 
 
 def written(relu):
-    """One network whose ReLUs are written in many ways."""
+    """Return a network whose ReLUs are written in different ways."""
     torch.manual_seed(0)
 
     def forward(net, x):
@@ -33,7 +33,7 @@ def written(relu):
 
 
 def in_place_and_dropped(x):
-    F.relu_(x)  # what it gives is not used: x itself has changed
+    F.relu_(x)  # the output is not used, because x is changed in place
     return x
 
 

@@ -41,13 +41,13 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(published, batch_size
 
 
 def following(rest, **more):
-    """Return a network of a layer and what follows it."""
+    """Return a network that consists of a layer and the following modules."""
     torch.manual_seed(0)
     return Custom(rest, layer=nn.Conv2d(3, 4, 3), **more, head=nn.LazyLinear(3))
 
 
 def past(join):
-    """Return a network with a second branch that goes past the layer and is summed or concatenated."""
+    """Return a network with a second branch that bypasses the layer and is added or concatenated."""
     return following(lambda net, x: net.head(join(net.layer(x), net.beside(x)).tanh().flatten(1)),
                      beside=nn.Conv2d(3, 4, 3))  # fmt: skip
 
@@ -84,7 +84,7 @@ def test_all_else_stays_what_it_is_for_the_image(model, batch_size, error_of):
 
 
 def attended(model, x, last=None):
-    """Tiny's logits for one image, and its attentions, the last of them replaced by `last`, (heads, T, T)."""
+    """Return Tiny's logits and attentions for one image, with the last attention replaced by `last`, (heads, T, T)."""
     tokens = model.patch(x[None]).flatten(2).transpose(1, 2)
     tokens = torch.cat([model.front, tokens], dim=1) + model.place
     kept = []
@@ -101,7 +101,7 @@ def attended(model, x, last=None):
 
 
 def points_of(model, x, steps, published):
-    """For each point: the logits, and the attentions with v(a, b) as the last."""
+    """Yield the logits and the attentions of each point, with v(a, b) as the last attention."""
     lasts = [attended(model, a / steps * x)[1][-1].detach() for a in range(steps + 1)]
     low = torch.zeros_like(lasts[0]) if published else torch.stack(lasts).amin(dim=0)
     for a, feature in enumerate(lasts):
@@ -111,7 +111,7 @@ def points_of(model, x, steps, published):
 
 
 def rolled_out(model, x, weights, steps):
-    """(T, T): gradient rollout of the products' mean, less the tokens themselves."""
+    """Return the gradient rollout (T, T) of the mean products, minus the identity."""
     means = [0.0] * len(model.blocks)
     for logits, matrices in points_of(model, x, steps, published=True):
         gradients = torch.autograd.grad((logits * weights).sum(), matrices)
@@ -124,7 +124,7 @@ def rolled_out(model, x, weights, steps):
 
 
 def of_the_last_block(model, x, weights, steps):
-    """(T, T): mean over points and heads of gradient * relu(v)."""
+    """Return the mean of gradient * relu(v) over points and heads, (T, T)."""
     products = []
     for logits, matrices in points_of(model, x, steps, published=False):
         (gradient,) = torch.autograd.grad((logits * weights).sum(), matrices[-1])
@@ -164,7 +164,7 @@ def test_its_passes_are_counted(published, batch_size, attention, tiny):
     network = tiny() if attention else nn.Sequential(*parts())
     classifier = loaded(network, layer=None if attention else "0")
     explainer = load_explainer("iia", published=published, batch_size=batch_size)
-    for _ in range(2):  # the first time with what is found out once
+    for _ in range(2):  # the first call also inspects the network
         before = classifier.passes
         explainer(classifier, torch.rand(1, 3, 8, 12), targets.one_hot([1], 3 if attention else 4))
     passes = registry.load("explainers", "iia").passes(dict(explainer.options), 8, 12, attention=attention)

@@ -18,7 +18,7 @@ def smooth():
 
 
 def test_agrees_with_captum(peer, error_of):
-    """Without normalisation, so that both see the same points: deep networks have ReLUs that turn with the last bit."""
+    """Without normalisation, both use identical points; last bits could change the sign of a ReLU input."""
     classifier, images = load_classifier(peer.model, device="cpu", mean=0, std=1), peer.images
     ours = load_explainer("integrated_gradients", steps=10, batch_size=30)(classifier, images, peer.target)
     theirs = captum.attr.IntegratedGradients(peer.model).attribute(images, target=peer.labels, n_steps=10)
@@ -38,7 +38,7 @@ def test_agrees_with_captum_at_its_defaults(make):
 
 
 def quadratic(power):
-    """logit_k = (q_k . x)^2 + l_k . x: the path integral of its gradient is exact with one node."""
+    """Return logit_k = (q_k . x)^2 + l_k . x, whose gradient has a path integral that is exact with one node."""
     torch.manual_seed(2)
     return Custom(lambda net, x: net.q(x.flatten(1)) ** power + net.line(x.flatten(1)),
                   q=nn.Linear(3 * 8 * 8, 3), line=nn.Linear(3 * 8 * 8, 3))  # fmt: skip

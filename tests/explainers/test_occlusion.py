@@ -44,7 +44,7 @@ def test_agrees_with_captum_on_other_fills(baseline):
 
 
 def conv(inputs, outputs, kernel, **options):
-    """Convolution with a batch norm that changes values."""
+    """Return a convolution followed by a batch norm with random parameters."""
     norm = nn.BatchNorm2d(outputs)
     for value in (norm.running_mean, norm.running_var, norm.weight.data, norm.bias.data):
         value.uniform_(0.5, 1.5)
@@ -158,7 +158,7 @@ def test_a_window_is_an_eighth_of_the_shorter_side_half_a_window_apart():
 @pytest.mark.parametrize(("largest", "pictures"), [(0.5, 7), (0.2, 12), (2, 1)])
 @torch.no_grad()
 def test_logits_in_part_are_those_of_whole_pictures(make, largest, pictures, monkeypatch):
-    """In float64, so that one wrong position of a feature map shows."""
+    """Compare in float64, so that a single wrong position in a feature map is detected."""
     monkeypatch.setattr(windows, "LARGEST", largest)
     torch.manual_seed(pictures)
     model, image, side = make().eval().double(), torch.rand(1, 3, 41, 52, dtype=torch.float64), 5
@@ -167,13 +167,13 @@ def test_logits_in_part_are_those_of_whole_pictures(make, largest, pictures, mon
     for picture, (top, left) in zip(drawn, corners.tolist(), strict=True):
         picture[:, top : top + side, left : left + side] = torch.rand(3, side, side)
     unchanged = windows._Unchanged(image)
-    for _ in range(2):  # the second uses the kept feature maps of the first
+    for _ in range(2):  # the second call uses the stored feature maps of the first
         torch.testing.assert_close(model(unchanged.patched(drawn, corners, side)), model(drawn), rtol=1e-11, atol=1e-11)
     assert unchanged.saved > 0
 
 
 def begins(function):
-    """A network with `function` between its first two convolutions."""
+    """Return a network with `function` between its first two convolutions."""
     return Custom(lambda net, x: net.head(function(net, net.first(x))), first=conv(3, 8, 3, padding=1),
                   second=conv(8, 8, 3, padding=1), head=head())  # fmt: skip
 

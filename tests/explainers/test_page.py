@@ -1,4 +1,4 @@
-"""The page of all explainers, which the documentation is built with."""
+"""Test the page of all explainers in the documentation."""
 
 import re
 

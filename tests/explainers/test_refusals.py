@@ -1,4 +1,4 @@
-"""Options and layers that an explainer refuses, in one line that names the value and what is needed."""
+"""Test errors for invalid options and layers: one line with the value and the requirement."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, targets
 
-MADE = {  # what the line says: the explainers it is about
+MADE = {  # error message: explainers
     "sigma.*0": "centre:sigma=0 smoothgrad:sigma=-0.1",
     "'mean'; known: max, sum": "gradient:reduction=mean smoothgrad:reduction=mean",
     "samples.*gradient_shap.*1": "gradient_shap:samples=0",
@@ -35,7 +35,7 @@ def test_an_option_is_refused_before_anything_is_computed(text, words):
 CONVOLUTIONS = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6),
                              nn.ReLU(), nn.Linear(6, 3))  # fmt: skip
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(288, 3))
-# explainer: (network, what the line says)
+# explainer: (network, error message)
 EXPLAINED = {
     "occlusion:stride=3": (CONVOLUTIONS, "would not be covered"),
     "occlusion:window=9": (CONVOLUTIONS, "larger than the image"),

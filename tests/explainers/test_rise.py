@@ -20,7 +20,7 @@ def literal_mask(grid, row, column, height, width, border="replicate"):
     mask = np.zeros((height, width))
     for y in range(height):
         for x in range(width):
-            # where the pixel's centre lies in the grid, when the grid is enlarged to (cells + 1) cells' size
+            # position of the pixel's centre in the grid, enlarged to the size of (cells + 1) cells
             v = (y + row + 0.5) * cells / ((cells + 1) * tall) - 0.5
             u = (x + column + 0.5) * cells / ((cells + 1) * wide) - 0.5
             if border == "reflect":
@@ -53,7 +53,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(height, width, cells,
                 probability = classifier(seen).softmax(dim=1)[0, int(target[index].argmax())].item()
             halves[number % 2] += probability * mask
         np.testing.assert_allclose(ours.maps[index].numpy(), halves.sum(axis=0) / (count * p), rtol=1e-5)
-        if cells == 1:  # a mask is one value, which leaves no map whose halves could be compared
+        if cells == 1:  # the mask has a single value, so the map is constant and its halves cannot be compared
             assert ours.reliability[index] is None
             continue
         assert ours.reliability[index] == pytest.approx(stepped_up(*halves), abs=1e-4)

@@ -26,7 +26,7 @@ NETWORKS = {"small": (small, "3", 20), "branched": (Branched, "body", 20), "resn
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_agrees_with_pytorch_grad_cam(name):
-    """It applies min-max twice and enlarges by OpenCV; the same is done to our map before it is enlarged."""
+    """pytorch-grad-cam applies min-max twice and enlarges with OpenCV; the test applies both to our small map."""
     make, layer, height = NETWORKS[name]
     model = make().eval()
     images, labels = torch.rand(2, 3, height, height + 4), [0, 3]
@@ -57,7 +57,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(on, align_corners):
     grey = torch.tensor(MEAN).view(3, 1, 1)
     for index, image in enumerate(images):
         with torch.no_grad():
-            maps = model[:3]((image[None] - classifier.mean) / classifier.std)[0]  # before the ReLU: signed
+            maps = model[:3]((image[None] - classifier.mean) / classifier.std)[0]  # signed values before the ReLU
             scores = []
             for channel in maps:
                 mask = enlarged(channel.numpy(), 10, 14, align_corners)
@@ -72,7 +72,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(on, align_corners):
 
 
 def enlarged(values, height, width, align_corners):
-    """Bilinear, position by position."""
+    """Return a map enlarged bilinearly, position by position."""
     rows, columns = values.shape
 
     def places(length, cells):

@@ -4,7 +4,7 @@ import torch
 from saliency_bench import load_explainer, targets
 from saliency_bench.utils.seeds import normal, seed_of
 
-# A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.
+# In a deep network, some ReLU input is so close to 0 that the last bits of another batch size change its sign.
 KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)
 
 
@@ -21,7 +21,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(peer, reduction, erro
             noise = torch.from_numpy(normal(seed_of(seed, "smoothgrad", copy), clean.numel())).view_as(clean)
             noisy = (clean + sigma * (clean.max() - clean.min()) * noise).requires_grad_()
             (peer.model(noisy[None])[0] * target[index]).sum().backward()
-            gradients.append(noisy.grad / peer.classifier.std[0])  # by the image, not by the normalised one
+            gradients.append(noisy.grad / peer.classifier.std[0])  # with respect to the image
         whole, even, odd = (mean.abs().amax(dim=0) if reduction == "max" else mean.sum(dim=0)
                             for mean in (sum(gradients) / samples, sum(gradients[::2]) / 3,
                                          sum(gradients[1::2]) / 2))  # fmt: skip

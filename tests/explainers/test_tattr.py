@@ -25,7 +25,7 @@ def divided(a, b):
 
 
 def of_linear(layer, x, relevance):
-    """Each output's relevance goes to its inputs in proportion to their positive contributions, one by one."""
+    """Distribute each output's relevance to its inputs in proportion to their positive contributions, one by one."""
     weight, result = layer.weight.detach().numpy(), np.zeros_like(x)
     for token in range(len(x)):
         for i in range(len(weight)):
@@ -42,7 +42,7 @@ def of_sum(x, y, relevance):
 
 
 def of_product(x, y, relevance):
-    """z = x @ y for each head: z_ij's relevance goes to x_im and y_mj, half of x_im y_mj / z_ij to each."""
+    """Distribute the relevance of z = x @ y per head: x_im and y_mj each get half of x_im y_mj / z_ij."""
     z, of_x, of_y = x @ y, np.zeros_like(x), np.zeros_like(y)
     for head, i, j in np.ndindex(z.shape):
         for m in range(x.shape[2]):
@@ -57,7 +57,7 @@ def heads_joined(x):
 
 
 def literal_relevance(model, image, weights):
-    """The relevance of every block's attention (heads, T, T), with one array for every value of the network."""
+    """Return the relevance of every block's attention (heads, T, T), with an array for each value of the network."""
     with torch.no_grad():
         values, x = [], model.patch(image[None].double()).flatten(2).transpose(1, 2)
         x = torch.cat([model.front, x], dim=1)[0] + model.place[0]
@@ -97,7 +97,7 @@ def literal_relevance(model, image, weights):
 
 
 def literal(model, image, weights, gradients, start):
-    """The token matrix of one image."""
+    """Return the token matrix of one image."""
     weights = weights.double().numpy()
     relevance, _ = literal_relevance(model, image, weights.clip(min=0))
     if (weights < 0).any():
@@ -114,7 +114,7 @@ def literal(model, image, weights, gradients, start):
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("form", TARGETS)
 def test_it_is_the_literal_propagation(form, before, start, tiny, attended):
-    """In double precision: rules that divide by small sums magnify rounding."""
+    """Compare in double precision, because rules that divide by small sums amplify rounding errors."""
     model, target = tiny(width=4, before=before).double(), TARGETS[form].expand(2, -1)
     ours = load_explainer("tattr", start=start)(loaded(model), IMAGES, target)
     _, gradients = attended(model, IMAGES, target)
@@ -157,7 +157,7 @@ def test_an_operation_without_a_rule_is_refused_by_name(model):
 
 
 def with_activation(tiny, activation):
-    """The tiny network, whose perceptrons have another activation."""
+    """Return the tiny network with another activation in its perceptrons."""
     model = tiny()
     forward = model.forward
 
@@ -175,7 +175,7 @@ QUICK = {"x * sigmoid(c x)": lambda x: x * torch.sigmoid(1.702 * x), "method": l
 
 @pytest.mark.parametrize("way", QUICK)
 def test_quick_gelu_is_an_activation_however_it_is_written(way, tiny):
-    """x * sigmoid(1.702 x) = silu(1.702 x) / 1.702, of which every step has a rule."""
+    """x * sigmoid(1.702 x) equals silu(1.702 x) / 1.702, and every step of it has a rule."""
     known = with_activation(tiny, lambda x: torch.nn.functional.silu(1.702 * x) / 1.702)
     maps = [load_explainer("tattr")(loaded(model), STEM_IMAGES, STEM_TARGET)
             for model in (known, with_activation(tiny, QUICK[way]))]  # fmt: skip
@@ -203,7 +203,7 @@ STEMS = {
 @pytest.mark.parametrize("name", ["tattr", "gae", "attention"])
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_stem_before_the_patches_changes_what_is_seen_and_nothing_else(stem, name, tiny):
-    """The map is that of the network without it, of the image as it comes out of it."""
+    """The map equals that of the network without the stem for the stem's output as image."""
     torch.manual_seed(0)
     first, network = STEMS[stem](), tiny()
     explainer = load_explainer(name)

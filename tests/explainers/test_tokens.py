@@ -1,6 +1,6 @@
-"""Which token is which patch, however a vision transformer makes its patches and wherever gradients are cut.
+"""Test the matching of tokens to patches, for all ways to compute patches and to cut gradients.
 
-Right maps are those of the same network with a convolution for its patches, tokens in the usual order, and no cut.
+The expected maps come from the same network with a convolution for its patches, tokens in row order, and no cut.
 """
 
 import pytest
@@ -20,7 +20,7 @@ def classifier_of(model):
 
 
 def as_linear(convolution):
-    """The same patches as a linear layer of the pixels of each, in the order that `reshaped` gives them."""
+    """Return a linear layer of each patch's pixels, in the order of `Reshaped`, that equals a convolution."""
     side, linear = convolution.kernel_size[0], nn.Linear(convolution.weight[0].numel(), convolution.out_channels)
     linear.weight.data = convolution.weight.permute(0, 2, 3, 1).flatten(1).detach()
     linear.bias.data = convolution.bias.detach()
@@ -28,7 +28,7 @@ def as_linear(convolution):
 
 
 class Reshaped(nn.Module):
-    """Patches without a convolution, (B, C, h, w), as those of vit-pytorch: reshaped pixels, norms, a linear layer."""
+    """Patches (B, C, h, w) without a convolution, as in vit-pytorch: reshaped pixels, norms, a linear layer."""
 
     def __init__(self, convolution):
         super().__init__()
@@ -41,7 +41,7 @@ class Reshaped(nn.Module):
 
 
 class Unfolded(Reshaped):
-    """The same by Tensor.unfold."""
+    """Patches computed with Tensor.unfold."""
 
     def forward(self, x):
         x = x.unfold(2, self.side, self.side).unfold(3, self.side, self.side)  # (B, 3, h, w, p, p)
@@ -49,7 +49,7 @@ class Unfolded(Reshaped):
 
 
 class ByUnfold(Reshaped):
-    """The same by nn.Unfold."""
+    """Patches computed with nn.Unfold."""
 
     def forward(self, x):
         h, w = x.shape[2] // self.side, x.shape[3] // self.side
@@ -58,7 +58,7 @@ class ByUnfold(Reshaped):
 
 
 class Split(nn.Module):
-    """The same as a sum of two convolutions over half of the channels."""
+    """Patches computed as the sum of two convolutions, each over half of the channels."""
 
     def __init__(self, convolution):
         super().__init__()
@@ -84,7 +84,7 @@ def test_maps_do_not_depend_on_how_the_patches_are_computed(kind, before, tiny):
     images = IMAGES[..., :24]
     model, plain = (tiny(before=before, patches=48) for _ in range(2))
     model.patch = kind(plain.patch)
-    model, plain = model.double(), plain.double()  # tattr magnifies rounding
+    model, plain = model.double(), plain.double()  # tattr amplifies rounding errors
     torch.testing.assert_close(model(images), plain(images))
     for explainer in EXPLAINERS:
         ours, expected = maps_of(model, explainer, images), maps_of(plain, explainer, images)
@@ -92,7 +92,7 @@ def test_maps_do_not_depend_on_how_the_patches_are_computed(kind, before, tiny):
 
 
 class Ordered(nn.Module):
-    """One block and the mean of its patches, whose tokens come in any order, among them a class token."""
+    """Network of one block and the mean of its patches, with tokens in any order, including a class token."""
 
     def __init__(self, order, is_read):
         super().__init__()
@@ -148,7 +148,7 @@ def test_patches_are_those_of_the_last_feature_map(stem, tiny):
 
 
 class Mixer(Reshaped):
-    """Tokens that are sums of several patches."""
+    """Network whose tokens are sums of several patches."""
 
     def forward(self, x):
         x = super().forward(x)
@@ -156,7 +156,7 @@ class Mixer(Reshaped):
 
 
 class Cropped(Reshaped):
-    """Only the centre of the picture is seen."""
+    """Network that uses only the centre of the image."""
 
     def forward(self, x):
         return super().forward(x[..., 8:-8, 8:-8])
@@ -176,7 +176,7 @@ def test_tokens_are_those_of_the_image_size(tiny):
 
 
 def under(mode):
-    """Return what calls a function without gradients."""
+    """Return a decorator that calls a function without gradients."""
 
     def call(function, x):
         with mode():
@@ -197,7 +197,7 @@ CUTS = {
 @pytest.mark.parametrize("cut", CUTS)
 def test_attention_works_without_gradients_and_other_methods_report_the_cut(cut, tiny):
     class Probed(tiny):
-        """A linear probe on features that give no gradients."""
+        """Linear probe on features without gradients."""
 
         def forward(self, x):
             head, self.head = self.head, nn.Identity()
@@ -213,7 +213,7 @@ def test_attention_works_without_gradients_and_other_methods_report_the_cut(cut,
     for explainer in ("gradient", "input_x_gradient", "integrated_gradients:steps=2", "smoothgrad:samples=2"):
         refused(r"the gradient is cut inside.*rise", maps_of, Probed(patches=48), explainer, images)
     for explainer in EXPLAINERS[2:]:
-        if cut == "input" and explainer != "tattr":  # no pixel has a gradient, but the attention has
+        if cut == "input" and explainer != "tattr":  # the pixels have no gradient, but the attention does
             assert torch.equal(maps_of(Probed(patches=48), explainer, images),
                                maps_of(tiny(patches=48), explainer, images))  # fmt: skip
             continue

@@ -1,4 +1,4 @@
-"""A small network, and what it says of pictures that are made pixel by pixel."""
+"""Define a small network and its probabilities for pictures built pixel by pixel."""
 
 import math
 
@@ -15,7 +15,7 @@ MEAN = (0.5, 0.4, 0.3)
 
 
 class Small(nn.Module):
-    """Logits large enough that the top class changes as pixels go."""
+    """Network whose logits are so large that removing pixels changes the top class."""
 
     def __init__(self):
         super().__init__()
@@ -29,7 +29,7 @@ class Small(nn.Module):
 
 
 class Slow:
-    """The network, images, maps with ties, and the literal way to a probability."""
+    """The network, images, maps with ties, and a literal computation of probabilities."""
 
     def __init__(self):
         torch.manual_seed(0)
@@ -43,7 +43,7 @@ class Slow:
         return Curves(self.classifier, self.images, target, self.maps)
 
     def kept(self, i, pixels, fill="black"):
-        """Softmax, or sigmoids, of image i with these pixels its own and all others black or the normalisation mean."""
+        """Return the probabilities of image i with only these pixels; others are black or the normalisation mean."""
         picture = torch.zeros(1, 3, H, W)
         for pixel in range(H * W):
             y, x = divmod(pixel, W)

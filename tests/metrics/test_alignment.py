@@ -1,4 +1,4 @@
-"""Metrics of maps and masks against loops over pixels, scikit-learn, Quantus and torchmetrics."""
+"""Compare metrics of maps and masks with loops over pixels, scikit-learn, Quantus and torchmetrics."""
 
 from fractions import Fraction
 
@@ -45,7 +45,7 @@ def iosr(one, mask, threshold):
 
 
 def of_threshold(one, mask, threshold, normalise):
-    """(pixels that are salient and inside, salient, inside)"""
+    """Return the numbers of pixels that are (salient and inside, salient, inside)."""
     low, high = one.min(), one.max()
     place = {int(pixel): position for position, pixel in enumerate(tie_breaker(*one.shape))}
     order = sorted(range(one.size), key=lambda pixel: (-one.flat[pixel], place[pixel]))
@@ -105,7 +105,7 @@ def test_average_precision_is_scikit_learn_s(maps, masks):
     theirs = pytest.importorskip("sklearn.metrics").average_precision_score
     masks[:, 0, 0] = True
     rng = np.random.default_rng(0)
-    heavy = rng.standard_t(3, (2, 64, 64)).astype(np.float32), rng.random((2, 64, 64)) > 0.8  # as gradients are
+    heavy = rng.standard_t(3, (2, 64, 64)).astype(np.float32), rng.random((2, 64, 64)) > 0.8  # like gradients
     for values, inside in ((maps, masks), heavy):
         expected = [theirs(mask.ravel(), one.ravel()) for one, mask in zip(values, inside, strict=True)]
         np.testing.assert_allclose(load_metric("saliency_average_precision")(values, inside), expected, rtol=1e-12)
@@ -124,7 +124,7 @@ def test_a_sweep_is_one_score_after_the_other(name, maps, masks, normalised):
 
 @pytest.mark.parametrize(("name", "peer", "options"), [
     ("saliency_energy", "RelevanceMassAccuracy", {}),
-    ("saliency_iosr", "TopKIntersection", {}),  # of as many pixels as are salient
+    ("saliency_iosr", "TopKIntersection", {}),  # for the number of salient pixels
     ("saliency_precision", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
     ("saliency_recall", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
 ])  # fmt: skip

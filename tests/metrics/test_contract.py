@@ -1,4 +1,4 @@
-"""What every metric keeps to, whichever there are."""
+"""Test the contract of metrics for all discovered metrics."""
 
 import inspect
 
@@ -44,7 +44,7 @@ def inputs():
 
 
 def second(images):
-    """Another classifier, of 5 classes, which is right."""
+    """Return a second classifier with 5 classes whose predictions are correct."""
     classifier = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * H * W // 4, 5)).eval()
     logits = classifier(images).detach()
     labels = np.eye(5, dtype=bool)[logits.argmax(dim=1).numpy()]
@@ -52,14 +52,14 @@ def second(images):
 
 
 def weighted(classifier, images, target):
-    """Gradient times input, which depends on image, target and network."""
+    """Return gradient times input, which depends on image, target and network."""
     images = images.detach().requires_grad_()
     (gradient,) = torch.autograd.grad((classifier(images) * target).sum(), images)
     return (gradient * (images.detach() + 0.1)).sum(dim=1)
 
 
 def asked(metric, inputs, which=slice(None)):
-    """What a metric asks for, of these samples."""
+    """Return the inputs of a metric for these samples."""
     given = {name: value if name in SHARED else value[which] for name, value in inputs.items() if name != "other"}
     given["other"] = inputs["other"].part(range(B)[which])
     given["columns"] = dict.fromkeys(metric.declaration.columns, given["columns"])
@@ -76,7 +76,7 @@ def scores(metric, inputs, which=slice(None)):
 
 
 def numbers(metric, inputs, which=slice(None)):
-    """The scores, or the parts of a metric whose samples have no score."""
+    """Return the scores, or the parts if samples have no score."""
     found, parts = metric.with_parts(**asked(metric, inputs, which))
     return found if metric.aggregate is None else parts
 
@@ -156,7 +156,7 @@ def test_marks_samples_by_what_it_is_given_and_says_why(name, inputs):
 
 
 class Breaking(nn.Module):
-    """A classifier that gives `value` for class 2 of any picture that still has a mark in its last pixel."""
+    """Classifier that returns `value` for class 2 of any picture that still has a mark in its last pixel."""
 
     def __init__(self, sound, value):
         super().__init__()

@@ -1,7 +1,7 @@
-"""The hand-worked example in the docstring of every metric.
+"""Run the worked example in the docstring of every metric.
 
-Metrics that need a network and an explainer give it in words, and their own tests compute it; all others are executed
-here. So is the example in the docstring of every module of `evaluate`.
+Metrics that need a network and an explainer describe the example in words, and their own tests compute it. All other
+examples are executed here, including the example in the docstring of every `evaluate` module.
 """
 
 import ast
@@ -24,7 +24,7 @@ from saliency_bench.bound_metric import load_metric
 @pytest.mark.parametrize("name", contracts.complete("metrics"))
 def test_the_docstring_s_example_gives_what_it_says(name):
     module = registry.load("metrics", name, part="score")
-    assert "\nExample" in inspect.getdoc(getattr(module, name))  # the same for Python 3.13, which strips indentation
+    assert "\nExample" in inspect.getdoc(getattr(module, name))  # equal for Python 3.13, which strips indentation
     examples = [one for one in doctest.DocTestFinder().find(module) if one.examples]
     assert {"explain", "partners"} & set(load_metric(name).inputs) or f"{module.__name__}.{name}" in [
         one.name for one in examples

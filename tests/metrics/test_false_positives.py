@@ -1,4 +1,4 @@
-"""saliency_mcs, saliency_mcr and saliency_idr: loops over pixels, examples by hand, properties, a planted truth."""
+"""Test saliency_mcs, saliency_mcr and saliency_idr with loops, worked examples, properties and a planted truth."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ OF_SCENE = np.array([[4, 4, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]])
 
 
 class Says(nn.Module):
-    """Class 1 of images whose first pixel is bright, which is right, else class 0, which is wrong."""
+    """Classifier that predicts class 1 (correct) if the first pixel is bright, else class 0 (wrong)."""
 
     def forward(self, images):
         bright = (images[:, 0, 0, 0] > 0.5).float()
@@ -36,7 +36,7 @@ OBJECTS, SCENES = Says(), Says()
 
 
 def asked(metric, maps, masks, right, without=None):
-    """What a metric asks for, where models are right or wrong as said, and maps are these: of objects, of scenes."""
+    """Return a metric's inputs for these correct and wrong predictions and these maps of objects and scenes."""
     images, pictures = torch.zeros(len(masks), 3, *masks.shape[1:]), torch.zeros(len(masks), 3, *masks.shape[1:])
     pictures[:, 0, 0, 0] = 1
     labels = np.tile([False, True], (len(masks), 1))
@@ -57,7 +57,7 @@ def asked(metric, maps, masks, right, without=None):
 
 
 def literal_scale(one):
-    """Positive part, clip at the 99th percentile by interpolating between the two values around it, min-max."""
+    """Return the positive part, clipped at the interpolated 99th percentile and scaled to [0, 1]."""
     values = [max(float(value), 0.0) for value in one.flat]
     ordered = sorted(values)
     place = 0.99 * (len(ordered) - 1)
@@ -119,7 +119,7 @@ def test_the_rate_by_loops(maps, masks, right):
 
 
 def test_the_rate_of_all_pictures_counts_what_the_scene_model_gets_wrong():
-    """Eq. 14: one right in both, one wrong, of three; the region gains, loses, and gains."""
+    """Eq. 14 with three images: the region gains, loses and gains, and predictions are correct or wrong."""
     masks = np.zeros((3, 4, 4), bool)
     masks[:, :2, :2] = True
     less, more = np.where(masks, 1, 4).astype(np.float32), np.where(masks, 4, 1).astype(np.float32)
@@ -155,7 +155,7 @@ def test_what_is_above_the_99th_percentile_is_clipped():
 
 
 class Knows(nn.Module):
-    """Logits that are right: the class of each picture is looked up by its pixels."""
+    """Classifier with correct logits: it looks up the class of each picture by its pixels."""
 
     def __init__(self, classes, known):
         super().__init__()
@@ -172,7 +172,7 @@ def key_of(image):
 
 @pytest.fixture(scope="module")
 def planted(shapes):
-    """(rows, object model, scene model, {picture: (its object's mask, whether it shows the object)})"""
+    """Return (rows, object model, scene model, {picture: (mask of its object, whether it shows the object)})."""
     rows = sb.load_dataset(shapes)
     plain = sb.load_classifier(Says(), mean=0, std=1, device="cpu")
     batch = plain.prepare(rows[:], columns=["image_without_object"])
@@ -198,15 +198,15 @@ def test_planted_maps_come_out_as_computed_by_hand(planted, tmp_path):
                                           for one in found]).astype(np.float32))  # fmt: skip
 
     def truth(classifier, images, target):
-        """Of objects the object, of scenes the rest, or without the object all that was below it."""
+        """Return the object for object targets, and the background for scene targets."""
         return drawn(classifier, images, lambda mask, shown: mask, lambda mask, shown: ~mask if shown else mask)
 
     def same(classifier, images, target):
-        """The object, whatever is asked."""
+        """Return the object for every target."""
         return drawn(classifier, images, lambda mask, shown: mask, lambda mask, shown: mask)
 
     def swapped(classifier, images, target):
-        """Of scenes the object, and nothing once it is gone."""
+        """Return the object for scene targets, and zeros without the object."""
         return drawn(classifier, images, lambda mask, shown: ~mask, lambda mask, shown: mask & shown)
 
     done = sb.run(dataset=rows, model=of_objects, other_model=of_scenes, other_label="scene", device="cpu",
@@ -245,9 +245,9 @@ def test_each_is_the_difference_of_the_means_over_what_each_model_has_right(plan
 
 
 def replace_known(classifier, rows, is_wrong):
-    """A classifier that names another class for the pictures of these rows."""
+    """Make a classifier predict another class for the pictures of these rows."""
     network = classifier.model
-    keys = list(network.known)  # two for each row: with the object and without
+    keys = list(network.known)  # two pictures per row: with and without the object
     known = {key: (number + is_wrong(place // 2)) % network.classes for place, (key, number) in
              enumerate((key, network.known[key]) for key in keys)}  # fmt: skip
     return sb.load_classifier(Knows(network.classes, known), mean=0, std=1, labels=classifier.labels, device="cpu")

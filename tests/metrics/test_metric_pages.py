@@ -1,4 +1,4 @@
-"""Pictures on the pages of metrics, which a release builds: the score of each map, before how the metric is used."""
+"""Test the pictures on the pages of metrics: the score of each map appears before the usage section."""
 
 import pandas as pd
 from site_pages import site_page

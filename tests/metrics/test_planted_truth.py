@@ -1,4 +1,4 @@
-"""The masks of shapes-xai, blurred, shifted, inverted, and noise: every alignment metric ranks them rightly."""
+"""Test that every alignment metric ranks blurred, shifted and inverted masks of shapes-xai, and noise, correctly."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
@@ -38,7 +38,7 @@ def test_the_planted_truth_is_ranked_rightly(script, masks, name):
     assert scores["mask"] == metric.range[metric.higher_is_better]
     for better, worse in pairwise(goodness[1:]):
         assert better > worse
-    # A blurred mask has its maximum inside the mask: the pointing game cannot tell the two apart.
+    # A blurred mask has its maximum inside the mask, so the pointing game gives both maps the same score.
     assert goodness[0] > goodness[1] or name == "saliency_pointing_game"
 
 

@@ -1,4 +1,4 @@
-"""What many metrics have in common, over all that are discovered and look at the same things."""
+"""Test common properties of metrics, for all discovered metrics with the same inputs."""
 
 import contracts
 import numpy as np
@@ -17,23 +17,23 @@ from saliency_bench.target_weights import one_hot
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.inputs == ("maps", "masks")]
 CURVES = [metric.name for metric in METRICS if "curves" in metric.inputs]
-# They delete the pixels above a share of the map's range, so the values count beside their order.
+# These metrics delete pixels above a share of the map's range, so values matter in addition to their order.
 BY_VALUE = ["saliency_cauc", "saliency_cdrop"]
-# They look at nothing but the order of the pixels; a new metric that does can be added.
+# These metrics use only the order of the pixels. Add new metrics with this property.
 BY_ORDER = ["saliency_cds", "saliency_deletion", "saliency_insertion", "saliency_kae", "saliency_roae"]
-# No other map is worse than the mask's inverse, whatever its values.
+# For these metrics, no map is worse than the inverse of the mask.
 OF_REGIONS = ["saliency_average_precision", "saliency_iosr", "saliency_miou", "saliency_pointing_game",
               "saliency_precision", "saliency_recall"]  # fmt: skip
 NORMALISED = [metric.name for metric in METRICS if {"normalise", "threshold"} <= set(dict(metric.options))]
 
 MAPS = arrays(np.float32, (2, 4, 5), elements=st.integers(-8, 8).map(float))
 MASKS = arrays(bool, (2, 4, 5))
-# Values stay apart in float32.
+# Values that stay distinct in float32.
 INCREASING = (lambda x: np.exp(x / 2), lambda x: x**3 - 7, np.arctan, lambda x: x * np.abs(x) / 3)
 
 
 def with_both(masks):
-    """Neither empty nor full."""
+    """Make masks neither empty nor full."""
     masks[:, 0, 0], masks[:, -1, -1] = True, False
     return masks
 
@@ -43,7 +43,7 @@ def distinct(*arrays):
 
 
 class Network(nn.Module):
-    """Logits that are linear in the pixels; it keeps what it has seen."""
+    """Network whose logits are linear in the pixels, and that records its inputs."""
 
     def __init__(self, height, width, classes=3):
         super().__init__()
@@ -68,7 +68,7 @@ def by_curves(name, network, maps, **options):
 
 
 def scored(metric, curves):
-    """The label is the target's class, for the metrics that ask for one."""
+    """Return the scores, with the target's class as label for metrics that need a label."""
     return metric(curves, curves.target > 0) if "labels" in metric.inputs else metric(curves)
 
 
@@ -91,7 +91,7 @@ def test_the_mask_is_the_best_map(name, masks):
 @given(MASKS.map(with_both), MAPS)
 def test_the_mask_s_inverse_is_the_worst_map(name, masks, maps):
     score = load_metric(name)
-    # The inverse with its ties broken: pixels of one value come together in average precision, which helps.
+    # Break the ties of the inverse, because average precision handles tied pixels together, which raises the score.
     inverse = ~masks * 100 + np.random.default_rng(0).permutation(masks.size).reshape(masks.shape)
     worst, plain = score(inverse, masks), score(~masks, masks)
     assert (worst <= score(maps, masks)).all()
@@ -134,7 +134,7 @@ def test_strictly_increasing_change_alters_no_curve(network, name, maps, change)
 @pytest.mark.parametrize("name", NORMALISED)
 @given(MAPS, MASKS, st.integers(-4, 4), st.integers(-64, 64))
 def test_positive_affine_change_alters_nothing_in_what_normalises(name, maps, masks, exponent, shift):
-    # Powers of two and small whole numbers are exact in float32, so this holds to the bit.
+    # Powers of two and small whole numbers are exact in float32, so results are bit-identical.
     changed = maps * np.float32(2.0**exponent) + np.float32(shift)
     np.testing.assert_array_equal(load_metric(name)(changed, masks), load_metric(name)(maps, masks))
 
@@ -149,7 +149,7 @@ def test_positive_affine_change_alters_nothing_in_a_share_of_the_range(network, 
 
 
 class Monotone(nn.Module):
-    """p of class 1 is an increasing function of a weighted sum over the pixels."""
+    """Network in which p of class 1 increases with a weighted sum over the pixels."""
 
     def __init__(self, weights):
         super().__init__()
@@ -174,13 +174,13 @@ def test_order_by_contribution_is_best_and_its_reverse_worst(name, weights, orde
         return value if metric.higher_is_better else -value
 
     best, worst = score(contribution), score(-contribution)
-    # Float32 on the way to the classifier: sums of equal sets may differ in their last digits.
+    # Pictures are float32, so sums over equal sets may differ in their last digits.
     assert worst - 1e-6 <= score(np.array(order, np.float32).reshape(1, 4, 4)) <= best + 1e-6
 
 
 @pytest.mark.parametrize("options", [{}, {"steps": 3}])
 def test_no_path_is_classified_twice(options):
-    """Insertion with all its variants, deletion, both accuracies and CDS, on one map."""
+    """Score one map with all variants of insertion, deletion, both accuracies and CDS."""
     torch.manual_seed(0)
     classifier, maps = Network(8, 8), np.random.default_rng(0).normal(size=(1, 8, 8))
     curves = Curves(classifier, torch.rand(1, 3, 8, 8), one_hot(1, 3), maps)
@@ -200,4 +200,4 @@ def test_a_run_counts_the_passes_that_metrics_share(shapes, resnet, tmp_path):
     result = sb.run(dataset=str(shapes), model=str(resnet), explainers=["centre"], out=tmp_path, limit=3, batch_size=3,
                     metrics=[f"saliency_{name}" for name in metrics], progress=False, device="cpu")  # fmt: skip
     passes = [cell["forward_passes"]["metric"] for cell in result.summary["cells"]]
-    assert passes == [3 * 33, 3 * 33, 3 * 9, 3 * 9, 0]  # of 32 x 32: 33 rows' worth; nine exposures
+    assert passes == [3 * 33, 3 * 33, 3 * 9, 3 * 9, 0]  # for 32 x 32 pixels: 33 steps of a row; nine exposures

@@ -1,4 +1,4 @@
-"""Options that a metric refuses, in one line: by name when it is loaded, and where its function is called."""
+"""Test one-line errors for invalid options of a metric, when it is loaded by name and when it is called."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from refusals import refused
 from saliency_bench import load_metric, registry
 from saliency_bench.target_weights import one_hot
 
-LOADED = {  # what the line says: the metrics it is about
+LOADED = {  # error message: metrics
     "threshold=-0.1": "saliency_miou:threshold=-0.1 saliency_precision:threshold=-0.1 saliency_iosr:threshold=-0.1",
     "threshold=1.5": "saliency_miou:threshold=1.5",
     "threshold": "saliency_recall:threshold=half saliency_iosr:threshold=1 saliency_iosr:threshold=mask_area",

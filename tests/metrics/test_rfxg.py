@@ -1,4 +1,4 @@
-"""saliency_ccs, saliency_cgc, saliency_pgs, saliency_cgs: by hand, by loops, their costs and what changes nothing."""
+"""Test saliency_ccs, saliency_cgc, saliency_pgs and saliency_cgs by hand and loops; test costs and invariances."""
 
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ GROUPS = ClassGroups("drawn", ((0, 1, 2), (3, 4), (2, 3, 4, 5)))
 
 
 class Halves(nn.Module):
-    """p_A = u / 2, p_B = 3 l / 10 of the white in the upper and the lower half; C and D share the rest, 3 to 1."""
+    """Network with p_A = u / 2, p_B = 3 l / 10 (white in upper and lower half); C and D share the rest 3 to 1."""
 
     def forward(self, images):
         upper, lower = images[:, :, :2].mean(dim=(1, 2, 3)), images[:, :, 2:].mean(dim=(1, 2, 3))
@@ -30,14 +30,14 @@ class Halves(nn.Module):
 
 
 def halves(classifier, images, target):
-    """What the target wants of A in the upper half, what it wants of B in the lower one; A first."""
+    """Return the target's weight of A in the upper half and of B in the lower half; A comes first."""
     maps = torch.zeros(len(images), 4, 4)
     maps[:, :2], maps[:, 2:] = 2 * target[:, 0, None, None], target[:, 1, None, None]
     return maps
 
 
 class Mixture(nn.Module):
-    """Probabilities that add up over pixels: each class lives on pixels of its own, all share what black leaves."""
+    """Network with additive probabilities: each class has its own pixels, and all classes share the remainder."""
 
     def __init__(self, seed=0):
         super().__init__()
@@ -49,12 +49,12 @@ class Mixture(nn.Module):
         return (p + (1 - p.sum(dim=1, keepdim=True)) / K).log().float()
 
     def picture(self, k):
-        """(3, H, W) of class k: bright where it gains most."""
+        """Return a picture (3, H, W) of class k, bright at the class's most important pixels."""
         return torch.where(self.weights.argmax(dim=0) == k, 1.0, 0.02).expand(3, -1, -1)
 
 
 def truth(classifier, images, target):
-    """What each pixel adds to the target's probability."""
+    """Return the contribution of each pixel to the target's probability."""
     weights = classifier.model.weights - classifier.model.weights.mean(dim=0)
     return torch.einsum("bhw,khw,bk->bhw", images.double().mean(dim=1), weights, target.double()).float()
 
@@ -77,7 +77,7 @@ def test_by_hand(name, value):
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_direction_follows_the_options(name, published):
-    """What the asked-for class lives on leaves first, or last; as published, all but PGS score the former lower."""
+    """Remove the class's pixels first or last. As published, all metrics but PGS score the first case lower."""
     metric = load_metric(name, published=published)
     assert metric.higher_is_better == (not published or name == "saliency_pgs")
     module, groups = Mixture(), ClassGroups("two", ((0, 1), (2, 3)))
@@ -92,7 +92,7 @@ def test_the_direction_follows_the_options(name, published):
 
 
 def literal(name, classifier, image, explainer, groups, published):
-    """One sample, the equations word for word; the loss of a top share is drawn pixel by pixel."""
+    """Score one sample literally by the equations, drawing the pictures of a top share pixel by pixel."""
 
     def f(picture):
         return classifier(picture[None]).double().softmax(dim=1)[0].tolist()
@@ -150,7 +150,7 @@ def test_every_score_by_loops(name, published):
     scores = scored(name, module, images, truth, published=published)
     np.testing.assert_allclose(scores, expected, atol=1e-6)
     assert classifier(images)[:K].argmax(dim=1).tolist() == list(range(K))
-    assert np.isnan(scores).any() == (name == "saliency_cgs")  # classes whose group overlaps with every other
+    assert np.isnan(scores).any() == (name == "saliency_cgs")  # classes whose group overlaps with every other group
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -165,7 +165,7 @@ def test_a_map_of_its_own_and_nine_passes_for_each_defined_sample(name):
     images = torch.stack([module.picture(k) for k in (1, 4, 2)])
     classifier = load_classifier(module, device="cpu", mean=0, std=1)
     logits = classifier(images)
-    assert logits.argmax(dim=1).tolist() == [1, 4, 2]  # the second one is in no group
+    assert logits.argmax(dim=1).tolist() == [1, 4, 2]  # the second class is in no group
     explain = MapProvider(as_explainer(watching), classifier, [0, 1, 2])
     before = classifier.passes
     scores = load_metric(name)(images, classifier, logits, lonely, explain, [0, 1, 2])

@@ -1,4 +1,4 @@
-"""saliency_cauc against a literal walk along the published computation, on pictures made pixel by pixel."""
+"""Compare saliency_cauc with a literal version of the published computation, on pictures built pixel by pixel."""
 
 import evaluate
 import numpy as np
@@ -24,7 +24,7 @@ def salient_pixels(one, threshold, salient):
 
 
 def literal_path(slow, i, pos, neg, step, threshold, salient, fill):
-    """The scores that the published loop collects before it stops."""
+    """Return the scores that the published loop collects before it stops."""
     chunks = [slow.orders[i][start : start + step] for start in range(0, H * W, step)]
     stop = -(-salient_pixels(slow.maps[i], threshold, salient) // step)
     gone, curve = 0, []
@@ -70,7 +70,7 @@ def test_one_class_is_compared_with_the_most_probable_other(slow):
 
 
 def test_or_with_the_most_probable_other_of_its_group(slow):
-    """Class 1 is alone in its group."""
+    """Class 1 is the only member of its group."""
     groups = ClassGroups("by hand", ((0, 2, 3), (1,)))
     scores = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), groups, step=2, rival="group")
     drops = saliency_cdrop(slow.curves(one_hot([0, 1, 2], K)), groups, step=2, rival="group")

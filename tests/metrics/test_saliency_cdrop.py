@@ -1,4 +1,4 @@
-"""saliency_cdrop against a literal walk along the published computation, on pictures made pixel by pixel."""
+"""Compare saliency_cdrop with a literal version of the published computation, on pictures built pixel by pixel."""
 
 import math
 
@@ -39,12 +39,12 @@ def test_every_score_by_loops(slow):
 
 
 def test_only_the_points_that_count_are_classified(slow):
-    """The whole image, and the last three of each path: of 1, 20 and 29 points."""
+    """The whole image and the last three points of each path are classified; the paths have 1, 20 and 29 points."""
     slow.maps = np.zeros((3, H, W), np.float32)
     slow.maps[0, 0, 0], slow.maps[1, :4], slow.maps[2] = 1, 1, np.arange(1, 31).reshape(H, W)
     curves = slow.curves(contrast([0, 1, 2], [3, 2, 0], K))
     saliency_cdrop(curves, step=1, threshold=0.0)
-    assert curves.passes == slow.classifier.pictures == 1 + 4 + 4 + 3  # and three whole images, for B
+    assert curves.passes == slow.classifier.pictures == 1 + 4 + 4 + 3  # plus three whole images, to find B
 
 
 def test_few_salient_pixels_and_constant_maps_get_nothing(slow):

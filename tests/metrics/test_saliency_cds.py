@@ -1,4 +1,4 @@
-"""saliency_cds against pictures made pixel by pixel."""
+"""Compare saliency_cds with pictures built pixel by pixel."""
 
 import pytest
 

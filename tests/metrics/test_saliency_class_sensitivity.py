@@ -1,4 +1,4 @@
-"""saliency_class_sensitivity: by hand, against scipy and loops, and what changes nothing."""
+"""Test saliency_class_sensitivity by hand and against scipy and loops, and test invariances."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_pearson_is_scipy_s(one, two):
         if np.ptp(a) == 0 or np.ptp(b) == 0:
             assert found == 0
         else:
-            assume(np.ptp(a) > 1e-3 and np.ptp(b) > 1e-3)  # scipy warns that it loses digits below
+            assume(np.ptp(a) > 1e-3 and np.ptp(b) > 1e-3)  # scipy warns about a loss of digits below this
             expected = pearsonr(a.ravel().astype(np.float64), b.ravel().astype(np.float64)).statistic
             assert found == pytest.approx(expected, abs=1e-9)
 

@@ -1,4 +1,4 @@
-"""saliency_consistency: FastDTW against the library, step by step; the transforms; the score by loops and by hand."""
+"""Test saliency_consistency: FastDTW against the library, the transforms, and the score by loops and by hand."""
 
 import builtins
 import math
@@ -31,13 +31,13 @@ def saliency_consistency(*inputs, **options):
 
 
 def both(x, y, radius=1):
-    """(distance, path) of ours and of the library."""
+    """Return (distance, path) of the package and of the library."""
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     found, path = fastdtw(x, y, radius)
     return (found, [tuple(step) for step in path]), library(x, y, radius=radius)
 
 
-WHOLE = st.integers(0, 3).map(float)  # few values: many ways cost the same
+WHOLE = st.integers(0, 3).map(float)  # few values, so many paths have the same cost
 ANY = st.floats(-1e3, 1e3)
 
 
@@ -83,13 +83,13 @@ def test_fastdtw_is_the_library_s_on_a_map_of_224_pixels():
 FIXED = Custom(lambda net, x: torch.tensor([[0.0, 1.0, 0.5]]).repeat(len(x), 1) + 0 * x.mean())  # class 1 of 3
 
 
-# The brightest of three corners, so that transforms change the prediction of some images.
+# The class is the brightest of three corners, so transforms change the prediction of some images.
 CORNERS = Custom(lambda net, x: torch.stack([x[:, :, :4, :5], x[:, :, :4, 10:], x[:, :, 6:, :5]]).mean(
     dim=(2, 3, 4)).T)  # fmt: skip
 
 
 def prepared(classifier, images, explainer, target=None, seeds=None):
-    """(maps, images, target, logits, classifier, explain)"""
+    """Return (maps, images, target, logits, classifier, explain)."""
     classifier = load_classifier(classifier, device="cpu", mean=0, std=1)
     with torch.no_grad():
         logits = classifier(images)
@@ -99,7 +99,7 @@ def prepared(classifier, images, explainer, target=None, seeds=None):
 
 
 def corner(classifier, images, target):
-    """Never looks at the picture."""
+    """Return a map that does not depend on the image."""
     maps = images.new_zeros(len(images), *images.shape[2:])
     maps[:, 0, 0] = 1
     return maps
@@ -112,14 +112,14 @@ def ramp(classifier, images, target):
 
 
 def test_by_hand():
-    """The corner stays where it is: a 1 at the first place against a 1 at the fourth; the ends cost 1 each."""
+    """The corner does not move: a 1 at the first position against a 1 at the fourth; the ends cost 1 each."""
     given = prepared(FIXED, torch.rand(2, 3, 4, 4), corner)
     assert saliency_consistency(*given, transform="flip_horizontal").tolist() == [2, 2]
     assert saliency_consistency(*given, transform="flip_vertical").tolist() == [2, 2]
 
 
 def literal_there(picture, name):
-    """One picture (H, W) transformed pixel by pixel."""
+    """Return a picture (H, W) transformed pixel by pixel."""
     height, width = picture.shape
     result = np.zeros_like(picture)
     for y in range(height):
@@ -136,13 +136,13 @@ def literal_there(picture, name):
 
 
 def turned(y, x, height, width, degrees):
-    """Where a pixel comes from when the picture is turned counter-clockwise; y points down."""
+    """Return the source position of a pixel after a counter-clockwise rotation; y points down."""
     a, cy, cx = math.radians(degrees), (height - 1) / 2, (width - 1) / 2
     return cy + math.sin(a) * (x - cx) + math.cos(a) * (y - cy), cx + math.cos(a) * (x - cx) - math.sin(a) * (y - cy)
 
 
 def sampled(picture, v, u):
-    """Bilinear, 0 outside."""
+    """Return the value at a position, interpolated bilinearly, with 0 outside."""
     top, left, total = math.floor(v), math.floor(u), 0.0
     for row, down in ((top, 1 - (v - top)), (top + 1, v - top)):
         for column, right in ((left, 1 - (u - left)), (left + 1, u - left)):
@@ -194,7 +194,7 @@ def test_regions_series_and_radii_by_loops(region, series, radius):
     images = torch.rand(1, 3, H, W)
     given = prepared(FIXED, images, ramp)
     for name, way in TRANSFORMS.items():
-        back = way.back(ramp(None, way.there(images), None)[:, None])[0, 0].numpy()  # the last digits choose the path
+        back = way.back(ramp(None, way.there(images), None)[:, None])[0, 0].numpy()  # last digits determine the path
         inside = literal_back(np.ones((H, W)), name) > 1 - 1e-9 if region == "common" else np.ones((H, W), bool)
         pair = []
         for values in (given[0][0].astype(float), back.astype(float)):
@@ -257,7 +257,7 @@ def test_a_constant_map_is_not_ranked_and_a_changed_prediction_not_counted():
 
 
 def test_only_maps_that_count_are_made():
-    """Twelve passes for the predictions; a map for each transform that keeps one."""
+    """There are twelve passes for the predictions, and a map for each transform that preserves the prediction."""
     calls = []
 
     def counted(classifier, images, target):

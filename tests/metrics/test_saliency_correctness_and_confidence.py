@@ -1,4 +1,4 @@
-"""saliency_correctness and saliency_confidence: by hand, against loops, the paper's table, and what changes nothing."""
+"""Test saliency_correctness and saliency_confidence by hand, against loops and the paper's table, and invariances."""
 
 import math
 from dataclasses import replace
@@ -32,13 +32,13 @@ def linear():
 
 
 def corner(net, images):
-    """The upper left quarter of 4 x 4, by its brightness, says class 1; the rest nothing."""
+    """Compute logits for 4 x 4 pixels: brightness in the upper left quarter is evidence for class 1."""
     bright = images[:, :, :2, :2].mean(dim=(1, 2, 3))
     return torch.stack([0 * bright + math.log(3), 2 * math.log(3) * bright], dim=1)
 
 
 def mask_of(*rows):
-    """An explainer that gives every image this map."""
+    """Return an explainer that returns this map for every image."""
     return lambda classifier, images, target: torch.tensor(rows).float().expand(len(images), -1, -1).clone()
 
 
@@ -47,7 +47,7 @@ LEFT = mask_of([8, 8, 0, 0], [8, 8, 0, 0], [0, 0, 3, 3], [0, 0, 3, 3])
 
 @pytest.fixture(scope="module")
 def dark_and_white():
-    """An image of class 1 that is not recognised, and one that is."""
+    """Return two images of class 1, of which only the second is recognised."""
     return torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
 
 
@@ -55,13 +55,13 @@ def test_by_hand(dark_and_white):
     classifier, given = loaded(Custom(corner)), {"labels": [1, 1], "k": 1}
     parts = score_parts("saliency_correctness", dark_and_white, classifier, LEFT, **given)
     np.testing.assert_array_equal(parts, [[1, np.nan, 0, np.nan, 0, np.nan], [np.nan] * 6])
-    refused("k=1 has one value over all samples and none per sample; use score_parts", score_samples,
+    refused("k=1 has one value for all samples and no value per sample; use score_parts", score_samples,
             "saliency_correctness", dark_and_white, classifier, LEFT, **given)  # fmt: skip
-    # p of L: 1 / (1 + 3); of the pasted: 9 / (9 + 3)
+    # p of L: 1 / (1 + 3); p of the pasted image: 9 / (9 + 3)
     parts = score_parts("saliency_confidence", dark_and_white, classifier, LEFT, **given)
     np.testing.assert_allclose(parts[0], [3 / 4 - 1 / 4, 0, 4 / 16], rtol=1e-6)
     parts = score_parts("saliency_confidence:of=entropy", dark_and_white, classifier, LEFT, **given)
-    np.testing.assert_allclose(parts[0], [0, 0, 4 / 16], atol=1e-7)  # 1/4 and 3/4 either way
+    np.testing.assert_allclose(parts[0], [0, 0, 4 / 16], atol=1e-7)  # 1/4 and 3/4 in both directions
     swapped = mask_of([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1])
     parts = score_parts("saliency_correctness", dark_and_white, classifier, swapped, **given)
     assert parts[0, [0, 2]].tolist() == [0, 1]
@@ -74,12 +74,12 @@ def test_a_flat_map_marks_nothing(dark_and_white):
 
 
 def literal_plan(p, labels, ids, k, pairings, seed):
-    """{sample: its partners} by sorting each class."""
+    """Return {sample: partners}, sorting each class."""
     found = {}
     for label in sorted(set(labels)):
         own = [sample for sample in range(len(labels)) if labels[sample] == label]
         best_first = sorted(own, key=lambda sample: ids[sample])
-        best_first = sorted(best_first, key=lambda sample: p[sample][label], reverse=True)  # stable
+        best_first = sorted(best_first, key=lambda sample: p[sample][label], reverse=True)  # stable sort
         count = min(k, len(own) // 2)
         high, low = best_first[:count], best_first[::-1][:count][::-1]
         for pairing in range(pairings):
@@ -96,7 +96,7 @@ def softmax(logits):
 
 
 def literal(images, labels, classifier, k, pairings, threshold, by):
-    """{sample: (six shares of correctness, three parts of confidence, three of the entropy's)} pixel by pixel."""
+    """Return {sample: (six shares of correctness, three parts of confidence, three of entropy)}, pixel by pixel."""
     with torch.no_grad():
         p = [softmax(row) for row in classifier(images).double()]
     ids, found = [str(index) for index in range(len(images))], {}
@@ -154,7 +154,7 @@ def test_every_part_by_loops(threshold, by):
 
 
 def test_pseudo_f1_of_a_hand_worked_case():
-    """2 / (1 / 0.6 + 1 / 0.8) = 0.96 / 1.4, and 0 where nothing is recognised, or everything of the inverse."""
+    """2 / (1 / 0.6 + 1 / 0.8) = 0.96 / 1.4; the value is 0 if no image, or every inverse, is recognised."""
     means = np.array([[0.8, 1, 0.4, 0, 0, 0], [0, 1, 0.4, 0, 0, 0], [0.8, 1, 1, 0, 0, 0]])
     np.testing.assert_allclose(pseudo_f1(means, {"top": 1}), [0.96 / 1.4, 0, 0])
 
@@ -234,5 +234,5 @@ def test_what_a_head_does_not_have_is_refused_by_name(dark_and_white):
 
 def test_labels_are_asked_for_and_a_target_is_not(dark_and_white):
     inputs = "saliency_correctness", dark_and_white, loaded(Custom(corner)), LEFT
-    refused("give labels, the class of each image", score_parts, *inputs)
+    refused("pass labels, the class of each image", score_parts, *inputs)
     refused("leave out target", score_parts, *inputs, labels=[1, 1], target=[1, 1])

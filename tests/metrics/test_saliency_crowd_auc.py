@@ -1,4 +1,4 @@
-"""The area under the accuracy of people: by hand, against a literal second writing, and as a module for evaluate."""
+"""Test the area under the accuracy of people: by hand, against a second implementation, and as an `evaluate` module."""
 
 import sys
 
@@ -19,7 +19,7 @@ FIRST = st.lists(st.sampled_from([*SHOWN, NEVER]), min_size=1, max_size=30)
 
 
 def literal(first_right, exposures):
-    """P2's formula for AUC: the accuracy at each exposure, then half the width times both accuracies, added up."""
+    """Return the AUC by P2's formula: the sum of half the width times both accuracies, over neighbouring exposures."""
     accuracies = [0.0]
     for exposure in exposures:
         accuracies.append(sum(1 for one in first_right if one is not None and one <= exposure) / len(first_right))

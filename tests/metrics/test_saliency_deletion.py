@@ -1,4 +1,4 @@
-"""saliency_deletion against pictures made pixel by pixel, Quantus, and beside insertion."""
+"""Compare saliency_deletion with pictures built pixel by pixel, with Quantus, and with insertion."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ def test_area_by_a_loop_over_the_curve(slow, fill, steps, counts):
 
 
 class Grey(nn.Module):
-    """The network on pictures of one channel: of three, Quantus would order channels and pixels together."""
+    """The network for one channel, because with three Quantus would order channels and pixels together."""
 
     def __init__(self, network):
         super().__init__()
@@ -39,8 +39,8 @@ class Grey(nn.Module):
 def test_every_point_but_the_whole_image_is_that_of_quantus_pixel_flipping(slow):
     quantus = pytest.importorskip("quantus")
     images, labels = slow.images.mean(dim=1, keepdim=True), np.arange(3)
-    images[:, 0, 0, 0] = 0  # its black is the smallest value of the images
-    maps = np.random.default_rng(1).permutation(90).reshape(3, H, W).astype(np.float32)  # it knows no rule for ties
+    images[:, 0, 0, 0] = 0  # black in Quantus is the smallest value of the images
+    maps = np.random.default_rng(1).permutation(90).reshape(3, H, W).astype(np.float32)  # Quantus has no rule for ties
     metric = quantus.PixelFlipping(features_in_step=W, perturb_baseline="black", abs=False, normalise=False,
                                    disable_warnings=True)  # fmt: skip
     theirs = metric(model=Grey(slow.classifier).eval(), x_batch=images.numpy(), y_batch=labels, a_batch=maps[:, None],

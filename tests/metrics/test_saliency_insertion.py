@@ -1,4 +1,4 @@
-"""saliency_insertion: by hand, against a loop over the curve, and on a score that is a sum over pixels."""
+"""Test saliency_insertion by hand, against a loop over the curve, and with a score that is a sum over pixels."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ SIZE = 4
 
 
 class Additive(nn.Module):
-    """p of class 1 is a weighted sum over the pixels of the image, weights (H, W) of sum 1."""
+    """Network in which p of class 1 is a weighted sum over the pixels, with weights (H, W) of sum 1."""
 
     def __init__(self, weights, mean=0.0):
         super().__init__()
@@ -47,7 +47,7 @@ def test_by_hand():
     images = torch.ones(1, 3, SIZE, SIZE)
     assert score(Additive(corner()), images, maps) == pytest.approx([0.875])
     assert score(Additive(corner()), images, -maps) == pytest.approx([0.125])
-    # one pixel at a time: 0, 1/4, 1/2, 3/4, 1, then twelve more at 1
+    # one pixel at a time: 0, 1/4, 1/2, 3/4, 1, then twelve more values of 1
     assert score(Additive(corner()), images, maps, steps=16) == pytest.approx([(0.25 + 0.5 + 0.75 + 12 - 0.5 + 1) / 16])
     assert score(Additive(corner()), images, maps, steps=1) == pytest.approx([0.5])
 
@@ -70,17 +70,17 @@ def test_area_by_a_loop_over_the_curve(reference, start):
 
 
 def test_a_contrast_may_gain_2_from_its_start():
-    """p of class 1 minus p of class 0 goes from -1 to 1, so that the curve less its start ends at 2."""
+    """p of class 1 minus p of class 0 changes from -1 to 1, so the curve minus its start ends at 2."""
     curves = Curves(Additive(corner()), torch.ones(1, 3, SIZE, SIZE), contrast([1], [0], 2),
                     np.arange(16, 0, -1).reshape(1, 4, 4))  # fmt: skip
     assert load_metric("saliency_insertion", start="subtract")(curves) == pytest.approx([2 * 0.875])
     ranges = {start: load_metric("saliency_insertion", start=start).range for start in ("keep", "auto", "subtract")}
     assert ranges == {"keep": (-1, 1), "auto": (-1, 1), "subtract": (-2, 2)}
-    assert load_metric("saliency_insertion", reference="blur").range == (-2, 2)  # whose start is subtracted
+    assert load_metric("saliency_insertion", reference="blur").range == (-2, 2)  # minus the start
 
 
 def test_rise_authors_reading():
-    """Their loop: n + 1 points from the blurred image, the sum less half of both ends, divided by n."""
+    """RISE's loop: n + 1 points from the blurred image; the sum minus half of both ends, divided by n."""
     rng = np.random.default_rng(3)
     classifier = Additive(rng.dirichlet(np.ones(16)).reshape(SIZE, SIZE), mean=0.4)
     images, maps = torch.from_numpy(rng.random((1, 3, SIZE, SIZE))).float(), rng.permutation(16).reshape(1, SIZE, SIZE)
@@ -101,8 +101,8 @@ def test_rise_authors_reading():
 def test_last_digits_of_an_enlarged_map_hardly_move_the_score(cells, side, limit, dtype):
     """Cells that differ by a millionth, as between batch sizes, are rounded before they are enlarged.
 
-    Ordered by the last digit, Grad-CAM of a ResNet-18 at 64 pixels (2 x 2 cells) had another insertion score by up to
-    0.009 in batches of 1 than of 32, and another deletion score by up to 0.038.
+    If the last digits determined the order, scores of Grad-CAM for a ResNet-18 at 64 pixels (2 x 2 cells) would differ
+    between batches of 1 and 32 by up to 0.009 (insertion) and 0.038 (deletion).
     """
     rng = np.random.default_rng(0)
     count = 24 if side < 224 else 4

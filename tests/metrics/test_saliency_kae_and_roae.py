@@ -1,5 +1,4 @@
-"""saliency_kae and saliency_roae against pictures made pixel by pixel: is the classifier right with top pixels alone,
-or without them?"""
+"""Compare saliency_kae and saliency_roae with pictures built pixel by pixel from the top pixels or all others."""
 
 import numpy as np
 import pytest
@@ -10,12 +9,12 @@ from saliency_bench.target_weights import one_hot
 
 K = 4
 EXPOSURES = (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
-COUNTS = (0, 2, 3, 4, 6, 9, 15, 22, 30)  # of 30 pixels; halves (1.5, 4.5, 22.5) to the even number
+COUNTS = (0, 2, 3, 4, 6, 9, 15, 22, 30)  # of 30 pixels; halves (1.5, 4.5, 22.5) are rounded to the even number
 LABELS = ({0}, {1}, {2})
 
 
 def table(labels):
-    """Bool (B, K) of the right classes of each sample."""
+    """Return the correct classes of each sample, Bool (B, K)."""
     return np.array([[k in right for k in range(K)] for right in labels])
 
 
@@ -31,7 +30,7 @@ both = pytest.mark.parametrize("score", [saliency_kae, saliency_roae])
 
 
 def drawn(score, slow, *picture):
-    """Probabilities of the picture that the metric looks at, of a sample, a count and a fill."""
+    """Return the probabilities of a sample's perturbed picture for a pixel count and a fill."""
     return slow.top(*picture) if score is saliency_kae else slow.rest(*picture)
 
 
@@ -62,7 +61,7 @@ def test_accuracy_at_each_exposure_and_its_area_by_loops(slow, score, fill):
 @both
 @pytest.mark.parametrize("labels", [[{0}, {1}, {2}], [{3}, {3}, {3}], [{1, 3}, {0, 2}, {0, 1, 2, 3}]])
 def test_right_is_the_label_whatever_the_map_explains(slow, score, labels):
-    """Maps of another class, of a contrast and of a group are scored by the same comparison with the label."""
+    """Maps of another class, a contrast and a group are also scored by comparing the prediction with the label."""
     expected = [right(drawn(score, slow, i, 9), members) for i, members in enumerate(labels)]
     for target in (one_hot([1, 2, 3], K), contrast([0, 0, 0], [1, 2, 3], K), group([1, 3], K)):
         assert score(slow.curves(target), labels, exposure=0.3).tolist() == expected

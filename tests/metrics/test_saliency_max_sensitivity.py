@@ -1,4 +1,4 @@
-"""saliency_max_sensitivity: by hand, by loops, against Quantus on the same draws, and what changes nothing."""
+"""Test saliency_max_sensitivity by hand, by loops and against Quantus on the same draws, and test invariances."""
 
 import numpy as np
 import pytest
@@ -37,13 +37,13 @@ def given_inputs():
 
 
 def noise_of(seed, draw, radius):
-    """(3, H, W) in units of the normalised image."""
+    """Return the noise (3, H, W) in units of the normalised image."""
     return radius * (2 * uniform(seed_of(seed, draw), 3 * H * W).reshape(3, H, W) - 1)
 
 
 def test_by_hand():
     def moves(classifier, images, target):
-        """2 on the first pixel of a white image, on the second of any other; else 1."""
+        """Return maps of 1 with a 2 at the first pixel of a white image or the second pixel of any other image."""
         maps, white = torch.ones(len(images), 4, 4), (images == 1).all(dim=(1, 2, 3))
         maps[white, 0, 0], maps[~white, 0, 1] = 2, 2
         return maps
@@ -62,7 +62,7 @@ def test_by_hand():
      (0.2, 2, True, "normalised")],
 )  # fmt: skip
 def test_every_score_by_loops(given_inputs, radius, draws, relative, unit):
-    """In the unit of the normalised image, the bare network is what is explained."""
+    """With the unit of the normalised image, the network without normalisation is explained."""
     maps, images, target, classifier, _, seeds = given_inputs()
     options = {"radius": radius, "draws": draws, "relative": relative, "unit": unit}
     scores = saliency_max_sensitivity(*given_inputs(), **options)
@@ -94,7 +94,7 @@ def test_the_noise_fills_the_ball_of_the_normalised_image(given_inputs):
     assert noise.abs().max() > 0.199
     assert noise.mean().abs() < 0.01
     assert noise.var().item() == pytest.approx(0.2**2 / 3, rel=0.05)
-    assert len(torch.unique(noise)) > 0.9 * noise.numel()  # each draw, sample, channel and pixel its own
+    assert len(torch.unique(noise)) > 0.9 * noise.numel()  # different for each draw, sample, channel and pixel
 
 
 def test_quantus_agrees_on_the_same_draws(given_inputs):
@@ -104,7 +104,7 @@ def test_quantus_agrees_on_the_same_draws(given_inputs):
     draws = iter(range(4))
 
     def perturb(arr, indices=None, **kwargs):
-        """Quantus asks once per draw, for the whole batch."""
+        """Return the next draw; Quantus calls this once per draw for the whole batch."""
         draw = next(draws)
         return arr + np.stack([noise_of(seed, draw, 0.2).ravel() for seed in seeds]).reshape(arr.shape)
 

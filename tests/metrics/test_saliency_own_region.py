@@ -1,4 +1,4 @@
-"""saliency_own_region against pictures made pixel by pixel, by hand, and what changes nothing."""
+"""Test saliency_own_region by hand and against pictures built pixel by pixel, and test invariances."""
 
 import math
 
@@ -27,7 +27,7 @@ def curves_of(classifier, images, maps):
 
 
 def literal(classifier, image, one, label, reference, threshold, by):
-    """[acc@1, acc@5] of one image, pixel by pixel."""
+    """Return [acc@1, acc@5] of one image, computed pixel by pixel."""
     values = [float(value) for value in one.flatten()]
     if by == "percentile":
         kept = round(len(values) * (1 - threshold / 100))
@@ -59,7 +59,7 @@ def test_agrees_with_pictures_made_pixel_by_pixel(reference, threshold, by):
         expected = [literal(classifier, image, one, label, reference, threshold, by)
                     for image, one, label in zip(images, maps, labels, strict=True)]  # fmt: skip
     np.testing.assert_array_equal(found, expected)
-    assert 0 < found[:, 0].mean() < found[:, 1].mean() < 1  # the comparison can fail
+    assert 0 < found[:, 0].mean() < found[:, 1].mean() < 1  # so the comparison can fail
     np.testing.assert_array_equal(reduce(found, {}), found[:, 0])
 
 
@@ -68,7 +68,7 @@ def test_everything_has_the_accuracy_of_the_image_and_a_constant_map_that_of_the
     classifier, images = linear().eval(), torch.rand(30, 3, HEIGHT, WIDTH)
     whole, flat = np.ones((30, HEIGHT, WIDTH), np.float32), np.ones((30, HEIGHT, WIDTH), np.float32)
     whole[:, 0, 0] = 0
-    images[:, :, 0, 0] = 0  # which is what stands there without the pixel
+    images[:, :, 0, 0] = 0  # the value that replaces the pixel
     with torch.no_grad():
         said, of_black = classifier(images).argmax(1), int(classifier(torch.zeros(1, 3, HEIGHT, WIDTH)).argmax())
     right = np.eye(CLASSES, dtype=bool)

@@ -1,4 +1,4 @@
-"""saliency_pointing_game against loops over pixels, by hand, and its properties."""
+"""Test saliency_pointing_game by hand and against loops over pixels, and test its properties."""
 
 import tracemalloc
 
@@ -35,7 +35,7 @@ def test_every_score_by_loops(maps, masks, ties, tolerance):
 
 
 def test_maxima_that_are_equal_in_theory_share():
-    """The corner of an enlarged map: equal pixels; of an exact map the last digit decides."""
+    """The corner of an enlarged map has equal pixels. In a map that was not rounded, the last digit decides."""
     cells = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
     maps, masks = enlarge(cells, torch.empty(1, 3, 12, 12)).numpy(), np.zeros((1, 12, 12))
     masks[0, :3, :1] = 1
@@ -45,7 +45,7 @@ def test_maxima_that_are_equal_in_theory_share():
 
 
 def test_torchray_s_rule_and_its_accuracy_averaged_per_class():
-    """A hit where any mask pixel lies within 15 pixels of the maximum, squared distance below 15^2; then by class."""
+    """A hit has a mask pixel within 15 pixels of the maximum (squared distance below 15^2); average per class."""
     rng = np.random.default_rng(0)
     maps, masks = rng.random((40, 40, 40)), rng.random((40, 40, 40)) > 0.9985
     masks[:, 0, 0] = True

@@ -1,4 +1,4 @@
-"""saliency_randomisation: by hand, by loops, beside Quantus and scikit-image, and that the network stays as it is."""
+"""Test saliency_randomisation by hand and against loops, Quantus and scikit-image; the network is not changed."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ H, W, K = 12, 10, 3
 
 
 class Small(nn.Module):
-    """Two convolutions with a normalisation, and a linear layer."""
+    """Network of two convolutions with a normalisation, and a linear layer."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ class Small(nn.Module):
 
 
 def edges(classifier, images, target):
-    """Looks at no weights."""
+    """Return a map that does not depend on the weights."""
     return (images - images.roll(1, dims=3)).abs().sum(dim=1)
 
 
@@ -116,7 +116,7 @@ def test_a_vision_transformer_keeps_no_weight():
 
 
 def literal_ssim(one, two, side):
-    """Wang et al., window by window."""
+    """Compute SSIM (Wang et al.) window by window."""
 
     def scaled(values):
         values = np.abs(values)
@@ -176,7 +176,7 @@ def test_ssim_is_that_of_scikit_image():
 
 
 class Drawn(nn.Linear):
-    """A linear layer that is re-initialised, when Quantus asks for it, with the weights that ours would have."""
+    """Linear layer that Quantus re-initialises with the same weights as this package."""
 
     own: dict
 
@@ -293,7 +293,7 @@ def test_nothing_of_the_network_changes_and_every_pass_is_counted(made):
     before, passes = copy.deepcopy(classifier.state_dict()), classifier.passes
     scored(made)
     assert all(torch.equal(before[key], value) for key, value in classifier.state_dict().items())
-    assert classifier.passes - passes == 3 * (1 + 1 + 3)  # predictions, maps, and those of three layers
+    assert classifier.passes - passes == 3 * (1 + 1 + 3)  # predictions, maps, and maps of three layers
     passes = classifier.passes
     scored(made, smooth=2, layers=2)
     assert classifier.passes - passes == 3 * (1 + 1 + 2 * (1 + 2))

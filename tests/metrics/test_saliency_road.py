@@ -1,4 +1,4 @@
-"""saliency_road against pictures whose imputation is one dense system, beside Quantus, and its properties."""
+"""Compare saliency_road with imputation by one dense system and with Quantus, and test its properties."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ from saliency_bench.bound_metric import load_metric
 from saliency_bench.compute.scoring.imputation import NOISE, imputed, slight_noise
 from saliency_bench.target_weights import one_hot
 
-H, W, K = 6, 5, 4  # of the fixture `slow`
-COUNTS = (0, 2, 3, 4, 6, 9, 15, 22, 30)  # of 30 pixels at the nine exposures
+H, W, K = 6, 5, 4  # number of pixels in the fixture `slow`
+COUNTS = (0, 2, 3, 4, 6, 9, 15, 22, 30)  # counts of 30 pixels at the nine exposures
 LABELS = np.eye(K, dtype=bool)[[0, 1, 2]]
 KEPT = arrays(bool, (5, 7)).filter(np.any)
 
 
 def literal(image, kept):
-    """(C, H, W): every pixel is an unknown; a kept one equals itself, a missing one the mean of its neighbours."""
+    """Impute (C, H, W) with every pixel as an unknown: a kept pixel is fixed, a missing one is its neighbours' mean."""
     channels, height, width = image.shape
     matrix, right = np.zeros((height * width,) * 2), np.zeros((height * width, channels))
     for y in range(height):
@@ -81,7 +81,7 @@ def test_the_noise_is_slight_and_the_seed_s():
 
 
 def picture(slow, i, gone):
-    """Image i without these pixels, which are imputed with the noise of its seed; black if none is left."""
+    """Return image i with these pixels imputed, plus the noise of its seed; black if no pixel is kept."""
     kept = np.ones(H * W, bool)
     kept[list(gone)] = False
     kept, image = kept.reshape(H, W), slow.images[i].double().numpy()

@@ -1,4 +1,4 @@
-"""saliency_single_deletion against loops and scipy, its properties, and that a patch is classified once."""
+"""Compare saliency_single_deletion with loops and scipy; test properties, and that each patch is classified once."""
 
 import itertools
 

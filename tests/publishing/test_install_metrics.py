@@ -106,7 +106,8 @@ except ImportError as error:
     print(error)
 """
     done = run([sys.executable, "-S", "-c", script], home, PYTHONPATH=str(only_evaluate))
-    assert done.stdout == "saliency_insertion runs the classifier: pip install saliency-bench\n"
+    message = "saliency_insertion runs the classifier, which needs saliency-bench; pip install saliency-bench\n"
+    assert done.stdout == message
 
 
 def test_twice_changes_nothing(cache):

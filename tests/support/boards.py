@@ -1,4 +1,4 @@
-"""A board with several datasets, metrics and people, made of drawn scores; nothing is explained."""
+"""Create a board with several datasets, metrics and submitters from random scores, without computing explanations."""
 
 import numpy as np
 import submissions
@@ -6,7 +6,7 @@ from submissions import SETTING, submission, write_known
 
 from saliency_bench.board.known import KnownDataset
 
-# {explainer: how good it is, of 1}
+# {explainer: quality between 0 and 1}
 METHODS = {
     "gradcam": 0.62, "integrated_gradients": 0.48, "smoothgrad": 0.5, "occlusion": 0.58, "rise": 0.6, "gradient": 0.33,
     "random": 0.3, "centre": 0.42, "edges": 0.31,
@@ -21,7 +21,7 @@ def setting_of(fingerprint, digest):
 
 
 def scores_of(names, metrics, seed=0, count=60):
-    """Scores (n,) per explainer and metric; the lower the better for deletion; 0 or 1 for the pointing game."""
+    """Return scores (n,) per explainer and metric: lower is better for deletion; 0 or 1 for the pointing game."""
     draw = np.random.default_rng(seed)
     hard = draw.normal(0, 0.1, count)
     found = {}
@@ -36,7 +36,7 @@ def scores_of(names, metrics, seed=0, count=60):
 
 
 def put(root, monkeypatch, scene, scores, submitter="ada", model="resnet-18", ids=submissions.IDS, **content):
-    """The folder of a submission about a dataset and model of SCENES."""
+    """Write a submission for a dataset and model in SCENES and return its folder."""
     name, fingerprint, digest = scene
     with monkeypatch.context() as patch:
         patch.setattr(submissions, "SETTING", setting_of(fingerprint, digest))
@@ -66,6 +66,6 @@ def _rows_of(name, fingerprint):
 
 
 def know(root, scene, ids=submissions.IDS):
-    """The owner of the board lists the samples of a dataset."""
+    """Register the samples of a dataset on a board, as its owner would."""
     known = KnownDataset(id=scene[0], split="test", fingerprint=scene[1], samples=[(one, None) for one in ids])
     return write_known(root, known)

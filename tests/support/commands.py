@@ -1,10 +1,10 @@
-"""What a command says in this process."""
+"""Run commands in this process and capture their output."""
 
 from saliency_bench.cli import main
 
 
 def said(capsys, words, code=0):
-    """What a command with these words prints, or, where it does not end with 0, its errors."""
+    """Return the output of a command with these arguments, or its errors if the exit code is not 0."""
     assert main(words) == code
     shown = capsys.readouterr()
     return shown.err if code else shown.out

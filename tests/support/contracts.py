@@ -1,7 +1,8 @@
-"""What an item of a plugin folder must have, checked without using it, so that each lack is one sentence.
+"""Check the required parts of items in plugin folders without running them, with one sentence per missing part.
 
-`missing(kind, name)` lists what an item lacks and where to add it. The contract of each folder fails once for an item
-that lacks something, and runs everything else over the `complete` ones: one unfinished file never stops the others.
+`missing(kind, name)` lists the missing parts of an item and where to add them. The contract test of each folder fails
+once for an incomplete item and runs all other tests on `complete` items, so one unfinished file does not stop the tests
+of other files.
 """
 
 import ast
@@ -37,7 +38,7 @@ METRIC = {"version": "version=1, and raise it whenever a number changes", "highe
 
 
 def names(kind: str) -> list[str]:
-    """Every item of a folder, also a metric's folder that has no main file and is therefore not discovered."""
+    """Return all items of a folder, including metric folders without a main file, which are not discovered."""
     known = set(registry.names(kind))
     if kind == "metrics":
         places = (path for folder in registry.folders(kind) for path in folder.iterdir() if path.is_dir())
@@ -50,7 +51,7 @@ def complete(kind: str) -> list[str]:
 
 
 def examples() -> list[str]:
-    """The drawn sources of all complete datasets, as `_examples.names` lists them: "gender-xai release" ..."""
+    """Return the example sources of all complete datasets, as listed by `_examples.names`: "gender-xai release" ..."""
     found = []
     for name in complete("hub_builders"):
         layouts = [key for key in dir(registry.load("hub_builders", name)) if key.startswith("example")]
@@ -60,18 +61,18 @@ def examples() -> list[str]:
 
 @cache
 def missing(kind: str, name: str) -> tuple[str, ...]:
-    """Sentences: what this item lacks, and where to add it."""
+    """Return sentences about the missing parts of this item and where to add them."""
     return tuple(CONTRACTS[kind](name))
 
 
 def check(kind: str, name: str) -> None:
-    """Fail with one line for each thing that this item lacks, and nothing else."""
+    """Fail with one line per missing part of this item."""
     if lacks := missing(kind, name):
         pytest.fail("\n".join(lacks), pytrace=False)
 
 
 def of_module(kind: str, name: str, lacks: Callable[[str, ModuleType, Path], Iterator[str]]) -> Iterator[str]:
-    """What an item that is a single module lacks."""
+    """Return the missing parts of an item that is a single module."""
     path, module = registry.files(kind)[name], imported(kind, name)
     if isinstance(module, str):
         yield f"{where(path)} cannot be imported: {module}"
@@ -100,7 +101,7 @@ def explainer_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
 
 
 def undeclared(name: str, function: Callable, decorator: str, keys: dict[str, str], path: Path) -> Iterator[str]:
-    """What the decorator of a function does not say."""
+    """Return the missing arguments of a function's decorator."""
     declaration = getattr(function, "declaration", None)
     if declaration is None:
         yield f"{name} in {where(path)} is not declared: write {decorator}({'=..., '.join(keys)}=...) above it"
@@ -234,14 +235,14 @@ def constants(module: ModuleType, kinds: dict[str, type], path: Path) -> Iterato
 
 
 def unfinished(path: Path) -> Iterator[str]:
-    """Lines of a skeleton that nobody has replaced yet."""
+    """Return the lines of a skeleton that have not been replaced yet."""
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if re.search(r"TODO(?=[:\"\]]|$)", line):
             yield f"{where(path)} line {number} is still to be written: {line.strip()}"
 
 
 def imported(kind: str, name: str, part: str = "") -> ModuleType | str:
-    """The module, or why there is none."""
+    """Return the module, or the reason why it cannot be imported."""
     try:
         return registry.load(kind, name, part)
     except Exception as error:

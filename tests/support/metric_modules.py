@@ -1,4 +1,4 @@
-"""Our modules for `evaluate`, loaded from their folders."""
+"""Load the `evaluate` modules of this repository from their folders."""
 
 import sys
 from functools import cache
@@ -6,11 +6,11 @@ from itertools import count
 
 from saliency_bench import registry
 
-NUMBERS = count()  # of packages: Python keeps one of the same name, in the folder of the first file
+NUMBERS = count()  # unload packages, because Python would reuse a package of the same name from the first file's folder
 
 
 def loader(folder):
-    """Yields load(name, **options) -> a new object of this metric's module."""
+    """Yield load(name, **options) -> new object of this metric's module."""
     from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
 
     modules = init_dynamic_modules(f"modules_of_evaluate_{next(NUMBERS)}", str(folder / "modules"))

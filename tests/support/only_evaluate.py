@@ -1,4 +1,4 @@
-"""Where evaluate is installed, and nothing of ours."""
+"""Provide an environment with evaluate but without saliency_bench."""
 
 import importlib.metadata
 
@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 
 
 def required(name, found):
-    """The installed distributions that `name` needs, itself included."""
+    """Return the installed distributions that `name` requires, including itself."""
     try:
         distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
@@ -23,7 +23,7 @@ def required(name, found):
 
 @pytest.fixture(scope="module")
 def only_evaluate(tmp_path_factory):
-    """A folder with links to evaluate, what it needs, and nothing else: no torch, nothing of ours."""
+    """Return a folder with links to evaluate and its requirements only, without torch and saliency_bench."""
     folder = tmp_path_factory.mktemp("site")
     for distribution in required("evaluate", {}).values():
         for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server on this machine, in a folder of its own, where Debian's package is installed."""
+"""Run a local PostgreSQL server in a separate folder, if Debian's package is installed."""
 
 import os
 import shutil
@@ -12,16 +12,16 @@ from pathlib import Path
 
 
 def programs() -> Path | None:
-    """The folder of initdb and postgres, which Debian keeps out of PATH."""
+    """Return the folder of initdb and postgres, which Debian does not add to PATH."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     path = shutil.which("initdb") or (str(found[-1]) if found else None)
     return None if path is None else Path(path).parent
 
 
 class Postgres:
-    """A context manager. The server refuses to run as root, so root starts it as postgres.
+    """Context manager of a server. The server cannot run as root, so root starts it as the user postgres.
 
-    parent: of its folder, which the user postgres must be able to enter.
+    parent: parent of the server's folder, which the user postgres must be able to enter.
     """
 
     def __init__(self, parent: str | Path = "/tmp"):
@@ -38,7 +38,7 @@ class Postgres:
         subprocess.run(made, check=True, capture_output=True, cwd="/", user=self.user)
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server and wait until it responds."""
         import psycopg
 
         options = ["-D", self.data, "-p", str(self.port), "-k", self.folder, "-c", "listen_addresses=127.0.0.1"]
@@ -51,13 +51,13 @@ class Postgres:
         raise RuntimeError("PostgreSQL did not start in 30 s")
 
     def crash(self) -> None:
-        """End all its processes at once, as a power failure would, and start it again."""
+        """Kill all server processes at once, like a power failure, and start the server again."""
         self.server.send_signal(signal.SIGQUIT)
         self.server.wait(timeout=60)
         self.start()
 
     def create(self, name: str) -> str:
-        """Make an empty database; its URL."""
+        """Create an empty database and return its URL."""
         import psycopg
 
         with psycopg.connect(f"{self.url}/postgres", autocommit=True) as connection:
@@ -69,6 +69,6 @@ class Postgres:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.server.send_signal(signal.SIGQUIT)  # nobody reads its files again
+        self.server.send_signal(signal.SIGQUIT)  # its files are not read again
         self.server.wait(timeout=60)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Check of a refusal."""
+"""Check that a call raises UserError."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Runs the code blocks of one Markdown page, in its order and in the current folder: `python run_page.py PAGE`.
+"""Run the code blocks of a Markdown page, in order and in the current folder: `python run_page.py PAGE`.
 
-A process of its own, so that Python and shell see one environment, which the Hub's client reads when it is imported.
-`<!-- skip: next -->` leaves out the block that follows.
+This is a separate process, so that Python and shell share one environment, which the Hub client reads on import. `<!--
+skip: next -->` skips the next block.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
 STEP = "STEP "
-NOT_HERE = "<!-- test command -->"  # it runs the tests, so no test runs it
+NOT_HERE = "<!-- test command -->"  # this page runs the tests, so it is not tested
 
 
 def shell(example: Example) -> None:
@@ -24,7 +24,7 @@ def main(page: Path) -> None:
     document = Sybil([CodeBlockParser("sh", shell), PythonCodeBlockParser(), SkipParser()]).parse(page)
     document.namespace["__name__"] = "__main__"
     examples = list(document.examples())
-    if page.name == "README.md":  # it opens with Python, which needs what its first command makes
+    if page.name == "README.md":  # the page starts with Python code that needs the result of its first command
         examples.sort(key=lambda example: example.region.lexemes.get("arguments") == "python")
     for example in examples:
         for stream in (sys.stdout, sys.stderr):

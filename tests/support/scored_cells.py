@@ -1,4 +1,4 @@
-"""A run in memory whose cells have the scores that a test chooses."""
+"""Create runs in memory with given scores."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from saliency_bench.read.run_folder import RunData
 
 
 def run_of(scores, groups=None, metric="m", summary=None):
-    """RunData with one metric in [0, 1], {explainer: its scores}; `random` is a baseline."""
+    """Return the data of a run with one metric in [0, 1] from {explainer: scores}; `random` is a baseline."""
     cells = [
         CellResult.model_validate({
             "cell_id": f"{index:016x}", "explainer_id": f"{index:016x}", "explainer": name, "explainer_options": {},

@@ -1,4 +1,4 @@
-"""Imports the modules that make pages of the site, which are no part of the package."""
+"""Import the modules that create pages of the site, which are not part of the package."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Small convolutional networks with random weights, which several explainers are checked on."""
+"""Define small convolutional networks with random weights for tests of several explainers."""
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ def small(seed=0):
 
 
 class Custom(nn.Module):
-    """Layers, and the function of the network and the images that gives its output."""
+    """Network from modules and a function (network, images) -> output."""
 
     def __init__(self, function, **layers):
         super().__init__()
@@ -32,7 +32,7 @@ class Custom(nn.Module):
 
 
 class Branched(nn.Module):
-    """A skip connection, and one ReLU module that is used twice."""
+    """Network with a skip connection and a ReLU module that is used twice."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ class Branched(nn.Module):
 
 
 def gradient(classifier, images, target):
-    """An explainer of a few lines: the gradient, summed over the channels."""
+    """Return the gradient, summed over the channels, as a minimal explainer."""
     images = images.detach().requires_grad_()
     return torch.autograd.grad((classifier(images) * target).sum(), images)[0].sum(dim=1)
 

@@ -1,4 +1,4 @@
-"""Submissions made of given scores, as a run with these scores would be submitted; nothing is explained."""
+"""Create submissions from given scores, as a run with these scores would, without computing explanations."""
 
 import json
 from collections import Counter
@@ -29,7 +29,7 @@ SETTING = Identity(fingerprint=FINGERPRINT, split="test", classifier=DIGEST, geo
 
 
 def key_of(text):
-    """The cell of "EXPLAINER METRIC", or of "NAME:OPTION=VALUE@VERSION METRIC" of your own method.
+    """Return the cell of "EXPLAINER METRIC", or of "NAME:OPTION=VALUE@VERSION METRIC" for a user's method.
 
     Default metric: saliency_miou.
     """
@@ -54,7 +54,10 @@ def key_of(text):
 
 
 def submission(scores, submitter="ada", ids=IDS, groups=None, **content):
-    """scores: {a text of `key_of`: (n,) or {part: (n,)}, of which the score is the mean}. content: of result.json."""
+    """Return a submission.
+
+    scores: {text of `key_of`: (n,), or {part: (n,)} whose mean is the score}. content: entries of result.json.
+    """
     groups = groups or [None] * len(ids)
     keys, outcomes = list(map(key_of, scores)), {}
     for key, values in zip(keys, scores.values(), strict=True):
@@ -100,19 +103,19 @@ def _rows(key, outcome, ids, groups):
 
 
 def write(root, scores, submitter="ada", **content):
-    """The folder of a submission, in `root`."""
+    """Write a submission to `root` and return its folder."""
     return submission(scores, submitter, **content).write(root)[0].parent
 
 
 def know(root, ids=IDS, groups=None):
-    """The owner of the board in `root` lists the samples of the dataset."""
+    """Register the samples of the dataset on the board in `root`, as its owner would."""
     samples = list(zip(ids, groups or [None] * len(ids), strict=True))
     known = KnownDataset(id="saliency-bench/pets", split="test", fingerprint=FINGERPRINT, samples=samples)
     return write_known(root, known)
 
 
 def vouch(root, folder, refused=None, by="explainer", suspicions=None):
-    """The owner of the board in `root` has recomputed a submission."""
+    """Record on the board in `root` that its owner has recomputed a submission."""
     cells = json.loads((folder / "result.json").read_text())["cells"]
     one = Recomputed(samples=8, largest=0.0, by=by)
     return write_known(root, Status(

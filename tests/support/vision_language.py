@@ -1,4 +1,4 @@
-"""Small vision-language models of every kind, with tokenizers of single letters, as folders."""
+"""Create checkpoint folders of small vision-language models of all types, with single-letter tokenizers."""
 
 import torch
 import transformers as hf
@@ -11,7 +11,7 @@ POSITIONS = 48
 
 
 def tokenizer_of(kind):
-    """A tokenizer with one token per letter."""
+    """Return a tokenizer with one token per letter."""
     if kind.startswith("clip"):
         tokens = ["<|startoftext|>", *LETTERS, *(letter + "</w>" for letter in LETTERS), "<|endoftext|>"]
         vocabulary = {token: number for number, token in enumerate(tokens)}
@@ -32,7 +32,7 @@ def tokenizer_of(kind):
 
 
 def network_of(kind, tokenizer, **more):
-    """A network with random weights for 32 x 32 pixels, in evaluation mode."""
+    """Return a network with random weights for 32 x 32 pixels, in evaluation mode."""
     torch.manual_seed(0)
     ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "bos_token_id": tokenizer.bos_token_id,
            "eos_token_id": tokenizer.eos_token_id, "max_position_embeddings": POSITIONS}  # fmt: skip
@@ -60,12 +60,12 @@ def network_of(kind, tokenizer, **more):
         image = {name: value for name, value in image.items() if name != "image_size"} | {"num_patches": 16}
         network = hf.Siglip2Model(hf.Siglip2Config(text_config=texts, vision_config=image))
     for name, parameter in network.named_parameters():
-        # Larger than at the start of a training, where attention is all but uniform.
+        # Larger weights than at the start of training, where attention is almost uniform.
         if parameter.ndim > 1 and not (kind == "align" and name.startswith("vision")):
             torch.nn.init.normal_(parameter, std=0.25)
         elif name == "logit_bias":
             torch.nn.init.constant_(parameter, -3)
-    if kind == "align":  # statistics of its batch norms, without which features vanish
+    if kind == "align":  # update batch norm statistics, without which features vanish
         network.train()
         for module in network.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
@@ -76,7 +76,7 @@ def network_of(kind, tokenizer, **more):
 
 
 def processor_of(kind):
-    """An image processor that gives 32 x 32 pixels."""
+    """Return an image processor with an output of 32 x 32 pixels."""
     if kind == "siglip2":
         return hf.Siglip2ImageProcessor(patch_size=8, max_num_patches=16)
     if kind == "siglip":
@@ -85,7 +85,7 @@ def processor_of(kind):
 
 
 def folder_of(kind, path, **more):
-    """The folder of a checkpoint with its tokenizer and image processor."""
+    """Write a checkpoint with tokenizer and image processor and return its folder."""
     tokenizer = tokenizer_of(kind)
     for part in (network_of(kind, tokenizer, **more), tokenizer, processor_of(kind)):
         part.save_pretrained(path)

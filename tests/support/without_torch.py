@@ -1,4 +1,4 @@
-"""Imported first, this makes Python find neither torch nor what is built on it, as where they are not installed."""
+"""When imported first, hide torch and packages that need it, as if they were not installed."""
 
 import sys
 
@@ -6,7 +6,7 @@ ABSENT = ("accelerate", "evaluate", "safetensors", "timm", "torch", "torchvision
 
 
 class Without:
-    """A finder of modules that does not find these."""
+    """Module finder that hides these modules."""
 
     def __init__(self, finder):
         self.finder = finder

@@ -1,4 +1,4 @@
-"""The command line, but a run writes each result at once: for tests that stop or kill it between two files."""
+"""Command line in which a run writes each result immediately, for tests that kill it between two files."""
 
 import sys
 

@@ -72,7 +72,7 @@ def test_what_is_like_nothing_gets_the_list():
     ("build pictures --out x", "your own images use: saliency-bench build folder --images pictures --out NEW"),
     ("build a/b.json --out x", "saliency-bench build coco-json --json a/b.json --images DIR --out NEW"),
     ("build a/b.yaml --out x", "build yolo --names a/b.yaml --images DIR --labels DIR --out NEW"),
-    ("run --dataset folder --model m --out x", "first `saliency-bench build folder --images DIR --out NEW`"),
+    ("run --dataset folder --model m --out x", "first run `saliency-bench build folder --images DIR --out NEW`"),
     ("run --explainers my.py --model m --out x",
      "my.py cannot be read (No such file or directory); write your own function as FILE.py"),
     ("run --metrics a/my.py --model m --out x", "a/my.py cannot be read (No such file or directory)"),

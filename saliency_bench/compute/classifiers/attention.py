@@ -6,10 +6,10 @@
     maps = recorded.maps(matrix, images)                          # any (B, T, T) over its tokens
 
 Neither the model nor its library is changed. Inside `with`, a fused attention (`scaled_dot_product_attention`,
-`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is kept. This works
-the same for transformers, timm, torchvision and your own modules. Gradients at a noise picture identify the tokens,
-once per classifier and image size: which pixels each patch token comes from, and which tokens the head reads.
-For this step only, gradients also pass through parts of the network that switch them off.
+`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is kept. This works the
+same for transformers, timm, torchvision and your own modules. Gradients for a noise picture show which pixels each
+patch token comes from and which tokens the head reads. This step runs once per classifier and image size. For this step
+only, gradients also pass through parts of the network that switch them off.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from saliency_bench.utils.seeds import seed_of, uniform
 
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
 FIX_WITHOUT_GRADIENTS = "use an explainer that only needs the outputs, such as rise"
-FIX = "use integrated_gradients or rise, defined for every classifier, or gradcam for a convolutional one"
+FIX = "use integrated_gradients or rise, which work with every classifier, or gradcam for a convolutional network"
 POOLING_HEAD = (
     "ends in an attention-pooling head, like SigLIP, whose queries are not patches, so its attention is not a map over "
     f"patches; {FIX}"
@@ -46,9 +46,9 @@ class Tokens:
     """The tokens of a vision transformer.
 
     Attributes:
-        blocks: Number of consecutive attentions.
-        patches: Int (h, w), the index of each patch's token. Other tokens: class, distillation and register tokens.
-        read: Other tokens that the head reads: (0,) for a class token, (0, 1) for a distilled DeiT.
+        blocks: Number of consecutive attention blocks.
+        patches: Index of each patch's token, Int (h, w). The other tokens are class, distillation and register tokens.
+        read: Non-patch tokens that the head reads: (0,) for a class token, (0, 1) for a distilled DeiT.
         pooled: Whether the head reads the patch tokens.
     """
 
@@ -66,12 +66,12 @@ class AttentionRecorder(TorchFunctionMode):
         whole: Whether to keep the inputs with their gradients, not only their shapes.
 
     Attributes:
-        matrices: [Float (B, heads, T, T)], one per block.
-        features: Float (B, C, h, w), the last feature map of convolutions before the first attention, after norm,
+        matrices: List of Float (B, heads, T, T), one matrix per block.
+        features: Last feature map of the convolutions before the first attention, Float (B, C, h, w), after norm,
             activation and pooling; None without convolutions.
-        inputs: The input of the linear layer before each matrix, Float (B, T, C).
+        inputs: Input of the linear layer before each matrix, Float (B, T, C).
         convolved_after: Whether the network has a convolution after the first attention.
-        tokens: The tokens of the classifier, set by `recording_attention`.
+        tokens: Tokens of the classifier, set by `recording_attention`.
     """
 
     tokens: Tokens
@@ -156,12 +156,12 @@ class AttentionRecorder(TorchFunctionMode):
         return self.matrices[-1].mean(dim=1) if average_attn_weights else self.matrices[-1]
 
     def _windows_or_stages(self, images: int) -> bool:
-        """Return whether blocks attend within parts of the tokens. The last matrix, maybe of a head, is skipped."""
+        """Return whether blocks attend within parts of the tokens, ignoring the last matrix (maybe of the head)."""
         blocks = self.matrices[:-1]
         return any(matrix.shape[0] != images or matrix.shape[-2:] != blocks[0].shape[-2:] for matrix in blocks)
 
     def _pools_by_attention(self, tokens: int) -> bool:
-        """Return whether the last matrix, and no other, has queries other than the tokens that it attends to."""
+        """Return whether the last matrix is the only one whose queries are not the tokens that it attends to."""
         *blocks, last = (matrix.shape[-2:] for matrix in self.matrices)
         return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
@@ -220,7 +220,7 @@ def recording_attention(
 
 
 class _Uncut(AttentionRecorder):
-    """AttentionRecorder that lets gradients through where a network switches them off or detaches."""
+    """AttentionRecorder that lets gradients pass where a network switches them off or detaches a tensor."""
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a torch function with autograd switched on."""
@@ -246,7 +246,7 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
         try:
             tokens = _tokens(classifier, image)
         except UserError:
-            check_views(classifier, images)  # a better reason, if there is one
+            check_views(classifier, images)  # raises a more specific error, if there is one
             raise
         check_patches(classifier, images)
         known[size] = tokens
@@ -254,7 +254,7 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
 
 def _tokens(classifier: Classifier, image: Images) -> Tokens:
-    """Return the tokens of a classifier, if necessary with gradients passed through parts that cut them."""
+    """Return the tokens of a classifier. If a part of the network cuts gradients, let them pass."""
     with torch.enable_grad():
         try:
             return _identify(classifier, image, AttentionRecorder)
@@ -280,7 +280,7 @@ def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorde
         patches = _patches(sequence, recorded.features)
     if patches is None or not _blocks_are_sequential(recorded):
         raise UserError(
-            f"{classifier.id} does not have one token per patch, or its blocks do not follow one another, so its "
+            f"{classifier.id} does not have one token per patch, or its blocks do not run one after the other, so its "
             f"attention is not a map over patches; {FIX}"
         )
     gradient = _gradient(_mixed(logits), recorded.matrices[-1])
@@ -296,7 +296,7 @@ def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorde
 
 
 def _blocks_are_sequential(recorded: AttentionRecorder) -> bool:
-    """Return whether each block depends on the attention of the one before it (rather than running in parallel)."""
+    """Return whether each block depends on the attention of the previous block, so that no blocks run in parallel."""
     pairs = zip(recorded.matrices[:-1], recorded.inputs[1:], strict=True)
     return all(_gradient(_mixed(later), matrix) is not None for matrix, later in pairs if later is not None)
 
@@ -329,9 +329,9 @@ def _dependence(tokens: Tensor, source: Tensor) -> Tensor:
 
 
 def _grid(owner: Tensor) -> Tensor | None:
-    """Reduce the token of each pixel, Int (H, W), to one per patch, Int (h, w); None if a patch is not a rectangle.
+    """Return each patch's token, Int (h, w), from each pixel's token, Int (H, W); None if a patch is not a rectangle.
 
-    At the borders, less than a row or column of patches may belong to no token (-1).
+    Pixels at the borders may belong to no token (-1), if they are fewer than a row or column of patches.
     """
     rows, heights = owner.unique_consecutive(dim=0, return_counts=True)
     grid, widths = rows.unique_consecutive(dim=1, return_counts=True)
@@ -373,7 +373,7 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute `scaled_dot_product_attention` by its definition, softmax(q k^T scale) v, in recordable operations."""
+    """Compute `scaled_dot_product_attention` as softmax(q k^T scale) v, with operations that can be recorded."""
     if is_causal or dropout_p:
         raise UserError(f"this network has causal attention or attention dropout, for which no map is defined; {FIX}")
     if enable_gqa:
@@ -402,7 +402,7 @@ def _attend_many_heads(
     out_proj_bias: Tensor | None,
     **others: Any,
 ) -> Tensor:
-    """Compute self-attention of `nn.MultiheadAttention`, (T, B, C), in recordable operations."""
+    """Compute self-attention of `nn.MultiheadAttention`, (T, B, C), with operations that can be recorded."""
     if key is value and query.shape[0] != key.shape[0]:  # both are (T, B, C)
         raise UserError(f"this network {POOLING_HEAD}")
     masks = (others.get("key_padding_mask"), others.get("attn_mask"), bias_k, bias_v)

@@ -183,13 +183,13 @@ def config_of(source: ModelSource) -> Any:
 
     check_folder(source.folder, source.name)
     pickled = any(file.suffix in (".bin", ".pt", ".pth") for file in source.folder.iterdir())
-    weights = "pickled weights (.bin, .pt) may hold code and are not loaded; " * pickled
+    weights = "pickled weights (.bin, .pt) may contain code and are not loaded; " * pickled
     for pattern, fix in (
         ("config.json", "a transformers checkpoint has one"),
         ("*.safetensors", f"{weights}save weights as safetensors, as save_pretrained and saliency-bench train do"),
     ):
         if not any(source.folder.glob(pattern)):
-            raise UserError(f"{source.name} holds no loadable image classifier: no {pattern}; {fix}")
+            raise UserError(f"{source.name} contains no loadable image classifier: no {pattern}; {fix}")
     check_config(source.folder / "config.json", source.name)
     check_weights(source.folder, source.name)
     return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
@@ -225,7 +225,7 @@ def checked(model: nn.Module, **settings: Any) -> Classifier:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn errors of transformers about a checkpoint into one readable line, and let it log only errors."""
+    """Turn errors that transformers raises for a checkpoint into one readable line, and silence its warnings."""
     try:
         with quiet():
             yield
@@ -233,13 +233,14 @@ def readable(name: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise UserError(f"{name} needs a library that is not installed: {one_line(error, 200)}") from error
-    except Exception as error:  # a downloaded file may hold anything, and each kind raises its own errors
+    except Exception as error:  # a downloaded file may contain anything and may cause any exception
         if "trust_remote_code" in str(error):
             raise UserError(
-                f"{name} needs its own Python code, and nothing that is downloaded is executed; build the network "
+                f"{name} needs Python code from its repository, and downloaded code is never executed; build the "
+                "network "
                 "yourself and pass the module to load_classifier"
             ) from error
-        raise UserError(f"{name} holds no loadable image classifier: {one_line(error, 200)}") from error
+        raise UserError(f"{name} contains no loadable image classifier: {one_line(error, 200)}") from error
 
 
 @contextmanager

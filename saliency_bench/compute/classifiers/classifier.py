@@ -1,4 +1,4 @@
-"""Classifier from images in the prepared frame to logits. Only its `prepare` resizes images."""
+"""Wrap a network as a classifier of prepared images. Only `Classifier.prepare` resizes images."""
 
 import copy
 import re
@@ -40,7 +40,7 @@ from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.source_code import code_hash
 from saliency_bench.utils.untouched import callers_device, untouched
 
-ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
+ONE_LOGIT = "returns one logit, whose softmax is always 1; its probability is a sigmoid; use activation=sigmoid"
 LONGEST_LINE = 110  # characters per line when a classifier is printed
 TRIED = ((224, 224), (32, 32), (28, 28), (64, 64))  # image sizes to try if the network does not state one
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -53,7 +53,7 @@ NO_SIZE = (
 )  # fmt: skip
 TOKENS = "Expected tensor for argument #1 'indices'"  # raised by an embedding that receives pixels
 
-# {place or name of a buffer: reference to the object that holds it}. While the object lives, its id is not reused.
+# {place or name of a buffer: reference to its object}. The id of an object is not reused while the object exists.
 Written = dict[Place | str, Callable[[], object]]
 # {network: values that a pass changes}. Shared by classifiers of one network: a cache is filled only once.
 _written_before: WeakKeyDictionary[nn.Module, Written] = WeakKeyDictionary()
@@ -76,17 +76,17 @@ def _has_weights(model: nn.Module) -> bool:
 
 
 class RefusedImagesError(UserError):
-    """The network raised an error for these images because of their size or content; it may accept others."""
+    """The network raised an error for these images because of their size or content; it may accept other images."""
 
 
 class Classifier(nn.Module):
-    """A network from images Float (B, 3, H, W) in [0, 1] to logits (B, K), K >= 2.
+    """A network that maps images, Float (B, 3, H, W) in [0, 1], to logits (B, K), K >= 2.
 
     A network with a single logit z and a sigmoid is treated as one with two classes and the logits [-z, z]
     (`target_weights.two_classes`). With a single class name "square", the classes are "not square" and "square".
 
     Attributes:
-        id: Name that was loaded, or "module:TYPE" for a model object.
+        id: Name that the classifier was loaded from, or "module:TYPE" for a model object.
         repo: Repository on the Hub, if it was loaded from there.
         revision: Commit of the repository, or the name of torchvision's weights.
         labels: Class names, or None.
@@ -99,12 +99,13 @@ class Classifier(nn.Module):
         channels: 3, or 1 for a network that takes grey images; RGB images are then converted to grey.
         logits: Function that extracts the logits from the network's output, or None.
         layer: Name of the layer that Grad-CAM reads; None for the last feature map before any pooling.
-        precision: "fp32"; "tf32", float32 with products at 10 bits, on a GPU; or "bf16" or "fp16", with the network
-            under autocast. Logits are always float32.
-        channels_last: Whether the network computes in this memory layout.
-        compiled: Whether its faster copy (`fast_forward`) is compiled.
+        precision: "fp32"; "tf32" (float32 with 10-bit products, GPU only); or "bf16" or "fp16" (the network runs under
+            autocast). Logits are always float32.
+        channels_last: Whether the network runs in channels-last memory layout.
+        compiled: Whether the faster copy of the network (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
-        halved: Number of times that memory ran out in a pass, which then used half the batch, or for a faster copy.
+        halved: Number of times that memory ran out during a pass, which was repeated with half the batch, or while a
+            faster copy was made.
     """
 
     mean: Tensor
@@ -144,7 +145,7 @@ class Classifier(nn.Module):
         self.layer = layer
         self.channels = channels
         self.logits = logits
-        # Replaces the hash of a value that cannot be hashed; constant for the lifetime of this classifier.
+        # Used in place of the hash of an unhashable value; constant for the lifetime of this classifier.
         self._token = secrets.token_hex(8)
         self._written: Written | None = None  # see `_written_by_a_pass`
         self._has_complained = False
@@ -160,7 +161,7 @@ class Classifier(nn.Module):
             self.module_named(layer)
 
     def forward(self, images: Images) -> Tensor:
-        """Return the logits (B, K) of prepared images, in float32. The images are normalised here."""
+        """Return the logits (B, K) of prepared images, in float32. This method normalises the images."""
         logits = logits_in(self._output(self.normalised(images)), self.logits, self.id)
         if logits.shape[1] == 1:
             if self.activation == "softmax":
@@ -171,7 +172,7 @@ class Classifier(nn.Module):
             self._check_labels(logits.shape[1])
             self._refuse_probabilities(images, logits)
         logits = (two_classes(logits) if logits.shape[1] == 1 else logits).float()
-        # A view of a parameter requires gradients even where they are switched off, and the next call may overwrite a
+        # A view of a parameter requires gradients even when they are switched off, and the next call may overwrite a
         # view of a buffer.
         return logits if torch.is_grad_enabled() else logits.detach().clone()
 
@@ -185,27 +186,27 @@ class Classifier(nn.Module):
             self.passes, self.halved = counts
 
     def normalised(self, images: Images) -> Tensor:
-        """Return prepared images as the network receives them: in its number of channels, normalised."""
+        """Return prepared images as the network receives them: normalised, and in grey if it has one channel."""
         mean, std = self.mean[:, : self.channels], self.std[:, : self.channels]
         normalised = ((grey(images) if self.channels == 1 else images) - mean) / std
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
-        """Raise UserError unless the class names fit the logits. A head may have been replaced without the config."""
+        """Raise UserError unless the class names match the logits; a new head may leave the config unchanged."""
         if self.labels is None:
             return
         if classes == 1 and len(self.labels) != 2:
             raise UserError(
                 f"{self.id} returns one logit but has {len(self.labels)} class names "
-                f"({', '.join(self.labels[:2])} ...); give load_classifier(model, labels=[...]) the name of the class "
-                "for positive logits, or two names: first for negative, then for positive logits"
+                f"({', '.join(self.labels[:2])} ...); call load_classifier(model, labels=[...]) with the name of the "
+                "class for positive logits, or with two names: first for negative, then for positive logits"
             )
         if classes > 1 and (self._is_named_by_one or len(self.labels) != classes):
             names = self.labels[1:] if self._is_named_by_one else self.labels
             raise UserError(
                 f"{self.id} returns {classes} logits but has {len(names)} class names "
-                f"({', '.join(names[:2])} ...); give load_classifier(model, labels=[...]) one name per logit"
+                f"({', '.join(names[:2])} ...); call load_classifier(model, labels=[...]) with one name per logit"
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
@@ -218,8 +219,8 @@ class Classifier(nn.Module):
         *_, last = self.model.modules()
         if isinstance(last, nn.Sigmoid) and bool(((logits >= 0) & (logits <= 1)).all()):
             raise UserError(
-                f"{self.id} ends in a sigmoid, so a softmax or sigmoid would be applied twice; give the network "
-                'without it, with activation="sigmoid"'
+                f"{self.id} ends in a sigmoid, so a softmax or sigmoid would be applied twice; pass the network "
+                'without the sigmoid, with activation="sigmoid"'
             )
         tolerance = 1e-5 if logits.dtype in (torch.float32, torch.float64) else 1e-2
         if _are_probabilities(logits, tolerance):
@@ -233,7 +234,7 @@ class Classifier(nn.Module):
             # A network whose output is the same for all pictures is not treated as a softmax.
             if _are_probabilities(rows, tolerance) and bool((rows != rows[:1]).any()):
                 raise UserError(
-                    f"{self.id} returns probabilities (rows that sum to 1), so a softmax would be applied twice; give "
+                    f"{self.id} returns probabilities (rows that sum to 1), so a softmax would be applied twice; pass "
                     "the network without its last softmax, so that it returns logits"
                 )
         # A masked-out class has a logit of -infinity.
@@ -251,7 +252,7 @@ class Classifier(nn.Module):
                 raise UserError(f"{self.id} {_other_channels(int(channels[1]), int(channels[2]))}") from error
             if "Inference tensors cannot" in str(error):
                 raise UserError(
-                    f"{self.id} holds a tensor created inside torch.inference_mode(), which cannot be used for "
+                    f"{self.id} contains a tensor created inside torch.inference_mode(), which cannot be used for "
                     "gradients; build the network outside inference mode"
                 ) from error
             if "numpy() on Tensor that requires grad" in str(error):
@@ -284,7 +285,7 @@ class Classifier(nn.Module):
 
     @contextmanager
     def _own_arithmetic(self) -> Iterator[None]:
-        """Use this classifier's precision, and a default dtype and device that fit the network, inside the context."""
+        """Use this classifier's precision, and the network's default dtype and device, inside the context."""
         kind, dtype = self.device.type, torch.get_default_dtype()
         with ExitStack() as inside:
             inside.enter_context(arithmetic(self.precision == "tf32"))
@@ -300,7 +301,7 @@ class Classifier(nn.Module):
             yield
 
     def activate(self, activation: str | None) -> None:
-        """Set the activation; None sets a softmax that is `assumed`. Raise UserError if it is unknown."""
+        """Set the activation; None sets softmax, marked as `assumed`. Raise UserError if it is unknown."""
         if activation not in (None, *ACTIVATIONS, BINARY):
             raise unknown("activation", str(activation), ACTIVATIONS)
         self.activation, self.assumed = activation or "softmax", activation is None
@@ -311,7 +312,7 @@ class Classifier(nn.Module):
         """Set precision, memory layout and compilation, and return this classifier. None keeps the current setting.
 
         Raises:
-            UserError: The precision is unknown, or it is tf32 or fp16 without a GPU.
+            UserError: The precision is unknown, or is tf32 or fp16 without a GPU.
         """
         precision = precision or self.precision
         if precision not in PRECISIONS:
@@ -326,7 +327,7 @@ class Classifier(nn.Module):
         return self
 
     def taking_normalised(self) -> "Classifier":
-        """Return a classifier with the same weights for normalised images, so gradients are per normalised unit."""
+        """Return a classifier of normalised images with the same weights, so gradients are per normalised unit."""
         other = copy.copy(self)
         # torch's own copies share these dicts.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)
@@ -345,8 +346,8 @@ class Classifier(nn.Module):
     ) -> "Classifier":
         """Return a classifier with the same weights and other settings; None keeps the current setting.
 
-        This classifier is not changed. The new classifier shares its weights, or has a copy if layout or device differ.
-        If no setting differs, this classifier itself is returned.
+        This classifier is not changed. The new classifier shares the weights, or copies them if layout or device
+        differ. If no setting differs, this classifier itself is returned.
 
         Raises:
             UserError: The layer is unknown, or the precision is invalid (see `computing`).
@@ -387,13 +388,13 @@ class Classifier(nn.Module):
         return "\n  ".join(one_line(line, LONGEST_LINE) for line in lines)
 
     def _values(self, statistic: Tensor) -> str:
-        """Return one number if all channels have the same mean or std, else one per channel."""
+        """Return one number if all channels have the same mean or std, else one number per channel."""
         numbers = [f"{value:.4g}" for value in statistic.flatten().tolist()[: self.channels]]
         return numbers[0] if len(set(numbers)) == 1 else f"({', '.join(numbers)})"
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the weights. A checkpoint saved in half precision computes in it."""
+        """Dtype of the weights. A checkpoint saved in half precision computes in half precision."""
         return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
 
     @property
@@ -421,7 +422,7 @@ class Classifier(nn.Module):
     def digest(self) -> str:
         """Hash of the current weights, normalisation, structure (`structure_of`) and code of `logits`.
 
-        Values that a forward pass changes, such as a counter or cached features, are left out.
+        The hash ignores values that a forward pass changes, such as a counter or cached features.
 
         Raises:
             UserError: A layer has no weights yet.
@@ -429,7 +430,7 @@ class Classifier(nn.Module):
         return self.hashes()[0]
 
     def hashes(self) -> tuple[str, dict[str, str]]:
-        """Return (`digest`, {part: hash}). The part hashes show in which parts two classifiers differ."""
+        """Return (`digest`, {part: hash}). Comparing the part hashes shows where two classifiers differ."""
         if not _has_weights(self.model):
             raise UserError(
                 f"{self.id} has layers without weights (lazy layers, or weights on the device meta); load its weights, "
@@ -464,7 +465,7 @@ class Classifier(nn.Module):
                 yield part, _bytes(value)
 
     def _saved(self, *named: Callable[..., Iterable[tuple[str, Tensor]]]) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor) of parameters, buffers or both, like the default `state_dict`."""
+        """Yield (name, tensor) of parameters, buffers or both, as the default `state_dict` does."""
         for path, module in self.named_modules(remove_duplicate=False):
             unsaved = {f"{path}.{name}" for name in getattr(module, "_non_persistent_buffers_set", ())}
             for tensors in named:
@@ -472,7 +473,7 @@ class Classifier(nn.Module):
                 yield from ((name, value) for name, value in of_module if name not in unsaved)
 
     def _written_by_a_pass(self) -> Written:
-        """Return the places and buffers that a pass changes. The pass runs only once."""
+        """Return the places and buffers that a forward pass changes. The result is cached after one pass."""
         if self._written is None:
             first, second = hasher_of_networks(), hasher_of_networks()
             structure_of(self.model, first)
@@ -480,7 +481,7 @@ class Classifier(nn.Module):
             loaded = set(sys.modules)
             self._try_a_pass()
             structure_of(self.model, second)
-            # Modules that `forward` imports have new content, but the pass did not write it.
+            # Modules that `forward` imports are new after the pass, but the pass did not write their content.
             imported = {id(vars(sys.modules[name])) for name in sys.modules.keys() - loaded}
             self._written = _written_before.setdefault(self.model, {})
             for place in changed(first, second):
@@ -495,7 +496,7 @@ class Classifier(nn.Module):
     def _try_a_pass(self) -> None:
         """Run a forward pass, and a backward pass if the network stores gradients. Errors are ignored.
 
-        Each call uses a different picture, so that stored features differ from those of an earlier call.
+        Each call uses a different picture, so that features stored by an earlier call change.
         """
         before, noise = self._gives_logits, torch.Generator().manual_seed(secrets.randbits(32))
         with untouched(self), self.uncounted():
@@ -511,13 +512,13 @@ class Classifier(nn.Module):
         self._gives_logits = before
 
     def _complain_of_unstable(self, structure: Mapping[str, str]) -> None:
-        """Warn once about a value that later starts cannot compare."""
+        """Warn once about a value whose hash is not stable, so that results cannot be reused."""
         unstable = sorted(name for name, content in structure.items() if content.startswith(UNSTABLE))
         if unstable and not self._has_complained:
             reason = structure[unstable[0]].removeprefix(UNSTABLE)
             complain(
-                f"{self.id}: {one_line(unstable[0].strip(), 100)} cannot be hashed ({one_line(reason, 100)}), so no "
-                "later start can reuse its results or add to them"
+                f"{self.id}: {one_line(unstable[0].strip(), 100)} cannot be hashed ({one_line(reason, 100)}), so a "
+                "later start cannot reuse or extend these results"
             )
             self._has_complained = True
 
@@ -529,8 +530,8 @@ class Classifier(nn.Module):
                 of lists).
             columns: Names of further columns; pictures in them are prepared like the images.
             mask_values: Which pixels of a mask are the object, as one or several choices: a value (1), a value and all
-                above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default masks must hold 0 and one
-                other value. Other masks are left out, with the reason in `left_out` of the batch.
+                above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default a mask must contain 0 and one
+                other value. Any other mask is left out, and `left_out` of the batch gives the reason.
 
         Raises:
             UserError: An image or mask cannot be read, or a mask has another size; the message names the image.
@@ -551,7 +552,7 @@ def _bytes(value: Tensor) -> memoryview:
 
 
 def _reference(holder: object) -> Callable[[], object]:
-    """Return a weak reference to an object, or a strong one for types that do not allow weak ones, such as lists."""
+    """Return a weak reference to an object, or a strong one for types without weak references, such as lists."""
     try:
         return ref(holder)
     except TypeError:
@@ -567,7 +568,7 @@ def _known_activation(model: nn.Module) -> str | None:
 
 
 def _other_channels(taken: int, got: int) -> str:
-    """Return the fix for a convolution with another number of channels, to follow the classifier's name."""
+    """Return the error message about a wrong number of channels, without the classifier's name in front."""
     if got > 3 >= taken > 1:
         return (
             "takes images with channels last, (B, H, W, 3), but these are (B, 3, H, W); put it into a module whose "

@@ -1,13 +1,14 @@
-"""Hash Python values that a network reads by their content, with the same result in every process.
+"""Hash the Python values that a network reads by content, so that every process gets the same hash.
 
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
-Numbers, text and containers are hashed by value and order, tensors and arrays by their bytes, your own functions and
-classes by their code and the globals that the code names, and objects by their class and attributes. Functions and
-classes of libraries and of this package are hashed by name. Devices are ignored.
+Numbers, text and containers are hashed by value and order, and tensors and arrays by their bytes. Your own functions
+and classes are hashed by their code and the globals that the code names, and objects by their class and attributes.
+Functions and classes of libraries and of this package are hashed by name. Devices are ignored.
 
-Values that a forward pass changes are left out one by one. A `Place` is an attribute, a global or an item of a list or
-dict. `changed` returns the places whose values differ between two hashes; the next hash then leaves out only these.
+Values that a forward pass changes are left out individually. A `Place` is an attribute, a global or an item of a list
+or dict. `changed` returns the places whose values differ between two hashes, and the next hash leaves out only these
+places.
 """
 
 import copyreg
@@ -51,15 +52,15 @@ OPAQUE = (type(threading.Lock()), type(threading.RLock()), torch.device, torch._
 
 
 class UnhashableError(Exception):
-    """A value has no content that is the same in every process; the message names the value."""
+    """A value has no content that is equal in every process. The message names the value."""
 
 
 class ContentHasher:
     """Hash values by content.
 
     Args:
-        special: Function that is called first with this hasher and each object. It returns the hash of the object,
-            or (holder, name, value) of everything to hash in place of the object, or None.
+        special: Function that is called first, with this hasher and each object. It returns the hash of the object, the
+            (holder, name, value) triples to hash instead of the object, or None.
         left_out: Places to leave out.
 
     Attributes:
@@ -103,9 +104,9 @@ class ContentHasher:
             sys.setrecursionlimit(limit)
 
     def hash_place(self, holder: object, name: str, value: object) -> tuple[bytes, ...]:
-        """Return the name and hash of the value in a place; () if the place is left out.
+        """Return the name and hash of the value in a place, or () if the place is left out.
 
-        A list or dict that is left out is hashed as an empty one.
+        A list or dict that is left out counts as empty.
         """
         place = id(holder), name
         if place in self._left_out:
@@ -223,7 +224,7 @@ class ContentHasher:
             yield from self._object(value)
 
     def _callable(self, value: Any) -> Iterator[str | bytes] | None:
-        """Return the parts of a function; None for any other callable object."""
+        """Return the values to hash for a function, or None for any other callable object."""
         if isinstance(value, types.FunctionType):
             compiled = vars(value).get("_torchdynamo_orig_callable")  # the function that torch.compile wraps
             return self._function(value) if compiled is None else iter(("compiled", self._hash(compiled)))
@@ -244,7 +245,7 @@ class ContentHasher:
         return None
 
     def _function(self, function: types.FunctionType) -> Iterator[str | bytes]:
-        """Yield the name of a library function, or the code of a user's function and the values that it refers to."""
+        """Yield the name of a library function, or a user function's code and the values that the code refers to."""
         module = str(function.__globals__.get("__name__", ""))  # functools.wraps replaces `__module__`
         if is_library(module):
             yield from ("function", module.partition(".")[0], function.__qualname__)
@@ -265,7 +266,7 @@ class ContentHasher:
                 yield from self.hash_place(function, name, value)
 
     def _module(self, module: types.ModuleType) -> Iterator[str | bytes]:
-        """Yield the name of a module, and the data in a user's own module, which may be a config."""
+        """Yield the name of a module and, for a user's own module (a config, for example), its data."""
         yield from ("module", module.__name__)
         for name, value in sorted(vars(module).items()) if not is_library(module.__name__) else ():
             is_data = isinstance(
@@ -286,8 +287,8 @@ class ContentHasher:
     def _class(self, kind: type) -> Iterator[str | bytes]:
         """Yield the name of a library class, or the name, methods and class attributes of a user's own class.
 
-        For a module, only methods that `forward` can reach count; methods that build or train the network do not. A
-        user's own methods that were patched into a library class count too.
+        For a module, only methods that `forward` can call are included, not methods that build or train the network.
+        Methods of the user that were patched into a library class are included too.
         """
         yield from ("class", _class_name(kind))
         metaclass = type(kind)
@@ -372,10 +373,10 @@ class ContentHasher:
 
 
 def changed(before: ContentHasher, after: ContentHasher) -> set[Place]:
-    """Return the places whose values differ between two hashes of the same value, each as deep as possible.
+    """Return the innermost places whose values differ between two hashes of the same value.
 
-    A place is left out if it still holds the same object and a place inside that object differs. A list or dict with
-    items added or removed differs as a whole, because the next pass may add others.
+    A place is left out if it still refers to the same object and a place inside that object differs. A list or dict
+    with items added or removed differs as a whole, because the next pass may add more items.
     """
     nothing = (b"", 0)
     both = {
@@ -432,12 +433,12 @@ def _tensor(value: torch.Tensor) -> Iterator[str | bytes]:
 
 
 def _is_log(value: object) -> bool:
-    """Return whether a value is a file that can only be written to."""
+    """Return whether a value is a write-only file."""
     return isinstance(value, io.IOBase) and not value.closed and value.writable() and not value.readable()
 
 
 def _contents(cell: types.CellType) -> object:
-    """Return the content of a closure cell; None if it is empty."""
+    """Return the content of a closure cell, or None if the cell is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -498,7 +499,7 @@ def _imported(name: str, scope: Mapping[str, Any]) -> list[types.ModuleType]:
 
 
 def _functions(value: Any) -> list[Any]:
-    """Return the functions behind a method, property or cached property; [] for any other class attribute."""
+    """Return the functions behind a method, property or cached property, or [] for any other class attribute."""
     if isinstance(value, property):
         return [part for part in (value.fget, value.fset) if part is not None]
     function = getattr(value, "__func__", getattr(value, "func", value))  # of class methods, of cached properties
@@ -511,7 +512,7 @@ def _reached(kind: type) -> set[str]:
 
 
 def names_in(kind: type) -> set[str]:
-    """Return the names and strings in the user's own code that `forward` of a module may run."""
+    """Return the names and strings in those parts of the user's own code that `forward` of a module may run."""
     return _reached_and_words(kind)[1]
 
 
@@ -539,7 +540,7 @@ def _reached_and_words(kind: type) -> tuple[set[str], set[str]]:
 
 
 def _composed(words: set[str], kind: type) -> set[str]:
-    """Return the names of methods that code may compose and look up, as in getattr(self, f"forward_{mode}")."""
+    """Return the method names that code may build and look up, as in getattr(self, f"forward_{mode}")."""
     ends = [word for word in words if len(word) > 2 and "_" in (word[0], word[-1]) and word.strip("_")]
     if not words & LOOKUPS or not ends:
         return set()

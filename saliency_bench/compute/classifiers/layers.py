@@ -1,8 +1,8 @@
-"""Find the modules that output feature maps with one forward pass, using hooks that exist only inside `with`.
+"""Find the modules that output feature maps, with one forward pass and hooks that exist only inside `with`.
 
 A feature map is (B, C, h, w) or, in transformers with windows and stages, (B, h, w, C) or tokens (B, h * w, C). The
 layout of an output follows from the grids of the convolutions before it and from halves of these grids, because no
-library states it: modules of transformers, timm and torchvision agree neither on names nor on layouts.
+library documents it: modules of transformers, timm and torchvision use different names and layouts.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,12 +26,12 @@ from saliency_bench.types import Images
 from saliency_bench.utils.messages import complain
 
 OUTSIDE = "use gradient, integrated_gradients, occlusion or rise"
-HALVINGS = 5  # how often stages without convolutions may halve a convolution's grid
+HALVINGS = 5  # how many times stages without convolutions may halve a convolution's grid
 
 
 @dataclass(frozen=True)
 class MapLayout:
-    """Layout of a map of `grid` (h, w) in a module's output; `axes` is "BCHW", "BHWC" or "BNC"."""
+    """Layout of a map with `grid` (h, w) in the output of a module; `axes` is "BCHW", "BHWC" or "BNC"."""
 
     axes: str
     grid: tuple[int, int]
@@ -58,8 +58,8 @@ class Output:
         layout: Layout of its feature map, or None if it is not a feature map.
         pooled: Whether pooling lowered its resolution after the last convolution or linear layer.
         passive: Whether the module only pools or drops values.
-        scores: Whether the output is class scores: either its mean over the pixels is the logits, or it is the output
-            of a linear layer over tokens with as many channels as there are classes (the second head of VOLO).
+        scores: Whether the output consists of class scores: its mean over the pixels equals the logits, or it is the
+            output of a linear layer over tokens with one channel per class (the second head of VOLO).
     """
 
     name: str
@@ -73,16 +73,15 @@ class Output:
 def cam_layer(classifier: Classifier, images: Images) -> str:
     """Return the layer that Grad-CAM reads: the classifier's `layer`, or the last feature map.
 
-    The last feature map is from the last module that outputs a map of more than one pixel, before any pooling and after
-    its activation. These do not count: pooling modules; containers that end in pooling (14 x 14 in VGG, layer4 in
-    ResNet); maps of class scores whose mean is the logits (SqueezeNet) or that a second head computes from tokens
-    (VOLO); dropout and identity.
-    All evidence that the logits take from the image passes through the layer (`cuts`), and its map is aligned with the
-    image (`placement`), unless it is the classifier's `layer`.
+    The last feature map comes from the last module that outputs a map of more than one pixel, before any pooling and
+    after its activation. The search skips pooling modules, containers that end in pooling (14 x 14 in VGG, layer4 in
+    ResNet), dropout and identity. It also skips maps of class scores whose mean equals the logits (SqueezeNet) or that
+    a second head computes from tokens (VOLO). All evidence from the image passes through the last feature map (`cuts`),
+    and the map is aligned with the image (`placement`). The classifier's `layer` is returned without these checks.
 
     Raises:
-        UserError: The network's last features are tokens that are not its patches in row order, or no feature map holds
-            all evidence that the logits take from the image.
+        UserError: The network's last features are tokens that are not patches in row order, or no feature map contains
+            all evidence from the image.
     """
     if classifier.layer:
         return classifier.layer
@@ -100,10 +99,10 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
             "or use gradcam_vit or gae for a transformer, or an explainer that only needs the outputs, such as rise"
         )
     if name != maps[-1]:
-        part = f"layer {maps[-1]} of {classifier.id}, the last feature map, holds only part of the evidence"
+        part = f"layer {maps[-1]} of {classifier.id}, the last feature map, contains only part of the evidence"
         if is_cut(classifier, images, maps[-1]):
             part = f"the tokens of layer {maps[-1]} of {classifier.id} are not in the row order of the image"
-        _complain_once(classifier, images, maps[-1], f"{part}; reading layer {name}, which holds all of it")
+        _complain_once(classifier, images, maps[-1], f"{part}; using layer {name}, which contains all of it")
     return name
 
 
@@ -113,7 +112,7 @@ def has_feature_maps(classifier: Classifier, images: Images) -> bool:
 
 
 def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> None:
-    """Check that a layer's last output holds all evidence, and is aligned with the image.
+    """Check that a layer's last output contains all evidence and is aligned with the image.
 
     If the layer runs once and another branch bypasses it (as inside a residual block), only a message is printed.
 
@@ -124,7 +123,7 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
         outputs: The layer's outputs for the images.
 
     Raises:
-        UserError: The layer runs several times and its last output does not hold all evidence, the layer runs on
+        UserError: The layer runs several times and its last output does not contain all evidence, the layer runs on
             several views of an image, or its map is not aligned with the image.
     """
     if len(outputs[-1]) != len(images) and _grown(classifier, images):
@@ -143,7 +142,7 @@ def check_patches(classifier: Classifier, images: Images) -> None:
     """Check that a transformer takes all evidence from its patches.
 
     Raises:
-        UserError: Another branch bypasses the patches, or they are computed several times.
+        UserError: Another branch bypasses the patches, or the patches are computed several times.
     """
     layer = _patch_layer(classifier, images)
     if layer is None:
@@ -157,7 +156,7 @@ def check_patches(classifier: Classifier, images: Images) -> None:
 
 
 def _first_block(classifier: Classifier, images: Images) -> list[str]:
-    """Return the modules that output tokens, up to the first block, which is the first module named by a number."""
+    """Return the modules that output tokens, up to the first block (the first module whose name is a number)."""
     modules = dict(classifier.model.named_modules())
     names = [
         output.name for output in _outputs(classifier, images[:1])
@@ -168,7 +167,7 @@ def _first_block(classifier: Classifier, images: Images) -> list[str]:
 
 
 def check_views(classifier: Classifier, images: Images) -> None:
-    """Raise UserError for a transformer that runs on several views of an image, at once or one after the other."""
+    """Raise UserError for a transformer that runs on several views of an image, in one batch or one after the other."""
     if grown := _grown(classifier, images):
         raise _of_views(classifier, grown.name, grown.shape[0], 1)
     layer = _patch_layer(classifier, images)
@@ -177,7 +176,7 @@ def check_views(classifier: Classifier, images: Images) -> None:
 
 
 def _patch_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the layer that computes the patches of a transformer: last convolution, else first linear layer."""
+    """Return the layer that computes a transformer's patches: the last convolution, else the first linear layer."""
     modules = dict(classifier.model.named_modules())
     names = [output.name for output in _outputs(classifier, images[:1]) if len(output.shape) > 2]
     convolutions = [name for name in names if isinstance(modules[name], nn.Conv2d)]
@@ -202,8 +201,7 @@ def _complain_once(classifier: Classifier, images: Images, layer: str, line: str
 def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
     """Return whether all evidence from the image reaches the logits through a layer's last output.
 
-    The result is cached per image size. It hardly depends on the weights, because a retrained network keeps its
-    branches.
+    The result is cached per image size, because it depends on the branches of the network and hardly on the weights.
     """
     recording = _recording(classifier, images[:1])
     if layer not in recording.cuts:
@@ -249,7 +247,7 @@ def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
 
 
 def _grown(classifier: Classifier, images: Images) -> Output | None:
-    """Return the last output with maps or tokens if it has several per image, as in a network that makes views."""
+    """Return the last output with maps or tokens if it has several per image, as for a network that creates views."""
     outputs = (output for output in reversed(_outputs(classifier, images[:1])) if not output.passive)
     last = next((output for output in outputs if len(output.shape) in (3, 4)), None)
     return last if last and last.shape[0] > 1 else None
@@ -258,7 +256,8 @@ def _grown(classifier: Classifier, images: Images) -> Output | None:
 def _of_views(classifier: Classifier, layer: str, maps: int, images: int) -> UserError:
     """Return the error for a network that classifies several views of an image, such as crops."""
     return UserError(
-        f"{classifier.id} makes several pictures of each image (crops, views or tiles?): its batch grows from {images} "
+        f"{classifier.id} creates several pictures of each image (crops, views or tiles?): its batch grows from "
+        f"{images} "
         f"to {maps} at layer {layer}, so outputs are not maps of the image; {OUTSIDE}"
     )
 
@@ -277,37 +276,37 @@ def _of_place(classifier: Classifier, images: Images, layer: str) -> UserError:
 
 
 def _of_part(classifier: Classifier, images: Images, layer: str) -> UserError:
-    """Return the error for a layer whose last output does not hold all evidence."""
+    """Return the error for a layer whose last output does not contain all evidence."""
     runs = runs_of(classifier, images, layer)
     if runs > 1:
-        why = f"runs {runs} times in one forward pass (views of the image?), and no single output holds all evidence"
+        why = f"runs {runs} times in one forward pass (views of the image?), and no single output contains all evidence"
     else:
-        why = "holds only part of the evidence: another branch bypasses it"
+        why = "contains only part of the evidence because another branch bypasses it"
     return UserError(f"layer {layer} of {classifier.id} {why}; {_fix(classifier, images, layer)}")
 
 
 def _fix(classifier: Classifier, images: Images, layer: str) -> str:
-    """Name a layer that holds all evidence: the smallest such block around a layer, or the last such feature map."""
+    """Suggest a layer with all evidence: the smallest block around the given layer, or the last feature map."""
     maps = set(_feature_maps(classifier, images))
     blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
     name = next(blocks, None) or last_feature_map(classifier, images)
-    return f"no layer holds all of it: {OUTSIDE}" if name is None else f"layer {name} holds all of it"
+    return f"no layer contains all of it: {OUTSIDE}" if name is None else f"layer {name} contains all of it"
 
 
 def refuse_script(classifier: Classifier) -> None:
     """Raise UserError for TorchScript, whose layers cannot be read from Python."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in classifier.model.modules()):
         raise UserError(
-            f"{classifier.id} is TorchScript, whose layers cannot be read; give the module that it was made from, or "
-            f"{OUTSIDE}"
+            f"{classifier.id} is TorchScript, whose layers cannot be read; pass the module that it was compiled from, "
+            f"or {OUTSIDE}"
         )
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
-    """Return the last, outermost module with an aligned map of more than `pixels` that holds all evidence, or None.
+    """Return the last, outermost module with an aligned map of more than `pixels` and all evidence, or None.
 
-    The result is also None if other tokens follow the last map. If the last map does not hold all evidence, an earlier
-    map, before the branches split, may hold it.
+    The result is also None if non-patch tokens follow the last map. If the last map does not contain all evidence, an
+    earlier map, before the branches split, may contain it.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):
@@ -329,10 +328,10 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
 def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> list[str]:
     """Return the modules that output a map of more than `pixels`, in the order in which they finish.
 
-    Modules inside a block whose own map is no larger than `pixels` (the first convolutions of a block that halves the
-    map) do not count, because other branches of the block bypass them. A Sequential, a module that contains the first
-    convolution, and a module that ends in pooling are chains and not blocks. Maps before tokens that are not patches
-    are also left out.
+    Modules inside a block are left out if the block's own map is no larger than `pixels` (the first convolutions of a
+    block that halves the map), because other branches of the block bypass them. A Sequential, a module that contains
+    the first convolution, and a module that ends in pooling count as chains, not as blocks. Maps before tokens that are
+    not patches are also left out.
     """
     outputs = [output for output in _outputs(classifier, images[:1]) if not output.passive]
     modules = dict(classifier.model.named_modules())
@@ -356,7 +355,7 @@ def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> li
 
 
 def last_convolution(classifier: Classifier, images: Images) -> int | None:
-    """Return the pixels of the last convolution's output; outputs of one pixel are linear layers and are ignored."""
+    """Return the number of pixels of the last convolution's output, ignoring outputs of one pixel (linear layers)."""
     modules = dict(classifier.model.named_modules())
     sizes = [
         output.layout.pixels for output in _outputs(classifier, images[:1])
@@ -374,8 +373,8 @@ def layout_of(classifier: Classifier, images: Images, layer: str) -> MapLayout |
 def _before_scores(outputs: list[Output]) -> list[Output]:
     """Return the outputs up to the last features, without maps of class scores (`Output.scores`).
 
-    For tokens, only the last layer can be a head: inside a block, the numbers of channels and classes may be equal by
-    chance.
+    For tokens, only the last layer counts as a head, because inside a block the numbers of channels and classes may be
+    equal by chance.
     """
     maps = [output for output in outputs if output.layout and output.layout.pixels > 1]
     if not maps or not any(output.scores for output in maps):
@@ -395,7 +394,7 @@ def _are_tokens(output: Output) -> bool:
 
 @dataclass(frozen=True)
 class Recording:
-    """Record of a network's forward pass, and results derived from it later.
+    """Record of a network's forward pass, with results that are later derived from the record.
 
     Attributes:
         outputs: Outputs of the modules, in the order in which they finish.
@@ -462,7 +461,7 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
 
 
 def _with_scores(output: Output, module: nn.Module, means: Tensor | None, logits: Tensor) -> Output:
-    """Return the output, marked as scores if it is a head over tokens or its means over the pixels are the logits."""
+    """Return the output, marked as scores if it comes from a head over tokens or its pixel means equal the logits."""
     if _are_tokens(output) and isinstance(module, nn.Linear):
         return replace(output, scores=output.shape[-1] == logits.shape[1])
     if means is None or means.shape != logits.shape:
@@ -471,7 +470,7 @@ def _with_scores(output: Output, module: nn.Module, means: Tensor | None, logits
 
 
 class Pooling(TorchFunctionMode):
-    """Mark tensors that pooling made smaller until a convolution or linear layer processes them, inside `with`."""
+    """Mark tensors, inside `with`, from the pooling that shrinks them to the next convolution or linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -489,7 +488,7 @@ class Pooling(TorchFunctionMode):
         return output
 
     def _made_smaller(self, name: str, inputs: list[Tensor], output: Tensor) -> bool:
-        """Return whether this call pools or has only pooled inputs."""
+        """Return whether this call is a pooling operation or has only pooled inputs."""
         lowers = "pool" in name and bool(inputs) and output.shape[2:].numel() < inputs[0].shape[2:].numel()
         return lowers or (bool(inputs) and all(map(self.is_pooled, inputs)))
 
@@ -504,7 +503,7 @@ class Pooling(TorchFunctionMode):
         if len(shape) == 4:
             tall, wide = shape[2:]
             height, width = image.shape[2:]
-            # Interpolation or padding may follow the convolutions, so compare with the image's proportions, up to
+            # Interpolation or padding may follow the convolutions, so compare with the image's aspect ratio, up to
             # rounding.
             is_upright = abs(wide - width * tall / height) <= 2 or tall * wide == 1
             if shape[2:] in (grids := list(self._sizes())) or (is_upright and shape[1:3] not in grids):
@@ -535,13 +534,13 @@ def _pictures(values: Any) -> list[Tensor]:
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output, and yield a list of its outputs, one leaf with gradients per call.
+    """Cut the graph at a module's output, and yield a list of its outputs: one leaf that requires gradients per call.
 
     Later modules get a copy, so that an in-place operation after the module does not overwrite the leaf.
     """
     outputs: list[Tensor] = []
     if isinstance(module, torch.jit.ScriptModule):
-        raise UserError("the layer is TorchScript and cannot be read; name another layer, or give the module itself")
+        raise UserError("the layer is TorchScript and cannot be read; name another layer, or pass the module itself")
 
     def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:
         """Keep the output as a leaf and return a copy of it."""

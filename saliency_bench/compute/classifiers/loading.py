@@ -55,43 +55,43 @@ def load_classifier(
     Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not the layers
     that some explainers read.
 
-    The model is put into evaluation mode. A `Classifier` is returned unchanged or, with other settings, as a second
-    classifier with the same weights; the given one keeps its settings.
+    The model is put into evaluation mode. A `Classifier` is returned unchanged. With other settings, a second
+    classifier with the same weights is returned and the given classifier keeps its settings.
 
     Args:
         model: Name, folder or object.
-        device: By default "cuda" if available, else "cpu"; a model object stays on its device.
+        device: By default "cuda" if available, else "cpu"; a model object stays on its current device.
         revision: Branch, tag or commit of a Hub id.
-        mean: Mean of the normalisation that precedes a module, one number or one per channel; mean=0, std=1 for a
+        mean: Mean of the normalisation applied before a module, one number or one per channel. Use mean=0, std=1 for a
             module that takes images in [0, 1].
-        std: Standard deviation of the normalisation, in the same form.
+        std: Standard deviation of the normalisation, one number or one per channel.
         layer: Layer that Grad-CAM reads.
-        labels: Class names.
+        labels: Names of the classes.
         size: Size to which `prepare` squashes images; by default images keep their size.
         precision: "fp32" (default), "bf16", or on a GPU "fp16" or "tf32".
         channels_last: Memory layout.
         compile: Whether methods that only need the outputs use a network compiled by torch.compile. Compiling takes
             seconds for each image size and needs a compiler (Triton on a GPU, else g++ or another C++ compiler).
-        activation: "softmax", or "sigmoid" for multi-label and single-logit heads. By default the activation in the
-            checkpoint's config, and softmax for any other model object (`classifier.assumed` is then true).
-        logits: Function that extracts the logits (B, K) from the module's output if that contains more:
+        activation: "softmax", or "sigmoid" for multi-label and single-logit heads. The default is the activation in the
+            checkpoint's config, else softmax (`classifier.assumed` is then true).
+        logits: Function that extracts the logits (B, K) from the module's output if the output contains more:
             logits=lambda out: out["scores"].
         name: Name of a module in results and reports, instead of the name of its class.
-        prompts: Texts with which a vision-language model (CLIP, SigLIP) compares images: templates such as
-            ["a photo of a {}", "a drawing of a {}"], where {} is replaced by each of `labels`; {label: [texts]}; or a
-            file with either. The normalised embeddings of all texts of a class are averaged. Logits are the model's own
+        prompts: Texts with which a vision-language model (CLIP, SigLIP) compares images: templates such as ["a photo of
+            a {}", "a drawing of a {}"], where {} is replaced by each of `labels`; {label: [texts]}; or a file with
+            either form. The normalised embeddings of all texts of a class are averaged. The logits are the model's own
             similarities. The default activation is softmax; for SigLIP it is sigmoid.
 
     Raises:
         UserError: The model is unknown (the message suggests names), mean and std are unknown, weights are not finite,
-            there is a single logit without an activation, or masks cannot follow the image processor.
+            there is a single logit without an activation, or the image processor has a step that masks cannot follow.
     """
     # None leaves a model object on its device.
     target = None if device is None and not isinstance(model, str | Path) else device_of(device)
     if prompts is not None:
         labels = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else labels
         prompts = read_prompts(prompts, labels)
-        texts = texts_of(prompts, labels)  # fails before anything is loaded
+        texts = texts_of(prompts, labels)  # raises an error before anything is loaded
         # With a single logit the classifier has two class names, which differ from the single given name.
         prompts = texts if len(texts) == 1 else prompts
     given = model_objects.Given(mean, std, size, labels, logits, name, prompts)
@@ -101,27 +101,27 @@ def load_classifier(
         arguments = {key: value for key, value in vars(given).items() if value is not None}
         given = model_objects.Given(**(written | arguments))
     if isinstance(model, Classifier):
-        _refuse(given, revision, "a Classifier has its own")
+        _refuse(given, revision, "a Classifier already has them")
         return model.variant(layer, precision, channels_last, target, activation, compile).eval()
     if isinstance(model, nn.Module) or model_objects.is_pipeline(model):
         _refuse(None, revision, "")
         classifier = model_objects.from_object(model, given, layer, target)
     elif isinstance(model, str | Path):
         of_checkpoint = given if prompts is None else replace(given, prompts=None, labels=None)
-        _refuse(of_checkpoint, None, "a checkpoint brings its own")
+        _refuse(of_checkpoint, None, "a checkpoint already has them")
         classifier = _named(str(model), revision, layer, activation, given, target)
     elif isinstance(model, Mapping) and any(isinstance(value, torch.Tensor) for value in model.values()):
-        raise UserError("these are weights without their network; give the network itself, after load_state_dict(...)")
+        raise UserError("these are weights without a network; pass the network itself, after load_state_dict(...)")
     else:
         raise UserError(
-            f"{type(model).__name__} is not a classifier; give a Hub id, a folder, torchvision:NAME, or a torch module "
+            f"{type(model).__name__} is not a classifier; pass a Hub id, a folder, torchvision:NAME, or a torch module "
             "(write a module with a forward that calls a function or a model of another library)"
         )
     check_finite(classifier.model, classifier.id)
     if activation is not None:
         classifier.activate(activation)
     if isinstance(prompts, dict) and len(prompts) == 1 and classifier.activation == "softmax":
-        raise UserError(f"{classifier.id} has only one class, whose softmax is always 1; give the other classes too")
+        raise UserError(f"{classifier.id} has only one class, whose softmax is always 1; add at least one other class")
     return classifier.to(target or classifier.place).eval().computing(precision, channels_last, compile)
 
 
@@ -141,7 +141,7 @@ def _named(
 
 
 def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
-    """Raise UserError for settings that do not apply to this kind of model; `reason` says why."""
+    """Raise UserError for settings that do not apply to a model that is not a module; `reason` ends the message."""
     if given is not None and any(value is not None for value in vars(given).values()):
         raise UserError(f"mean, std, size, labels, prompts, logits and name are for a torch module; {reason}")
     if revision is not None:

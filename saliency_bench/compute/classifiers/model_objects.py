@@ -1,8 +1,8 @@
-"""Make classifiers from model objects, with the image processor and class names that the objects define.
+"""Create classifiers from model objects, with the image processor and class names that the objects define.
 
 A `transformers` model has class names in `config.id2label`. Its processor is read from `name_or_path` if that is a
 folder or a Hub repository with a cached snapshot. A `timm` model has both in its `pretrained_cfg`, and a `transformers`
-pipeline brings both. Other modules define neither.
+pipeline contains both. Other modules define neither.
 """
 
 import re
@@ -28,14 +28,14 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import code_hash
 
-HOW_TO_GIVE = "give load_classifier(model, mean=..., std=...), or --model ./net.py:make:mean=0.5,std=0.5"
+HOW_TO_GIVE = "call load_classifier(model, mean=..., std=...), or use --model ./net.py:make:mean=0.5,std=0.5"
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torchao", "bitsandbytes")
 Values = float | Sequence[float]  # one number for all channels, or one per channel
 
 
 @dataclass(frozen=True)
 class Given:
-    """Settings that the caller gives for a model object; None keeps the object's own value."""
+    """Settings of the caller for a model object; None keeps the object's own value."""
 
     mean: Values | None = None
     std: Values | None = None
@@ -47,7 +47,7 @@ class Given:
 
 
 def is_pipeline(model: object) -> bool:
-    """Return whether this is a transformers pipeline, which has a model and an image processor."""
+    """Return whether this is a transformers pipeline with a model and an image processor."""
     return isinstance(getattr(model, "model", None), nn.Module) and hasattr(model, "image_processor")
 
 
@@ -61,7 +61,7 @@ def from_object(model: Any, given: Given, layer: str | None, device: torch.devic
     if is_pipeline(model):
         model, processor, tokenizer = model.model, model.image_processor, getattr(model, "tokenizer", None)
     model = _bare(model)
-    name = getattr(model, "original_name", type(model).__name__)  # TorchScript has an original name
+    name = getattr(model, "original_name", type(model).__name__)  # TorchScript modules store the original class name
     _refuse(model, name, given)
     _leave_inference_mode(model)
     called = f"module:{name if given.name is None else _checked_name(given.name)}"
@@ -91,14 +91,14 @@ def from_object(model: Any, given: Given, layer: str | None, device: torch.devic
 
 
 def _checked_name(name: object) -> str:
-    """Return a name given for a model; raise UserError if it is not a short plain text."""
+    """Return the user's name for a model; raise UserError if the name is too long or has special characters."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,99}", name):
         raise UserError(f"name={name!r} is not a name of letters, digits, dots, dashes and spaces, at most 100 of them")
     return name
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """Return the network inside wrappers that compile it, spread it over devices, or hide its layers."""
+    """Return the network without wrappers that compile it, distribute it over devices, or hide its layers."""
     while True:
         inner = vars(model).get("_actual_script_module")  # set by torch.jit.trace
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -111,7 +111,7 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _leave_inference_mode(model: nn.Module) -> None:
-    """Replace tensors created inside torch.inference_mode(), which cannot be used for gradients, by copies.
+    """Replace tensors created inside torch.inference_mode() by copies, because they cannot be used for gradients.
 
     Raises:
         UserError: A tensor is a TorchScript weight, which cannot be replaced.
@@ -138,29 +138,30 @@ def _leave_inference_mode(model: nn.Module) -> None:
 
 
 def _refuse(model: nn.Module, name: str, given: Given) -> None:
-    """Raise UserError for a network that cannot be scored, or if `logits` is not a function."""
+    """Raise UserError if a network cannot be scored or `logits` is not a function."""
     if given.logits is not None and not callable(given.logits):
         raise UserError(
             'logits= must be a function of the model\'s output, such as lambda output: output["scores"]; '
             f"got {one_line(repr(given.logits), 80)}"
         )
     if given.logits is not None and (unhashable := code_hash(given.logits).unhashable):
-        complain(f"logits= of {name} cannot be hashed ({unhashable}), so no later start can reuse "
-                 "its results or add to them")  # fmt: skip
+        complain(
+            f"logits= of {name} cannot be hashed ({unhashable}), so a later start cannot reuse or extend these results"
+        )  # fmt: skip
     parts = [*model.modules(), *model.parameters()]
     quantised = next((part for part in parts if type(part).__module__.startswith(QUANTISED)), None)
     if quantised is not None or getattr(model, "is_quantized", False):
         kind = type(quantised or model).__name__
-        raise UserError(f"{name} is quantised ({kind}) and has no gradients; give the network before quantisation")
+        raise UserError(f"{name} is quantised ({kind}) and has no gradients; pass the network before quantisation")
     if type(model).__module__.startswith("torchvision.models.detection") or "ObjectDetection" in name:
-        raise UserError(f"{name} detects objects; give a classifier of whole images")
+        raise UserError(f"{name} detects objects; use a classifier of whole images")
     if "eval" in vars(model):  # torch.export adds an `eval` that raises
-        raise UserError(f"{name} was made by torch.export, for one mode and batch size; give the original network")
+        raise UserError(f"{name} was made by torch.export, for one mode and batch size; pass the original network")
     task = re.search(r"For([A-Z]\w+)$", name)
     if task and hasattr(model, "config") and "ImageClassification" not in name and given.logits is None:
         raise UserError(
             f"{name} is not for image classification; load the checkpoint with AutoModelForImageClassification, "
-            "or give load_classifier(model, logits=...) a function of its output that returns logits (B, K)"
+            "or call load_classifier(model, logits=...) with a function of its output that returns logits (B, K)"
         )
     for key, value in [*model.named_parameters(), *model.named_buffers()]:
         if value.device.type == "meta":
@@ -170,7 +171,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
 def _preprocessing(
     model: Any, processor: Any, given: Given, name: str
 ) -> tuple[Geometry, Frame, Sequence[float] | None, Sequence[float] | None]:
-    """Like `frame_of`, but arguments override the values of the model; mean and std may be None."""
+    """Like `frame_of`, but arguments override the values of the model. The returned mean and std may be None."""
     geometry: Geometry = Geometry()
     frame: Frame = as_it_is
     mean: Sequence[float] | None = None
@@ -186,14 +187,14 @@ def _preprocessing(
 
 
 def as_it_is(image: Image.Image) -> torch.Tensor:
-    """Return a picture as Float (3, H, W) in [0, 1]."""
+    """Return an unscaled picture as Float (3, H, W) in [0, 1]."""
     from torchvision.transforms.v2 import functional as T
 
     return T.pil_to_tensor(image).float() / 255
 
 
 def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
-    """Return geometry and frame for images that are squashed to a size; an int means a square."""
+    """Return the geometry and frame function that squash images to a size; an int means a square."""
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2:
         raise UserError(f"size={size} must be a number of pixels, or (height, width)")
@@ -232,13 +233,13 @@ def _tokenizer(model: Any, name: str) -> Any:
             with checkpoints.readable(model.name_or_path):
                 return checkpoints.tokenizer_of(folder, model.name_or_path)
     raise UserError(
-        f"the tokenizer of {name} is unknown; give the folder or Hub id of its checkpoint, or its pipeline: "
+        f"the tokenizer of {name} is unknown; pass the folder or Hub id of its checkpoint, or its pipeline: "
         'transformers.pipeline("zero-shot-image-classification", model, tokenizer=..., image_processor=...)'
     )
 
 
 def _folders(model: nn.Module) -> list[Path]:
-    """Return the folders that may hold the checkpoint of a transformers model: its own, or a cached snapshot."""
+    """Return the folders that may contain a transformers model's checkpoint: its own folder or a cached snapshot."""
     name = getattr(model, "name_or_path", None)
     if not isinstance(name, str) or not name:
         return []
@@ -246,9 +247,10 @@ def _folders(model: nn.Module) -> list[Path]:
 
 
 def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
-    """Return the square that a timm network was built for by `img_size`, which its `pretrained_cfg` does not contain.
+    """Return the square image size set by `img_size` of a timm network, which `pretrained_cfg` does not contain.
 
-    For other rectangles timm keeps the aspect ratio and pads, which masks cannot follow; these need `size=`.
+    For other sizes timm keeps the aspect ratio and pads images. Masks cannot follow the padding, so the caller must set
+    `size=`.
     """
     patches = getattr(getattr(model, "timm_model", model), "patch_embed", None)
     size = getattr(patches, "img_size", None)
@@ -256,7 +258,7 @@ def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
 
 
 def _agreeing(snapshots: list[Path]) -> list[Path]:
-    """Return one snapshot if all have the same processor, else []; an object does not record its snapshot."""
+    """Return one snapshot if all have equal processors, else []. A model object does not store its snapshot."""
     read = (*PROCESSORS, *TOKENIZERS)
     contents = {tuple((s / f).read_bytes() if (s / f).is_file() else b"" for f in read) for s in snapshots}
     return snapshots[:1] if len(contents) == 1 else []
@@ -272,9 +274,9 @@ def _labels(model: Any) -> list[str] | None:
         return None
     from transformers import TimmWrapperConfig
 
-    # The names that transformers uses for the same network as a checkpoint: the config's own, or those of ImageNet.
+    # The class names of the same network loaded as a checkpoint: names in the config, or ImageNet's names.
     names = checkpoints.labels_of(TimmWrapperConfig.from_dict({**settings, "pretrained_cfg": dict(settings)}))
-    # Weights without a head, such as DINO's, have no classes; the object's head is a new one.
+    # Weights without a head, such as DINO's, have no classes, so the head of the object is new.
     has_names = bool(names) and ("label_names" in settings or not names[0].startswith("LABEL_"))
     return names if has_names and len(names) == getattr(model, "num_classes", None) else None
 

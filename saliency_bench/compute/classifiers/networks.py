@@ -1,4 +1,4 @@
-"""Inspect networks: logits in their outputs, number of input channels (one or three), and structure."""
+"""Inspect networks: the logits in an output, the number of input channels (one or three), and the structure."""
 
 import io
 import pickle
@@ -21,8 +21,8 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import is_library
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-NAMES = ("children", "weights")  # entries of a structure that are lists of names
-UNSTABLE = "unstable: "  # prefix of the reason why a value cannot be hashed
+NAMES = ("children", "weights")  # entries of a structure that contain lists of names
+UNSTABLE = "unstable: "  # prefix in place of a hash, followed by the reason why a value cannot be hashed
 # Entries of a transformers config that may differ between equal networks.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_commit_hash")
 # Attributes that do not affect results: torch's own, and library attributes on origin, training and compilation.
@@ -41,10 +41,10 @@ NO_SETTINGS = {
     "_old_forward",
     "hf_device_map",
 }
-# Attributes where libraries store the origin of a network; left out unless a user's code names them.
+# Attributes in which libraries store the origin of a network. They are left out unless a user's code names them.
 ORIGIN = {"name_or_path", "pretrained_cfg", "default_cfg", "qconfig"}
-FEW = 4  # elements; smaller library buffers may hold arguments, such as mean and std, and are not left out
-SIDE = 224  # of the trial picture for a network without a fixed size
+FEW = 4  # elements; smaller library buffers may contain arguments, such as mean and std, and are not left out
+SIDE = 224  # size of the trial picture for a network without a fixed size
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in PIL's mode "L" and torchvision's Grayscale
 Select = Callable[[Any], Tensor]  # output of a network -> logits (B, K)
 
@@ -64,7 +64,7 @@ def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
 
 
 def _selected(output: Any, select: Select | None, name: str) -> Any:
-    """Return the part of an output that `select` returns, or the convention of transformers."""
+    """Return the result of `select`, else the `logits` of a transformers output, else the output itself."""
     if select is None:
         return output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
     try:
@@ -89,21 +89,21 @@ def _fix(output: Any, logits: Any) -> str:
     parts = _parts(output)
     first = output[0] if isinstance(output, tuple | list) and output else output
     if {"boxes", "pred_boxes"} & {key for key, _ in [*parts, *_parts(first)]}:
-        return "it detects objects; give a classifier of whole images"
+        return "it detects objects; use a classifier of whole images"
     for key, value in parts:
         if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point():
             return f"name their key: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
     tensor = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
     if tensor is None or tensor.ndim not in (1, 4):
-        return "give load_classifier(model, logits=..., ...) a function of its output that returns them"
+        return "call load_classifier(model, logits=..., ...) with a function of its output that returns them"
     if tensor.ndim == 4:
         where = "out" if tensor is output else f"out[{next(k for k, v in parts if v is tensor)!r}]"
         return (
-            "the network may lack its head, or it may segment images; the means of one map per class are logits: "
+            "the network may lack its head, or it may segment images; for one map per class, use the means as logits: "
             f"load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
         )
     if not tensor.is_floating_point():
-        return "give the network without the argmax at its end"
+        return "pass the network without the argmax at its end"
     return (
         "if it is one logit per image: load_classifier(model, logits=lambda out: out[:, None], "
         'activation="sigmoid", ...)'
@@ -111,21 +111,21 @@ def _fix(output: Any, logits: Any) -> str:
 
 
 def _parts(output: Any) -> list[tuple[Any, Any]]:
-    """Return (key, value) of each part of an output with several parts; [] for any other output."""
+    """Return [(key, value)] of an output with several parts, or [] for any other output."""
     if isinstance(output, Mapping):
         return list(output.items())
     return list(enumerate(output)) if isinstance(output, tuple | list) else []
 
 
 def grey(images: Images) -> Tensor:
-    """Convert RGB images to grey, Float (B, 1, H, W). A picture with three equal channels becomes its first channel."""
+    """Convert RGB images to grey, Float (B, 1, H, W). An image with three equal channels becomes its first channel."""
     return (images * images.new_tensor(GREY).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
 
 
 def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
-    """Return whether a network takes images of one channel, which its error for three channels shows.
+    """Return whether a network takes images of one channel, judging by its error for three channels.
 
-    This is tried only if the first layer is linear, a convolution with one channel, or not visible (TorchScript).
+    The test runs only if the first layer is linear, a convolution with one channel, or not visible (TorchScript).
     """
     if hasattr(config := getattr(model, "config", None), "num_channels"):
         return cast(Any, config).num_channels == 1
@@ -140,7 +140,7 @@ def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
     try:
         with torch.no_grad():
             model.eval()(torch.zeros(1, 3, *size, device=like.device, dtype=like.dtype))
-    except Exception as error:  # the first image raises any other error again
+    except Exception as error:  # any other error is raised again for the first image
         if shapes := re.search(r"cannot be multiplied \(1x(\d+) and (\d+)x", str(error)):
             return int(shapes[1]) == 3 * int(shapes[2])
         return "to have 1 channels, but got 3" in str(error)
@@ -148,14 +148,14 @@ def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
 
 
 def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[float], std: Sequence[float]) -> int:
-    """Return 1 for a network that takes grey images, after printing a message, and 3 for any other network.
+    """Return a network's number of input channels: 1 for grey images, after printing a message, else 3.
 
     Args:
         model: The network.
         name: Name of the network, for messages.
-        geometry: Geometry of the network, which sets the size of the trial picture.
+        geometry: Geometry of the network, which defines the size of the trial picture.
         mean: Mean of the normalisation; must be one number for a network with one channel.
-        std: Standard deviation of the normalisation, with the same condition.
+        std: Standard deviation of the normalisation; must be one number for a network with one channel.
 
     Raises:
         UserError: The network takes one channel, but the mean or standard deviation has three numbers.
@@ -165,7 +165,7 @@ def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[
         return 3
     for setting, values in (("mean", mean), ("std", std)):
         if len(set(values)) > 1:
-            raise UserError(f"{name} takes one channel, and {setting} has three; give {setting}= as one number")
+            raise UserError(f"{name} takes one channel, and {setting} has three; pass {setting}= as one number")
     complain(f"{name} takes one channel: images are converted to grey (0.299 R + 0.587 G + 0.114 B)")
     return 1
 
@@ -173,10 +173,10 @@ def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[
 def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
     """Describe everything except the weights, for the classifier's digest.
 
-    For each module this covers its class, the names of its children and parameters, its hooks, and its attributes
-    including private ones. Each is hashed by content (`ContentHasher`): settings, tensors, arrays, objects, and
-    functions with the globals that they name. Attributes that do not affect results (`NO_SETTINGS`, `ORIGIN`) and
-    buffers that a library derives from its settings are left out.
+    The structure of each module consists of its class, the names of its children and parameters, its hooks, and its
+    public and private attributes. All values are hashed by content (`ContentHasher`): settings, tensors, arrays,
+    objects, and functions with the globals that they name. Attributes that do not affect results (`NO_SETTINGS`,
+    `ORIGIN`) and buffers that a library derives from its settings are left out.
 
     Args:
         model: The network.
@@ -188,7 +188,7 @@ def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
     structure: dict[str, str] = {}
     for path, module, name, value in _network(model, hasher):
         try:
-            # Libraries read their dicts by key, but a user's code may iterate over a dict in its order.
+            # Libraries read their dicts by key, but a user's code may depend on the order of a dict.
             modes = ["unordered"] * (is_library(type(module).__module__) and not name.startswith(HOOKS))
             with hasher.inside(*modes, *["whole"] * (name in NAMES)):
                 content = hasher.hash_in(module, name, value)
@@ -222,12 +222,12 @@ def _named(model: nn.Module) -> set[str]:
 
 
 def keeps_gradients(model: nn.Module) -> bool:
-    """Return whether the user's own code registers hooks on tensors, as code that stores gradients does."""
+    """Return whether the user's own code registers hooks on tensors, which it may do to store gradients."""
     return bool(_named(model) & {"register_hook", "retain_grad"})
 
 
 def _settings(module: nn.Module, ignored: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of everything that a module computes with, except its weights."""
+    """Yield (name, value) of everything that a module uses in its computation except weights."""
     if isinstance(module, torch.jit.ScriptModule):
         yield "script", _script(module)
         return
@@ -254,7 +254,7 @@ def _settings(module: nn.Module, ignored: Collection[str]) -> Iterator[tuple[str
 
 
 def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, str, Any]] | None:
-    """Return what to hash instead of a value that contains more than settings, else None.
+    """Return the content to hash for a value that contains more than settings, else None.
 
     A transformers config is replaced by the entries that it saves. A module that is not registered, such as one in a
     list, is hashed with its weights.
@@ -272,9 +272,10 @@ def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, s
 
 
 def _script(module: torch.jit.ScriptModule) -> str:
-    """Describe TorchScript by the code, attributes and constants of its file, which do not depend on its place.
+    """Describe TorchScript by the code, attributes and constants in its file, which do not depend on the file's path.
 
-    The constants of a frozen module are its weights. Only files that torch writes here are read.
+    The constants of a frozen module are its weights. The module is saved to memory, so only output of torch itself is
+    read.
     """
     buffer = io.BytesIO()
     with warnings.catch_warnings():
@@ -287,7 +288,7 @@ def _script(module: torch.jit.ScriptModule) -> str:
             if inside == "data.pkl":
                 parts.append(f"attributes {_Attributes(io.BytesIO(packed.read(name))).load()}")
             elif inside.endswith(".py"):
-                # A class is in a file with others or, with its name mangled, in a file of its own; each is one part.
+                # Classes share a file or, if their names are mangled, have separate files. Each class is one part.
                 for code in filter(None, re.split("^class ", packed.read(name).decode(), flags=re.MULTILINE)):
                     # Constants of a class have no fixed order.
                     lines = sorted(code.splitlines(), key=lambda line: line if ": Final[" in line else "")
@@ -298,7 +299,7 @@ def _script(module: torch.jit.ScriptModule) -> str:
 
 
 class _Attributes(pickle.Unpickler):
-    """Unpickler that reads the attributes of TorchScript as text, tensors as shapes. It builds and calls nothing."""
+    """Unpickler that reads attributes of TorchScript as text and tensors as shapes, and calls no function."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a stand-in for a class or function of the pickle."""
@@ -314,7 +315,7 @@ def _shape(storage: None, offset: int, size: tuple, *others: object) -> str:
 
 
 class _ScriptObject:
-    """An object of TorchScript: the arguments that it was built from, and its attributes except the training mode."""
+    """An object of TorchScript: its constructor arguments, and its attributes except the training mode."""
 
     content: tuple = ()
 

@@ -5,9 +5,9 @@
     timm:resnet18:weights=best.safetensors            an architecture of timm or torchvision
     ./net.pt                                          TorchScript
 
-`mean`, `std`, `size`, `labels` and `name` of `load_classifier` follow in the same way: `mean=[0.5,0.5,0.5],size=224`,
-and `labels=classes.txt`. Only texts that you write yourself, in a command or call, are opened like this. A text from a
-file of results, a submission or the Hub is never run (`refuse_own`).
+The options `mean`, `std`, `size`, `labels` and `name` of `load_classifier` can be appended:
+`mean=[0.5,0.5,0.5],size=224` or `labels=classes.txt`. Only model texts in your own commands and calls are loaded. A
+model text in a file of results, in a submission or on the Hub is never loaded (`refuse_own`).
 """
 
 import inspect
@@ -34,8 +34,8 @@ NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
 DEEPEST = 4  # levels of nested keys
 UNPACKED = 4  # largest ratio of unpacked content to the size of a file of weights
 COMPILED = "_orig_mod."  # torch.compile adds this to the names of weights
-RUN_FIRST = "run it first with --model, and give predicted-by: the folder of that run"
-HOW_TO_GIVE = "give --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
+RUN_FIRST = "run it first with --model, then use --target predicted-by:FOLDER with the folder of that run"
+HOW_TO_GIVE = "use --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
 
 
 def is_own(text: str) -> bool:
@@ -48,8 +48,8 @@ def is_own(text: str) -> bool:
     return library == "timm" or (SCRIPT.fullmatch(text) is not None and not Path(text).is_dir())
 
 
-def refuse_own(name: str, fix: str = "give the network itself with --model or model=") -> None:
-    """Raise UserError if a name from an untrusted file is the text of a user's own network; `fix` ends the message."""
+def refuse_own(name: str, fix: str = "pass the network itself with --model or model=") -> None:
+    """Raise UserError if a name from an untrusted file refers to a user's own network; `fix` ends the message."""
     if is_own(name):
         raise UserError(
             f"the model {one_line(name, 100)} exists only on its author's machine and is never loaded by name; {fix}"
@@ -57,7 +57,7 @@ def refuse_own(name: str, fix: str = "give the network itself with --model or mo
 
 
 def check(text: str) -> None:
-    """Raise UserError for a missing file or an unknown function, before torch is imported."""
+    """Raise UserError for a missing file or an unknown function, without importing torch."""
     if user_files.is_in_file(text):
         user_files.check(text)
         given = user_files.options_of(text)
@@ -69,7 +69,7 @@ def check(text: str) -> None:
             _check_architecture(name, given)
     for key in ("weights", "labels"):
         if isinstance(file := given.get(key), str) and not Path(file).expanduser().is_file():
-            raise UserError(f"{key}={file} is not a file; give the file of the {key}")
+            raise UserError(f"{key}={file} is not a file; pass the path of a file")
 
 
 def _check_architecture(name: str, given: Mapping[str, object]) -> None:
@@ -77,12 +77,12 @@ def _check_architecture(name: str, given: Mapping[str, object]) -> None:
     if lost := sorted(given.keys() - {"weights", *LOADING}):
         raise unknown("option", lost[0], ("weights", *LOADING), owner=name)
     if "weights" not in given:
-        hub = f"; for weights from the Hub, give timm/{name.partition(':')[2]}" if name.startswith("timm:") else ""
-        raise UserError(f"{name} has no weights; give {name}:weights=FILE{hub}")
+        hub = f"; for weights from the Hub, use timm/{name.partition(':')[2]}" if name.startswith("timm:") else ""
+        raise UserError(f"{name} has no weights; use {name}:weights=FILE{hub}")
 
 
 def opened(text: str) -> tuple[Any, dict[str, Any]]:
-    """Return (the module, classifier or pipeline that a text names, arguments for `load_classifier`).
+    """Return (module, classifier or pipeline, arguments for `load_classifier`) for a model text.
 
     Raises:
         UserError: The network cannot be built, or its weights do not fit.
@@ -103,7 +103,7 @@ def opened(text: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _parse(text: str) -> tuple[str, dict[str, object]]:
-    """Return (timm:NAME, torchvision:NAME or a file, the options after it)."""
+    """Return (timm:NAME, torchvision:NAME or a file name, options) of a model text."""
     library, _, rest = text.partition(":")
     if library in LIBRARIES:
         name, given = options.parse(rest)
@@ -125,7 +125,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict[str, object]]:
-    """Call the function in a file and return (the network, the options left for loading)."""
+    """Call the function in a file and return (network, remaining options for `load_classifier`)."""
     from torch import nn
 
     from saliency_bench.compute.classifiers.model_objects import is_pipeline
@@ -139,14 +139,14 @@ def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict
         raise unknown("option", lost[0], (*takes, "weights", *LOADING), owner=user_files.without_options(text))
     weights = rest.pop("weights", None)
     content = None if weights is None else _content(Path(str(weights)).expanduser())
-    if isinstance(function, type) and isinstance(content, Mapping):  # Lightning stores the arguments of the class
+    if isinstance(function, type) and isinstance(content, Mapping):  # stored by Lightning
         stored = content.get("hyper_parameters")
         known = {key: stored[key] for key in takes if key in stored} if isinstance(stored, Mapping) else {}
         arguments = known | arguments
     model = function if isinstance(function, nn.Module) else _called(function, arguments, text)
     if not isinstance(model, nn.Module) and not is_pipeline(model):
         raise UserError(
-            f"{text} returned {type(model).__name__}; it must return a torch module or what load_classifier returns"
+            f"{text} returned {type(model).__name__}; it must return a torch module or a classifier of load_classifier"
         )
     if weights is not None:
         network = getattr(model, "model", model) if is_pipeline(model) or _is_classifier(model) else model
@@ -173,7 +173,7 @@ def _called(function: Callable[..., Any], arguments: dict[str, object], text: st
 
 
 def _architecture(name: str, weights: str) -> "nn.Module":
-    """Build an architecture of timm or torchvision with as many classes as the weights, and load the weights."""
+    """Build an architecture of timm or torchvision with the number of classes in the weights, and load the weights."""
     import torch
 
     library, _, wanted = name.partition(":")
@@ -219,7 +219,7 @@ def _script(path: Path) -> "nn.Module":
     """Return the TorchScript network in a file.
 
     Raises:
-        UserError: The file holds something else.
+        UserError: The file does not contain TorchScript.
     """
     import torch
 
@@ -229,17 +229,18 @@ def _script(path: Path) -> "nn.Module":
             return torch.jit.load(str(path), map_location="cpu")
     except Exception as error:
         raise UserError(
-            f"{path} holds no TorchScript network; for weights give ./net.py:make:weights={path} with a function that "
+            f"{path} contains no TorchScript network; for weights, use ./net.py:make:weights={path} with a function "
+            "that "
             f"returns the network, timm:NAME:weights={path} or torchvision:NAME:weights={path}; a pickled network is "
             "not opened: save its state_dict()"
         ) from error
 
 
 def _content(path: Path) -> Any:
-    """Return the content of a weights file. Nothing in it is executed.
+    """Return the content of a weights file without executing anything in the file.
 
     Raises:
-        UserError: The file holds more than tensors, or cannot be read.
+        UserError: The file contains more than tensors, or cannot be read.
     """
     import pickle
 
@@ -257,18 +258,18 @@ def _content(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         trusted = "torch.load(FILE, weights_only=False)['state_dict']"  # a Lightning checkpoint may store any object
         raise UserError(
-            f"weights={path} holds more than tensors and is not opened, because it could run code; save only the "
+            f"weights={path} contains more than tensors and is not opened, because it could run code; save only the "
             f"weights: torch.save({trusted if path.suffix == '.ckpt' else 'network.state_dict()'}, NEW)"
         ) from error
-    except Exception as error:  # damaged files raise many kinds of errors
+    except Exception as error:  # damaged files raise many types of errors
         raise UserError(f"weights={path} cannot be read: {one_line(error, 200)}") from error
 
 
 def _state_of(content: Any, file: str, depth: int = DEEPEST) -> "dict[str, Tensor]":
-    """Return the weights {name: tensor} in a file's content, which may be nested up to `depth` levels of usual keys.
+    """Return the weights {name: tensor} in a file's content, nested in at most `depth` levels of common keys.
 
     Raises:
-        UserError: There are no tensors.
+        UserError: The content has no tensors.
     """
     from torch import Tensor
 
@@ -278,11 +279,11 @@ def _state_of(content: Any, file: str, depth: int = DEEPEST) -> "dict[str, Tenso
         names = {key: str(key).replace(COMPILED, "") for key in content}
         if tensors := {names[key]: value for key, value in content.items() if isinstance(value, Tensor)}:
             return tensors
-    raise UserError(f"weights={file} holds no weights {{name: tensor}}; save network.state_dict()")
+    raise UserError(f"weights={file} contains no weights {{name: tensor}}; save network.state_dict()")
 
 
 def _sets(content: Any) -> list[str]:
-    """Return the usual keys under which a file holds weights; the first one is used."""
+    """Return the common keys under which a file contains weights; the first key is used."""
     from torch import Tensor
 
     def has_weights(inner: object, depth: int = DEEPEST) -> bool:
@@ -295,10 +296,10 @@ def _sets(content: Any) -> list[str]:
 
 
 def _matching(state: "dict[str, Tensor]", names: set[str]) -> "tuple[dict[str, Tensor], str]":
-    """Return (weights under the names of a network, the prefix that was removed).
+    """Return (weights renamed to match a network, removed prefix).
 
-    Training code stores a network inside another one: `model.fc.weight` for `fc.weight`. The prefix with the most
-    matching names is removed; if several match equally, the shortest.
+    Training code often stores a network inside a wrapper, which adds a prefix: `model.fc.weight` for `fc.weight`. The
+    prefix with the most matching names is removed, or the shortest one of several such prefixes.
     """
     prefixes = sorted({key[: -len(name)] for key in state for name in _ends_of(key) if name in names}, key=len)
     best = max(prefixes, key=lambda prefix: sum(prefix + name in state for name in names), default="")
@@ -311,7 +312,7 @@ def _ends_of(key: str) -> Iterator[str]:
 
 
 def _is_plain(value: "Tensor", weight: "Tensor") -> bool:
-    """Return whether a tensor can be copied into a weight without loss: dense, with numbers, not complex into real."""
+    """Return whether a tensor can be copied into a weight without loss: dense, with data, not complex into real."""
     import torch
 
     is_dense = value.layout == torch.strided and not value.is_meta and not value.is_quantized
@@ -319,10 +320,10 @@ def _is_plain(value: "Tensor", weight: "Tensor") -> bool:
 
 
 def fill(network: "nn.Module", content: Any, file: str) -> None:
-    """Load weights into a network. The file must hold every weight of the network.
+    """Load weights into a network. The file must contain every weight of the network.
 
     Raises:
-        UserError: Weights are missing, superfluous, of another shape, or not plain tensors.
+        UserError: Weights are missing, unknown, of another shape, or not plain tensors.
     """
     from saliency_bench.utils.messages import complain
 
@@ -335,15 +336,20 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
     missing, spare = sorted(weights.keys() - chosen.keys()), sorted(chosen.keys() - weights.keys())
     if strange := [key for key, value in chosen.items() if key in weights and not _is_plain(value, weights[key])]:
         kind = f"{chosen[strange[0]].dtype}, {chosen[strange[0]].layout}, {chosen[strange[0]].device}"
-        raise UserError(f"weights={file} has {strange[0]}, not a plain tensor of real numbers ({kind}); save it as one")
+        raise UserError(
+            f"weights={file} has {strange[0]}, not a plain tensor of real numbers ({kind}); save it as a dense real "
+            "tensor"
+        )
     shapes = [key for key in weights if key in chosen and weights[key].shape != chosen[key].shape]
     if missing or spare:
         lacks = f"lacks {missing[0]}" if missing else f"has {spare[0]}, which the network lacks"
         match = f"{len(weights) - len(missing)} of {len(weights)} weights match"
-        raise UserError(f"weights={file} {lacks} ({match}); the weights belong to another network")
+        raise UserError(f"weights={file} {lacks} ({match}); use the weights of this network")
     if shapes:
         there, wanted = (tuple(values[shapes[0]].shape) for values in (chosen, weights))
         raise UserError(f"weights={file} has {shapes[0]} of shape {there}, but the network has {wanted}")
     if left := len(state) - len(chosen):
-        complain(f"weights={file}: weights under '{prefix}' are used, {left:,} under other names are not")
+        complain(
+            f"weights={file}: weights under '{prefix}' are used, and {left:,} weights under other names are ignored"
+        )
     network.load_state_dict({full[name]: value for name, value in chosen.items()})

@@ -1,13 +1,13 @@
-"""Classify many pictures made from each image. All methods that need this share the loop in this module.
+"""Classify many pictures derived from each image. Every method that perturbs images uses the loop in this module.
 
-A pass holds the pictures of one image, in ceil(n / P) equal pieces. The last piece is padded with copies of its last
-picture. The shape of a pass therefore depends on n alone, and no bit of a result depends on the batch size, on the
-order of the images or on the other images of a batch. There are two exceptions. If an image needs only one picture, the
-pass is the batch itself. On a GPU, which few pictures would leave idle, a pass holds the pictures of up to `TOGETHER`
-images if they fit, padded as well.
+The n pictures of an image are passed through the network in ceil(n / P) passes of equal size. The last pass is padded
+with copies of its last picture. The shape of a pass therefore depends on n alone, and results are bit-identical for any
+batch size, order of the images and other images in a batch. There are two exceptions. If an image needs only one
+picture, the pass is the batch itself. On a GPU, which would be idle with few pictures, a pass contains the pictures of
+up to `TOGETHER` images if they fit, also with padding.
 
-P depends on the kind of device and the size of the pictures. If a pass does not fit in memory, P is halved, which
-`Classifier.halved` counts; nothing else changes it.
+P depends on the kind of device and the size of the pictures. If a pass does not fit in memory, P is halved, and
+`Classifier.halved` counts this. Nothing else changes P.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,9 +24,9 @@ from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.devices import is_out_of_memory
 
-# 10 images of 224 x 224 on the CPU, where more images exceed its cache and take longer each; 256 on a GPU.
+# 10 images of 224 x 224 on a CPU, where more images exceed the cache and take longer per image; 256 on a GPU.
 PIXELS_PER_PASS = {"cpu": 2**19, "cuda": 256 * 224**2}
-TOGETHER = {"cpu": 1, "cuda": 8}  # images in a pass; on a CPU a picture's position in a pass may change last bits
+TOGETHER = {"cpu": 1, "cuda": 8}  # images in a pass; on a CPU a picture's position in a pass may change its last bits
 
 # (samples, pictures) -> Float (n, 3, H, W), picture number pictures[i] of image samples[i]; both as in `Pass`
 Draw = Callable[[Tensor, Tensor], Images]
@@ -35,12 +35,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Pass:
-    """Pictures of one pass: equally many of each of `images`, followed by padding.
+    """Pictures of one pass: the same number for each of `images`, followed by padding.
 
     Attributes:
         images: Indices of the images.
-        samples: Int (1,), the index of the only image, or Int (n,), the image index of each picture.
-        pictures: Int (n,), the number of each picture among the pictures of its image.
+        samples: Image index of each picture, Int (n,), or the index of the only image, Int (1,).
+        pictures: Number of each picture among the pictures of its image, Int (n,).
         count: Number of pictures that count; the others are padding.
     """
 
@@ -68,10 +68,10 @@ def forward_many(
         classifier: The classifier.
         images: The images.
         count: Pictures of each image.
-        draw: Function (samples, pictures) -> these pictures; see `Pass`.
+        draw: Function (samples, pictures) that returns these pictures; see `Pass`.
         read: Function (logits (n, K), samples) -> (n, ...), row by row.
         batch_size: Pictures per pass; by default `pictures_per_pass`.
-        windows: Where each picture may differ from its image; None: anywhere.
+        windows: Windows in which each picture may differ from its image; None for anywhere.
     """
     forward = fast_forward(classifier, images) if count > 1 else classifier
     if windows is not None and isinstance(classifier, Classifier):
@@ -140,9 +140,9 @@ def in_passes(
 def plan(images: int, count: int, size: int, device: torch.device, most: int = 1) -> Iterator[Pass]:
     """Yield the passes of `count` pictures of each image, with at most `size` pictures and `most` images per pass.
 
-    With one picture per image, `most` does not count. The numbers are computed on the device, so nothing waits for
-    them. The number of images in a pass is a power of two, like usual batch sizes: five images per pass would pad a
-    fifth of the passes of 16 images.
+    With one picture per image, `most` is ignored. Indices are computed on the device, so no transfer is needed. The
+    number of images in a pass is a power of two, like common batch sizes: with five images per pass, a fifth of the
+    passes of 16 images would be padding.
     """
     together = min(images, size) if count == 1 else 2 ** (max(1, min(size // count, most)).bit_length() - 1)
     each = count if together > 1 or count == 1 else -(-count // -(-count // size))

@@ -1,7 +1,8 @@
-"""Test whether a layer's map is aligned with the image: each place of the map depends on the same place of the image.
+"""Test whether a layer's map is aligned with the image: each map position depends on the same image position.
 
 A map is not aligned if `forward` crops, pads, mirrors or rotates the image first, or if tokens are not in row order
-(the tokens of Hiera are in the order of its pooling). Enlarged to the image, such a map would show the wrong places.
+(the tokens of Hiera are in the order of its pooling). Enlarged to the image, a misaligned map would highlight the wrong
+positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,12 +20,12 @@ CELLS = 4  # cells along each side of the image
 # 0.58 or more in networks that do this, 0.46 or less in others) and clearly less with distances in the image itself
 # (`AHEAD`).
 FIT, AHEAD = 0.5, 0.2
-# Neither may fit: with some orders of tokens, or if all places are mixed. In the latter case, replacing a place's own
-# cell changes the place at least this share as much as replacing any other cell (0.2 or less for tokens of Hiera), and
-# half as much as replacing the cell of the moved image.
+# Neither correlation may be high, for some token orders or if all positions are mixed. If positions are mixed,
+# replacing a position's own cell must change the position at least this share as much as replacing any other cell (0.2
+# or less for tokens of Hiera), and half as much as replacing the cell of the moved image.
 SHARE = 0.4
-BAND = 8  # a stem is tested in bands at each side of the image, 1 / BAND of its length
-SPREAD = 0.15  # largest standard deviation of the places that a band changes, unless a stem mixes all places
+BAND = 8  # a stem is tested with bands at each side of the image, 1 / BAND of its length
+SPREAD = 0.15  # largest standard deviation of the positions that a band changes, unless a stem mixes all positions
 FAINT = 1e-2  # changes below this share of the largest change count as equal
 
 
@@ -38,9 +39,9 @@ def lies_as_the_image(
     """Return whether each position of a module's map depends on the same position in the image.
 
     The cells of the image are replaced by noise one after the other. The change at a position of the map must correlate
-    with the distance to the cell, and more so than with the distance in a mirrored, rotated or shifted image. The
-    border of the image must also change the map: half a cell of the map at the top and on the left, and a whole cell at
-    the bottom and on the right, where strides leave pixels over.
+    with the distance to the cell, and more so than with the distance in a mirrored, rotated or shifted image. Noise at
+    the border of the image must also change the map. The border is half a cell of the map wide at the top and left, and
+    a whole cell at the bottom and right, where strides may skip pixels.
 
     Args:
         classifier: The network.
@@ -64,23 +65,23 @@ def lies_as_the_image(
 def stem_lies_as_the_image(
     classifier: Classifier, image: Images, convolution: nn.Module, grid: tuple[int, int], allowed: tuple[float, float]
 ) -> bool:
-    """Return whether the first convolution sees the image in place: not padded, cropped, moved or mirrored.
+    """Return whether the first convolution receives the image unchanged: not padded, cropped, moved or mirrored.
 
-    Noise replaces a band at each side of the image. The mean place of the resulting changes must be in that band.
+    Noise replaces a band at each side of the image. The mean position of the resulting changes must be in that band.
 
     Args:
         classifier: The network.
         image: One image (1, 3, H, W).
         convolution: The first convolution.
         grid: (h, w) of the convolution's map.
-        allowed: (rows, columns), largest offset of the mean place, as a share of the side.
+        allowed: Largest offset of the mean position (rows, columns), as a share of the side.
     """
     height, width = image.shape[2:]
     cells = [_cells(height, width, BAND, 1), _cells(height, width, 1, BAND)]
     bands = [of_axis == band for of_axis in cells for band in (0, BAND - 1)]
     changes = _changes(classifier, image, convolution, bands, lambda output: output).view(2, 2, *grid)
     for axis in (0, 1):
-        profiles = changes[axis].sum(dim=2 - axis)  # (2, places along the axis)
+        profiles = changes[axis].sum(dim=2 - axis)  # (2, positions along the axis)
         if not (profiles.sum(dim=1) > 0).all():
             continue  # the band is cropped away, which the test of the map's borders shows
         places = (torch.arange(grid[axis], dtype=torch.float32) + 0.5) / grid[axis]
@@ -94,21 +95,21 @@ def stem_lies_as_the_image(
 
 
 def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int]) -> bool:
-    """Return whether noise in a cell changes the map at that cell's place, given the changes (cells, places)."""
+    """Return whether noise in a cell changes the map at that cell's position, given the changes (cells, positions)."""
     largest = changes.amax(dim=0)
     shares = changes / largest.clamp(min=1e-30)
     profile = _centred(shares.clamp(min=FAINT).log())
     sources, places = _coordinates(cells), _coordinates(grid)
 
     def fit(moved: Tensor) -> float:
-        """Return the correlation of the changes with the nearness of the cells to the moved places."""
+        """Return the correlation of the changes with the proximity of the cells to the moved positions."""
         nearness = _centred(-torch.cdist(sources, moved))
         return float((profile * nearness).sum() / (profile.norm() * nearness.norm()).clamp(min=1e-30))
 
     reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
 
     def share(moved: Tensor) -> float:
-        """Return the change caused by the cell at each moved place, as a mean share of the largest change."""
+        """Return the change caused by the cell at each moved position, as a mean share of the largest change."""
         is_own = ((sources[:, None] - moved).abs() < reach).all(dim=2)
         return float((shares * is_own).amax(dim=0)[largest > 0].mean())
 
@@ -121,7 +122,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
 
 
 def _moved(places: Tensor) -> Iterator[Tensor]:
-    """Yield the positions in [0, 1]^2 of the places in mirrored, rotated and half-shifted images."""
+    """Yield the positions, in [0, 1]^2, in mirrored, rotated and half-shifted images."""
     turned = places.flip(1)
     for points in (places, turned):
         for mirrored in ((True, False), (False, True), (True, True)):
@@ -132,12 +133,12 @@ def _moved(places: Tensor) -> Iterator[Tensor]:
 
 
 def _centred(values: Tensor) -> Tensor:
-    """Subtract the means of a matrix's rows and columns, because some cells and places change more than others."""
+    """Subtract the means of a matrix's rows and columns, because some cells and positions change more than others."""
     return values - values.mean(dim=0) - values.mean(dim=1, keepdim=True) + values.mean()
 
 
 def _coordinates(shape: tuple[int, int]) -> Tensor:
-    """Return the centre (row, column) of each place of a grid over [0, 1]^2, Float (h * w, 2)."""
+    """Return the centre (row, column) of each cell of a grid over [0, 1]^2, Float (h * w, 2)."""
     rows, columns = ((torch.arange(count, dtype=torch.float32) + 0.5) / count for count in shape)
     return torch.cartesian_prod(rows, columns)
 
@@ -149,7 +150,7 @@ def _changes(
     replaced: list[Tensor],
     channels_first: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return how much each place of the map changes if noise replaces the pixels of each mask, (n, h * w)."""
+    """Return how much each map position changes if noise replaces the pixels of each mask, (n, h * w)."""
     noise = torch.from_numpy(uniform(seed_of("placement"), image.numel())).view_as(image).to(image)
     outputs: list[Tensor] = []
     handle = module.register_forward_hook(lambda module, inputs, output: outputs.append(output), prepend=True)
@@ -167,13 +168,13 @@ def _changes(
 
 
 def _cells(height: int, width: int, tall: int, wide: int) -> Tensor:
-    """Return the index of the cell of each of height x width places, Int (height, width), for tall x wide cells."""
+    """Return the cell index of each of height x width positions, Int (height, width), for tall x wide cells."""
     rows, columns = torch.arange(height) * tall // height, torch.arange(width) * wide // width
     return rows[:, None] * wide + columns
 
 
 def _borders(height: int, width: int, h: int, w: int) -> Iterator[Tensor]:
-    """Yield masks (height, width) of the borders: half a cell at the start of each side, and a cell at its end."""
+    """Yield masks (height, width) of the borders: half a cell at the top and left, a cell at the bottom and right."""
     for axis, length, cells in ((0, height, h), (1, width, w)):
         places = torch.arange(length).view((-1, 1) if axis == 0 else (1, -1)).expand(height, width)
         if length >= 2 * cells:

@@ -1,4 +1,4 @@
-"""Prepare rows of a dataset as a batch: open pictures upright, resize images, and move masks with them."""
+"""Prepare rows of a dataset as a batch: open pictures upright, resize images, and transform masks like their images."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_rgb,
 
 
 class SampleError(UserError):
-    """A sample cannot be prepared; `reason` says why without naming the sample."""
+    """A sample cannot be prepared. The text in `reason` does not name the sample."""
 
     def __init__(self, id: str, reason: str):
         super().__init__(f"image {id}: {reason}; replace it or leave it out")
@@ -39,7 +39,7 @@ def prepared_batch(
     Args:
         rows: Rows, or a slice of a dataset.
         frame: Function that prepares a picture.
-        geometry: The same preparation, for masks.
+        geometry: Geometry of that preparation, applied to masks.
         model: Id of the classifier, for messages.
         device: Device of the images.
         columns: Names of further columns.
@@ -50,7 +50,9 @@ def prepared_batch(
     samples = [_sample(row, id, frame, geometry, foreground) for row, id in zip(rows, ids, strict=True)]
     frames, masks, left_out, sizes = zip(*samples, strict=True)
     if len({image.shape for image in frames}) > 1:
-        raise UserError(f"{model} has no fixed image size, but these images differ in size; give load_classifier size=")
+        raise UserError(
+            f"{model} has no fixed image size, but these images differ in size; call load_classifier with size="
+        )
     labels = [-1 if row.get("label") is None else row["label"] for row in rows]
     return Batch(
         images=sent(torch.stack(frames), device),
@@ -72,7 +74,7 @@ def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Fr
 
 
 def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[Image.Image, str | None]:
-    """Return (picture, None), or (black picture, why there is none), for a row whose image has this size."""
+    """Return (picture, None) or (black picture, why there is none) for a row whose image has this size."""
     black = Image.new("RGB", size)
     if value is None:
         return black, lacks(name)
@@ -82,7 +84,7 @@ def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[I
         return black, f"the {name} cannot be read: {error}"
     if picture.size == size:
         return picture, None
-    sizes = f"{picture.width} x {picture.height}, the image {size[0]} x {size[1]}"
+    sizes = f"{picture.width} x {picture.height}, but the image is {size[0]} x {size[1]}"
     return black, f"the {name} is {sizes}; they must have the same size"
 
 

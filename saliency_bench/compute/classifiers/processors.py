@@ -1,4 +1,4 @@
-"""Read from image processors of transformers, timm and torchvision how they resize, crop and normalise."""
+"""Read the resizing, cropping and normalisation of image processors of transformers, timm and torchvision."""
 
 from collections.abc import Iterable, Sequence
 from math import isqrt
@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.messages import complain
 
 MAX_SIDE = 4096  # pixels
-LARGEST_STD = 10  # for images in [0, 1] after any sensible scaling; on a scale up to 255 it is 50 or 60
+LARGEST_STD = 10  # for images in [0, 1] after any sensible scaling; for images up to 255 the values are 50 or 60
 MAX_FRAME = 2**22  # pixels; 50 MB for one image in float32, and many times that for the features of a network
 
 
@@ -21,7 +21,7 @@ def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float
     """Return the geometry, frame function, mean and std of a transformers image processor or timm's wrapper.
 
     Raises:
-        UserError: Masks cannot follow its steps, or its settings are invalid.
+        UserError: The processor has a step that masks cannot follow, or invalid settings.
     """
     try:
         return (_timm_frame if hasattr(processor, "val_transforms") else _transformers_frame)(processor, name)
@@ -52,7 +52,7 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
             raise UserError(f"the image processor of {name} resizes by {one_line(size, 80)}, which masks cannot follow")
         check_sides(f"{where}size", size.values())
         if isinstance(resize, int) and settings.get("crop_pct"):
-            # ConvNeXT enlarges and crops below 384, and squashes from 384 on.
+            # ConvNeXT enlarges and crops images for sizes below 384, and squashes images for sizes from 384 on.
             square = (resize, resize)
             resize, crop = (int(resize / settings["crop_pct"]), square) if resize < 384 else (square, None)
             check_sides(f"{where}size by crop_pct", _sides(resize))
@@ -72,14 +72,16 @@ def _patches_frame(
 ) -> tuple[Geometry, Frame]:
     """Return the geometry and frame of a processor that cuts pictures of any shape into patches (SigLIP 2 with NaFlex).
 
-    All pictures of a run must have one size, so they are squashed to the size that a square picture would get.
+    All pictures of a run must have one size, so they are squashed to the size that the processor uses for square
+    pictures.
     """
     from torchvision.transforms.v2 import functional as T
 
     side = isqrt(settings["max_num_patches"]) * settings["patch_size"]
     check_sides(f"{where}max_num_patches", (side,))
     complain(
-        f"{name} accepts pictures of any shape; here all are squashed to {side} x {side}, whatever their aspect ratio"
+        f"{name} accepts pictures of any shape, but here all are squashed to {side} x {side}, whatever their aspect "
+        "ratio"
     )
     interpolation = T.InterpolationMode(resample.name.lower())
 
@@ -117,7 +119,7 @@ def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[fl
 
 
 def pair_of(size: Any) -> int | tuple[int, int] | None:
-    """Return a size that torchvision may write as 256, [256] or [224, 224]."""
+    """Return a size as a pair; torchvision may store the size as 256, [256] or [224, 224]."""
     if size is None or isinstance(size, int):
         return size
     return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))
@@ -150,12 +152,11 @@ def channels(name: str, values: Any) -> Sequence[float]:
     """Return three numbers, one per channel, from one number for all channels or from three.
 
     Args:
-        name: Name of the setting, for messages. A name that ends in "std" is a standard deviation, which must be above
-            0.
+        name: Name of the setting, for messages. If the name ends in "std", the values must be above 0.
         values: The numbers.
 
     Raises:
-        UserError: The values are anything else, or are for images from 0 to 255.
+        UserError: The values have another form, or are meant for images from 0 to 255.
     """
     try:
         numbers = np.asarray(values, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Read the prompts of a vision-language model: templates, or the texts of each class."""
+"""Read the prompts of a vision-language model: templates, or texts for each class."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ FORMS = (
     "per line, or JSON"
 )
 TEMPLATES_NEED_LABELS = (
-    "the prompts are templates, but there are no class names; give labels=[...], or the texts of each class as "
+    "the prompts are templates, but there are no class names; pass labels=[...], or the texts of each class as "
     '{"label": ["text", ...]}, on the command line as a JSON file'
 )
 
@@ -26,12 +26,12 @@ def read_prompts(given: Any, labels: Any = None) -> Prompts:
 
     Args:
         given: A template or a list of templates, each with {} where the class name goes; {label: text or texts}, where
-            {} stands for the label too; or the name of a file: a text file with one template per line, or JSON with a
+            {} also stands for the label; or the name of a file: a text file with one template per line, or JSON with a
             list of templates or {label: texts}.
         labels: Class names. With them, `given` may also be a list of texts without {}, one per class.
 
     Raises:
-        UserError: `given` is none of these, a text is empty, or a template has no {}.
+        UserError: `given` has another form, a text is empty, or a template has no {}.
     """
     if isinstance(given, Mapping):
         return _by_class(given)
@@ -44,7 +44,7 @@ def read_prompts(given: Any, labels: Any = None) -> Prompts:
     if labels is not None and are_texts:
         if len(names := _checked_labels(labels)) != len(items):
             raise UserError(
-                f"there are {len(items)} prompts without {PLACE} but {len(names)} labels; give one text per label, "
+                f"there are {len(items)} prompts without {PLACE} but {len(names)} labels; pass one text per label, "
                 f'or templates with {PLACE} where the class name goes, as in "a photo of a {PLACE}"'
             )
         return _by_class(dict(zip(names, items, strict=True)))
@@ -55,11 +55,11 @@ def texts_of(prompts: Prompts, labels: Sequence[str] | None) -> dict[str, list[s
     """Return the texts of each label, in the order of the labels.
 
     Args:
-        prompts: What `read_prompts` returns.
+        prompts: Result of `read_prompts`.
         labels: Class names; None to use those in the prompts.
 
     Raises:
-        UserError: There are no labels, two are equal, or they differ from those in the prompts.
+        UserError: There are no labels, two labels are equal, or the labels differ from those in the prompts.
     """
     if labels is None and isinstance(prompts, list):
         raise UserError(TEMPLATES_NEED_LABELS)
@@ -79,22 +79,22 @@ def _checked_labels(labels: Any) -> list[str]:
     if isinstance(labels, str) or not all(isinstance(name, str) for name in names):
         raise UserError(f"labels must be a list of class names; got {one_line(repr(labels), 80)}")
     if not names:
-        raise UserError("labels is empty; give the name of each class")
+        raise UserError("labels is empty; pass the name of each class")
     if not all(name.strip() for name in names):
-        raise UserError("a label is empty; give the name of each class")
+        raise UserError("a label is empty; pass the name of each class")
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
-        raise UserError(f"the label '{name}' is given {count} times; name each class once")
+        raise UserError(f"the label '{name}' occurs {count} times; name each class once")
     return [str(name) for name in names]
 
 
 def _templates(items: Sequence[Any], where: str) -> list[str]:
     """Return templates; raise UserError unless each is a text with {}."""
     if not items:
-        raise UserError(f"{where} is empty; give {FORMS}")
+        raise UserError(f"{where} is empty; pass {FORMS}")
     for item in items:
         if callable(item):
-            raise UserError(f'{where} has a function, but templates must be texts; for a function f give f("{PLACE}")')
+            raise UserError(f'{where} has a function, but templates must be texts; for a function f, pass f("{PLACE}")')
         if not isinstance(item, str) or PLACE not in item:
             raise UserError(
                 f"{where} has {one_line(repr(item), 80)}, which is not a template; write {PLACE} where the class name "
@@ -106,7 +106,7 @@ def _templates(items: Sequence[Any], where: str) -> list[str]:
 def _by_class(given: Mapping) -> dict[str, list[str]]:
     """Return the texts of each class; raise UserError if a class has none."""
     if not given:
-        raise UserError(f"prompts is empty; give {FORMS}")
+        raise UserError(f"prompts is empty; pass {FORMS}")
     texts = {label: [value] if isinstance(value, str) else value for label, value in given.items()}
     for label, of_label in texts.items():
         is_list = isinstance(of_label, Sequence) and all(isinstance(text, str) and text.strip() for text in of_label)
@@ -119,10 +119,10 @@ def _by_class(given: Mapping) -> dict[str, list[str]]:
 
 
 def _read_file(path: Path) -> Prompts:
-    """Return the prompts in a file; raise UserError if it is missing or holds something else."""
+    """Return the prompts in a file; raise UserError if the file is missing or contains no prompts."""
     if not path.is_file():
         raise UserError(
-            f"'{path}' has no {PLACE}, so it is taken as the name of a file of prompts, but there is no such file; "
+            f"'{path}' has no {PLACE}, so it is read as the name of a file of prompts, but there is no such file; "
             'a template marks where the class name goes, as in "a photo of a {}"'
         )
     try:

@@ -24,7 +24,7 @@ KNOWN = (
     "timm/vgg19.tv_in1k",
     "timm/vit_small_patch16_224.augreg_in21k_ft_in1k",
 )
-# Neither code nor pickles: files that are not downloaded cannot be executed.
+# No code and no pickles, so that no downloaded file can be executed.
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 # Vision-language models.
 TOKENIZERS = (
@@ -33,7 +33,7 @@ TOKENIZERS = (
 )
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
 FILES = ("config.json", *PROCESSORS, *TOKENIZERS, *WEIGHTS)
-TIMEOUT = 10  # seconds for the first answer of the Hub
+TIMEOUT = 10  # seconds to wait for the first response of the Hub
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class ModelSource:
 def source_of(name: str, revision: str | None = None) -> ModelSource:
     """Return the files of a checkpoint: a folder with exactly this name, else a Hub repository, downloaded once.
 
-    "hub:owner/name" means the repository even if such a folder exists, and "owner/name@revision" names a branch, tag or
-    commit. If the Hub cannot be reached, its cached snapshot is used.
+    "hub:owner/name" means the repository even if a folder has this name, and "owner/name@revision" names a branch, tag
+    or commit. If the Hub cannot be reached, the cached snapshot is used.
 
     Raises:
         UserError: The name is neither a folder nor a repository, the Hub cannot be reached, or a folder has a revision.
@@ -68,7 +68,7 @@ def source_of(name: str, revision: str | None = None) -> ModelSource:
 
 
 def check_name(name: str) -> None:
-    """Raise UserError if a name is not a folder of a checkpoint and cannot be a name on the Hub. Makes no request."""
+    """Raise UserError if a name is neither a checkpoint folder nor a valid name on the Hub. Makes no request."""
     path = Path(name).expanduser()
     if path.is_file():
         raise UserError(_about_file(path))
@@ -77,7 +77,8 @@ def check_name(name: str) -> None:
             check_file(path / "config.json")
         else:
             raise UserError(
-                f"{name} holds no loadable image classifier: no config.json; a transformers checkpoint has one"
+                f"{name} contains no loadable image classifier: there is no config.json; use the folder of a "
+                "transformers checkpoint"
             )
     elif not could_be_on_the_hub(hub_name(name).name):
         raise UserError(_no_folder(name, path))
@@ -93,7 +94,7 @@ def cached_snapshots(repo: str) -> list[Path]:
 
 
 def _snapshot(repo: str, revision: str | None) -> ModelSource:
-    """Return the snapshot of a Hub repository, downloaded if the Hub can be reached, else from the cache."""
+    """Return the snapshot of a Hub repository: downloaded if the Hub can be reached, else from the cache."""
     # Imported here because it takes a second: checking and listing names do not need the client.
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HFValidationError
@@ -136,16 +137,16 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
     missing = isinstance(error, RepositoryNotFoundError | HFValidationError) and not isinstance(error, GatedRepoError)
     if missing:
         near = _suggestions(repo)
-        fix = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
-        where = "not a local folder" if near else _not_local(repo)  # the latter would list the suggestions again
+        fix = f"did you mean {' or '.join(near)}?" if near else "use a Hub id, a folder or torchvision:NAME"
+        where = "not a local folder" if near else _not_local(repo)  # `_not_local` would list the suggestions again
         return UserError(f"unknown model '{repo}': {where} and not found on the Hub; {fix}")
     if isinstance(error, RevisionNotFoundError):
-        return UserError(f"the Hub has no revision '{revision}' of {repo}; give a branch, tag or commit")
+        return UserError(f"the Hub has no revision '{revision}' of {repo}; use a branch, tag or commit")
     offline = isinstance(error, OfflineModeIsEnabled)
     if offline or is_network_error(error):
         message = f"'{repo}' is {_not_local(repo)} and not in the cache"
         why = "HF_HUB_OFFLINE is set" if offline else "the Hub cannot be reached"
-        # Names that are only on the Hub are no help if it cannot be reached.
+        # Do not suggest names on the Hub if the Hub cannot be reached.
         if near := [name for name in _suggestions(repo) if name not in KNOWN or "/" not in repo]:
             return UserError(f"'{repo}' is not a local folder; did you mean {' or '.join(near)}? ({why})")
         return UserError(f"{message}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
@@ -157,7 +158,7 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
 
 
 def _not_local(name: str) -> str:
-    """Return text that a name is not a local folder. If its parent exists, the text lists the checkpoints there."""
+    """Return the message that a name is not a local folder, with the checkpoints in its parent if that exists."""
     parent = Path(name).parent
     if not parent.name or not parent.is_dir():
         return "not a local folder"
@@ -168,8 +169,8 @@ def _not_local(name: str) -> str:
 def _suggestions(name: str) -> list[str]:
     """Return the checkpoints that a name may mean.
 
-    These are checkpoints with this name and an owner (microsoft/resnet-18 for resnet-18), else similar folders and very
-    similar names: resnet-50 is not suggested for resnet-18.
+    These are checkpoints with this name after the owner (microsoft/resnet-18 for resnet-18), else similar folders and
+    very similar names. For example, resnet-50 is not suggested for resnet-18.
     """
     if name in KNOWN:
         return []
@@ -184,7 +185,7 @@ def _no_folder(name: str, path: Path) -> str:
         return f"there is no folder '{name}'; did you mean {' or '.join(near)}?"
     if not path.parent.is_dir():
         return f"there is no folder '{name}': {path.parent} does not exist"
-    return f"there is no folder '{name}'; check the path, or give a Hub id as OWNER/NAME"
+    return f"there is no folder '{name}'; check the path, or use a Hub id as OWNER/NAME"
 
 
 def _near_checkpoints(path: Path) -> list[str]:
@@ -199,14 +200,14 @@ def _about_file(path: Path) -> str:
         "that returns the network"
     )
     if path.suffix in (".safetensors", ".json"):
-        folder = f"{path} is one file of a checkpoint; give its folder, with config.json and preprocessor_config.json"
-        return folder + f"; for your own weights, give {texts}" * (path.suffix != ".json")
+        folder = f"{path} is one file of a checkpoint; use its folder, with config.json and preprocessor_config.json"
+        return folder + f"; for your own weights, use {texts}" * (path.suffix != ".json")
     if path.suffix in (".bin", ".ckpt", ".pkl", ".pickle"):
         lightning = "; for a checkpoint of Lightning, make is its class" * (path.suffix == ".ckpt")
-        return f"{path} holds weights without their network; give {texts}{lightning}"
+        return f"{path} contains weights without a network; use {texts}{lightning}"
     if path.suffix in (".onnx", ".pt2", ".tflite", ".engine", ".keras", ".h5"):
         return (
-            f"{path} has no gradients or layers that PyTorch can read; give the network that it was exported from: "
+            f"{path} has no gradients or layers that PyTorch can read; use the network that it was exported from: "
             "./net.py:make with a function that returns it"
         )
-    return f"{path} is a file; give a folder, a Hub id, torchvision:NAME, ./net.py:make or a torch module"
+    return f"{path} is a file; use a folder, a Hub id, torchvision:NAME, ./net.py:make or a torch module"

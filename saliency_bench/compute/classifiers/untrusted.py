@@ -1,8 +1,8 @@
-"""Check checkpoints from unknown authors: which files are read, and what a config may request.
+"""Check checkpoints from unknown authors: limit the files that are read and the networks that a config may request.
 
-A config of a few bytes can request a network of any size, the weights of another folder or of the Hub, or a kernel,
-which is code. It is read as plain JSON before transformers loads it, and the modules and parameters of a network built
-from it are counted. All limits here are for downloads; a model object is never checked against them.
+A config of a few bytes can request a network of any size, weights from another folder or from the Hub, or a kernel,
+which is code. Each config is therefore read as plain JSON before transformers loads it, and the modules and parameters
+of the resulting network are counted. All limits in this module apply to downloads only, never to model objects.
 """
 
 import json
@@ -26,9 +26,9 @@ CLASSES = 100_000
 MODULES = 20_000  # a ViT of 6 billion parameters has 1,000
 SPARE = 2**24  # parameters that a small file may lack, such as a replaced head
 WITHOUT_WEIGHTS = 2**30  # parameters of a network that starts from random weights
-LABELS = ("id2label", "label2id", "label_names", "label_descriptions")  # class names, which refer to no files
+LABELS = ("id2label", "label2id", "label_names", "label_descriptions")  # class names, which do not refer to files
 ATTENTION = ("eager", "sdpa")
-PLAIN = re.compile(r"[\w.+, -]{0,100}", re.ASCII)  # a name; not a path or an address
+PLAIN = re.compile(r"[\w.+, -]{0,100}", re.ASCII)  # a plain name, not a path or a URL
 
 
 def check_folder(folder: Path, name: str) -> None:
@@ -39,7 +39,7 @@ def check_folder(folder: Path, name: str) -> None:
 
 
 def check_weights(folder: Path, name: str) -> None:
-    """Raise UserError for weights that are stored elsewhere, according to an index or an adapter."""
+    """Raise UserError if an index or an adapter refers to weights outside the folder."""
     if (index := folder / INDEX).exists():
         _check_index(index)
     if (folder / "adapter_config.json").exists():
@@ -50,7 +50,7 @@ def check_weights(folder: Path, name: str) -> None:
 
 
 def _check_index(file: Path) -> None:
-    """Raise UserError unless an index names only files in its own folder, because these names are opened."""
+    """Raise UserError unless an index names only files in its own folder, because the named files are opened."""
     index = json.loads(file.read_text(encoding="utf-8"))
     places = index.get("weight_map") if isinstance(index, dict) else None
     beside = {path.name for path in file.parent.glob("*.safetensors")}
@@ -60,9 +60,11 @@ def _check_index(file: Path) -> None:
 
 
 def check_file(file: Path) -> None:
-    """Raise UserError if this is not a regular file, or is a JSON file that is too large for a config."""
+    """Raise UserError if this is not a regular file, or if it is a JSON file that is too large for a config."""
     if not file.is_file():
-        raise UserError(f"{file} is not a readable file (a folder, pipe, device or broken link); put the file there")
+        raise UserError(
+            f"{file} is not a readable file (it is a folder, pipe, device or broken link); replace it with the file"
+        )
     if file.suffix == ".json" and file.stat().st_size > LARGEST_JSON:
         raise UserError(f"{file} has {file.stat().st_size / 1e6:.0f} MB; a config has at most {LARGEST_JSON / 1e6:.0f}")
 
@@ -82,7 +84,7 @@ def check_config(file: Path, name: str) -> None:
 
 
 def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of every dictionary at any depth, and the items of lists under the list's key."""
+    """Yield (key, value) of every dictionary at any depth. The items of a list have the list's key."""
     waiting: list[tuple[str, Any]] = [("", config)]
     while waiting:
         key, value = waiting.pop()
@@ -108,7 +110,7 @@ def _refused(key: str, value: Any) -> str | None:
     if key.endswith(("attn_implementation", "attn_implementation_internal", "experts_implementation")):
         return None if _is_attention(value) else "that may be code from the Hub; use eager or sdpa"
     if key in ("use_kernels", "kernel_config", "auto_mapping", "use_pretrained_backbone") and value:
-        return "that loads code or weights from elsewhere, and nothing that is downloaded is executed; remove it"
+        return "that loads code or weights from elsewhere, and downloaded code is never executed; remove it"
     if key == "quantization_config" and value is not None:
         return "quantised weights have no gradients; save the network in float32, float16 or bfloat16"
     if key == "configuration_files":
@@ -124,7 +126,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a plain name, or a dictionary, whose entries are checked separately."""
+    """Return whether a value is a plain name or a dictionary. Entries of dictionaries are checked separately."""
     return isinstance(value, dict) or (isinstance(value, str) and PLAIN.fullmatch(value) is not None)
 
 
@@ -138,7 +140,7 @@ def _is_attention(value: Any) -> bool:
 
 
 def _leads_outside(arguments: Any) -> str | None:
-    """Return why arguments for timm are rejected, or None. Certain keys, and any path, refer to other files."""
+    """Return why arguments for timm are rejected, or None. Certain keys and all paths refer to other files."""
     for key, value in _entries({"model_args": arguments}):
         elsewhere = key.startswith("pretrained") or key in ("checkpoint_path", "cache_dir", "file", "url", "hf_hub_id")
         if elsewhere or (isinstance(value, str) and not _is_plain(value)):
@@ -147,7 +149,7 @@ def _leads_outside(arguments: Any) -> str | None:
 
 
 def room_of(folder: Path) -> int:
-    """Return the largest number of parameters that a folder's weights can hold, at one byte or more each."""
+    """Return the largest number of parameters that a folder's weights can contain, at one byte per parameter."""
     return SPARE + sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
@@ -155,7 +157,7 @@ def room_of(folder: Path) -> int:
 def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
     """Limit networks built inside the context to `MODULES` modules and `room` numbers in parameters and buffers.
 
-    They are counted when torch registers them, before they are filled.
+    Modules and parameters are counted when torch registers them, before the parameters are filled.
 
     Raises:
         UserError: A network is larger.
@@ -179,8 +181,8 @@ def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
         sizes[id(parent), key] = size
         if total > room:
             raise UserError(
-                f"the config of {name} requests more parameters than {room}, which its weights cannot hold; "
-                "config.json and the weights belong to different networks"
+                f"the config of {name} requests more parameters than the {room} that its weights can contain; use "
+                "config.json and weights of the same network"
                 if room != WITHOUT_WEIGHTS
                 else f"the config of {name} requests more than {room} parameters; make its sizes smaller"
             )

@@ -1,19 +1,20 @@
-"""Compute pictures that differ from their image only inside a window, in early layers only where the window reaches.
+"""Speed up pictures that differ from their image only inside a window, by computing early layers only in part.
 
 `occlusion` passes hundreds of pictures that equal their image outside a small window. A convolution's output then
-differs from that of the image only around the window. `Patched` holds such feature maps as that of the image and a crop
-of each picture. To the network it is a tensor: convolutions, max pooling, batch norms, zero padding, elementwise
-functions and joined channels give another `Patched`. Any other operation first pastes the crops into whole feature maps
-(`Patched.whole`) and continues with plain tensors, as does any operation on crops of more than `LARGEST` of the map.
-So the same sums are computed, and only their rounding may differ, by about 1e-6 of the logits.
+differs from that of the image only around the window. A `Patched` stores these feature maps as the feature map of the
+image and a crop per picture. The network handles a `Patched` as a tensor: convolutions, max pooling, batch norms, zero
+padding, elementwise functions and joined channels return another `Patched`. Any other operation first pastes the crops
+into whole feature maps (`Patched.whole`) and continues with plain tensors. So does any operation on crops of more than
+`LARGEST` of the map. The computed sums are the same, and only their rounding may differ, by about 1e-6 of the logits.
 
 This is used for float32 on a CPU and images of at least `SMALLEST` pixels, if the network has a faster copy
-(`fast_forward`). For each image, the first and the middle window are also passed whole. Its other pictures are computed
-in part only if the logits of these two differ by at most `TOLERANCE`, no layer has a hook, Python reads no value, and
-crops save at least `SAVING` of the multiplications of all convolutions. Otherwise they are passed whole, and the log
-gives the reason once. The choice depends on the image alone, so no bit depends on the other images of a batch.
+(`fast_forward`). For each image, the first and the middle window are also passed whole. The other pictures of the image
+are computed in part only if the logits of these two differ by at most `TOLERANCE`, no layer has a hook, the Python code
+reads no tensor value, and crops save at least `SAVING` of the multiplications of all convolutions. Otherwise the
+pictures are passed whole, and the reason is logged once. The choice depends on the image alone, so results do not
+depend on the other images of a batch.
 
-The feature maps of one image up to the layer that pastes crops stay in memory during its passes.
+The feature maps of one image up to the layer that pastes crops stay in memory during the passes of the image.
 """
 
 import logging
@@ -31,8 +32,8 @@ from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.interrupts import handlers_end_work
 
 LARGEST = 0.5  # share of a feature map that a crop may cover
-SAVING = 0.2  # share of multiplications; below this, cutting and pasting cost as much
-SMALLEST = 96**2  # pixels, for the same reason
+SAVING = 0.2  # share of multiplications; a smaller saving does not outweigh the cost of cutting and pasting
+SMALLEST = 96**2  # pixels; for smaller images, cutting and pasting cost as much as they save
 TOLERANCE = 1e-5  # of logits, relative to the largest
 
 NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
@@ -47,10 +48,10 @@ log = logging.getLogger(__name__)
 
 
 class Windows(NamedTuple):
-    """Where pictures may differ from their image: in a square each.
+    """Squares in which pictures may differ from their image, one per picture.
 
     Attributes:
-        corners: Int (count, 2), first row and column of each picture's square, which lies within the image.
+        corners: First row and column of each picture's square, Int (count, 2). Squares do not extend beyond the image.
         side: Side of the squares in pixels.
     """
 
@@ -59,7 +60,7 @@ class Windows(NamedTuple):
 
 
 class _UnsuitableError(Exception):
-    """Why windows are not computed in part."""
+    """The reason why windows cannot be computed in part."""
 
 
 def windowed(
@@ -69,16 +70,16 @@ def windowed(
     draw: Callable[[Tensor, Tensor], Images],
     windows: Windows,
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function (samples, pictures) -> logits of these pictures, whose arguments are those of `draw`.
+    """Return a function (samples, pictures) -> logits of the pictures that `draw(samples, pictures)` returns.
 
     Args:
         classifier: The classifier.
-        forward: Its faster copy, or the classifier itself.
+        forward: Faster copy of the classifier, or the classifier itself.
         images: The images.
-        draw: Function (samples, pictures) -> these pictures; see `passes.Pass`.
-        windows: Where each picture may differ from its image.
+        draw: Function (samples, pictures) that returns these pictures; see `passes.Pass`.
+        windows: Windows in which each picture may differ from its image.
     """
-    latest: tuple[int, _Unchanged | None] = (-1, None)  # of the image whose passes are running
+    latest: tuple[int, _Unchanged | None] = (-1, None)  # feature maps of the image whose passes are running
 
     def in_part(unchanged: _Unchanged, drawn: Images, pictures: Tensor) -> Tensor:
         """Return the logits of pictures, computed in part."""
@@ -100,7 +101,7 @@ def windowed(
             if not off <= TOLERANCE * float(exact[exact.isfinite()].abs().max()):
                 raise _UnsuitableError("logits would not be equal")
             if unchanged.saved < SAVING * products:
-                raise _UnsuitableError("the first layers are not convolutions, or windows soon reach everything")
+                raise _UnsuitableError("the first layers are not convolutions, or windows soon affect the whole map")
         except Exception as error:
             _note(classifier, error)
             return None
@@ -114,7 +115,7 @@ def windowed(
         if len(samples) > 1:
             return forward(drawn)
         if latest[0] != sample:
-            latest = sample, None  # frees the feature maps of the image before
+            latest = sample, None  # frees the feature maps of the previous image
             latest = sample, checked(samples)
         if latest[1] is not None:
             try:
@@ -132,8 +133,9 @@ def windowed(
 
 def _note(classifier: Classifier, error: Exception) -> None:
     """Log once why pictures are passed whole."""
-    classifier.halved += is_out_of_memory(error)  # changes last bits, which records note
-    _log_once(f"{classifier.id} passes covered pictures whole, not only where windows reach: {error}".splitlines()[0])
+    classifier.halved += is_out_of_memory(error)  # changes the last bits
+    line = f"{classifier.id} computes covered pictures whole, not only the parts that windows affect: {error}"
+    _log_once(line.splitlines()[0])
 
 
 @cache
@@ -142,7 +144,7 @@ def _log_once(line: str) -> None:
 
 
 def _recorded_products(forward: Callable[[], Tensor]) -> tuple[Tensor, float]:
-    """Return the logits of a pass, and the multiplications of its convolutions for one picture."""
+    """Return the logits of a pass, and the number of multiplications of its convolutions for one picture."""
     logits, calls = recorded_calls(forward)
     if calls is None:
         raise _UnsuitableError("Python reads a value")
@@ -154,7 +156,7 @@ def _products(output: Any, weight: Tensor) -> float:
 
 
 class _Unchanged:
-    """An image and its feature maps, which are computed once.
+    """An image and its feature maps, each computed once.
 
     Attributes:
         image: The image, (1, 3, H, W).
@@ -169,14 +171,14 @@ class _Unchanged:
         self.position, self.saved = 0, 0.0
 
     def patched(self, drawn: Images, corner: Tensor, side: int) -> "Patched":
-        """Start a pass, and return pictures of which only the windows are kept."""
+        """Start a pass and return pictures that store only their windows."""
         self.position = 0
         rows, columns = (corner[:, :, None] + torch.arange(side)).unbind(1)
         crop = drawn.permute(0, 2, 3, 1)[torch.arange(len(drawn))[:, None, None], rows[:, :, None], columns[:, None]]
         return Patched(self, self.image, crop.permute(0, 3, 1, 2), corner)
 
     def output(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Return the output of an operation for the image alone, kept from the pass before if nothing has changed."""
+        """Return the output of an operation for the image alone, from the previous pass if nothing has changed."""
         plain = _replaced(Patched, lambda patched: patched.features, (args, kwargs))
         # Arguments are kept alive, so no other tensor can have the same id.
         key = func, repr(_replaced(Tensor, lambda tensor: (id(tensor), tensor._version), plain))
@@ -187,14 +189,14 @@ class _Unchanged:
 
 
 class Patched(Tensor):
-    """Feature maps (n, C, H, W) that equal those of an image except in a crop each.
+    """Feature maps (n, C, H, W) that differ from the feature maps of an image only in one crop each.
 
     Attributes:
         unchanged: The image.
-        features: (1, C, H, W), its feature maps.
-        crop: (n, C, h, w), the crops.
-        corner: Int (n, 2), first row and column of each crop, which lies within the map.
-        pasted: The plain tensor that has replaced this, if an operation needed it.
+        features: Feature maps of the image, (1, C, H, W).
+        crop: Crops, (n, C, h, w).
+        corner: First row and column of each crop, Int (n, 2). Crops do not extend beyond the map.
+        pasted: Plain tensor that has replaced this object, if an operation needed one.
     """
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl
@@ -223,21 +225,22 @@ class Patched(Tensor):
         return output
 
     def is_small(self) -> bool:
-        """Return whether crops save enough to be kept."""
+        """Return whether the crops are small enough to save time."""
         return self.pasted is None and self.crop[0, 0].numel() <= LARGEST * self.features[0, 0].numel()
 
     def whole(self) -> Tensor:
-        """Return plain feature maps, always the same tensor: operations may write to it or to its views."""
+        """Return plain feature maps, the same tensor at each call because operations may write to it or its views."""
         if self.pasted is None:
             self.pasted = self.cut(torch.zeros_like(self.corner), self.shape[2:])
         return self.pasted
 
     def cut(self, corner: Tensor, size: Sequence[int], fill: float = 0.0) -> Tensor:
-        """Return a rectangle of each picture's map, with `fill` outside of the map."""
+        """Return a rectangle of each picture's map, filled with `fill` outside the map."""
         if tuple(size) == tuple(self.crop.shape[2:]) and torch.equal(corner, self.corner):
             return self.crop
         (height, width), (_, _, *of_map), (_, _, *of_crop) = size, self.shape, self.crop.shape
-        # The rectangle is taken from the positions of the image's map, then those of all crops, then one of the fill.
+        # Indices refer to the positions of the image's map, followed by those of all crops and one position with the
+        # fill.
         parts = [part.permute(0, 2, 3, 1).flatten(0, 2) for part in (self.features, self.crop)]
         source = torch.cat([*parts, parts[0].new_full((1, self.shape[1]), fill)])
         in_map, index_in_map = _positions(corner, size, of_map)
@@ -248,7 +251,7 @@ class Patched(Tensor):
 
 
 def _positions(corner: Tensor, size: Sequence[int], of_map: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return which positions of a rectangle lie in a map, and their indices in it, both (n, height, width)."""
+    """Return which positions of a rectangle are inside a map, and their indices in the map, both (n, height, width)."""
     rows = (corner[:, :1] + torch.arange(size[0]))[:, :, None]
     columns = (corner[:, 1:] + torch.arange(size[1]))[:, None]
     within = (rows >= 0) & (rows < of_map[0]) & (columns >= 0) & (columns < of_map[1])
@@ -256,7 +259,7 @@ def _positions(corner: Tensor, size: Sequence[int], of_map: Sequence[int]) -> tu
 
 
 def _replaced(kind: type, function: Callable[[Any], Any], arguments: Any) -> Any:
-    """Return arguments with function(value) for each value of a kind. Torch's own, `tree_map_only`, takes longer."""
+    """Return arguments with function(value) in place of each value of a type, faster than torch's `tree_map_only`."""
     if isinstance(arguments, kind):
         return function(arguments)
     if isinstance(arguments, list | tuple):
@@ -312,7 +315,7 @@ def _on_crops(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _is_elementwise(name: str, inputs: list[Patched], args: tuple, kwargs: dict) -> bool:
-    """Return whether all maps have one size, and other tensors hold a value for all positions or one per channel."""
+    """Return whether all maps have one size, and all other tensors have one value, or one value per channel."""
     if name == "_to_copy" and kwargs.get("memory_format") == torch.contiguous_format:
         return False
     if name == "cat" and (args[1:] != (1,) or len(inputs) < len(args[0])):
@@ -336,7 +339,7 @@ def _elementwise(func: Any, inputs: list[Patched], args: tuple, kwargs: dict) ->
 
 
 def _spans(first: Tensor, last: Tensor, of_map: Sequence[int]) -> tuple[Tensor, list[int]]:
-    """Return (corners, size) of rectangles in a map, all of one size, that cover first ... last of each picture."""
+    """Return (corners, size) of equally large rectangles in a map that cover first ... last of each picture."""
     most = torch.tensor(of_map) - 1
     first, last = (positions.clamp(min=0).minimum(most) for positions in (first, last))
     size = (last - first).amax(0).clamp(min=0) + 1
@@ -353,22 +356,22 @@ def _sliding(
     fill: float,
     apply: Callable[[Tensor], Tensor],
 ) -> Patched:
-    """Return the output of a kernel that slides over the maps.
+    """Return the output of an operation whose kernel slides over the maps.
 
     Args:
         x: The maps.
         features: The output for the image alone.
         kernel: Rows and columns of the kernel.
-        stride: Of rows and columns.
-        padding: Before the first row and column.
-        dilation: Of rows and columns.
+        stride: Stride of rows and columns.
+        padding: Padding before the first row and column.
+        dilation: Dilation of rows and columns.
         fill: Value of the padding.
         apply: The operation without padding.
     """
     step, before = torch.tensor(stride), torch.tensor(padding)
     reach = torch.tensor(dilation) * (torch.tensor(kernel) - 1)
     start = x.corner + before
-    first = -((reach - start) // step)  # the first output whose kernel ends at the crop's start or behind it
+    first = -((reach - start) // step)  # the first output whose kernel ends at or after the start of the crop
     last = (start + torch.tensor(x.crop.shape[2:]) - 1) // step
     corner, size = _spans(first, last, features.shape[2:])
     needed = ((torch.tensor(size) - 1) * step + reach + 1).tolist()

@@ -2,13 +2,13 @@
 
     logit_k = scale * cos(f(image), t_k) + bias        t_k = norm(mean over texts of class k of norm(g(text)))
 
-f and g are the model's image and text towers with their projections; scale and bias are the model's own (only SigLIP
-has a bias). CLIP is trained with a softmax over texts, SigLIP with a sigmoid for each pair; both predict the class with
-the largest logit. The text tower runs once, when the classifier is loaded. The network to explain consists of the image
-tower and a buffer with the text embeddings.
+f and g are the model's image and text towers with their projections; scale and bias are parameters of the model (only
+SigLIP has a bias). CLIP is trained with a softmax over texts, SigLIP with a sigmoid for each pair; both predict the
+class with the largest logit. The text tower runs once, when the classifier is loaded. The explained network consists of
+the image tower and a buffer with the text embeddings.
 
-Embeddings are computed in float64 and rounded to multiples of 2^-24, so that all devices and numbers of threads give
-the same bits, and thus the same identity of the classifier. This changes a logit by less than float32 rounding.
+Embeddings are computed in float64 and rounded to multiples of 2^-24, so that they, and the identity of the classifier,
+are bit-identical on all devices and for any number of threads. This changes a logit by less than float32 rounding.
 """
 
 import copy
@@ -29,9 +29,9 @@ from saliency_bench.utils.progress import bar
 MODELS = ("align", "altclip", "chinese_clip", "clip", "metaclip_2", "siglip", "siglip2")
 # Other models that transformers offers for the task, and why they are not supported.
 OTHERS = {
-    "blip": "its score comes from a joint network of picture and text, or from another head",
-    "blip-2": "its score comes from a joint network of picture and text, or from several queries",
-    "clipseg": "it segments pictures; give the CLIP model that it is built on",
+    "blip": "its score comes from a joint network of image and text, or from another head",
+    "blip-2": "its score comes from a joint network of image and text, or from several queries",
+    "clipseg": "it segments pictures; use the CLIP model that it is built on",
     "tipsv2": "it is not supported yet; wrap its image tower into a torch module",
     "videoprism": "it takes videos",
 }
@@ -66,7 +66,7 @@ def is_vision_language(model: Any) -> bool:
 
 
 def activation_of(model: Any) -> str:
-    """Return the activation that a model was trained with: "sigmoid" for SigLIP, else "softmax"."""
+    """Return the activation that a model was trained with: "sigmoid" for SigLIP, "softmax" for all others."""
     return "sigmoid" if hasattr(model, "logit_bias") else "softmax"
 
 
@@ -79,7 +79,7 @@ def check_given(prompts: object, name: str, *, compares: bool) -> None:
     """Raise UserError for a vision-language model without prompts, NoTextsError for another network with prompts."""
     if compares and prompts is None:
         raise UserError(
-            f"{name} compares pictures with texts; give prompts to load_classifier(model, prompts=, labels=), such as "
+            f"{name} compares pictures with texts; pass prompts to load_classifier(model, prompts=, labels=), such as "
             'prompts=["a photo of a {}"], labels=["cat", "dog"] (on the command line --prompts)'
         )
     if prompts is not None and not compares:
@@ -92,10 +92,10 @@ class ZeroShot(nn.Module):
     Attributes:
         config: Config of the image tower.
         vision_model: The image tower.
-        visual_projection: Projection after the tower; the identity if the tower already ends in the joint space.
-        text: Float (K, D), the embedding of each class, with norm 1.
-        scale: Float (), the factor of the cosines.
-        bias: Float (), the offset of the logits.
+        visual_projection: Projection after the tower; the identity if the tower already returns joint embeddings.
+        text: Embedding of each class, Float (K, D), with norm 1.
+        scale: Factor of the cosines, Float ().
+        bias: Offset of the logits, Float ().
         patch: Side of a patch if the tower takes patches (SigLIP 2 with NaFlex), else 0.
     """
 
@@ -140,7 +140,7 @@ class ZeroShot(nn.Module):
 
 
 def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch.device | None = None) -> ZeroShot:
-    """Return a network that classifies by the texts of each class and shares the model's image tower.
+    """Return a network that compares images with the texts of each class and shares the model's image tower.
 
     Args:
         model: A transformers vision-language model. It is set to evaluation mode and otherwise unchanged.
@@ -151,7 +151,7 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
 
     Raises:
         UserError: A text is too long, two classes have the same embedding, tokenizer and model do not match, or the
-            model's own logits differ.
+            logits differ from the model's own logits.
     """
     model = bare(model).eval()
     home = next(model.parameters()).device
@@ -215,7 +215,7 @@ def _tokens(model: Any, tokenizer: Any, texts: list[str]) -> dict[str, Tensor]:
 
 
 def _check_tokens(model: Any, tokenizer: Any, text: str, name: str) -> None:
-    """Raise UserError for a text that would be truncated, or with tokens that the text tower does not have."""
+    """Raise UserError for a text that would be truncated or has tokens that the text tower does not have."""
     config, ids = model.config.text_config, tokenizer(text, truncation=False)["input_ids"]
     most = min(config.max_position_embeddings, tokenizer.model_max_length)
     if len(ids) > most:
@@ -225,7 +225,7 @@ def _check_tokens(model: Any, tokenizer: Any, text: str, name: str) -> None:
     if max(ids) >= config.vocab_size:
         raise UserError(
             f"the tokenizer returns token {max(ids)}, but the text tower of {name} has {config.vocab_size} tokens; "
-            "give the tokenizer that the model was trained with"
+            "use the tokenizer that the model was trained with"
         )
 
 
@@ -242,7 +242,7 @@ def _check_different(text: Tensor, labels: list[str], name: str) -> None:
 
 
 def _check_logits(model: Any, network: ZeroShot, tokens: dict[str, Tensor], name: str) -> None:
-    """Raise UserError if the model's own logits for a picture and single texts differ."""
+    """Raise UserError if the network's logits for a picture and single texts differ from the model's own logits."""
     side = getattr(network.config, "image_size", 0) or 2 * network.patch
     parameter = next(network.vision_model.parameters())
     picture = torch.linspace(-1, 1, 3 * side * side, device=parameter.device, dtype=parameter.dtype)

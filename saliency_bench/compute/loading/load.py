@@ -36,7 +36,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
 
     Args:
         spec: The settings.
-        objects: The Python objects that the spec mentions.
+        objects: The Python objects that the spec refers to.
         device: Device to compute on; None for the spec's.
 
     Raises:
@@ -97,7 +97,7 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
     asking = [metric.name for metric in metrics if "other" in metric.inputs]
     if asking and spec.other_model is None:
         raise UserError(
-            f"{asking[0]} compares with a second classifier; give --other-model DIR --other-label COLUMN, for example "
+            f"{asking[0]} compares with a second classifier; use --other-model DIR --other-label COLUMN, for example "
             "a model of scenes from `saliency-bench train --label-column scene`, or leave the metric out"
         )
 
@@ -107,7 +107,7 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
 
     Args:
         context: The run.
-        objects: The Python objects that the spec mentions.
+        objects: The Python objects that the spec refers to.
 
     Raises:
         UserError: The model prepares images in another way, or its classes differ from those of the column.
@@ -125,7 +125,7 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
     if classifier.geometry != known.geometry:
         raise UserError(
             f"the other model, {classifier.id}, takes images {classifier.geometry}, but the model {known.geometry}; "
-            "give two models that prepare images alike"
+            "use two models with the same preparation of images"
         )
     spec = spec.model_copy(update={"model": spec.other_model, "label_column": column, "target": "label",
                                    "other_model": None, "other_label": None, "mask_values": None})  # fmt: skip

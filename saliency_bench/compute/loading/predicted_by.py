@@ -1,9 +1,9 @@
 """Target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
 
-MODEL is either a model, which then first predicts the samples of the run, or the folder of its run on the same data,
-whose predictions are read. Both give the same cells: their identity includes the other model's weights, geometry and
-arithmetic, and the order of its classes if that differs from the model's, but neither the origin of its predictions nor
-the number of samples of the run.
+MODEL is either a model, which then predicts the samples of the run first, or the folder of a run of that model on the
+same data, whose predictions are read. Both result in the same cells. The identity of the cells includes the other
+model's weights, geometry and arithmetic, and the order of its classes if it differs from the order of the explained
+model. The identity includes neither the origin of the predictions nor the number of samples of the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,19 +41,19 @@ Predicted = Iterator[tuple[str, Sequence[float]]]  # (image id, logits)
 def predicted_by(
     spec: RunSpec, objects: Objects, table: SplitTable, model: Classifier, classes: int, members: Members | None
 ) -> tuple[TargetRule, NetworkAnswers | None]:
-    """Return the target rule for `predicted-by:MODEL`, and that model's answers to fixed pictures.
+    """Return the target rule for `predicted-by:MODEL`, and the logits of MODEL for fixed pictures.
 
     Args:
         spec: Settings of the run.
-        objects: Python objects that the spec mentions.
+        objects: Python objects that the spec refers to.
         table: Samples of the run.
         model: Classifier of the run; targets are among its classes.
         classes: Number of logits of that classifier.
         members: Classes of that classifier for each class of the dataset; None if unknown.
 
     Raises:
-        UserError: MODEL cannot be loaded or lacks classes, its run has other data or too few samples, or it has the
-            same weights and settings but other logits for fixed pictures.
+        UserError: MODEL cannot be loaded or lacks classes, its run has other data or too few samples, or MODEL has the
+            same weights and settings as the run's model but other logits for fixed pictures.
     """
     name = spec.target.removeprefix(PREDICTED_BY)
     if not names_a_model(spec.target):
@@ -84,7 +84,7 @@ def predicted_by(
 
 
 def _places(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
-    """Return the result of `same_classes`, and print a warning if only one of the models has class names."""
+    """Return the result of `same_classes`. Print a warning if only one of the models has class names."""
     places = same_classes(first, count, second, classes, name)
     if (first is None) != (second is None):
         unnamed, named = (name, "the model") if first is None else ("the model", name)
@@ -95,7 +95,7 @@ def _places(first: list[str] | None, count: int, second: list[str] | None, class
 def _named_by_data(
     labels: list[str] | None, members: Members | None, count: int, table: SplitTable
 ) -> list[str] | None:
-    """Return a model's class names. Without any, return the dataset's names if its classes cover the model's."""
+    """Return a model's class names, else the dataset's names if its classes cover all classes of the model."""
     if labels is not None and not is_unnamed(labels):
         return labels
     named = {
@@ -105,7 +105,7 @@ def _named_by_data(
 
 
 def names_a_model(target: str) -> bool:
-    """Return whether a target rule is `predicted-by:` with a model, not with the folder of a run."""
+    """Return whether a target rule is `predicted-by:` with a model rather than the folder of a run."""
     name = Path(target.removeprefix(PREDICTED_BY)).expanduser()
     return target.startswith(PREDICTED_BY) and not (name / MANIFEST).is_file()
 
@@ -116,7 +116,7 @@ def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
 
 
 def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
-    """Yield a model's predictions, in the batches in which a run of that model would predict the samples."""
+    """Yield a model's predictions, in the same batches as a run of that model."""
     ordered, size = table.samples, spec.batch_size
     for start in bar(range(0, table.count, size), desc=f"predict by {other.id}", unit="batch"):
         positions = range(start, min(start + size, len(ordered.ids)))
@@ -130,17 +130,17 @@ def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
 def _of_run(
     folder: Path, spec: RunSpec, table: SplitTable
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
-    """Return (labels, classes of each class of the dataset, identity, name, answers to fixed pictures, logits).
+    """Return (labels, model classes of each dataset class, identity, name, logits for fixed pictures, logits) of a run.
 
-    All belong to the run's model; the logits are for the samples. The model itself is not loaded, because its name
-    cannot be trusted.
+    All values belong to the model of the run in `folder`; the last logits are those of the samples. The model itself is
+    not loaded, because its name cannot be trusted.
 
     Raises:
-        UserError: The run has other samples, or fewer samples.
+        UserError: The run has different or fewer samples.
     """
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
     if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
-        raise UserError(f"{folder} is a run of other data, so its predictions cannot be targets here; give --target "
+        raise UserError(f"{folder} is a run of other data, so its predictions cannot be targets here; use --target "
                         f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
     if not path.is_file():
         raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")

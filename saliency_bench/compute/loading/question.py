@@ -1,4 +1,4 @@
-"""Build the question of a run: the model's classes for each class of the dataset, and the target of each sample."""
+"""Build the prediction task of a run: model classes for each class of the dataset, and the target of each sample."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.target_weights import BINARY
 from saliency_bench.utils.messages import complain
 
-SAME = 1e-3  # relative to the largest logit; a GPU may change last bits
+SAME = 1e-3  # relative to the largest logit; a GPU may change the last bits
 UNSTEADY = (
     "returns different logits when it is called twice on the same image, perhaps because forward draws random numbers "
     "or counts its calls; its scores cannot be reproduced"
@@ -36,7 +36,7 @@ def question_of(
     """Match the classes of dataset and model, and read groups and targets.
 
     Raises:
-        UserError: Files do not fit, or a sample lacks the label or class that the target needs.
+        UserError: Files do not match the dataset and model, or a sample lacks the label or class that the target needs.
     """
     rows, names, selection = table.rows, table.names, table.selection
     classes = logits_of(spec, model, SplitRows(rows, table.ids))
@@ -61,21 +61,21 @@ def question_of(
 
 
 def _positions(model: Classifier, names: list[str]) -> str:
-    """Return the message on which class each logit of a model without class names is assumed to be."""
+    """Return the message about the assumed class of each logit of a model without class names."""
     if model.activation == BINARY:
         which = f"a positive logit is assumed to mean {names[1]}, a negative one {names[0]}"
     else:
         which = f"its logits are assumed to be {', '.join(names[:3])}{', ...' * (len(names) > 3)}"
     return (
-        f"{model.id} has no class names: {which}, in the order of the dataset; if that is wrong, give "
+        f"{model.id} has no class names: {which}, in the order of the dataset; if that is wrong, use "
         "load_classifier(model, labels=[...]) or --label-map FILE"
     )
 
 
 def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
-    """Return the selection of a run without the labels for which the model has no class in a label map.
+    """Return the selection of a run, excluding labels for which the label map has no class of the model.
 
-    If the run explains labels, such samples are predicted but not explained, and a message says so.
+    If the run explains labels, samples with these labels are predicted but not explained, and a message is printed.
 
     Raises:
         UserError: No sample is left.
@@ -88,7 +88,7 @@ def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
     wanted = [label for label in labels if label is not None and (chosen is None or names[label] in chosen)]
     if set(wanted) <= without:
         shown = ", ".join(sorted({names[label] for label in wanted})[:3])
-        raise UserError(f"no sample shows a class of the model (labels: {shown}); give --target predicted")
+        raise UserError(f"no sample shows a class of the model (labels: {shown}); use --target predicted")
     if count := sum(label in without for label in wanted):
         complain(f"{count} of {len(labels)} samples show no class of the model: they are predicted, not explained")
     return replace(table.selection or Selection(False, False, {}, table.names), without=without)
@@ -99,7 +99,7 @@ def _check_samples(rule: TargetRule, table: SplitTable) -> None:
     samples, ids, rows = table.count, table.samples.ids, table.samples.rows
     for image_id, label in zip(ids[:samples], rows["label"][:samples], strict=True) if rule.name == "label" else ():
         if label is None or label < 0:
-            raise UserError(f"image {image_id} has no label; leave it out of the dataset, or give --target predicted")
+            raise UserError(f"image {image_id} has no label; leave it out of the dataset, or use --target predicted")
     if samples < len(rows):
         selection_of(table.spec.only, rows.select(range(samples)), table.names)
 
@@ -112,7 +112,7 @@ def _members(
     classes: int,
     label_map: Any,
 ) -> tuple[Members | None, str]:
-    """Return (the model's classes for each class of the dataset, or None; why there are none).
+    """Return (the model's classes for each class of the dataset, or None; the reason for None).
 
     Raises:
         UserError: The target or a metric needs labels, or a label map is given, but the classes do not match.
@@ -133,7 +133,7 @@ def _members(
 
 
 def class_names(rows: datasets.Dataset) -> list[str]:
-    """Return the names of the dataset's classes; raise UserError if it has none, with its columns."""
+    """Return the names of the dataset's classes; raise UserError, listing the columns, if there are none."""
     if (names := label_names(rows)) is not None:
         return names
     if (kind := rows.features.get("label")) is None:
@@ -151,7 +151,7 @@ def class_names(rows: datasets.Dataset) -> list[str]:
 
 
 def logits_of(spec: RunSpec, classifier: Classifier, data: SplitRows) -> int:
-    """Return the number of logits, from the first sample that can be read and that the model accepts."""
+    """Return the number of logits for the first sample that can be read and that the model accepts."""
     failures: list[Exception] = []
     unread = ""
     for number in range(len(data.ids)):

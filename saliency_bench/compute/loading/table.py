@@ -1,4 +1,4 @@
-"""Load the rows of a run's dataset, with the columns that its settings and metrics need. No network is needed here."""
+"""Load the rows of a run's dataset with the columns that settings and metrics need, without loading a network."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class SplitTable:
     Attributes:
         spec: Settings, with the name of the loaded split.
         source: Where the dataset was loaded from.
-        published: Rows as loaded, with further columns of pictures as pictures.
-        labelled: The same rows with the spec's label column as label.
+        published: Rows as loaded, with pictures in further columns decoded as pictures.
+        labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None without labels.
         further: Names of the existing further columns that metrics need.
         selection: Samples to explain; None for all.
@@ -60,12 +60,12 @@ class SplitTable:
         """Return the ids of the images.
 
         Raises:
-            UserError: An id occurs twice. Records, random draws and pictures are identified by these ids.
+            UserError: An id occurs twice. The ids identify records, random draws and pictures.
         """
         ids = sample_ids(self.rows)
         if len(set(ids)) < len(ids):
             twice, times = Counter(ids).most_common(1)[0]
-            raise UserError(f"the image id {twice} occurs {times} times; every sample needs its own id")
+            raise UserError(f"the image id {twice} occurs {times} times; use a unique id for every sample")
         return ids
 
     @cached_property
@@ -90,7 +90,7 @@ class SplitTable:
 
     @property
     def count(self) -> int:
-        """Return the number of samples in the run: the first ones of its order, in whole groups."""
+        """Return the number of samples in the run: whole groups at the start of the run's order."""
         return self.order.first(self.spec.limit)
 
     @cached_property
@@ -107,7 +107,7 @@ class SplitTable:
 
 
 def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
-    """Return the dataset of a spec, and print which columns are missing and what follows from that.
+    """Return the dataset of a spec. Print which columns are missing and the consequences.
 
     Raises:
         UserError: The dataset cannot be loaded, is empty, or lacks the label column of the spec.
@@ -146,7 +146,7 @@ def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -
 
 
 def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric], *, is_hidden: bool) -> None:
-    """Print one message on missing columns or hidden masks, and what follows from them."""
+    """Print one message about missing columns or hidden masks and the consequences."""
     asking = [metric.name for metric in metrics if "masks" in metric.inputs]
     masks = rows.data.column("mask") if "mask" in rows.column_names else None
     missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (masks is None and bool(asking))

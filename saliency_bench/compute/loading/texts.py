@@ -27,8 +27,8 @@ def texts_for(spec: RunSpec, objects: Objects, names: list[str] | None) -> dict[
         return {"prompts": prompts}
     if names is None:
         raise UserError(
-            "the prompts are templates, but the dataset has no class names to fill them with; give the texts of "
-            "each class in a JSON file {class: [texts]}"
+            "the prompts are templates, but the dataset has no class names to fill them with; pass the texts of each "
+            "class in a JSON file {class: [texts]}"
         )
     return {"prompts": prompts, "labels": [name.replace("_", " ") for name in names]}
 
@@ -39,11 +39,11 @@ def load_with_texts(model: Any, texts: dict[str, Any], is_required: bool, **sett
     Args:
         model: Argument of `load_classifier`.
         texts: Result of `texts_for`.
-        is_required: Whether the model must take texts; if not, a model that takes none is loaded without them.
+        is_required: Whether the model must take texts. If False, a model that takes no texts is loaded without them.
         **settings: Further settings of `load_classifier`.
 
     Raises:
-        UserError: The model cannot be loaded, or it must take texts but does not.
+        UserError: The model cannot be loaded, or does not take the required texts.
     """
     try:
         return load_classifier(model, **texts, **settings)

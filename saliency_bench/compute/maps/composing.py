@@ -1,4 +1,4 @@
-"""Compose explainers: functions that take an explainer and return one, which can be used and nested like any other.
+"""Compose explainers: functions that take an explainer and return a new explainer. Compositions can be nested.
 
     absolute(explainer)                    |map|
     positive(explainer)                    max(map, 0)
@@ -33,7 +33,7 @@ Inner = str | Explainer | Callable[..., Maps]
 
 @dataclass(frozen=True)
 class Composed:
-    """`how(explainer, classifier, images, target, seeds, **parameters) -> maps`; `explainer` gets the run's `seed`."""
+    """Explainer that calls `how(explainer, classifier, images, target, seeds, **parameters)`, with the run's `seed`."""
 
     how: Callable[..., Maps | Averaged]
     explainer: Explainer
@@ -42,7 +42,7 @@ class Composed:
     def __call__(
         self, classifier: Classifier, images: Images, target: Target, *, seeds: list[int], seed: int | None = None
     ) -> Maps | Averaged:
-        """Return the maps of the composition."""
+        """Return the maps of the composed explainer."""
         inner = self.explainer if seed is None else self.explainer.seeded(seed)
         return self.how(inner, classifier, images, target, seeds, **dict(self.parameters))
 
@@ -60,9 +60,9 @@ def positive(explainer: Inner) -> Explainer:
 def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
     """Return an explainer of maps blurred by a Gaussian, so that they localise less.
 
-    The sigma of the Gaussian is this share of the image's shorter side. This is the control of retraining metrics: if a
-    blurred map scores better, the metric does not reward precise localisation (Brocki and Chung, Feature Perturbation
-    Augmentation for Reliable Evaluation of Importance Estimators, 2023).
+    The standard deviation of the Gaussian is sigma times the image's shorter side. This is the control of retraining
+    metrics: if a blurred map scores better, the metric does not reward precise localisation (Brocki and Chung, Feature
+    Perturbation Augmentation for Reliable Evaluation of Importance Estimators, 2023).
 
     Raises:
         UserError: sigma is not above 0 and finite.
@@ -76,7 +76,7 @@ def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explaine
     """Return an explainer of the mean map over `draws` noisy copies of each image.
 
     The noise is normal, with a standard deviation of sigma times (max - min) of the normalised image. It is drawn from
-    each sample's seed, as in smoothgrad. Passes: `draws` times those of the explainer.
+    each sample's seed, as in smoothgrad. The number of passes is `draws` times that of the explainer.
 
     Raises:
         UserError: `draws` is below 1, or sigma is negative or infinite.
@@ -91,9 +91,9 @@ def noisy_copies(
 ) -> Callable[[Tensor, Tensor], Images]:
     """Return a function that draws noisy copies of images.
 
-    The function takes samples and numbers, both Int (n,), the samples also (1,), and returns Float (n, 3, H, W): copy
-    numbers[i] of image samples[i], out of `draws` copies. The noise is normal, with a standard deviation of sigma times
-    (max - min) of the normalised image, drawn from each sample's seed.
+    The function takes samples, Int (n,) or (1,), and numbers, Int (n,). It returns Float (n, 3, H, W): copy numbers[i]
+    of image samples[i], out of `draws` copies. The noise is normal, with a standard deviation of sigma times (max -
+    min) of the normalised image, drawn from each sample's seed.
     """
     normalised = ((images - classifier.mean) / classifier.std).flatten(1)
     span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)
@@ -110,7 +110,7 @@ def noisy_copies(
 
 
 def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
-    """Return an explainer of the mean map over several `layers` (module names); the given one needs an option `layer`.
+    """Return an explainer of the mean map over several `layers` (module names) of an explainer with an option `layer`.
 
     Each map is first divided by its largest magnitude. Otherwise the layer with the largest values would dominate.
 

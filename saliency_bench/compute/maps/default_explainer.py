@@ -12,33 +12,33 @@ from saliency_bench.utils.devices import is_out_of_memory
 
 
 def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
-    """Return (name of a cheap explainer that is defined for a network, why it was chosen).
+    """Return (name of a cheap explainer that is defined for a network, reason for the choice).
 
-    The choice is gae if several blocks attend from all patches to all patches, because it follows the attention of
-    every block and not only of the last one; gradcam if a feature map holds all evidence; else integrated_gradients. If
-    the gradient that these use is missing or misses a part of the network, the choice is rise.
+    The choice is gae if several blocks attend from all patches to all patches, because gae uses the attention of every
+    block and not only of the last one. It is gradcam if a feature map contains all evidence, else integrated_gradients.
+    If the gradient that these explainers use does not exist or misses a part of the network, the choice is rise.
     """
     if not _has_gradient(classifier, images):
         return "rise", "it has no gradients"
     name, why, layer = _by_gradient(classifier, images)
     module = None if layer is None else classifier.module_named(layer)
     if is_gradient_partial(classifier, images[:1], module):
-        return "rise", "it computes a part of its forward without gradients"
+        return "rise", "it computes a part of its forward pass without gradients"
     return name, why
 
 
 def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str | None]:
-    """Return (name of an explainer, why, the layer that it reads or None) for a network with all gradients."""
+    """Return (name of an explainer, reason, layer that it reads or None) for a network with all gradients."""
     if layer := classifier.layer:
         if is_cut(classifier, images, layer):
             return "gradcam", f"it was loaded with layer={layer}", layer
-        return "integrated_gradients", f"its layer {layer} holds only part of the evidence", None
+        return "integrated_gradients", f"its layer {layer} contains only part of the evidence", None
     if _blocks(classifier, images) > 1:
         return "gae", "it is a vision transformer", None
     if layer := last_feature_map(classifier, images):
         return "gradcam", "it has feature maps", layer
     if has_feature_maps(classifier, images):
-        why = "no layer holds all evidence (it has several branches, or views of the image)"
+        why = "no layer contains all evidence (it has several branches, or views of the image)"
         return "integrated_gradients", why, None
     return "integrated_gradients", "it has neither feature maps nor attention between patches that can be read", None
 
@@ -56,7 +56,7 @@ def _has_gradient(classifier: Classifier, images: Images) -> bool:
 
 
 def _blocks(classifier: Classifier, images: Images) -> int:
-    """Return the number of consecutive attentions over the patches; 0 for a network without them."""
+    """Return the number of consecutive attention blocks over the patches; 0 for a network without attention."""
     try:
         return tokens_of(classifier, images).blocks
     except UserError:

@@ -1,4 +1,4 @@
-"""Explain a single picture, for use in a notebook."""
+"""Explain a single image, for use in a notebook."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,17 +31,17 @@ Asked = str | int | Sequence[str | int]  # a class, or several
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Prediction and saliency map of one picture; a notebook shows the picture and the map side by side.
+    """Prediction and saliency map of one image. A notebook shows the image and the map side by side.
 
     Attributes:
-        map: Float32 (H, W), as the explainer returned it, in the prepared frame.
+        map: Map that the explainer returned, Float32 (H, W), in the prepared frame.
         prediction: Name (or number) of the most probable class.
         probability: Probability of that class.
-        target: What the map explains, as text.
+        target: Text that describes the explained target.
         explainer: Name and options of the explainer.
-        overlay: The prepared picture in grey with the map over it: blue below zero and red above if it is signed.
-        picture: The prepared picture, as the classifier sees it.
-        why: Why this explainer was chosen, if none was named.
+        overlay: Prepared image in grey with the map on top. A signed map is blue below zero and red above.
+        picture: Prepared image, as passed to the classifier.
+        why: Reason why this explainer was chosen, if the caller named none.
         reliability: Expected correlation with a map of other random draws; None for a map without random draws.
     """
 
@@ -70,7 +70,7 @@ class Explanation:
 
     @property
     def caption(self) -> list[str]:
-        """Lines below the map in a strip."""
+        """Caption below the map in a strip."""
         lines = [self.explainer, f"{self.prediction} ({self.probability:.1%})"]
         lines += [f"map of {self.target}"] * (self.target != self.prediction)
         return lines + [self._reliable] * bool(self._reliable)
@@ -100,23 +100,23 @@ def explain(
     device: str | None = None,
     **options: object,
 ) -> Explanation:
-    """Explain one picture: return its saliency map.
+    """Explain one image and return its prediction and saliency map.
 
         sb.explain(picture, "microsoft/resnet-18", "rise", masks=1000).overlay
         sb.explain(picture, "microsoft/resnet-18", "gradcam", target="tabby", against=["Egyptian cat", "tiger cat"])
 
     Args:
-        image: PIL image, or a file.
+        image: PIL image or file name.
         model: Argument of `load_classifier`.
-        explainer: Name, or a function (classifier, images, target) -> maps; None for one that fits the network
-            (`default_explainer.fitting`), which a message and `why` of the result explain.
-        target: None for the predicted class; a class by name or number; a group, by its name, as a list of classes, or
-            as names joined by "|"; or weights (1, K), for a single logit (1, 1).
-        against: Class or group that counts against the target. If the group contains the target, only its other members
-            count.
-        groups: Argument of `load_groups`; groups of ImageNet, pets, VOC and shapes are known.
-        image_id: Id of the image in a run, to get exactly its map there, including random draws; None to use `seed` as
-            the seed of the sample.
+        explainer: Name, or a function (classifier, images, target) -> maps. None chooses an explainer that fits the
+            network (`default_explainer.fitting`); a message and `why` of the result give the reason.
+        target: None for the predicted class; a class by name or number; a group by its name, as a list of classes, or
+            as names joined by "|"; or weights (1, K), which are (1, 1) for a single logit.
+        against: Class or group to contrast with the target. If the group contains the target, only its other members
+            are used.
+        groups: Argument of `load_groups`. Groups of ImageNet, pets, VOC and shapes are bundled.
+        image_id: Id of the image in a run, which reproduces the map of that run exactly, including random draws. With
+            None, `seed` is the seed of the sample.
         seed: Seed of the run, or of the sample.
         device: Device to compute on.
         **options: Options of the explainer.
@@ -129,9 +129,9 @@ def explain(
         raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
     why, method = "", None if explainer is None else load_explainer(explainer, **options)
     if isinstance(target, torch.Tensor) and against is not None:
-        raise UserError("weights already define the target; leave out against, or give the target as a class or group")
+        raise UserError("weights already define the target; leave out against, or pass the target as a class or group")
     if isinstance(image, str | Path) and not Path(image).is_file():
-        raise UserError(f"there is no picture {image}; give the name of a file, or a PIL image")
+        raise UserError(f"there is no picture {image}; pass the name of a file, or a PIL image")
     classifier = load_classifier(model, device=device)
     called = image if isinstance(image, str | Path) else "given to explain"
     images = classifier.prepare([{"image": image, "image_id": called}]).images
@@ -191,7 +191,7 @@ def _terms(
 
 
 def _members(wanted: Asked, names: list[str] | None, classes: int, groups: ClassGroups | None) -> tuple[int, ...]:
-    """Return the requested classes: one, several, or the members of a group whose name is not a class name."""
+    """Return the requested classes: one class, several classes, or the members of a group whose name is not a class."""
     if isinstance(wanted, str) and wanted not in (names or ()):
         called = dict(zip(groups.called, groups.members, strict=False)) if groups else {}
         if wanted in called:

@@ -1,9 +1,10 @@
-"""Read saliency maps from files and arrays, and check each one: right size, finite values, known image.
+"""Read saliency maps from files and arrays. Check that each map has the right size, finite values and a known image.
 
 A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array), `.pt` (one tensor) or `.png` (grey), or the
 Parquet files of maps that a run has stored (`stored_maps`). A single file is either a Parquet file with the columns
 `image_id` and `map` (H lists of W numbers, or H * W numbers row by row), or a `.npy`, `.npz` or `.pt` file (N, H, W) in
-the order of the dataset. No file can run code, and only files that are named after a known image are opened.
+the order of the dataset. Reading a file never executes code, and only files that are named after a known image are
+opened.
 """
 
 import zlib
@@ -31,7 +32,7 @@ from saliency_bench.utils.parquet_pages import check_pages, check_texts
 # Exceptions of zipfile and its readers for a damaged, encrypted or unusual archive.
 DAMAGED = (OSError, EOFError, KeyError, ValueError, RuntimeError, zlib.error, BadZipFile)
 BATCH = 16  # rows of Parquet in memory at once
-LARGEST_TENSOR = 2**28  # bytes of a .pt file; a tensor that is part of a larger one is saved with all of it
+LARGEST_TENSOR = 2**28  # bytes of a .pt file; a view of a larger tensor is saved with the whole tensor
 GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L")
 Size = tuple[int, int]
 Found = Iterator[tuple[str, np.ndarray]]
@@ -41,7 +42,7 @@ def in_memory(name: str, given: object) -> np.ndarray | dict[str, np.ndarray]:
     """Return maps given as arrays: (N, H, W), or {image id: (H, W)}.
 
     Raises:
-        UserError: The maps have another form.
+        UserError: The maps have neither form.
     """
     try:
         if isinstance(given, Mapping):
@@ -74,20 +75,21 @@ def read_maps_of(
     """Yield (image id, float32 (H, W)) for each map of the method `name`, in any order.
 
     Args:
-        source: The maps, or the file or folder that holds them.
+        source: The maps, or a file or folder with maps.
         name: Name of the method, for messages.
         files: {image id: name of its .npy file, "" for none}, in the order of the dataset.
         size: (H, W) of the prepared frame.
 
     Raises:
-        UserError: A map does not have finite numbers of that size, or its image is unknown; names the file or image.
+        UserError: A map has another size or values that are not finite, or its image is unknown. The message names the
+            file or image.
     """
     if isinstance(source, Mapping):
         return _from_mapping(source, name, files, size)
     if isinstance(source, np.ndarray):
         return _in_order(source, f"maps {name}", files, size)
     if not source.exists():
-        raise UserError(f"there are no maps {source}; give {MAP_FORMS}")
+        raise UserError(f"there are no maps {source}; use {MAP_FORMS}")
     if source.is_dir():
         kept = sorted(source.glob("*.parquet"))
         return (
@@ -119,8 +121,8 @@ def _in_order(maps: np.ndarray, where: str, files: Mapping[str, str], size: Size
     """Yield a map per sample, in the order of the dataset."""
     if len(maps) != len(files):
         raise UserError(
-            f"{where}: {len(maps):,} maps for {len(files):,} samples; give one for each sample of the split, in its "
-            "order, or name them by image id"
+            f"{where}: there are {len(maps):,} maps for {len(files):,} samples; provide one map for each sample, in "
+            "the order of the split, or name the maps by image id"
         )
     if maps.shape[1:] != size:
         raise _wrong_size(where, maps.shape[1:], size)
@@ -139,7 +141,9 @@ def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
         name = inside.with_suffix("").as_posix()  # an id may have a slash
         if name not in known:
             expected = next(filter(None, files.values()), "IMAGE-ID.npy")
-            raise UserError(f"{path} is not the map of a known image; name files after image ids, such as {expected}")
+            raise UserError(
+                f"the name of {path} is not the id of a known image; name files after image ids, such as {expected}"
+            )
         if path.is_symlink() or not path.is_file():
             raise UserError(f"{path} is not a regular file")
         yield known[name], _checked(readers[path.suffix](path, size, size), size, str(path))
@@ -157,11 +161,12 @@ def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} is not a .npy file ({one_line(error)}); write it with numpy.save") from error
     if dtype.kind not in "fiub":
-        raise UserError(f"{path} holds {dtype}, not numbers; write float32")
+        raise UserError(f"{path} contains {dtype}, not numbers; write float32")
     if len(shape) == 3 and len(stored_shape) == 2:
         raise UserError(
-            f"{path} holds one map, {stored_shape[0]} x {stored_shape[1]}; a .npy file must hold the maps of all "
-            "samples, (N, H, W), in the order of the dataset; in a folder, each IMAGE-ID.npy file holds one map"
+            f"{path} contains one map, {stored_shape[0]} x {stored_shape[1]}; a .npy file must contain the maps of "
+            "all samples, (N, H, W), in the order of the dataset; in a folder, each IMAGE-ID.npy file contains one "
+            "map"
         )
     if len(stored_shape) != len(shape) or stored_shape[-2:] != size:
         raise _wrong_size(path, tuple(stored_shape), size)
@@ -176,7 +181,7 @@ def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     except DAMAGED as error:
         raise UserError(f"{path} is not an .npz file of one array ({one_line(error)})") from error
     if len(arrays) != 1:
-        raise UserError(f"{path} holds {len(arrays)} arrays; save one in each file")
+        raise UserError(f"{path} contains {len(arrays)} arrays; save one array per file")
     return _of_shape(path, arrays[0], shape, size)
 
 
@@ -198,7 +203,7 @@ READERS = {".npy": _stored, ".npz": _packed, ".pt": _tensor}  # {suffix: (path, 
 def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size) -> np.ndarray:
     """Return the array of a file; raise UserError if its shape differs, apart from the number of maps."""
     if array.dtype.kind not in "fiub":
-        raise UserError(f"{path} holds {array.dtype}, not numbers; write float32")
+        raise UserError(f"{path} contains {array.dtype}, not numbers; write float32")
     if array.ndim != len(shape) or array.shape[-2:] != size:
         raise _wrong_size(path, array.shape, size)
     return array
@@ -217,7 +222,7 @@ def _picture(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
             return np.asarray(image)
     except UserError:
         raise
-    except Exception as error:  # Pillow may raise anything for a damaged file
+    except Exception as error:  # Pillow may raise any exception for a damaged file
         raise UserError(f"{path} is not a PNG file ({one_line(error)})") from error
 
 
@@ -244,7 +249,7 @@ def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
 
 
 def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> None:
-    """Raise UserError for a Parquet file that holds no maps, or more maps than there are images."""
+    """Raise UserError for a Parquet file that contains no maps, or more maps than there are images."""
     schema = file.schema_arrow
     for column in ("image_id", "map"):
         if column not in schema.names:
@@ -253,16 +258,16 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        raise UserError(f"{path}: map holds {kind}, not lists of numbers")
+        raise UserError(f"{path}: the column map contains {kind}, not lists of numbers")
     ids = schema.field("image_id").type
     ids = ids.value_type if pa.types.is_dictionary(ids) else ids
-    if not (pa.types.is_string(ids) or pa.types.is_large_string(ids)):  # pandas writes the second
-        raise UserError(f"{path}: image_id must be string, not {ids}")
+    if not (pa.types.is_string(ids) or pa.types.is_large_string(ids)):  # pandas writes large_string
+        raise UserError(f"{path}: the column image_id must be string, not {ids}")
     if file.metadata.num_rows > most:
-        raise UserError(f"{path} has {file.metadata.num_rows:,} rows for {most:,} images")
+        raise UserError(f"{path} has {file.metadata.num_rows:,} rows for {most:,} images; write one row per image")
     values = check_pages(path, file.metadata, ["image_id", "map", "scale"])
     if values["map"] > file.metadata.num_rows * size[0] * size[1]:
-        raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} can have")
+        raise UserError(f"{path} contains more numbers than maps of {size[0]} x {size[1]} can have")
 
 
 def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:
@@ -283,7 +288,7 @@ def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:
         shape.append(lengths[0])
         values = values.flatten()
     if values.null_count:
-        raise UserError(f"{where}: the map holds null")
+        raise UserError(f"{where}: the map contains null")
     if shape not in ([size[0] * size[1]], list(size)):
         raise _wrong_size(where, tuple(shape), size)
     return values.to_numpy(zero_copy_only=False).reshape(size)
@@ -298,7 +303,7 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         values = np.ascontiguousarray(values.reshape(size), dtype=np.float32)
     if not np.isfinite(values).all():
-        raise UserError(f"{where}: the map holds NaN or infinite values (as float32); every value must be finite")
+        raise UserError(f"{where}: the map contains NaN or infinite values (as float32); every value must be finite")
     return values
 
 

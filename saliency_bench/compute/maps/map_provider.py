@@ -1,7 +1,7 @@
 """Provide further maps of the scored explainer: for another target, a changed picture, or another classifier.
 
 A metric that needs further maps calls `explain(images, target) -> maps`. Seeds, run seed and options are those of the
-scored maps, so only what the metric changes differs.
+scored maps, so that maps differ only by what the metric changes.
 """
 
 from collections.abc import Sequence
@@ -22,23 +22,22 @@ from saliency_bench.utils.devices import is_out_of_memory
 
 
 class ExplainerRaisedError(RuntimeError):
-    """An explainer failed for a reason that the user did not cause; the text is the reason in the records."""
+    """An explainer failed for a reason that the user did not cause. The message is the reason in the records."""
 
 
 @dataclass
 class MapProvider:
-    """Maps of the samples 0 to B-1 of one batch: explain(images, target, samples, classifier=None) -> maps.
+    """Provider of further maps of the samples 0 to B-1 of a batch: explain(images, target, samples, classifier=None).
 
     Attributes:
         explainer: Explainer that makes the maps.
-        classifier: Classifier whose predictions are explained unless another one is given; it counts the passes of
-            both.
+        classifier: Classifier that is explained by default. It also counts the passes of any other classifier.
         seeds: Seed of each sample.
-        first: (images, target, maps) that exist already. A map with the same images and target row is not recomputed.
-        of_other: (classifier, images, target, maps) that exist already for another classifier.
-        faulty: {sample: what went wrong}, such as a map that was not finite (returned as zeros).
+        first: Existing (images, target, maps). A map with the same images and target row is not recomputed.
+        of_other: Existing (classifier, images, target, maps) for another classifier.
+        faulty: {sample: error}, such as a map that was not finite (returned as zeros).
         flat: Samples with a constant map.
-        halved: How often a batch did not fit in memory.
+        halved: Number of times that a batch did not fit in memory.
     """
 
     explainer: Explainer
@@ -63,7 +62,7 @@ class MapProvider:
             images: Images to explain.
             target: Weights of the classes.
             samples: Sample that each image belongs to; None for all samples in order.
-            classifier: Classifier to explain instead of the provider's own; the target weighs its classes.
+            classifier: Classifier to explain instead of the provider's own. The target refers to its classes.
         """
         samples = list(range(len(images)) if samples is None else samples)
         target = expand(target, images)
@@ -93,7 +92,7 @@ class MapProvider:
         before = _passes(classifier)
         try:
             made, halved = halving(self.explainer, classifier, images, target, seeds)
-        except UserError:  # a readable refusal, which holds for every sample
+        except UserError:  # a readable error that concerns every sample
             raise
         except Exception as error:
             raise ExplainerRaisedError(reason_of(error)) from error
@@ -114,14 +113,14 @@ def _passes(classifier: nn.Module) -> int:
 
 
 def reason_of(error: Exception, who: str = "the explainer") -> str:
-    """Return the reason in the records of samples for which something raised."""
+    """Return the reason for the records of samples for which `who` raised an error."""
     return f"{who} raised {described(error)}"
 
 
 def halving(
     explainer: Explainer, classifier: nn.Module, images: Images, target: Target, seeds: list[int]
 ) -> tuple[MadeMaps, int]:
-    """Return (maps, how often a batch was halved because it did not fit in memory); maps may have NaN or infinity."""
+    """Return (maps, number of times that a batch was halved to fit in memory); maps may contain NaN or infinity."""
     try:
         return explainer.made(classifier, images, target, seeds=seeds), 0
     except NotFiniteError as error:
@@ -142,5 +141,5 @@ def halving(
 
 
 def not_finite(maps: Maps) -> list[int]:
-    """Return the indices of maps with a value that is not finite."""
+    """Return the indices of maps that contain a value that is not finite."""
     return (~torch.isfinite(maps).flatten(1).all(dim=1)).nonzero().flatten().tolist()

@@ -1,14 +1,14 @@
-"""Use explainers of other packages unchanged: one line turns each into an explainer of this package.
+"""Use explainers of other packages unchanged: one call turns each into an explainer of this package.
 
     peers.captum(captum.attr.IntegratedGradients(model), n_steps=20)
     peers.grad_cam(GradCAMPlusPlus(model=model, target_layers=[model.layer4]))  # from pytorch_grad_cam
     peers.quantus(explain, method="Saliency")                                   # explain(model, inputs, targets)
     peers.zennit(Gradient(model, composite))
 
-The object's network must be the run's: `sb.run(model=model)`. The object receives normalised images or, if it was made
-with `load_classifier(model, ...)`, images in [0, 1]. Its output becomes one map per image: the sum over channels,
-enlarged to the image if it is smaller. The version of such an explainer is a hash of its class, its settings and the
-version of its package; the network is already in the identity of a run.
+The object must use the network of the run: `sb.run(model=model)`. The object receives normalised images or, if it was
+created with `load_classifier(model, ...)`, images in [0, 1]. Its output becomes one map per image: the sum over
+channels, enlarged to the image if it is smaller. The version of a peer explainer is a hash of its class, its settings
+and the version of its package. The network is not included, because it is already part of a run's identity.
 """
 
 import copy
@@ -34,7 +34,7 @@ from saliency_bench.types import Images, Maps, Target
 
 VERSION = 2
 OF_CAPTUM = ("inputs", "target", "additional_forward_args")  # arguments of `attribute` that the run passes
-# Attributes that are not settings and not part of the version: the network with its hooks, and the last outputs.
+# Attributes that are not settings and thus not part of the version: the network, its hooks, and the last outputs.
 LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
 
 
@@ -43,8 +43,8 @@ class PeerExplainer:
 
     Attributes:
         peer: The object or function.
-        network: Network that the object was made with; None for a function, which receives the network.
-        how: Function (peer, network, its input, target, options) -> Float (B, H, W), (B, h, w) or (B, C, h, w).
+        network: Network that the object was created with; None for a function, which receives the network.
+        how: Function (peer, network, input, target, options) -> Float (B, H, W), (B, h, w) or (B, C, h, w).
         options: Options of the peer.
     """
 
@@ -61,7 +61,7 @@ class PeerExplainer:
         self.description = (VERSION, package, name, version, settings, sorted(options.items()))
 
     def __getstate__(self) -> tuple:
-        """Return the content that the version hashes: everything except the network."""
+        """Return the content to hash for the version: everything except the network."""
         return self.description
 
     def explainer(self) -> Explainer:
@@ -71,12 +71,12 @@ class PeerExplainer:
         return replace(as_explainer(self), options=options, about=f"{name} of {package} {version}.")
 
     def __call__(self, classifier: Classifier, images: Images, target: Target, **options: Any) -> Maps:
-        """Return the maps of a batch; `options` are the peer's options that are bound to the explainer."""
+        """Return the maps of a batch; `options` are the options of the peer."""
         network = classifier if self.network is None else self.network
         if not any(network is module for module in classifier.modules()):
             raise UserError(
-                f"{self.__name__} was made with another network than {classifier.id}; make it with the run's own model "
-                "object"
+                f"{self.__name__} was created with a network other than {classifier.id}; create it with the model "
+                "object of the run"
             )
         scored = _ScoredNetwork(network, classifier)
         given = images if network is classifier else classifier.normalised(images)
@@ -99,7 +99,7 @@ class _ScoredNetwork(nn.Module):
     def __init__(self, network: nn.Module, classifier: Classifier):
         super().__init__()
         self.network = network
-        # Not a submodule: packages that walk through the children would see all layers twice.
+        # Not registered as a submodule, because packages that iterate over submodules would find all layers twice.
         self._classifier = (classifier,)
 
     @property
@@ -145,13 +145,13 @@ def _nested(attribution: Any) -> Iterator[Any]:
 
 
 def _by_captum(attribution: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
-    """Return the attributions of a batch for the target's weighted sum of logits."""
+    """Return the attributions of a batch for the weighted sum of logits that the target defines."""
     attributions = _retarget(attribution, scored).attribute(given, additional_forward_args=(target,), **options)
     return attributions[0] if isinstance(attributions, tuple) else attributions
 
 
 def _retarget(attribution: Any, scored: nn.Module) -> Any:
-    """Return a copy of an attribution and of its nested attributions that uses another network."""
+    """Return a copy of an attribution, including nested attributions, that uses another network."""
     retargeted = copy.copy(attribution)
     for key, value in vars(attribution).items():
         if key in ("forward_func", "model"):  # attributions with hooks on modules have a model
@@ -199,7 +199,8 @@ def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
         **options: Options of the function, such as `method="Saliency"`.
 
     Raises:
-        UserError: The object is not such a function, does not accept these options, or has no such method.
+        UserError: The object is not a function with this signature, does not accept these options, or has no method of
+            this name.
     """
     if not callable(explain):
         method = explain if isinstance(explain, str) else "Saliency"
@@ -226,7 +227,7 @@ def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target
         UserError: A target is not a single class.
     """
     if not bool(((target == 1).sum(dim=1) == 1).all() and ((target != 0).sum(dim=1) == 1).all()):
-        raise UserError("functions of Quantus explain one class; give the target label or predicted")
+        raise UserError("functions of Quantus explain one class; use the target label or predicted")
     return explain(scored, given.detach().cpu().numpy(), target.argmax(dim=1).cpu().numpy(), **options)
 
 
@@ -236,7 +237,7 @@ def zennit(attributor: Any, **options: Any) -> Explainer:
     Args:
         attributor: For example `zennit.attribution.Gradient(model, EpsilonPlusFlat())`, for a network that returns
             logits.
-        **options: None are allowed; an attributor and its composite already have theirs.
+        **options: No options are allowed, because the attributor and its composite already have their options.
 
     Raises:
         UserError: The object is not an attributor, or there are options.
@@ -246,7 +247,7 @@ def zennit(attributor: Any, **options: Any) -> Explainer:
         raise UserError(f"{name} is not an attributor of zennit: it has no composite")
     if options:
         raise UserError(
-            f"zennit.{type(attributor).__name__} accepts no options when it is called; give {', '.join(options)} to "
+            f"zennit.{type(attributor).__name__} accepts no options when it is called; pass {', '.join(options)} to "
             "the attributor or its composite when you create them"
         )
     settings = type(attributor).__name__, attributor.composite
@@ -260,7 +261,7 @@ def _by_zennit(attributor: Any, scored: _ScoredNetwork, given: Tensor, target: T
 
 
 def _check_options(owner: str, functions: list[Callable], options: dict[str, Any], given: tuple[str, ...]) -> None:
-    """Check the names of a peer's options, because a peer may ignore them or reject them in the middle of a run.
+    """Check the names of a peer's options before a run, because a peer may ignore them or reject them in mid-run.
 
     Args:
         owner: Name of the peer, for messages.
@@ -279,11 +280,11 @@ def _check_options(owner: str, functions: list[Callable], options: dict[str, Any
     check_names(owner, options, [key for key in named if key not in given])
     for key in named:
         if parameters[key].default is Parameter.empty and key not in (*given, *options):
-            raise UserError(f"{owner} needs the option {key}; give it after the object: {key}=...")
+            raise UserError(f"{owner} needs the option {key}; pass it after the object: {key}=...")
 
 
 def _settings(peer: Any, network: Any) -> dict[str, Any]:
-    """Return the settings of an object, the names of its layers in the network, and both for its nested objects."""
+    """Return the settings of an object and the names of its layers in the network, including nested objects."""
     names = {module: name for name, module in network.named_modules()} if isinstance(network, nn.Module) else {}
     settings: dict[str, Any] = {"class": type(peer).__name__}
     for key, value in sorted(vars(peer).items()):

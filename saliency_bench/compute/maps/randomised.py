@@ -1,10 +1,10 @@
 """Re-initialise the layers of a network one after the other, from the logits down (Adebayo et al., 2018).
 
-A layer is a module with its own weights: a convolution, a linear layer, an attention, an embedding. A module with only
-factors and offsets, such as a normalisation, belongs to the layer before it. Weights and biases are drawn like those of
-torch's convolutions and linear layers, uniform in +-1 / sqrt(inputs); a normalisation gets factors of 1, offsets of 0
-and fresh statistics. The draws depend on a seed and on a module's position in the network, and are the same on every
-machine and in any wrapper.
+A layer is a module with its own weights, such as a convolution, a linear layer, an attention or an embedding. A module
+that has only factors and offsets, such as a normalisation, belongs to the layer before it. Weights and biases are drawn
+like those of torch's convolutions and linear layers, uniform in +-1 / sqrt(inputs); a normalisation gets factors of 1,
+offsets of 0 and fresh statistics. The draws depend only on a seed and on a module's position in the network, not on the
+machine or on wrappers of the network.
 """
 
 import copy
@@ -29,7 +29,7 @@ def layer_names(classifier: nn.Module) -> list[str]:
 
 
 def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]:
-    """Yield (layer name, copy of the network with it and all layers above re-initialised), always the same copy.
+    """Yield (layer name, copy of the network in which it and all layers above are re-initialised), reusing one copy.
 
     Raises:
         UserError: The network has no weights, or cannot be copied.
@@ -42,12 +42,12 @@ def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]
 
 
 def _layers(classifier: nn.Module) -> list[tuple[str, list[tuple[int, nn.Module]]]]:
-    """Return [(name, [(position, module)])], from the image up.
+    """Return [(layer name, [(position, module)])], from the image up.
 
     Positions count the modules that have their own parameters.
     """
     layers: list[tuple[str, list[tuple[int, nn.Module]]]] = []
-    before: list[tuple[int, nn.Module]] = []  # modules before all weights
+    before: list[tuple[int, nn.Module]] = []  # modules before the first weights
     for place, (name, module) in enumerate(
         (name, module) for name, module in classifier.named_modules() if _own(module)
     ):
@@ -58,7 +58,7 @@ def _layers(classifier: nn.Module) -> list[tuple[str, list[tuple[int, nn.Module]
             (layers[-1][1] if layers else before).append((place, module))
     if not layers:
         who = getattr(classifier, "id", type(classifier).__name__)
-        raise UserError(f"{who} has no weights to re-initialise; leave out what randomises it")
+        raise UserError(f"{who} has no weights to re-initialise; leave out metrics that randomise the network")
     layers[0][1].extend(before)
     return layers
 
@@ -68,7 +68,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _is_matrix(parameter: Tensor) -> bool:
-    """Return whether more than one dimension exceeds 1, which a class token or the scale of a layer does not."""
+    """Return whether a parameter has several dimensions above 1, unlike a class token or the scale of a layer."""
     return sum(length > 1 for length in parameter.shape) > 1
 
 
@@ -83,8 +83,8 @@ def _copy(classifier: nn.Module) -> nn.Module:
     except Exception as error:
         who = getattr(classifier, "id", type(classifier).__name__)
         raise UserError(
-            f"{who} cannot be copied ({described(error)}), and the original is never changed; leave out what "
-            "randomises it"
+            f"{who} cannot be copied ({described(error)}), and the original is never changed; leave out metrics that "
+            "randomise the network"
         ) from error
 
 
@@ -106,5 +106,5 @@ def _reinitialise(module: nn.Module, seed: int) -> None:
 
 
 def _inputs(parameter: Tensor) -> int:
-    """Return the number of inputs of each of a parameter's outputs."""
+    """Return the number of inputs per output of a parameter."""
     return max(1, parameter.numel() // parameter.shape[0])

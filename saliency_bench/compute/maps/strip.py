@@ -1,4 +1,4 @@
-"""Show several explanations of one picture: the explainers side by side, one row per question."""
+"""Show several explanations of one image: the explainers side by side, with one row per target."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,18 +19,18 @@ def explain_many(
     against: Sequence[str] = (),
     groups: Any = None,
 ) -> tuple[list[Explanation], Image.Image]:
-    """Return (explanations by each explainer, or by a fitting one if none is named; the picture of all).
+    """Return (explanations, picture that shows them all). Without `explainers`, an explainer that fits is chosen.
 
-    Each row of the picture starts with the image as the network sees it.
+    Each row of the picture starts with the prepared image.
 
     Args:
         picture: Image file.
         classifier: The network.
         explainers: Names of explainers.
-        wanted: Classes or groups; (): the predicted class. The picture has a row for each of them alone, followed by
-            rows for it against each of `against`.
+        wanted: Classes or groups; () for the predicted class. The picture has a row for each class or group alone,
+            followed by rows that contrast it with each entry of `against`.
         against: Classes or groups.
-        groups: As for `explain`.
+        groups: Groups of classes, as for `explain`.
 
     Raises:
         UserError: As for `explain`.

@@ -1,8 +1,8 @@
-"""Read the tensor in a `.pt` file without torch, checking everything before unpacking it.
+"""Read the tensor in a `.pt` file without torch, checking everything before unpacking.
 
-Such a file is a zip archive: `NAME/data.pkl` describes the tensor, `NAME/data/KEY` holds the numbers of its storage.
-The description is a pickle. This reader accepts only a few names of functions and types in it, so it runs no code.
-Tensors without numbers (meta, sparse, quantised), subclasses and all other objects are rejected by name.
+A `.pt` file is a zip archive: `NAME/data.pkl` describes the tensor, and `NAME/data/KEY` contains the numbers of its
+storage. The description is a pickle. This reader accepts only a few names of functions and types in the pickle, so it
+runs no code. Tensors without numbers (meta, sparse, quantised), subclasses and all other objects are rejected by name.
 """
 
 # `torch.load(weights_only=True, mmap=True)` after the same checks is not enough: its pickle may build a bytearray, so
@@ -47,11 +47,11 @@ def load_tensor(path: Path, most: int) -> np.ndarray:
 
     Args:
         path: The file.
-        most: Most bytes that all its content may unpack to.
+        most: Limit on the unpacked size of the content, in bytes.
 
     Raises:
-        ValueError: The file holds anything but one dense tensor of numbers, or more than `most` bytes. Damaged files
-            also raise OSError, EOFError, KeyError, zlib.error and BadZipFile.
+        ValueError: The file does not contain exactly one dense tensor of numbers, or more than `most` bytes. Damaged
+            files may also raise OSError, EOFError, KeyError, zlib.error or BadZipFile.
     """
     check_readable(path, most)
     if not zipfile.is_zipfile(path):
@@ -60,7 +60,7 @@ def load_tensor(path: Path, most: int) -> np.ndarray:
         check_members(packed, most)
         names = [name for name in packed.namelist() if name.count("/") == 1 and name.endswith("/data.pkl")]
         if len(names) != 1:
-            raise ValueError("it has no data.pkl, or several")
+            raise ValueError("it does not have exactly one data.pkl")
         folder = names[0].removesuffix("data.pkl")
         order = f"{folder}byteorder"
         if order in packed.namelist() and packed.read(order) != b"little":
@@ -77,15 +77,15 @@ def _describe(content: bytes) -> _Tensor:
         tensor = _Unpickler(BytesIO(content)).load()
     except ValueError:
         raise
-    except Exception as error:  # a damaged pickle may raise anything
+    except Exception as error:  # a damaged pickle may raise any exception
         raise ValueError(f"its description cannot be read: {one_line(error, 100)}") from error
     if not isinstance(tensor, _Tensor):
-        raise ValueError(f"it holds a {type(tensor).__name__}, not one tensor")
+        raise ValueError(f"it contains a {type(tensor).__name__}, not one tensor")
     return tensor
 
 
 def _strided(tensor: _Tensor, storage: bytes) -> np.ndarray:
-    """Return a tensor as a view of its storage, so that an expanded tensor needs no more memory."""
+    """Return a tensor as a view of its storage, so that an expanded tensor needs no additional memory."""
     dtype = np.dtype("<u2" if tensor.kind == BFLOAT16 else tensor.kind)
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
     if prod(tensor.shape) and (last + 1) * dtype.itemsize > len(storage):
@@ -102,7 +102,7 @@ def _strided(tensor: _Tensor, storage: bytes) -> np.ndarray:
 def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any, kind: str = "") -> _Tensor:
     """Return the tensor that the arguments of torch's rebuild function describe."""
     if len(others) > 2 and others[-1]:  # a negated or conjugate view
-        raise ValueError(f"it holds a tensor with {one_line(others[-1], 60)}; save maps.resolve_neg().clone()")
+        raise ValueError(f"it contains a tensor with {one_line(others[-1], 60)}; save maps.resolve_neg().clone()")
     named, key = storage if isinstance(storage, tuple) and len(storage) == 2 else ("", "")
     numbers = shape + strides if isinstance(shape, tuple) and isinstance(strides, tuple) else (None,)
     whole = all(type(number) is int and 0 <= number < 2**48 for number in (offset, *numbers))
@@ -110,7 +110,7 @@ def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
         raise ValueError("its header is damaged")
     kind = kind or named
     if kind not in (*STORAGES.values(), *TYPES.values()) or kind == "bytes":
-        raise ValueError(f"it holds a tensor of {one_line(kind, 40) or 'no type'}, not of numbers")
+        raise ValueError(f"it contains a tensor of {one_line(kind, 40) or 'no type'}, not of numbers")
     return _Tensor(kind, key, offset, shape, strides)
 
 
@@ -131,7 +131,7 @@ FUNCTIONS: dict[tuple[str, str], Callable] = {
 }
 
 
-# The unpickler in pure Python. The one in C allocates memory for memo indices, which a few bytes can make huge.
+# This is the pure-Python unpickler. The C unpickler allocates memory for memo indices, which a few bytes can make huge.
 class _Unpickler(pickle._Unpickler):
     """Read the description of a tensor."""
 
@@ -140,7 +140,7 @@ class _Unpickler(pickle._Unpickler):
         if module in ("torch", "torch.storage") and (kind := (STORAGES | TYPES).get(name)):
             return kind
         if (module, name) not in FUNCTIONS:
-            raise ValueError(f"it holds {one_line(f'{module}.{name}', 80)}, not one dense tensor of numbers")
+            raise ValueError(f"it contains {one_line(f'{module}.{name}', 80)}, not one dense tensor of numbers")
         return FUNCTIONS[module, name]
 
     def persistent_load(self, pid: Any) -> tuple[Any, Any]:

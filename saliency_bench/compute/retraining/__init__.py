@@ -1,1 +1,1 @@
-"""Retrain networks on pictures that are changed by maps, for retraining metrics."""
+"""Retrain networks on pictures that were changed according to maps, for retraining metrics."""

@@ -1,7 +1,7 @@
-"""Store the prepared images of all splits in files that can be memory-mapped, so that no epoch decodes a picture.
+"""Store the prepared images of all splits in memory-mapped files, so that no epoch has to decode pictures.
 
-gathered/train.npy ...   Uint8 (N, 3, H, W) if the prepared images are whole 255ths, as most are, else Float32
-gathered/images.json     their identity, the mean colour of the training images, and the predicted classes
+gathered/train.npy ...   Uint8 (N, 3, H, W) if the prepared images are whole 255ths (the usual case), else Float32
+gathered/images.json     identity of the images, mean colour of the training images, and predicted classes
 """
 
 import math
@@ -21,7 +21,7 @@ from saliency_bench.types import Images, Samples
 from saliency_bench.utils.files import new_array, read_json, write_json, write_with
 from saliency_bench.utils.progress import bar
 
-# Conversions of 0 to 255 to floats: division, or multiplication by 1/255, which differ in last bits.
+# Conversions from 0 ... 255 to floats: division by 255 and multiplication by 1/255 differ in the last bits.
 SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "divided": lambda whole: whole.astype(np.float32) / np.float32(255),
     "multiplied": lambda whole: whole.astype(np.float32) * np.float32(1 / 255),
@@ -34,10 +34,10 @@ class RetrainingPictures:
 
     Attributes:
         folder: Folder of the files.
-        colour: Float32 (3,), mean colour of the training images.
-        predicted: {split: Int (N,), the class that the run's classifier predicts, -1 for an unreadable image}.
+        colour: Mean colour of the training images, Float32 (3,).
+        predicted: {split: Int (N,)} with the class that the run's classifier predicts, -1 for an unreadable image.
         scales: {split: name of the conversion from stored images to floats, None for stored floats}.
-        stored: {split: its images, memory-mapped}.
+        stored: {split: memory-mapped images}.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class RetrainingPictures:
     stored: dict[str, np.ndarray]
 
     def images(self, split: str, positions: np.ndarray) -> Images:
-        """Return images (n, 3, H, W), bit-identical to the prepared ones."""
+        """Return images (n, 3, H, W), bit-identical to the prepared images."""
         stored, scale = self.stored[split][positions], self.scales[split]
         return torch.from_numpy(stored if scale is None else SCALES[scale](stored))
 
@@ -62,7 +62,7 @@ class RetrainingPictures:
 
 
 def gather_pictures(setup: Setup, splits: Splits, folder: Path, shown: bool) -> None:
-    """Write the files, unless they exist; `shown` says whether to show a progress bar."""
+    """Write the files unless they exist, with a progress bar if `shown` is True."""
     path, identity = folder / "images.json", [splits.content, [len(split.labels) for split in splits.all]]
     if path.is_file() and read_json(path).get("of") == identity:
         return
@@ -112,7 +112,7 @@ def _gather(
                 kind, shape = np.float32 if scale is None else np.uint8, (len(split.labels), *images.shape[1:])
                 array = new_array(path, kind, shape)
             elif images.shape[1:] != array.shape[1:]:
-                raise UserError("retraining needs images of one size; give load_classifier(model, size=(H, W))")
+                raise UserError("retraining needs images of one size; use load_classifier(model, size=(H, W))")
             array[places] = images.numpy() if scale is None else _stored(images, scale)
             sums.add_(images.double().sum((0, 2, 3)))
             pixels += images[:, 0].numel()
@@ -125,7 +125,7 @@ def _gather(
 
 
 def _batches(setup: Setup, split: RetrainingSplit) -> Iterator[Samples | None]:
-    """Yield the readable samples of each batch; a thread prepares it while the caller works on the previous one."""
+    """Yield the readable samples of each batch. A thread prepares each batch while the caller uses the previous one."""
     size, count = setup.batch_size, len(split.labels)
     batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
     read = partial(read_batch, split.samples, setup.classifier, strict=False)
@@ -133,14 +133,17 @@ def _batches(setup: Setup, split: RetrainingSplit) -> Iterator[Samples | None]:
 
 
 def _scale_of(images: Images) -> str | None:
-    """Return the scale on which these images are whole numbers from 0 to 255, or None."""
+    """Return the scale with which these images become whole numbers from 0 to 255, or None."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     return next((name for name, scale in SCALES.items() if np.array_equal(scale(whole), images.numpy())), None)
 
 
 def _stored(images: Images, scale: str) -> np.ndarray:
-    """Return images as whole numbers on a scale; raise UserError if they are not, although the first images were."""
+    """Return images as whole numbers on a scale; raise UserError if they are not whole numbers on this scale."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     if not np.array_equal(SCALES[scale](whole), images.numpy()):
-        raise UserError("the classifier prepares only some images in 255ths; retraining cannot store them together")
+        raise UserError(
+            "the classifier prepares only some images as whole 255ths, so retraining cannot store all images in one "
+            "file"
+        )
     return whole

@@ -1,9 +1,9 @@
-"""Store which pixels are the top ones in an explainer's maps, for all images of a split.
+"""Store the top pixels of an explainer's maps at each exposure, for all images of a split.
 
-The maps explain the class that the classifier predicts: maps of the label would tell a network the label.
+The maps explain the class that the classifier predicts, because maps for the label would reveal the label.
 
-maps/EXPLAINER/SPLIT/000001.npz    the images of a span, written once when the span is complete
-gathered/EXPLAINER-SPLIT.npy       all spans as one array, which can be memory-mapped
+maps/EXPLAINER/SPLIT/000001.npz    images of a span, written when the span is complete gathered/EXPLAINER-SPLIT.npy
+all spans as one array, which can be memory-mapped
 """
 
 import zipfile
@@ -25,12 +25,12 @@ from saliency_bench.utils.files import new_array, save_arrays, write_with
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
 
-SPAN = 256  # images per file, approximately; a kill loses at most the maps of this many images
-NONE = 255  # value of every pixel of an image without a map; indices of exposures are small numbers
+SPAN = 256  # approximate number of images per file; a kill loses at most the maps of one file
+NONE = 255  # value of every pixel of an image without a map; indices of exposures are smaller
 
 
 def spans_of(setup: Setup, split: RetrainingSplit) -> list[range]:
-    """Return the positions of each file: whole batches, so that a map never depends on which files already exist."""
+    """Return the positions in each file: whole batches, so that maps do not depend on the files that already exist."""
     size, count = max(1, SPAN // setup.batch_size) * setup.batch_size, len(split.labels)
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
@@ -58,7 +58,7 @@ def explain_spans(
             readable = positions[pictures.predicted[split.name][positions] >= 0]
             if len(readable):
                 first[readable - span.start] = _first_exposures(setup, explainer, split, pictures, readable)
-        # Compressed, because neighbouring pixels mostly have the same exposure.
+        # Compress the file, because neighbouring pixels mostly have the same exposure.
         save_arrays(_span_file(folder, explainer, split, number), first=first)
         advance()
 
@@ -75,7 +75,7 @@ def _first_exposures(
         made, _ = halving(explainer.seeded(setup.seed), setup.classifier, images, target, seeds)
     except UserError:
         raise
-    except Exception:  # a batch without maps; a message counts the images without one
+    except Exception:  # no maps for this batch; a message counts the images without a map
         return np.full((len(images), images[0, 0].numel()), NONE, np.uint8)
     maps = made.maps
     first = first_exposures(maps.nan_to_num(0, 0, 0).cpu().numpy()).reshape(len(images), -1)
@@ -119,7 +119,7 @@ def _gathered_file(target: Path, explainer: Explainer, split: RetrainingSplit) -
 
 
 def _read(path: Path, images: int) -> np.ndarray | None:
-    """Read a span with this many images; None if it is missing, or damaged according to its checksums."""
+    """Read a span with this many images; return None if the file is missing or its checksums do not match."""
     try:
         with np.load(path) as content:
             first = content["first"]

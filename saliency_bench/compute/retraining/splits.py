@@ -1,4 +1,4 @@
-"""Setup of a retraining, and the images that networks are trained and tested on."""
+"""Define the setup of retraining and the images on which networks are trained and tested."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ from saliency_bench.errors import UserError
 
 @dataclass(frozen=True)
 class Setup:
-    """Common setup of all trainings of a run.
+    """Common setup of all training runs of a run.
 
     Attributes:
-        classifier: The run's classifier, whose structure the networks have.
-        base: Checkpoint that the classifier's own training started from, if the run needs it.
+        classifier: The run's classifier. The retrained networks have the same structure.
+        base: Checkpoint from which the classifier was fine-tuned, if the run needs it.
         classes: Number of the classifier's classes.
         seed: Seed of the run.
         batch_size: Images per batch when they are prepared and explained.
@@ -39,7 +39,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class RetrainingSplit:
-    """Images of a split. `labels`, Int (N,), is the model's class that each image is trained for, or -1."""
+    """Images of a split. `labels`, Int (N,), contains the training class of each image, or -1."""
 
     name: str
     samples: SplitRows
@@ -57,7 +57,7 @@ class Splits:
 
     @property
     def all(self) -> tuple[RetrainingSplit, RetrainingSplit, RetrainingSplit]:
-        """All splits."""
+        """All three splits."""
         return self.train, self.validation, self.test
 
     @classmethod
@@ -91,12 +91,12 @@ def _check_classes(context: RunContext) -> None:
         if len(members) > 1:
             raise UserError(
                 f"the class {name} matches {len(members)} classes of the model, but retraining needs exactly one; "
-                "leave out saliency_roar and saliency_kar, or give a --label-map"
+                "leave out saliency_roar and saliency_kar, or use a --label-map"
             )
 
 
 def _labels(context: RunContext, samples: SplitRows) -> np.ndarray:
-    """Return the model's class of each sample, or -1 for a sample without one."""
+    """Return the model's class of each sample, or -1 for a sample without a class."""
     member = [members[0] if members else -1 for members in context.question.members or []]
     labels = samples.rows["label"]
     return np.array([-1 if label is None or label < 0 else member[label] for label in labels], np.int64)

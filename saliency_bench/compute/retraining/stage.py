@@ -1,9 +1,9 @@
-"""Retrain the networks that a run's metrics need, before its batches: maps of all images, then one training by one.
+"""Retrain the networks that a run's metrics need, before the batches: compute all maps, then train each network.
 
     OUT/retraining/IMAGES/gathered/  maps/  states/  outcomes/
 
 IMAGES is a hash of the training images. Each process explains its share of the images and trains its share of the
-networks. After a kill at any point, it resumes after the last complete span of images or epoch, and ends with the
+networks. After a kill at any point, a process resumes after the last complete span of images or epoch and produces the
 same outcomes.
 """
 
@@ -36,7 +36,7 @@ TIMED = 3  # batches that are timed for the estimate
 
 
 def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: ProcessGroup, shown: bool) -> None:
-    """Train every network that the retraining metrics among these cells need and that has no outcome yet.
+    """Train all networks without a stored outcome that the retraining metrics of these cells need.
 
     The predictions of the networks are stored in `context.retraining.classes`, which is changed in place.
 
@@ -62,9 +62,9 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Process
 def _train(
     setup: Setup, splits: Splits, folder: Path, cells: list[Cell], accelerator: ProcessGroup, shown: bool
 ) -> None:  # fmt: skip
-    """Run the trainings of these cells that have no outcome yet; all use the same images."""
+    """Run the training tasks of these cells that have no outcome yet. All tasks use the same images."""
     tasks = {task.key: task for cell in cells for task in tasks_of(cell)}
-    # All processes use one list, because a process may finish a training while another one checks.
+    # All processes use one list, because a process may finish a task while another process checks.
     shown, processes = shown and accelerator.is_local_main_process, accelerator.num_processes
     todo = agreed(accelerator, lambda: [key for key, task in tasks.items() if not is_done(folder, task)])
     if not todo:
@@ -81,7 +81,7 @@ def _train(
     _train_all(setup, splits, pictures, folder, left[accelerator.process_index :: processes], shown)
     wait_for_all(accelerator)
     if accelerator.is_main_process:
-        shutil.rmtree(gathered, ignore_errors=True)  # it is large, and recomputed when needed
+        shutil.rmtree(gathered, ignore_errors=True)  # the file is large, and it is recomputed when needed
 
 
 def _explain(
@@ -106,7 +106,7 @@ def _explain(
 def _train_all(
     setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, tasks: list[Task], shown: bool
 ) -> None:
-    """Run these trainings one after the other."""
+    """Run these training tasks one after the other."""
     batches = {task.key: task.protocol.epochs * _batches(splits, task.protocol) for task in tasks}
     with bar(shown=shown, desc="retrain", unit="batch", total=sum(batches.values())) as advance:
         for task in tasks:
@@ -114,11 +114,11 @@ def _train_all(
             about = f"{task.explainer or 'without maps'}, {EXPOSURES[task.exposure]:.0%}, training {task.number}"
             advance.set_postfix_str(about)
             retrain(setup, splits, pictures, folder, task, advance.update)
-            advance.update(end - advance.n)  # epochs of an earlier start, and batches of images without a map
+            advance.update(end - advance.n)  # skip epochs of an earlier start and batches of images without a map
 
 
 def tasks_of(cell: Cell) -> list[Task]:
-    """Return the trainings of a cell, in the order of the parts of its metric."""
+    """Return the training tasks of a cell, in the order of the parts of its metric."""
     protocol = RetrainingProtocol.from_metric(cell.metric)
     protocol = replace(protocol, initial=cell.asked_for.get(INITIAL, protocol.initial))
     places = [EXPOSURES.index(exposure) for exposure in protocol.exposures]
@@ -127,13 +127,13 @@ def tasks_of(cell: Cell) -> list[Task]:
 
 
 def _outcomes(folder: Path, cell: Cell) -> np.ndarray:
-    """Return the class that each network predicts for each image of the run, Int (N, P)."""
+    """Return the class that each network predicts for each image of the run, as Int (N, P)."""
     test = RetrainingProtocol.from_metric(cell.metric).test
     return np.array([read_json(outcome_file(folder, task))["answers"][test] for task in tasks_of(cell)]).T
 
 
 def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, seconds: float) -> None:
-    """Print how many networks are trained on which images, and the estimated time."""
+    """Print the number of networks to train, the number of training images, and the estimated time."""
     epochs = sorted({task.protocol.epochs for task in tasks})
     metrics = ", ".join(dict.fromkeys(str(cell.metric) for cell in cells))
     others = f" ({done} others are done)" * bool(done)
@@ -144,7 +144,7 @@ def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, s
 
 
 def _estimated_seconds(setup: Setup, splits: Splits, pictures: RetrainingPictures, tasks: list[Task]) -> float:
-    """Estimate the total seconds of these trainings, run one after the other, by timing a few batches."""
+    """Estimate the total seconds of these training tasks, run one after the other, by timing a few batches."""
     sizes = {task.protocol.batch_size for task in tasks}
     seconds = {size: _seconds_per_batch(setup, splits, pictures, size) for size in sizes}
     protocols = [task.protocol for task in tasks]
@@ -152,7 +152,7 @@ def _estimated_seconds(setup: Setup, splits: Splits, pictures: RetrainingPicture
 
 
 def _batches(splits: Splits, protocol: RetrainingProtocol) -> int:
-    """Return the batches per epoch: training set plus validation set."""
+    """Return the number of batches per epoch: training set plus validation set."""
     return sum(math.ceil(len(split.labels) / protocol.batch_size) for split in (splits.train, splits.validation))
 
 

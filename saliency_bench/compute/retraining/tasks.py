@@ -1,7 +1,7 @@
-"""Retrain one network: new weights, training on changed pictures, and predictions for the run's images.
+"""Retrain one network: initialise weights, train on changed pictures, and predict the run's images.
 
-OUT/retraining/.../states/KEY.pt        a training between two epochs
-OUT/retraining/.../outcomes/KEY.json    a finished training: the classes that it predicts for the run's images
+OUT/retraining/.../states/KEY.pt        state of a training task between two epochs OUT/retraining/.../outcomes/KEY.json
+outcome of a finished task: predicted classes of the run's images
 """
 
 import copy
@@ -29,18 +29,19 @@ from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
 
-VERSION = 1  # part of every key; raise it when trainings change, so that all are run again
+VERSION = 1  # part of every key; increase it when training changes, so that all tasks run again
 
 
 @dataclass(frozen=True)
 class Task:
-    """One training of a network.
+    """Training task of one network.
 
     Attributes:
-        explainer: Explainer whose maps change the pictures; None if pictures are unchanged, or replaced as a whole.
+        explainer: Explainer whose maps define the changed pixels; None if pictures are unchanged, or replaced as a
+            whole.
         exposure: Index of the exposure in `EXPOSURES`.
-        number: Number of the training, from 1; initial weights and the order of images depend on it.
-        protocol: Protocol of the training.
+        number: Number of the repetition, from 1. Initial weights and the order of images depend on the number.
+        protocol: Training protocol.
     """
 
     explainer: Explainer | None
@@ -50,31 +51,31 @@ class Task:
 
     @classmethod
     def make(cls, explainer: Explainer, exposure: int, number: int, protocol: RetrainingProtocol) -> "Task":
-        """Return the task of a training. Equal trainings are equal tasks, even for different explainers or metrics."""
+        """Return a task, normalised so that equal training for different explainers or metrics is one task."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)
-        # At the first and last exposure pictures are whole or empty without any map, as for keeps="rest".
+        # At the first and last exposure, pictures are whole or empty whatever the map, as for keeps="rest".
         is_whole = (exposure == 0) == (protocol.keeps == "rest")
         return cls(None, 0 if is_whole else len(EXPOSURES) - 1, number, replace(trained, keeps="rest"))
 
     @property
     def key(self) -> str:
-        """Name of the training's files. The name of their folder covers the images, the classifier and the seed."""
+        """Name of the task's files. The name of the folder depends on the images, the classifier and the seed."""
         identity = None if self.explainer is None else self.explainer.identity
         protocol = {name: value for name, value in vars(self.protocol).items() if name != "exposures"}
-        if protocol["initial"] == "new":  # keeps the keys of runs from before this option
+        if protocol["initial"] == "new":  # preserves the keys of runs from before this option
             del protocol["initial"]
         return hash_of(VERSION, identity, self.exposure, self.number, protocol)
 
 
 def outcome_file(folder: Path, task: Task) -> Path:
-    """Return the file of a training's outcome."""
+    """Return the path of a task's outcome."""
     return folder / "outcomes" / f"{task.key}.json"
 
 
 def is_done(folder: Path, task: Task) -> bool:
-    """Return whether a training has an undamaged outcome."""
+    """Return whether a task has an undamaged outcome."""
     path = outcome_file(folder, task)
     if not path.is_file():
         return False
@@ -94,7 +95,7 @@ class Changed:
         split: The split.
         pictures: Prepared images of all splits.
         kept: Positions of the images in use.
-        first: Uint8 (N, H * W), see `first_exposures`; None for a task without maps.
+        first: Result of `first_exposures`, Uint8 (N, H * W); None for a task without maps.
         device: Device of the batches.
     """
 
@@ -107,7 +108,7 @@ class Changed:
 
     @classmethod
     def make(cls, task: Task, split: RetrainingSplit, pictures: RetrainingPictures, device: torch.device) -> "Changed":
-        """Return all samples with an image, a label and any map the task needs; raise UserError if there are none."""
+        """Return all samples with an image, a label and any map that the task needs; raise UserError if none exist."""
         is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
         if task.explainer is not None:
             first, has_map = read_gathered(pictures.folder, task.explainer, split)
@@ -141,7 +142,7 @@ class Changed:
 def retrain(
     setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, task: Task, advance: Callable[[], object]
 ) -> None:
-    """Train, or resume after the last complete epoch, and write the outcome.
+    """Train a network, or resume after the last complete epoch, and write the outcome.
 
     Args:
         setup: Setup of the run.
@@ -164,7 +165,7 @@ def retrain(
     for _ in range(len(training.log), protocol.epochs):
         training.next_epoch(Counted(train, advance), Counted(validation, advance))
         training.write(state, settings)
-    classifier.model.load_state_dict(training.best)  # the best epoch on the validation images
+    classifier.model.load_state_dict(training.best)  # sets the weights of the best epoch
     answers = _answers(classifier, test, protocol.batch_size)
     outcome = {"hash": hash_of(answers), "answers": answers, "weights": classifier.digest, "epochs": training.log}
     write_json(outcome_file(folder, task), outcome)
@@ -188,12 +189,12 @@ def _answers(classifier: Classifier, test: Changed, batch_size: int) -> dict[str
 
 
 def new_classifier(setup: Setup, number: int, from_base: bool = False) -> Classifier:
-    """Return a classifier like the run's, with new weights.
+    """Return a classifier like the run's classifier, with new weights.
 
     Args:
         setup: Setup of the run.
-        number: Number of the training; the weights depend on it and on the run's seed.
-        from_base: Whether to use the weights of the checkpoint that the run's classifier started from, if any.
+        number: Number of the repetition. The weights depend on the number and the run's seed.
+        from_base: Whether to start from the checkpoint from which the run's classifier was fine-tuned, if any.
     """
     model = setup.classifier
     with torch.random.fork_rng():
@@ -209,14 +210,14 @@ def new_classifier(setup: Setup, number: int, from_base: bool = False) -> Classi
 
 
 def start_from(network: nn.Module, base: Classifier) -> None:
-    """Load the weights of a checkpoint, except weights of another shape, which belong to the last layer.
+    """Load the weights of a checkpoint, except last-layer weights of a different shape.
 
     Raises:
         UserError: The checkpoint has another structure.
     """
     weights, given = network.state_dict(), base.model.state_dict()
     if differing := sorted(weights.keys() ^ given.keys()):
-        raise UserError(f"{base.id} has another structure than the model: only one of them has {differing[0]}")
+        raise UserError(f"{base.id} has a different structure from the model: only one of the two has {differing[0]}")
     same_shape = {name: tensor for name, tensor in given.items() if tensor.shape == weights[name].shape}
     network.load_state_dict(weights | same_shape)
 
@@ -235,7 +236,8 @@ def anew(network: nn.Module, name: str) -> nn.Module:
             module.reset_parameters()
         elif parameter := next(iter(dict(module.named_parameters(recurse=False))), None):
             raise UserError(
-                f"{name} cannot be retrained from new weights: {type(module).__name__} {path or '(the network itself)'}"
-                f" has no reset_parameters() that draws its {parameter}; add one"
+                f"{name} cannot be retrained from new weights: {type(module).__name__} "
+                f"{path or '(the network itself)'} has no reset_parameters() that initialises its {parameter}; add "
+                "this method"
             )
     return other

@@ -1,1 +1,1 @@
-"""Score maps by metrics: perturbation curves, inputs that metrics declare, and shells for `evaluate`."""
+"""Score maps by metrics: perturbation curves, inputs that metrics declare, and base classes for `evaluate` modules."""

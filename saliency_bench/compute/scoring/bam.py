@@ -1,6 +1,7 @@
-"""Common parts of the false-positive metrics: two classifiers of the same images, one of objects and one of scenes.
+"""Helpers of the false-positive metrics, which compare an object classifier and a scene classifier on the same images.
 
-Maps of both are scaled as in BAM: the positive part, clipped at its 99th percentile, then min-max.
+Maps of both classifiers are scaled as in BAM: the positive part is clipped at its 99th percentile, then scaled to [0,
+1].
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from saliency_bench.target_weights import activation_of, no_probabilities, proba
 from saliency_bench.types import Images
 
 HIGHEST = 99  # percentile of a map at which it is clipped
-MODELS = ("object model", "scene model")  # the run's model and the other model: the parts of a score
+MODELS = ("object model", "scene model")  # parts of a score: the run's model and the other model
 
 
 def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
@@ -30,12 +31,12 @@ def difference(means: np.ndarray, options: dict[str, object]) -> np.ndarray:
 
 
 def is_of_means(options: dict[str, object]) -> bool:
-    """Return whether the difference is between two means over different images."""
+    """Return whether the score is the difference of two means over different images."""
     return options["filter"] == "each"
 
 
 def preprocessed(maps: np.ndarray) -> np.ndarray:
-    """Return Float64 (B, H, W) in [0, 1]; zeros for a map with positive values in less than 1 % of its pixels."""
+    """Return scaled maps, Float64 (B, H, W) in [0, 1]; zeros for a map with less than 1 % positive pixels."""
     positive = np.maximum(maps, 0).astype(np.float64)
     return normalise(np.minimum(positive, np.percentile(positive, HIGHEST, axis=(1, 2), keepdims=True)))
 
@@ -73,7 +74,7 @@ def where_right(
     values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: OtherModel,
     each: bool,
 ) -> np.ndarray:  # fmt: skip
-    """Return the values of both models, (B, 2). They are NaN if a model is wrong; with `each`, only for that model."""
+    """Return the values of both models, (B, 2): NaN if a model is wrong; with `each`, only for that model."""
     right = np.stack([is_right(classifier, logits, labels), is_right(other.classifier, other.logits, other.labels)])
     kept = right if each else right.all(axis=0, keepdims=True)
     return np.where(kept, np.stack(values), np.nan).T

@@ -1,4 +1,4 @@
-"""Contrastive score along a deletion path, as published with CWOX (Xie et al., 2023); CAUC and CDROP reduce it."""
+"""Compute the contrastive score of CAUC and CDROP along a deletion path, as published with CWOX (Xie et al., 2023)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ SALIENT = get_args(Salient)
 
 @dataclass(frozen=True)
 class Deletion:
-    """Deletion path: the salient pixels are replaced by the reference, the highest first, `step` at a time.
+    """Deletion path: the reference replaces salient pixels, from the highest value down, `step` pixels at a time.
 
-    p_A is the total probability of the classes with positive target weights, p_B of those with negative weights. If
-    there are none with negative weights, B is the most probable class of the whole image outside A, or, with groups,
-    among the other members of A's groups.
+    p_A is the total probability of the classes with positive target weights, and p_B that of the classes with negative
+    weights. Without negative weights, B is the most probable class of the whole image outside A or, with groups, among
+    the other members of A's groups.
     """
 
     curves: Curves
@@ -34,9 +34,9 @@ class Deletion:
 
     @property
     def points(self) -> np.ndarray:
-        """Int (B,), the number of points of each path, including the whole image.
+        """Number of points of each path, Int (B,), including the whole image.
 
-        As in the published code, it is max(1, ceil(n / step)) for n salient pixels: the last step is not taken.
+        As in the published code, the number is max(1, ceil(n / step)) for n salient pixels, without the last step.
         """
         return np.maximum(-(-self.salient // self.step), 1)
 
@@ -46,7 +46,7 @@ class Deletion:
         return -(-self.curves.height * self.curves.width // self.step)
 
     def scores(self, points: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return for each sample s = p_A (1 - p_B) at its points, float64 (n,), where point 0 is the whole image."""
+        """Return s = p_A (1 - p_B) for each sample at its points, float64 (n,), where point 0 is the whole image."""
         sides = self.sides.astype(np.float64)
         p_of_sides = self.curves.weighted_each(sides, "rest", self.reference, [self.step * counts for counts in points])
         return [p[:, 0] * (1 - p[:, 1]) for p in p_of_sides]
@@ -58,14 +58,14 @@ def score_range(options: dict[str, object], target: TargetRange) -> tuple[float,
 
 
 def without_groups(options: dict[str, object]) -> tuple[str, ...]:
-    """Return the inputs that are not needed with these options."""
+    """Return the names of inputs that are not needed with these options."""
     return () if options["rival"] == "group" else ("groups",)
 
 
 def delete_salient(
     curves: Curves, groups: ClassGroups | None, *, step: int, threshold: float, salient: str, reference: str
 ) -> Deletion:
-    """Return the deletion of the salient pixels of each map. With groups, rivals are members of A's own groups."""
+    """Return the deletion path of each map's salient pixels. With groups, B is a member of A's groups."""
     a, b = np.asarray(curves.target > 0), np.asarray(curves.target < 0)
     others = np.asarray(~a if groups is None else ~a & np.stack([_members(row, groups) for row in a]))
     alone = np.asarray(~b.any(axis=1, keepdims=True))
@@ -78,7 +78,7 @@ def delete_salient(
 
 
 def _members(classes: np.ndarray, groups: ClassGroups) -> np.ndarray:
-    """Return Bool (K,), all members of the groups of the given classes, Bool (K,)."""
+    """Return all members of the groups of the given classes, both as Bool (K,)."""
     members = np.zeros(len(classes), dtype=bool)
     for label in np.flatnonzero(classes).tolist():
         members[list(groups.group_of(label))] = True
@@ -86,7 +86,7 @@ def _members(classes: np.ndarray, groups: ClassGroups) -> np.ndarray:
 
 
 def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarray:
-    """Return Int (B,), the number of salient pixels of each map.
+    """Return the number of salient pixels of each map, Int (B,).
 
     With "range", as in the published code, these are the pixels above min + threshold (max - min). With "maximum", as
     in the paper, they are the pixels at or above threshold * max, and none if max <= 0.
@@ -102,8 +102,8 @@ def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarr
 def check_deletion(*, step: int, threshold: float, salient: str, **others: object) -> None:
     """Raise UserError for an option out of range."""
     if step < 1:
-        raise UserError(f"step={step} must be 1 pixel or more")
+        raise UserError(f"step={step} must be at least 1 pixel")
     if not 0 <= threshold <= 1:
-        raise UserError(f"threshold={threshold} must lie in [0, 1]")
+        raise UserError(f"threshold={threshold} must be in [0, 1]")
     if salient not in SALIENT:
         raise UserError(f"salient='{salient}' is neither 'range' nor 'maximum'")

@@ -1,4 +1,4 @@
-"""Seeds of samples outside a run: given one by one, or a run's own seeds from the ids of its images."""
+"""Define seeds of samples outside a run: given seeds, or the seeds that a run derives from image ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from saliency_bench.utils.seeds import seed_of
 
 @dataclass(frozen=True)
 class Draws:
-    """Seed of each sample, the same for every purpose, or the sample's id in a run with the seed `run`."""
+    """Seeds of samples: one seed per sample for all purposes, or image ids in a run with the seed `run`."""
 
     samples: tuple[int | str, ...]
     run: int | None = None
@@ -18,18 +18,18 @@ class Draws:
     def given(
         cls, count: int, seeds: Sequence[int] | None = None, image_ids: Sequence[str] | None = None, run: int = 0
     ) -> "Draws":
-        """Return the given seeds or ids; by default seeds 0 to count-1.
+        """Return draws from the given seeds or ids, by default from the seeds 0 to count-1.
 
         Raises:
             UserError: The number of seeds or ids differs from `count`.
         """
         if seeds is not None and image_ids is not None:
-            raise UserError("give seeds or image_ids, not both: the id of an image determines its seed in a run")
+            raise UserError("pass seeds or image_ids, not both: the id of an image determines its seed in a run")
         given = seeds if image_ids is None else image_ids
         given = range(count) if given is None else given
         if isinstance(given, str) or len(given) != count:
             kind = "seed" if image_ids is None else "image id"
-            raise UserError(f"give one {kind} for each of the {count} images")
+            raise UserError(f"pass one {kind} for each of the {count} images")
         return cls(tuple(given)) if image_ids is None else cls(tuple(map(str, image_ids)), run)
 
     def __getitem__(self, part: slice) -> "Draws":

@@ -1,9 +1,9 @@
-"""Base classes of modules for the library `evaluate`, which read maps and masks, add batches and average scores.
+"""Define base classes of modules for the library `evaluate`, which read maps and masks, add batches and average scores.
 
 `evaluate` uses the first `evaluate.EvaluationModule` in a module's namespace as the metric, so the shared code is a
-plain class that comes first in the bases: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied next to
-a metric's script when the script is installed or pushed, so it imports only evaluate, datasets, numpy and core files
-that do the same.
+plain class, listed first among the base classes: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied
+next to a metric's script when the script is installed or pushed, so it imports only evaluate, datasets, numpy and core
+files that do the same.
 """
 
 import inspect
@@ -33,7 +33,7 @@ class MapShell:
 
     INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
     references: masks (B, H, W), 0 and 1."""
-    LEFT_OUT = "an empty mask"  # why a score is NaN
+    LEFT_OUT = "an empty mask"  # reason for a NaN score
     function: Callable[..., np.ndarray]
     # Attributes of evaluate.EvaluationModule, the other base class of a metric.
     name: str
@@ -42,7 +42,7 @@ class MapShell:
     num_process: int
 
     def __init_subclass__(cls) -> None:
-        """Give a module of evaluate a `_compute` whose signature lists its inputs and options, as evaluate requires."""
+        """Define `_compute` with a signature that lists all inputs and options, as evaluate requires."""
         super().__init_subclass__()
         if issubclass(cls, evaluate.EvaluationModule):
 
@@ -68,7 +68,7 @@ class MapShell:
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return the further arguments of `compute`, besides the inputs that can be added, with their defaults."""
+        """Return the arguments of `compute` besides the inputs that can be added, with their defaults."""
         return defaults(function) if (function := cls.computed()) else {}
 
     def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
@@ -113,12 +113,12 @@ class MapShell:
         )
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
-        """Return the checked inputs of the scores, with the names and in the order of `_features`."""
+        """Return the checked inputs of `scores`, in the order of `_features`."""
         maps, masks = read_pair(predictions, references)
         return {"predictions": maps, "references": masks}
 
     def add_batch(self, **given: Any) -> None:
-        """Add a batch of the inputs that `INPUTS` lists. All maps of one computation have one size."""
+        """Add a batch of the inputs in `INPUTS`. All maps of one computation must have one size."""
         inputs = self._inputs(**_known(self.name, given, self._names()))
         self._use_size(next(iter(inputs.values())).shape[-2:])
         super().add_batch(**inputs)  # type: ignore[misc]
@@ -129,14 +129,14 @@ class MapShell:
         self.add_batch(**{name: [value] for name, value in named.items() if name != "references" or value is not None})
 
     def compute(self, **given: Any) -> dict[str, Any] | None:
-        """Return the mean score of all samples that were added or are passed here.
+        """Return the mean score of all samples that were added or are passed to this call.
 
         `per_sample=True` adds the list "scores".
         """
         passed = {name: value for name in self._names() if (value := given.pop(name, None)) is not None}
         inputs: dict[str, Any] = self._inputs(**passed) if passed else {}
         if "predictions" in passed and self.writer is None and self.num_process == 1:
-            # Nothing was added, so skip `evaluate`, which would write and read an Arrow table (1 to 2 ms per map).
+            # No batch was added, so skip `evaluate`, which would write and read an Arrow table (1 to 2 ms per map).
             return self._averaged(**inputs, **given)
         result = super().compute(**inputs, **given)  # type: ignore[misc]
         if isinstance(result, Exception):
@@ -148,20 +148,20 @@ class MapShell:
         return list(inspect.signature(self._inputs).parameters)
 
     def _result(self, **inputs: Any) -> dict[str, Any] | Exception:
-        """Return the result, or the error for `compute` to raise: `evaluate` leaves a file open on errors here."""
+        """Return the result, or an error for `compute` to raise, because an error here leaves a file open."""
         try:
             return self._averaged(**inputs)
         except Exception as error:
             return error
 
     def _averaged(self, *, per_sample: bool = False, **given: Any) -> dict[str, Any]:
-        """Return the mean score of inputs with options and, on request, all scores."""
+        """Return the mean score of the inputs and, on request, all scores."""
         name, inputs = self.name, [np.asarray(given.pop(feature)) for feature in self.info.features]
         options = self.read_options(given)
         if not isinstance(per_sample, bool):
             raise UserError(f"per_sample of {name} must be True or False; got {per_sample!r}")
         if len(inputs[0]) == 0:
-            raise ValueError(f"{name}: there is no sample to score")
+            raise ValueError(f"{name}: there is no sample to score; add at least one")
         scores = self.scores(*inputs, **options)
         left_out = self.left_out(scores)
         if left_out.all():
@@ -203,13 +203,13 @@ class MapShell:
             name, kind = next(iter(self.info.features.items()))
             before, name = "{} x {}".format(*kind.shape[-2:]), name.replace("predictions", "maps")
             raise ValueError(
-                f"{name} of {size[0]} x {size[1]} follow {name} of {before}; use one size in a computation"
+                f"{name} of {size[0]} x {size[1]} were added after {name} of {before}; use one size per computation"
             )
         self.info.features = features
 
 
 class SweepShell(MapShell):
-    """Base class for metrics with a threshold: `sweep(maps, masks, thresholds, **options)` computes several of them."""
+    """Base class for metrics with a threshold: `sweep(maps, masks, thresholds, **options)` takes several thresholds."""
 
     sweep: Callable[..., np.ndarray]
 
@@ -222,7 +222,7 @@ class SweepShell(MapShell):
         return super().read_options(others) | {"threshold": thresholds}
 
     def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
-        """Return the scores (B,) at a threshold, (B, T) at T thresholds."""
+        """Return the scores, (B,) at one threshold or (B, T) at T thresholds."""
         if not isinstance(options["threshold"], list | tuple):
             return super().scores(*inputs, **options)
         return self.sweep(*inputs, options.pop("threshold"), **options)
@@ -233,7 +233,7 @@ class MapOnlyShell(MapShell):
 
     INPUTS = "predictions: saliency maps (B, H, W), higher = more salient."
     LEFT_OUT = "a score that is not a number"
-    ALONE = "looks at the maps alone"
+    ALONE = "uses only the maps"
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
         return datasets.Features({"predictions": datasets.Array2D(size, "float32")})
@@ -243,13 +243,13 @@ class MapOnlyShell(MapShell):
         return {"predictions": read_maps(predictions)}
 
     def _refuse(self, references: Any) -> None:
-        """Raise ValueError for references, which this metric does not use."""
+        """Raise ValueError if there are references, because this metric does not use them."""
         if references is not None:
             raise ValueError(f"{self.name} {self.ALONE}; leave out references")
 
 
 class _InstalledShell(MapShell):
-    """Base class for metrics that run the classifier and so need saliency_bench to be installed."""
+    """Base class for metrics that run the classifier and therefore need saliency_bench to be installed."""
 
     @classmethod
     def declared(cls) -> Callable[..., np.ndarray] | None:
@@ -262,7 +262,7 @@ class _InstalledShell(MapShell):
             return None
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options unchanged: `scores` reads them once the metric is loaded."""
+        """Return the options unchanged, because `scores` reads them after loading the metric."""
         return options
 
     def _metric(self, options: dict[str, Any]) -> Any:
@@ -273,12 +273,12 @@ class _InstalledShell(MapShell):
 
 
 class ExplainerShell(_InstalledShell):
-    """Base class for metrics that call the explainer: the inputs are images, not maps."""
+    """Base class for metrics that call the explainer, whose inputs are images instead of maps."""
 
     INPUTS = """images: (B, 3, H, W) in [0, 1], before the classifier's normalisation.
-    classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
+    classifier: a Hub id, a folder, "torchvision:resnet18", or a result of saliency_bench.load_classifier.
     explainer: a name ("gradcam", "rise:masks=1000") or a function (classifier, images, target) -> maps (B, H, W).
-    references: the class (int) of each image, where the metric takes one. Default: the predicted class.
+    references: the class (int) of each image, if the metric takes one. Default: the predicted class.
     target: weights (B, K) over the classes, instead of the references.
     groups: groups of classes, for metrics that compare groups.
     seeds: seed of each image, or image_ids and the seed of a run. Default: 0 to B-1.
@@ -287,7 +287,7 @@ class ExplainerShell(_InstalledShell):
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return the further arguments of `compute`, besides the inputs that can be added, with their defaults."""
+        """Return the arguments of `compute` besides the inputs that can be added, with their defaults."""
         if cls.declared() is None:
             return {}
         from saliency_bench.compute.scoring.samples import score_samples
@@ -301,14 +301,14 @@ class ExplainerShell(_InstalledShell):
         )
 
     def _inputs(self, predictions: Any = None, references: Any = None, images: Any = None) -> dict[str, np.ndarray]:
-        """Return images (B, 3, H, W), and the class of each if the metric takes one."""
+        """Return images (B, 3, H, W), and the class of each image if the metric takes classes."""
         if predictions is not None or images is None:
             raise ValueError(
-                f"{self.name} computes the maps itself: give images=(B, 3, H, W) in [0, 1], and no predictions"
+                f"{self.name} computes the maps itself; pass images=(B, 3, H, W) in [0, 1] instead of predictions"
             )
         pictures = read_array("images", images, "(B, 3, H, W)").astype(np.float32)
         if pictures.ndim != 4 or pictures.shape[1] != 3:
-            raise ValueError(f"images have shape (B, 3, H, W); these have {pictures.shape}")
+            raise ValueError(f"images must have shape (B, 3, H, W); got {pictures.shape}")
         return {"images": pictures, "references": _classes(references, len(pictures), "images")}
 
     def scores(
@@ -327,7 +327,9 @@ class ExplainerShell(_InstalledShell):
         try:
             from saliency_bench.compute.scoring.samples import score_samples
         except ModuleNotFoundError as error:
-            raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
+            raise ImportError(
+                f"{name} runs the classifier and the explainer, which needs saliency-bench; pip install saliency-bench"
+            ) from error
         if classifier is None or explainer is None:
             raise ValueError(f"{name} needs classifier= and explainer=, each a name or your own object")
         options = _known(name, options, [*self.keywords(), "seeds", "per_sample"])
@@ -342,7 +344,7 @@ class ExplainerShell(_InstalledShell):
         return score_samples(name, images, classifier, explainer, target=target, parts=parts, **options)
 
     def reason(self, options: dict[str, Any]) -> str:
-        """Return why samples are left out, in the words of the metric."""
+        """Return why samples are left out, as the metric describes it."""
         metric = self._metric(options)
         if "partners" in metric.inputs:
             return "no partners among the samples"
@@ -350,11 +352,11 @@ class ExplainerShell(_InstalledShell):
         return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return Bool (B,), True for samples without a score or, if a score has parts, without any part."""
+        """Return Bool (B,), True for samples without a score or, if a score has parts, with no part at all."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
-        """Return the mean of the scores or, for a metric with an aggregate, the aggregate of the means of its parts."""
+        """Return the mean of the scores or, if the metric defines an aggregate, the aggregate of the part means."""
         metric = self._metric(options)
         if metric.aggregate is None:
             return super().value(scores, options)
@@ -369,7 +371,7 @@ class CurveShell(_InstalledShell):
     INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
     references: the class (int) of each image.
     images: (B, 3, H, W) in [0, 1], before the classifier's normalisation, in the order of the maps.
-    classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
+    classifier: a Hub id, a folder, "torchvision:resnet18", or a result of saliency_bench.load_classifier.
     target: weights (B, K) over the classes, instead of the references (which may then be None).
     seeds: seed of each image, or image_ids and the seed of a run, for the reference "noise".
     groups: groups of classes, for metrics that compare groups.
@@ -378,7 +380,7 @@ class CurveShell(_InstalledShell):
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return the further arguments of `compute`, besides the inputs that can be added, with their defaults."""
+        """Return the arguments of `compute` besides the inputs that can be added, with their defaults."""
         return defaults(cls.scores) | super().keywords()
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
@@ -387,7 +389,7 @@ class CurveShell(_InstalledShell):
         )
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
-        """Return maps and the class of each; with `target`, samples need no class."""
+        """Return maps and the class of each sample. With `target`, samples need no class."""
         maps = read_maps(predictions)
         return {"predictions": maps, "references": _classes(references, len(maps), "maps")}
 
@@ -415,13 +417,17 @@ class CurveShell(_InstalledShell):
             from saliency_bench.compute.scoring.perturbation import batched_curves, right_classes
             from saliency_bench.compute.scoring.samples import known_groups
         except ModuleNotFoundError as error:
-            raise ImportError(f"{name} runs the classifier: pip install saliency-bench") from error
+            raise ImportError(
+                f"{name} runs the classifier, which needs saliency-bench; pip install saliency-bench"
+            ) from error
         if images is None or classifier is None:
             raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
         options = _known(name, options, [*self.keywords(), "per_sample"])
         metric, unlabelled = registered_metric(name, **options), (references == NO_CLASS).any()
         if "labels" in metric.inputs and (target is not None or unlabelled):
-            raise ValueError(f"{name} compares with references, the class of each image; give them, and no target")
+            raise ValueError(
+                f"{name} compares with references, the class of each image; pass references instead of target"
+            )
         if target is None and unlabelled:
             raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
         scores: list[np.ndarray] = []
@@ -440,7 +446,7 @@ class CurveShell(_InstalledShell):
 
 
 class AreaShell(_InstalledShell):
-    """Base class for metrics that train networks. A run trains them; the inputs here are their accuracies.
+    """Base class for metrics that train networks. A run trains them; the inputs of this class are their accuracies.
 
     The score is the area under the accuracy as a function of exposure, by the trapezoid rule, divided by the range of
     the exposures.
@@ -451,13 +457,13 @@ class AreaShell(_InstalledShell):
 
     @classmethod
     def computed(cls) -> Callable[..., np.ndarray] | None:
-        """Return the area function, which has no options because the metric's options belong to the training."""
+        """Return the area function, which has no options because the metric's options concern training only."""
         return cls.declared() and _area
 
     def _info(self) -> evaluate.MetricInfo:
         """Return the description of the metric for `evaluate`."""
         info = super()._info()
-        info.format = None  # as arrays the numbers would be read back in float32, but a run computes in float64
+        info.format = None  # arrays would be read back in float32, but a run computes in float64
         return info
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
@@ -466,7 +472,7 @@ class AreaShell(_InstalledShell):
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
         """Return accuracies (N,) and their exposures (N,)."""
         if references is None:
-            raise ValueError(f"{self.name} needs references, the exposure of each accuracy, a share from 0 to 1")
+            raise ValueError(f"{self.name} needs references: the exposure of each accuracy, a share from 0 to 1")
         accuracies, exposures = (
             read_array(name, given, "(N,)").astype(np.float64)
             for name, given in (("predictions", predictions), ("references", references))
@@ -477,11 +483,11 @@ class AreaShell(_InstalledShell):
             )
         for subject, values in (("an accuracy", accuracies), ("an exposure", exposures)):
             if len(outside := values[~((values >= 0) & (values <= 1))]):
-                raise ValueError(f"{self.name}: {subject} is a share from 0 to 1; got {outside[0]:g}")
+                raise ValueError(f"{self.name}: {subject} must be a share from 0 to 1; got {outside[0]:g}")
         return {"predictions": accuracies, "references": exposures}
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return no options: the metric's options belong to the training."""
+        """Return no options, because the metric's options concern training only."""
         return _known(self.name, options, [])
 
     def scores(self, accuracies: Any, exposures: Any, /, **options: Any) -> np.ndarray:
@@ -490,7 +496,7 @@ class AreaShell(_InstalledShell):
 
 
 def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
-    """Return the area under accuracies (N,) at exposures (N,), divided by the range of the exposures.
+    """Return the area under the accuracies (N,) at exposures (N,), divided by the range of the exposures.
 
     Returns:
         A number in [0, 1].
@@ -500,7 +506,7 @@ def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
     """
     widths, places = np.unique(exposures, return_inverse=True)
     if len(widths) < 2:
-        raise ValueError(f"the area needs accuracies at two exposures or more; got {len(widths)}")
+        raise ValueError(f"the area needs accuracies at two or more exposures; got {len(widths)}")
     means = np.bincount(places, accuracies) / np.bincount(places)
     return np.trapezoid(means, widths) / (widths[-1] - widths[0])
 
@@ -519,7 +525,7 @@ def _example(module: str) -> str:
 
 
 def _describe(function: Callable[..., np.ndarray] | None) -> str:
-    """Return the options and the result of a function from its docstring, as lines of a Google-style docstring."""
+    """Return the options and the result of a function, as lines of a Google-style docstring."""
     lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
     if function is None:
         unknown_here = "    Its options are shown if saliency-bench is installed."
@@ -534,7 +540,7 @@ def _describe(function: Callable[..., np.ndarray] | None) -> str:
 
 
 def _level_of_caller() -> int:
-    """Return the `stacklevel` for `warnings.warn` at which the caller of `compute` is reported."""
+    """Return the `stacklevel` with which `warnings.warn` reports the caller of `compute`."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename in (__file__, evaluate.module.__file__):
         frame, level = frame.f_back, level + 1
@@ -556,7 +562,7 @@ def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[s
 
 
 def _classes(references: Any, count: int, noun: str) -> np.ndarray:
-    """Return int64 (count,), the class of each map or image; `NO_CLASS` if none are given."""
+    """Return the class of each map or image, int64 (count,); `NO_CLASS` without references."""
     if references is None:
         return np.full(count, NO_CLASS)
     try:

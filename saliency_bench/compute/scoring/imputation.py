@@ -1,4 +1,4 @@
-"""Impute missing pixels as the weighted mean of their neighbours, by one sparse linear system per picture."""
+"""Impute missing pixels as the weighted mean of their neighbours, with one sparse linear system per picture."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,11 +17,11 @@ NOISE = 0.01  # standard deviation
 
 
 def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images:
-    """Return images in which pixels that are not kept are imputed from kept pixels, Bool (B, 1, H, W), plus noise.
+    """Return images in which missing pixels are imputed from the kept pixels, Bool (B, 1, H, W), plus noise.
 
-    Noisy linear imputation (Rong et al., 2022): each missing pixel is the mean of its neighbours (direct ones weigh
-    1/6, diagonal ones 1/12), divided by the weights inside the frame. Missing neighbours take part, so their values
-    solve one linear system. If no pixel is kept, the image is black.
+    Noisy linear imputation (Rong et al., 2022): each missing pixel is the weighted mean of its neighbours inside the
+    frame (weight 1/6 for direct and 1/12 for diagonal neighbours). Neighbours may also be missing, so the missing
+    values solve one linear system. If no pixel is kept, the image is black.
     """
     pictures = torch.broadcast_to(images, (len(kept), *images.shape[1:])).double().cpu().numpy()
     masks = kept[:, 0].cpu().numpy()
@@ -30,13 +30,13 @@ def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images
 
 
 def slight_noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Return normal noise with mean 0 and standard deviation `NOISE` for every value, from the seed of each image."""
+    """Return normal noise with mean 0 and standard deviation `NOISE` for every value, drawn with each image's seed."""
     drawn = [normal(seed_of(seed, "linear"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return NOISE * torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
 
 def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return an image (C, H, W) as float64, with the pixels that are not kept, Bool (H, W), imputed."""
+    """Return an image (C, H, W) as float64, with all pixels imputed that are not `kept`, Bool (H, W)."""
     missing = ~kept
     filled = np.where(kept, image, 0)
     if kept.any() and missing.any():
@@ -47,7 +47,8 @@ def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
 def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """Return the values of the n missing pixels, (n, C), row by row; `known` (C, H, W) is 0 there.
 
-    For each one: (sum of weights) x - sum of weights times missing neighbours = sum of weights times known neighbours.
+    The equation of a missing pixel x is (sum of weights) x - sum of weights times missing neighbours = sum of weights
+    times known neighbours.
     """
     numbers = np.cumsum(missing).reshape(missing.shape) - 1
     weights, sums = np.zeros(missing.shape), np.zeros(known.shape)
@@ -62,19 +63,19 @@ def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
     diagonal = np.arange(missing.sum())
     indices = np.concatenate([*rows, diagonal]), np.concatenate([*columns, diagonal])
     matrix = csc_array((np.concatenate([*entries, weights[missing]]), indices), shape=(len(diagonal),) * 2)
-    # The matrix is symmetric and diagonally dominant: it needs no pivoting, and a symmetric elimination order.
+    # The matrix is symmetric and diagonally dominant, so use a symmetric elimination order without pivoting.
     factors = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options={"SymmetricMode": True})
     return factors.solve(np.ascontiguousarray(sums[:, missing].T))
 
 
 def _neighbours(height: int, width: int) -> Iterator[tuple[int, tuple[slice, slice], tuple[slice, slice]]]:
-    """Yield (weight, slices of pixels that have this neighbour, slices of these neighbours)."""
+    """Yield (weight, slices of the pixels that have this neighbour, slices of the neighbours)."""
     for (down, right), weight in NEIGHBOURS.items():
         (rows, below), (columns, beside) = _shifted(down, height), _shifted(right, width)
         yield weight, (rows, columns), (below, beside)
 
 
 def _shifted(step: int, length: int) -> tuple[slice, slice]:
-    """Return (positions whose neighbour at this step lies inside the frame, positions of these neighbours)."""
+    """Return (positions whose neighbour at this step is inside the frame, positions of these neighbours)."""
     start, stop = max(0, -step), length - max(0, step)
     return slice(start, stop), slice(start + step, stop + step)

@@ -1,4 +1,4 @@
-"""Provide a metric's declared inputs for one batch, and return its scores and reasons, inside and outside a run."""
+"""Provide the declared inputs of metrics for a batch, and compute scores and reasons, inside and outside a run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +32,8 @@ from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
 HALF_OF_RANGE = 0.5  # threshold of metrics that compare a region
-OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}  # options with which the threshold is a share of it
-PEAKED_SHARE = 0.01  # share of the pixels; a smaller region above the threshold is marked
+OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}  # then the threshold is a share of the range
+PEAKED_SHARE = 0.01  # share of the pixels; scores with a smaller region above the threshold get a remark
 
 
 @dataclass
@@ -41,11 +41,11 @@ class ScoredBatch:
     """Scores of a batch by a metric.
 
     Attributes:
-        values: Score of each sample; None without one.
-        reasons: Why a sample has no score, or a remark on its score; else None.
+        values: Score of each sample; None without a score.
+        reasons: Reason for a sample without a score, or remark on its score; else None.
         parts: {name: value of each sample, or None}.
-        part_reasons: Why a part has no value, in the same form.
-        faulty: {sample: what went wrong}, for faults that are due neither to the data nor to the metric's definition.
+        part_reasons: Reason for each missing value of a part, in the form of `parts`.
+        faulty: {sample: error}, for errors that are due neither to the data nor to the metric's definition.
         raised: Whether the explainer failed when the metric requested further maps.
     """
 
@@ -57,7 +57,7 @@ class ScoredBatch:
     raised: bool = False
 
     def fail(self, faulty: dict[int, str]) -> None:
-        """Record what went wrong with samples that had no other reason to be left out."""
+        """Record the errors of samples that have no other reason to be left out."""
         self.faulty = {sample: reason for sample, reason in faulty.items() if self.reasons[sample] is None}
         for sample, reason in self.faulty.items():
             self.reasons[sample] = reason
@@ -71,13 +71,13 @@ class ScoredBatch:
 
 @dataclass(frozen=True)
 class OtherModel:
-    """Second classifier of the same images, with its own K classes.
+    """Second classifier of the same images, with K classes of its own.
 
     Attributes:
         classifier: The classifier.
         logits: Logits (B, K) of the images, on the CPU.
-        labels: Bool (B, K), the correct classes of each image.
-        lacking: Why a sample has no prediction or label, else None.
+        labels: Correct classes of each image, Bool (B, K).
+        lacking: Reason for a sample without a prediction or label, else None.
     """
 
     classifier: nn.Module
@@ -87,7 +87,7 @@ class OtherModel:
 
     @property
     def target(self) -> Target:
-        """Return the target of the model's maps, (B, K): weight 1 for each of its correct classes."""
+        """Return the target of the model's maps, (B, K), with weight 1 for each correct class."""
         return torch.from_numpy(self.labels).float()
 
     def part(self, kept: Sequence[int]) -> "OtherModel":
@@ -108,18 +108,18 @@ class MetricInputs:
         logits: Logits of the images, on the CPU.
         seed_for: Function (sample, purpose) -> seed of the sample's random draws.
         maps: Maps of the unchanged images; None if no metric needs them.
-        masks: Bool (B, H, W).
-        unusable: Why a sample has no usable mask, else None.
+        masks: Masks, Bool (B, H, W).
+        unusable: Reason for a sample without a usable mask, else None.
         groups: Groups of classes.
-        labels: Bool (B, K), the correct classes of each image, none for an image without a label.
+        labels: Correct classes of each image, Bool (B, K), all False for an image without a label.
         columns: {name: further column of the dataset}.
         other: Second classifier.
         partners: Source of the samples' partners, for metrics with a plan.
-        faults: {sample: why no metric can score it}.
-        map_faults: {sample: what is wrong with its map}; ignored by metrics with a question of their own.
-        halved: How often a batch did not fit in memory when further maps were computed.
+        faults: {sample: reason why no metric can score it}.
+        map_faults: {sample: error in its map}; ignored by metrics that request all their maps themselves.
+        halved: Number of times that a batch did not fit in memory when further maps were computed.
         run_seed: Seed of random draws that all samples share.
-        retrained: {retraining metric: (B, P) classes that its networks predict for the images}.
+        retrained: {retraining metric: classes (B, P) that its networks predict for the images}.
     """
 
     classifier: nn.Module
@@ -155,26 +155,26 @@ class MetricInputs:
 
     @cached_property
     def flat(self) -> np.ndarray:
-        """Return Bool (B,), whether each map is constant."""
+        """Return whether each map is constant, Bool (B,)."""
         assert self.maps is not None
         return is_flat(self.maps.cpu().numpy())
 
     @cached_property
     def tied(self) -> np.ndarray:
-        """Return Bool (B,), whether each map is not constant but has ties among more than a tenth of its pixels."""
+        """Return whether more than a tenth of the pixels of each non-constant map are ties, Bool (B,)."""
         assert self.maps is not None
         return is_tied(self.maps.cpu().numpy())
 
     @cached_property
     def peaked(self) -> np.ndarray:
-        """Return Bool (B,), whether a varying map has less than `PEAKED_SHARE` of its pixels above half its range."""
+        """Return whether less than `PEAKED_SHARE` of a non-constant map's pixels exceed half its range, Bool (B,)."""
         assert self.maps is not None
         above = normalise(self.maps.cpu().numpy()) > HALF_OF_RANGE
         return (above.mean(axis=(1, 2)) < PEAKED_SHARE) & ~self.flat
 
     @cached_property
     def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
-        """Return (maps for the other classifier and its target, {sample: what is wrong with its map})."""
+        """Return (maps for the other classifier and its target, {sample: error in its map})."""
         assert self.other is not None
         explain = MapProvider(self.explainer, self.classifier, self._seeds("explain"))
         maps = explain(self.images, self.other.target, classifier=self.other.classifier)
@@ -187,7 +187,7 @@ class MetricInputs:
     def score(self, metric: Metric) -> ScoredBatch:
         """Return a metric's scores and, where a score is undefined, the reason.
 
-        Scores of flat maps, and scores that the metric marks, have both a value and a reason.
+        Scores of flat maps, and scores to which the metric adds a remark, have both a value and a reason.
         """
         count = len(self.images)
         reasons = list(self.unusable) if "masks" in metric.inputs and self.unusable else [None] * count
@@ -200,7 +200,7 @@ class MetricInputs:
             reasons = [reason if part else NO_PART for part, reason in zip(takes, reasons, strict=True)]
         faults = (self.map_faults if metric.asks_of_target else {}) | self.faults
         reasons = [faults.get(sample, reason) for sample, reason in enumerate(reasons)]
-        # A metric of curves gets the whole batch, because it shares its passes with other metrics.
+        # A metric of curves receives the whole batch, because it shares passes with other metrics.
         scored = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.inputs]
         names = metric.parts(self.classifier)
         result = ScoredBatch([None] * count, reasons, {name: [None] * count for name in names})
@@ -210,7 +210,7 @@ class MetricInputs:
         return result
 
     def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
-        """Yield, for each column and for the other classifier, why each sample lacks it, or None."""
+        """Yield the reason for each sample without an input, or None, for each column and for the other classifier."""
         for name in metric.declaration.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
         if "other" in metric.inputs and self.other is not None:
@@ -233,7 +233,7 @@ class MetricInputs:
             return result.fail(dict.fromkeys(scored, f"the model raised for a changed image: {error}"))
         except ValueError as error:  # metrics that do not import the core raise ValueError
             raise UserError(f"{metric}: {error}") from error
-        except Exception as error:  # from the network, for a picture that the metric made
+        except Exception as error:  # from the network, for a picture that the metric created
             result.raised = True
             return result.fail(dict.fromkeys(scored, reason_of(error, "the metric")))
         self.halved += explain.halved
@@ -282,14 +282,14 @@ class MetricInputs:
     def _inputs(self, metric: Metric, kept: list[int], explain: MapProvider) -> dict[str, object]:
         """Return {parameter of the metric: its input} for these samples, as copies."""
         whole = len(kept) == len(self.images)
-        # The same tensors as in the first maps, so that requests for these maps are recognised.
+        # Use the same tensors as for the first maps, so that requests for these maps are recognised.
         images, target, maps = explain.first or (
             (self.images.clone(), self.target.clone(), None) if whole else (self.images[kept], self.target[kept], None)
         )
         inputs: dict[str, Callable[[], object]] = {
             "maps": lambda: None if maps is None else maps.cpu().numpy().copy(),
             "masks": lambda: None if self.masks is None else self.masks[kept],
-            # Our metrics share curves and their passes; each of the user's metrics gets its own.
+            # Bundled metrics share curves and their passes. Each of the user's metrics gets separate curves.
             "curves": lambda: self.curves if is_ours(metric.function) else self._new_curves(),
             "classifier": lambda: self.classifier,
             "images": lambda: images,
@@ -319,18 +319,19 @@ class MetricInputs:
     def _of_networks(self, metric: Metric) -> np.ndarray:
         if metric not in self.retrained:
             raise UserError(
-                f"{metric.name} trains networks on a whole dataset, which only a run does; use saliency_bench.run"
+                f"{metric.name} trains networks on a whole dataset, which is only possible in a run; use "
+                "saliency_bench.run"
             )
         return self.retrained[metric]
 
     def _of_labels(self, metric: Metric, kept: list[int]) -> np.ndarray:
-        """Return the labels of these samples; with curves, which cover the whole batch, the labels of the batch."""
+        """Return the labels of these samples, or of the whole batch for a metric of curves."""
         assert self.labels is not None
         return self.labels.copy() if "curves" in metric.inputs else self.labels[kept]
 
 
 def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:
-    """Return why each part is missing: the reason of its sample, or the metric's reason for an absent part."""
+    """Return the reason for each missing part: the reason of the sample, or the metric's reason for a missing part."""
     return [
         None
         if value is not None
@@ -342,7 +343,7 @@ def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> l
 
 
 def _goes_by_half_of_range(metric: Metric) -> bool:
-    """Return whether a metric, with its options, scores the region above half of a map's range."""
+    """Return whether a metric with these options scores the region above half of a map's range."""
     options = dict(metric.options)
     of_range = any(options.get(key) == value for key, value in OF_RANGE.items())
     return of_range and options.get("threshold") == HALF_OF_RANGE and bool({"maps", "curves"} & set(metric.inputs))

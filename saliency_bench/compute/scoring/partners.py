@@ -1,7 +1,7 @@
-"""Partners: other samples that a metric needs for each sample, such as backgrounds to paste into.
+"""Provide partners: other samples that a metric needs for each sample, such as backgrounds to paste into.
 
-The `plan` function of the metric's module chooses them from the predictions of all samples. A sample that is not in the
-plan takes no part. The map of a partner is the one that it would get as a sample, because it has its own seed.
+The `plan` function of the metric's module chooses partners from the predictions of all samples. A sample that is not in
+the plan gets no score. A partner has its own seed, so its map is the same as when it is scored as a sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,9 @@ class Predictions:
     Attributes:
         seed: Seed of the run.
         ids: Ids of the samples.
-        right: Bool (N, K), the correct classes of each sample, none for a sample without a label.
-        probabilities: Float32 (N, K), NaN for a sample without probabilities.
-        activation: Activation that turned logits into the probabilities.
+        right: Correct classes of each sample, Bool (N, K), all False for a sample without a label.
+        probabilities: Probabilities, Float32 (N, K), NaN for a sample without probabilities.
+        activation: Activation that was applied to the logits.
     """
 
     seed: int
@@ -42,8 +42,8 @@ class PartnerPlan:
     """Plan of the partners of each sample.
 
     Attributes:
-        partners: {sample: its partners}, as positions among all samples.
-        identity: Hash of the plan, by the ids of the images.
+        partners: {sample: partners}, as positions among all samples.
+        identity: Hash of the plan, computed from the ids of the images.
     """
 
     partners: Mapping[int, tuple[int, ...]]
@@ -54,7 +54,7 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
     """Return the partner plan of a metric.
 
     Raises:
-        UserError: The metric's `plan` raises, or names samples that do not exist.
+        UserError: The metric's `plan` raises an error or returns samples that do not exist.
     """
     planned = metric.planned(predictions)
     ids = predictions.ids
@@ -73,7 +73,7 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
 
 @dataclass(frozen=True)
 class PartnerSamples:
-    """Samples as partners: ids, images (N, 3, H, W), correct classes (bool (N, K)), and seeds of their maps."""
+    """Data of partner samples: ids, images (N, 3, H, W), correct classes (bool (N, K)), and seeds of their maps."""
 
     ids: Sequence[str]
     images: Images
@@ -83,17 +83,17 @@ class PartnerSamples:
 
 @dataclass
 class Partners:
-    """Partners of the samples of a batch; a partner that several samples share is included once.
+    """Partners of the samples of a batch. A partner that several samples share is included once.
 
     Attributes:
         ids: Ids of the partners' images.
         images: Images (N, 3, H, W).
-        right: Bool (N, K), the correct classes of the partners.
-        places: For each sample of the batch the indices of its partners, in the order of the plan.
+        right: Correct classes of the partners, Bool (N, K).
+        places: Indices of the partners of each sample of the batch, in the order of the plan.
         explain: Provider of further maps of partners: explain(images, target, places).
         at_once: Number of partners that are explained together.
-        made: Computed maps, by target.
-        faulty: {sample of the batch: what went wrong with a picture that the metric made of it and its partners}.
+        made: Cache of computed maps, by target.
+        faulty: {sample of the batch: error for a picture that the metric created from the sample and its partners}.
     """
 
     ids: Sequence[str]
@@ -106,7 +106,7 @@ class Partners:
     faulty: dict[int, str] = field(default_factory=dict)
 
     def maps(self, target: Target) -> np.ndarray:
-        """Return the maps of the images for a target (N, K), float32 (N, H, W); computed once for all metrics."""
+        """Return the maps of the images for a target (N, K), float32 (N, H, W), computed once for all metrics."""
         key = target.cpu().numpy().tobytes()
         if key not in self.made:
             batches = torch.arange(len(self.images)).split(self.at_once)
@@ -116,11 +116,11 @@ class Partners:
         return self.made[key].copy()
 
     def within(self, places: Sequence[Sequence[int]]) -> "Partners":
-        """Return the same partners for other samples of the batch."""
+        """Return these partners for a different selection of samples of the batch."""
         return replace(self, places=places, faulty={})
 
     def faults(self) -> dict[int, str]:
-        """Return {sample of the batch: what went wrong with it, or with the map of one of its partners}."""
+        """Return {sample of the batch: error of the sample, or of the map of one of its partners}."""
         wrong = self.explain.faulty
         of_maps = {
             sample: f"partner {self.ids[partner]}: {wrong[partner]}"
@@ -131,7 +131,7 @@ class Partners:
         return self.faulty | of_maps
 
     def taken_halved(self) -> int:
-        """Return how often a batch did not fit in memory since the last call."""
+        """Return the number of times that a batch did not fit in memory since the last call."""
         halved, self.explain.halved = self.explain.halved, 0
         return halved
 
@@ -145,11 +145,11 @@ class PartnerSource:
     """Source of the partners of the samples of a batch.
 
     Attributes:
-        plans: {metric: its plan}.
+        plans: {metric: partner plan}.
         samples: Positions of the batch's samples among all samples.
-        load: Function from positions among all samples to the samples.
+        load: Function that returns the samples at positions among all samples.
         at_once: Number of partners that are explained together.
-        known: Partners that have been loaded.
+        known: Cache of loaded partners.
     """
 
     plans: Mapping[Metric, PartnerPlan]

@@ -1,7 +1,7 @@
-"""Probabilities along perturbation paths: the top pixels of a map are inserted into a reference picture, or deleted.
+"""Compute probabilities along perturbation paths: a map's top pixels are inserted into a reference, or deleted.
 
-Insertion, deletion, accuracy at exposures and the contrastive metrics reduce the same probabilities. `Curves` computes
-them once per batch and map; a path that two metrics share is classified once.
+Insertion, deletion, accuracy at exposures and the contrastive metrics use the same probabilities. `Curves` computes
+them once per batch and map, and classifies a path that several metrics share only once.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -31,20 +31,20 @@ Reference = Literal["black", "blur", "mean", "noise", "inpaint", "linear", "fart
 
 
 class Curves:
-    """The classifier's probabilities for pictures that keep the top `count` pixels of a map, or all others.
+    """The classifier's probabilities for pictures that keep the top `count` pixels of a map, or all other pixels.
 
     Args:
-        classifier: Module from images to logits (B, K). Its `activation` turns logits into p; softmax if it has none.
-            The references "blur" and "mean" read its buffer `mean` (1, 3, 1, 1).
+        classifier: Module from images to logits (B, K). Its `activation` (default softmax) converts logits to p. The
+            references "blur" and "mean" read its buffer `mean` (1, 3, 1, 1).
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
         maps: Torch or NumPy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
         seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
-    The pictures of one path of one image share passes (`passes.forward_many`). A probability therefore depends, down to
-    the last bit, only on the image, the map and the number of counts of its path, not on earlier calls or on the order
-    or number of the samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks
-    samples with a picture without probabilities (`compute.targets.no_probabilities`), which are NaN.
+    The pictures of one path of one image share passes (`passes.forward_many`). A probability is therefore bit-identical
+    for the same image, map and number of counts of the path, whatever the earlier calls and the order and number of
+    samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples with a
+    picture without probabilities (`compute.targets.no_probabilities`), which are NaN.
 
     Raises: UserError for maps of another size than the images, or a target of another number of classes.
     """
@@ -60,7 +60,8 @@ class Curves:
         values = read_maps(maps)
         if values.shape != (len(images), *images.shape[2:]):
             raise UserError(
-                f"maps have shape {values.shape}, but the images {tuple(images.shape)}; sizes must be the same"
+                f"maps have shape {values.shape}, but images have shape {tuple(images.shape)}; use maps of the size "
+                "of the images"
             )
         self.classifier = classifier
         self.activation = activation_of(classifier)
@@ -79,7 +80,7 @@ class Curves:
     def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
         """Return float64 (B, len(counts)): sum_k w_k p_k for the pictures of `probabilities`.
 
-        For a one-hot target this is P_c.
+        For a one-hot target, the result is P_c.
         """
         return self.weighted(self.target, keep, reference, counts)
 
@@ -93,7 +94,7 @@ class Curves:
     def weighted_each(
         self, weights: np.ndarray, keep: str, reference: str, counts: Sequence[Sequence[int] | np.ndarray]
     ) -> list[np.ndarray]:
-        """Return float64 (n, S) per sample: sum_k v_k p_k at its own n counts, for each of its S weight rows."""
+        """Return float64 (n, S) per sample: sum_k v_k p_k at the sample's n counts for each of its S weight rows."""
         rows = torch.as_tensor(weights).double().to(self.images.device)
         by_sample: list[np.ndarray] = [np.empty((0, rows.shape[1]))] * len(self.images)
         for length in sorted({len(of_sample) for of_sample in counts} - {0}):
@@ -113,7 +114,7 @@ class Curves:
         The value is NaN if p is NaN.
 
         Args:
-            labels: The correct classes of each sample, Bool (B, K), independent of the target.
+            labels: Correct classes of each sample, Bool (B, K), independent of the target.
             keep: As in `probabilities`.
             reference: As in `probabilities`.
             counts: As in `probabilities`.
@@ -126,9 +127,10 @@ class Curves:
         """Return float32 (B, len(counts), K): p of the pictures in which `count` top pixels are kept or removed.
 
         Args:
-            keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
+            keep: "top" to keep the top `count` pixels of the image and take all others from the reference, or "rest"
+                for the reverse.
             reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": see `blurred`.
-                "noise": see `noise`. "inpaint": other pixels are filled in from the image's pixels, see `inpainted`.
+                "noise": see `noise`. "inpaint": missing pixels are filled in from the kept pixels, see `inpainted`.
                 "linear": the mean of the neighbours plus slight noise, see `imputation.imputed`. "farthest": see
                 `farthest`. "gaussian": see `gaussian`.
             counts: Numbers of pixels, 0 to H*W.
@@ -168,7 +170,7 @@ class Curves:
         samples: list[int],
         read: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """Return (b, n, ...): the result of `read` for p of b samples at their counts (b, n)."""
+        """Return the result of `read` for p of b samples at their counts (b, n), as (b, n, ...)."""
         device = self.images.device
         pixels, sample_of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
 
@@ -179,7 +181,7 @@ class Curves:
         return self._answers(samples, pixels.shape[1], draw, read)
 
     def _answers(self, samples: list[int], count: int, draw: Draw, read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return (b, count, ...): the result of `read` for p of `count` pictures of each of b samples."""
+        """Return the result of `read` for p of `count` pictures of each of b samples, as (b, count, ...)."""
         classes = self.target.shape[1]
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
@@ -199,7 +201,7 @@ class Curves:
         The value is NaN if the logit is not a number.
 
         Args:
-            key: Name of these pictures; each name is classified once.
+            key: Name of these pictures. Pictures with the same name are classified only once.
             count: Number of pictures of each image.
             draw: As in `passes.forward_many`.
         """
@@ -223,11 +225,11 @@ class Curves:
         return self._answers(every, 1, draw, lambda p, which: p)[:, 0].cpu().numpy()
 
     def lost(self, scores: np.ndarray) -> list[int]:
-        """Return the samples whose scores (B,) are NaN because a picture got no probabilities."""
+        """Return the samples whose scores (B,) are NaN because a picture has no probabilities."""
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
 
     def drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
-        """Return pictures (n, 3, H, W): image samples[i] at the kept pixels, Bool (n, 1, H, W), else the reference."""
+        """Return pictures (n, 3, H, W): image samples[i] at kept pixels, Bool (n, 1, H, W), the reference elsewhere."""
         if reference == "inpaint":
             return inpainted(self.images[samples], kept)
         if reference == "linear":
@@ -244,10 +246,10 @@ class Curves:
         return self._references[name]
 
     def _rank(self) -> Tensor:
-        """Int (B, H, W): 0 for the top pixel of each map, H*W - 1 for the last, in the order of `maps.descending`."""
+        """Rank of each pixel, Int (B, H, W), in the order of `maps.descending`: 0 for the top pixel of a map."""
         if self._ranks is None:
             permutation = torch.from_numpy(tie_breaker(self.height, self.width).copy()).to(self.images.device)
-            # Not -x: a bitwise sort, as on a GPU, would put -0 before 0.
+            # Do not sort -x, because a bitwise sort, as on a GPU, would put -0 before 0.
             values = 0.0 - torch.from_numpy(self.maps).to(self.images.device).flatten(1)
             order = permutation[values[:, permutation].argsort(dim=1, stable=True)]
             numbers = torch.arange(order.shape[1], dtype=torch.int32, device=order.device).expand_as(order)
@@ -257,7 +259,7 @@ class Curves:
 
 
 def _weighted(weights: Tensor, p: Tensor, which: Tensor) -> Tensor:
-    """Return (n, S) from p (n, K), weighted by the S rows of each sample's weights (B, S, K)."""
+    """Return the sums (n, S) of p (n, K), weighted by the S rows of each sample's weights (B, S, K)."""
     return (weights[which] @ p.double()[:, :, None])[..., 0]
 
 
@@ -269,7 +271,7 @@ def batched_curves(
     batch_size: int = 16,
     seeds: Sequence[int] | None = None,
 ) -> Iterator[Curves]:
-    """Yield curves for any number of samples, one batch at a time, outside a run.
+    """Yield curves outside a run for any number of samples, one batch at a time.
 
     Args:
         classifier: A classifier, or an argument of `load_classifier`.
@@ -284,11 +286,9 @@ def batched_curves(
     images, target = read_images(images), torch.as_tensor(target)
     needed = (len(maps), 3, *maps.shape[1:])
     if images.shape != needed:
-        raise UserError(
-            f"maps of shape {tuple(maps.shape)} need images of shape {needed}; these have {tuple(images.shape)}"
-        )
+        raise UserError(f"maps of shape {tuple(maps.shape)} need images of shape {needed}; got {tuple(images.shape)}")
     if len(images) == 0:
-        raise UserError("there is no image to score")
+        raise UserError("there is no image to score; pass at least one")
     check_frame(images)
     seeds = range(len(images)) if seeds is None else seeds
     check_batch_size(batch_size)
@@ -302,7 +302,7 @@ def batched_curves(
 
 
 def per_image(target: Tensor, count: int) -> Tensor:
-    """Return a target (B, K) or (1, K), or classes (B,), with one row per image.
+    """Expand a target (B, K) or (1, K), or classes (B,), to one row per image.
 
     Raises:
         UserError: The target has another number of rows.
@@ -310,12 +310,12 @@ def per_image(target: Tensor, count: int) -> Tensor:
     if target.ndim == 2 and len(target) == 1:
         return target.expand(count, -1)
     if len(target) != count:
-        raise UserError(f"give one class, or row of the target, for each of the {count} images; got {len(target)}")
+        raise UserError(f"pass one class, or row of the target, for each of the {count} images; got {len(target)}")
     return target
 
 
 def check_batch_size(batch_size: object) -> None:
-    """Raise UserError for anything but a whole number of 1 or more."""
+    """Raise UserError unless the batch size is a whole number of 1 or more."""
     if not isinstance(batch_size, int) or batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be 1 or more")
 
@@ -335,17 +335,17 @@ def read_images(images: Any) -> Images:
 
 
 def check_frame(images: Images) -> None:
-    """Raise UserError for images that are not finite or not in [0, 1]; perturbed images may slightly exceed it."""
-    if not images.abs().amax() < 10:  # images from 0 to 255 exceed this
+    """Raise UserError for images that are not finite or not in [0, 1]; perturbed images may be slightly outside."""
+    if not images.abs().amax() < 10:  # images from 0 to 255 exceed these limits
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
 
 
 def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
-    """Return pixel counts from 0 to H*W: one image row apart (H + 1 points), or in `steps` equal parts, rounded."""
+    """Return pixel counts from 0 to H*W in steps of an image row (H + 1 points) or in `steps` equal steps, rounded."""
     if steps is None:
         return np.arange(height + 1) * width
     if not 1 <= steps <= height * width:
-        raise UserError(f"steps={steps} must lie between 1 and the {height * width} pixels of an image")
+        raise UserError(f"steps={steps} must be between 1 and the {height * width} pixels of an image")
     return np.rint(np.arange(steps + 1) * (height * width / steps)).astype(np.int64)
 
 
@@ -355,13 +355,13 @@ def fraction_counts(height: int, width: int, fractions: Sequence[float]) -> np.n
 
 
 def recognised_at(curves: Curves, labels: np.ndarray, keep: str, reference: str, exposure: float | None) -> np.ndarray:
-    """Return float64 (B, P): `Curves.recognised` at `EXPOSURES`, which are shares of the pixels, or at one exposure."""
+    """Return `Curves.recognised`, float64 (B, P), at `EXPOSURES` (shares of the pixels) or at one exposure."""
     counts = fraction_counts(curves.height, curves.width, _exposures(exposure))
     return curves.recognised(labels, keep, reference, counts)
 
 
 def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Return the correct classes Bool (B, K) from one class per image (B,), or from such a table.
+    """Return the correct classes, Bool (B, K), from one class per image (B,) or from a table Bool (B, K).
 
     Raises:
         UserError: A class does not exist.
@@ -375,12 +375,12 @@ def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 def exposure_names(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the names of the parts of `recognised_at`: 0, 0.05 ..."""
+    """Return the names of the parts of `recognised_at`, such as 0 and 0.05."""
     return [f"{exposure:g}" for exposure in _exposures(options["exposure"])]
 
 
 def exposure_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return (B,) from `recognised_at`: the area over the exposures, or the value at a single exposure."""
+    """Return the area under `recognised_at` over the exposures, (B,), or the value at a single exposure."""
     exposures = _exposures(options["exposure"])
     return values[:, 0] if len(exposures) == 1 else area(values, np.asarray(exposures))
 
@@ -395,20 +395,20 @@ def black(classifier: nn.Module, images: Images) -> Images:
 
 
 def mean(classifier: nn.Module, images: Images) -> Images:
-    """Return pictures of the classifier's normalisation mean, which is zero after normalisation."""
+    """Return pictures filled with the classifier's normalisation mean, which becomes zero after normalisation."""
     return _mean_of(classifier, images).expand_as(images)
 
 
 def blurred(classifier: nn.Module, images: Images) -> Images:
-    """Return images blurred by a Gaussian of 11 x 11 pixels and sigma 5, like RISE's authors (Petsiuk et al., 2018).
+    """Return images blurred by a Gaussian of 11 x 11 pixels and sigma 5, as in RISE's code (Petsiuk et al., 2018).
 
-    They convolve the normalised image with zero padding of 5, so beyond the border lies the normalisation mean. Their
-    kernel is an impulse filtered inside an 11 x 11 window with reflecting edges: the tails are folded back into the
-    window, so the kernel is flatter than a truncated Gaussian.
+    That code convolves the normalised image with a zero padding of 5, so pixels beyond the border equal the
+    normalisation mean. The kernel is an impulse filtered inside an 11 x 11 window with reflecting edges. The tails are
+    folded back into the window, so the kernel is flatter than a truncated Gaussian.
     """
     colour = _mean_of(classifier, images)
     kernel = folded_gaussian(BLUR_SIZE, BLUR_SIGMA).to(images)
-    # Dividing by the standard deviation commutes with the convolution, so only the mean matters.
+    # Division by the standard deviation commutes with the convolution, so only the mean is needed.
     rows = F.conv2d(
         images - colour, kernel.view(1, 1, 1, -1).expand(3, 1, 1, -1), padding=(0, BLUR_SIZE // 2), groups=3
     )
@@ -423,7 +423,7 @@ def noise(images: Images, seeds: Sequence[int]) -> Images:
 
 
 def farthest(classifier: nn.Module, images: Images) -> Images:
-    """Return the pictures in [0, 1] at the greatest L1 distance from the images: 0 for values from 0.5 on, else 1.
+    """Return the pictures in [0, 1] at the greatest L1 distance from the images: 0 for values of 0.5 or more, else 1.
 
     This is the maximum distance baseline of Sturmfels et al. (2020).
     """
@@ -434,7 +434,7 @@ def gaussian(images: Images, seeds: Sequence[int]) -> Images:
     """Return normal noise around each value, drawn for every pixel and channel from the seed of the image.
 
     This is the Gaussian baseline of Sturmfels et al. (2020). It is truncated to [0, 1], so that it becomes uniform for
-    a large standard deviation. Their standard deviation is an option; here it is fixed at `GAUSSIAN_SIGMA`.
+    a large standard deviation. In that paper the standard deviation is an option; this function uses `GAUSSIAN_SIGMA`.
     """
     drawn = [uniform(seed_of(seed, "gaussian"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     shares = torch.from_numpy(np.stack(drawn)).double().view(images.shape).to(images.device)
@@ -445,7 +445,7 @@ def gaussian(images: Images, seeds: Sequence[int]) -> Images:
 
 
 def inpainted(images: Images, kept: Tensor) -> Images:
-    """Return images in which pixels that are not kept are filled in from kept pixels, Bool (B, 1, H, W).
+    """Return images in which missing pixels are filled in from the kept pixels, Bool (B, 1, H, W).
 
     Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
     side, and a missing pixel gets the colour of its smallest square with a kept pixel. Coarser colours are enlarged
@@ -456,12 +456,12 @@ def inpainted(images: Images, kept: Tensor) -> Images:
 
 
 def _filled(sums: Tensor, weights: Tensor) -> Images:
-    """Return the colours `sums` / `weights`, taken from coarser levels where the weight is 0."""
+    """Return the colours `sums` / `weights`, with colours of coarser levels where the weight is 0."""
     height, width = sums.shape[2:]
     known = sums / weights.clamp(min=1e-12)
     if height == width == 1 or bool((weights > 0).all()):
         return known
-    smaller = [F.avg_pool2d(part, 2, ceil_mode=True) for part in (sums, weights)]  # the factor of both cancels
+    smaller = [F.avg_pool2d(part, 2, ceil_mode=True) for part in (sums, weights)]  # the common factor cancels
     coarse = F.interpolate(_filled(*smaller), size=(height, width), mode="bilinear", align_corners=False)
     return torch.where(weights > 0, known, coarse)
 
@@ -479,7 +479,7 @@ def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
     colour = getattr(classifier, "mean", None)
     if not isinstance(colour, Tensor):
         raise UserError(
-            "the references blur and mean need a classifier with a known mean; load it with load_classifier"
+            "the references blur and mean need a classifier with a known mean; load the classifier with load_classifier"
         )
     return colour.to(images).view(1, 3, 1, 1)
 
@@ -503,4 +503,4 @@ def check_steps(*, steps: int | None, **others: object) -> None:
 def check_exposure(*, exposure: float | None, **others: object) -> None:
     """Raise UserError for an exposure outside [0, 1]."""
     if exposure is not None and not 0 <= exposure <= 1:
-        raise UserError(f"exposure={exposure} must lie in [0, 1]")
+        raise UserError(f"exposure={exposure} must be in [0, 1]")

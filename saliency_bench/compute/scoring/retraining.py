@@ -1,9 +1,10 @@
-"""Retraining metrics: what a network can learn from pictures in which the top pixels, or all others, are replaced.
+"""Score retraining metrics: how well networks learn from pictures with the top pixels, or all others, replaced.
 
 exposure r -> the top share r of each picture's pixels, by its map -> these pixels, or all others, are replaced -> a
 network is trained on such pictures and tested on other pictures
 
-`compute.retraining` trains the networks; this module holds the common parts of metrics and their protocols.
+`compute.retraining` trains the networks; this module contains the functions that these metrics share, and their
+protocols.
 """
 
 from collections.abc import Iterable
@@ -29,18 +30,19 @@ NO_ANSWER = -1
 
 @dataclass(frozen=True)
 class RetrainingProtocol:
-    """Protocol of a retraining: the options of a retraining metric, and which pixels its pictures keep.
+    """Retraining protocol: the options of a retraining metric, and which pixels the pictures keep.
 
     Attributes:
-        keeps: "rest" for all but the top share (ROAR), or "top" (KAR).
+        keeps: "rest" to keep all but the top share (ROAR), or "top" to keep the top share (KAR).
         test: Pictures to test on: "modified" or "clean".
         trainings: Number of trainings per exposure.
         epochs: Passes over the training images.
         learning_rate: Learning rate.
         batch_size: Images per step.
         images: Number of training images; None for all.
-        initial: "new"; or the digest of the checkpoint that networks start from, "base" until it is known.
-        exposures: Some of `EXPOSURES`.
+        initial: "new" for random weights, or the digest of the checkpoint that networks start from ("base" until the
+            digest is known).
+        exposures: Exposures to train at, from `EXPOSURES`.
     """
 
     keeps: str
@@ -60,24 +62,24 @@ class RetrainingProtocol:
 
 
 def exposures_of(options: Iterable[tuple[str, Any]]) -> tuple[float, ...]:
-    """Return the exposures in a metric's options; by default all."""
+    """Return the exposures in a metric's options, by default all."""
     return tuple(dict(options).get("exposures") or EXPOSURES)
 
 
 def part_names(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the names of the parts: "0.05 training 1"."""
+    """Return the names of the parts, such as "0.05 training 1"."""
     numbers = range(1, options["trainings"] + 1)
     return [f"{exposure:g} training {number}" for exposure in exposures_of(options.items()) for number in numbers]
 
 
 def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return float64 (B, P): 1 if an answer (B, P) is correct by the labels, Bool (B, K), else 0; NaN without one."""
+    """Return float64 (B, P): 1 if a prediction (B, P) is correct by `labels`, Bool (B, K), else 0; NaN without one."""
     right = np.take_along_axis(labels.astype(float), np.maximum(answers, 0), axis=1)
     return np.where(answers == NO_ANSWER, np.nan, right)
 
 
 def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return (B,): the area over the exposures of the share of correct trainings.
+    """Return the area over the exposures under the share of correct networks, (B,).
 
     The area is NaN if a part is missing.
     """
@@ -86,12 +88,12 @@ def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
 
 
 def predicted(options: dict[str, Any], probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
-    """Return the predicted class, which is the target of a retraining metric for any target of the run."""
+    """Return the predicted class, which is the target of a retraining metric whatever the target of the run."""
     return [() if np.isnan(row).any() else (TargetTerms((int(row.argmax()),)),) for row in probabilities]
 
 
 def check_protocol(**options: Any) -> None:
-    """Raise UserError for options that no network can be trained with."""
+    """Raise UserError for options with which no network can be trained."""
     for name in ("trainings", "epochs", "batch_size", "images"):
         if options[name] is not None and options[name] < 1:
             raise UserError(f"{name}={options[name]} is too small; it must be at least 1")
@@ -105,7 +107,7 @@ def check_protocol(**options: Any) -> None:
 
 
 def first_exposures(maps: np.ndarray) -> np.ndarray:
-    """Return uint8 (B, H, W): the index in `EXPOSURES` of the first exposure whose top pixels include each pixel."""
+    """Return the index in `EXPOSURES` of the first exposure whose top pixels include each pixel, uint8 (B, H, W)."""
     batch, height, width = maps.shape
     places = np.empty((batch, height * width), np.int64)
     np.put_along_axis(places, descending(maps).reshape(batch, -1), np.arange(height * width)[None], axis=1)
@@ -118,7 +120,7 @@ def changed(images: Images, first: Tensor | None, exposure: int, keeps: str, col
 
     Args:
         images: Images to change.
-        first: Result of `first_exposures`; None if it does not matter, at an exposure of nothing or everything.
+        first: Result of `first_exposures`. It may be None at an exposure of no pixels or all pixels.
         exposure: Index of the exposure in `EXPOSURES`.
         keeps: As in `RetrainingProtocol`.
         colour: Colour (3,) of the replaced pixels.

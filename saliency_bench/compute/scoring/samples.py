@@ -55,23 +55,23 @@ def score_samples(
     parts: bool = False,
     **options: object,
 ) -> Scores:
-    """Return float64 (B,), the scores of images (B, 3, H, W) in [0, 1] by a metric; NaN if a score is undefined.
+    """Return the scores of images (B, 3, H, W) in [0, 1] by a metric, float64 (B,); NaN if a score is undefined.
 
     Args:
         metric: Name of a metric, or your own function (`declarations`).
-        images: Prepared frames.
+        images: Prepared images.
         classifier: Argument of `load_classifier`.
         explainer: Name of an explainer, or a function (classifier, images, target) -> maps.
         target: Weights (B, K) or (1, K), or the class of each image (B,); None for the predicted class.
         labels: Correct class of each image (B,), or bool (B, K), for metrics that need accuracy.
         groups: Argument of `load_groups`.
-        masks: (B, H, W), bool, or 0 and one other value, for metrics that need them.
-        columns: {name: pictures (B, 3, H, W) in [0, 1], or a list of values}, further columns of a dataset.
+        masks: Masks (B, H, W), bool or with values 0 and one other number, for metrics that need masks.
+        columns: Further columns of a dataset: {name: pictures (B, 3, H, W) in [0, 1], or list of values}.
         other: Second classifier, for metrics that compare two classifiers.
         other_labels: Correct class of each image for the second classifier.
         seeds: Seed of each image's random draws; None for 0 to B-1.
-        image_ids: Ids of images in a run, instead of seeds. The scores are then exactly those of the run, given its
-            `batch_size` and order.
+        image_ids: Ids of images in a run, instead of seeds. The scores then equal those of the run exactly, if
+            `batch_size` and order are also the same.
         seed: Seed of the run. It is also used for draws that all images share: the masks of RISE, and the weights of a
             randomised network.
         batch_size: Samples per batch.
@@ -79,14 +79,14 @@ def score_samples(
         **options: Options of the metric.
 
     Raises:
-        UserError: An argument is invalid, maps or logits are not finite, or the metric has a single value over all
-            samples, so that only its parts have a value per sample.
+        UserError: An argument is invalid, maps or logits are not finite, or the metric has a single value for all
+            samples and only its parts have a value per sample.
     """
     if isinstance(metric, Metric) and options:
         raise UserError(f"{metric.name} already has its options; leave out {next(iter(options))}")
     metric = load_metric(metric, **options)
     if metric.aggregate is not None and not parts:
-        raise UserError(f"{metric} has one value over all samples and none per sample; use score_parts")
+        raise UserError(f"{metric} has one value for all samples and no value per sample; use score_parts")
     images, given = _checked(metric, images, target)
     inside, further = _masks(metric, masks, images), _columns(metric, columns or {}, images)
     draws = Draws.given(len(images), seeds, image_ids, seed)
@@ -125,7 +125,7 @@ def score_parts(
     explainer: str | Explainer | Callable[..., Maps],
     **given: Any,
 ) -> np.ndarray:
-    """Return float64 (B, P), the parts of the scores of `score_samples` for the same arguments; NaN for none."""
+    """Return the parts of the scores of `score_samples`, float64 (B, P), for the same arguments; NaN if missing."""
     return score_samples(metric, images, classifier, explainer, parts=True, **given)
 
 
@@ -137,7 +137,7 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 def _partners(
     metric: Metric, images: Tensor, classifier: Classifier, labels: np.ndarray | None, draws: Draws, batch_size: int
 ) -> Callable[[Sequence[int]], PartnerSource] | None:
-    """Return the source of partners for a batch, by the metric's plan; None if the metric needs no partners."""
+    """Return the source of partners for a batch by the metric's plan, or None if the metric needs no partners."""
     if metric.declaration.plan is None:
         return None
     with untouched(classifier), torch.no_grad():
@@ -164,26 +164,26 @@ def _checked(
     """Return images and target, both with one entry per sample.
 
     Raises:
-        UserError: The metric does not accept them.
+        UserError: The metric does not accept the images or the target.
     """
     check_without_people(metric)
     if target is not None and not metric.asks_of_target:
         raise UserError(f"{metric.name} chooses its own classes; leave out target and classes")
     images = read_images(images)
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
-        raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
+        raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; got {tuple(images.shape)}")
     check_frame(images)
     return images, None if target is None else per_image(torch.as_tensor(target), len(images))
 
 
 def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) -> np.ndarray | None:
-    """Return the masks.
+    """Return the checked masks.
 
     Raises:
-        UserError: The metric needs one mask per image but does not get it, or gets masks that it does not need.
+        UserError: The metric needs one mask per image and gets fewer, or gets masks that it does not need.
     """
     if ("masks" in metric.inputs) != (masks is not None):
-        raise UserError(f"{metric.name} needs {'masks: give one for each image' if masks is None else 'no masks'}")
+        raise UserError(f"{metric.name} needs {'masks; pass one for each image' if masks is None else 'no masks'}")
     if masks is None:
         return None
     try:
@@ -196,7 +196,7 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
 
 
 def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[str, Column]:
-    """Return the further columns.
+    """Return the checked further columns.
 
     Raises:
         UserError: A column that the metric needs does not have one value per image, or there are other columns.
@@ -204,46 +204,46 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
     if differing := set(metric.declaration.columns) ^ set(given):
         name = min(differing)
         if name in metric.declaration.columns:
-            raise UserError(f"{metric.name} needs the column {name}; give columns={{'{name}': ...}}")
+            raise UserError(f"{metric.name} needs the column {name}; pass columns={{'{name}': ...}}")
         raise UserError(f"{metric.name} needs no column {name}; leave it out")
     return {name: _column(name, values, images) for name, values in given.items()}
 
 
 def _column(name: str, given: Any, images: Images) -> Column:
-    """Return a further column: pictures or values."""
+    """Return a checked further column: pictures or values."""
     if len(given) != len(images):
-        raise UserError(f"the column {name} has {len(given)} values for {len(images)} images; give one for each")
+        raise UserError(f"the column {name} has {len(given)} values for {len(images)} images; pass one for each")
     if np.ndim(given) == 4:
         pictures = read_images(given)
         check_frame(pictures)
         if pictures.shape != images.shape:
-            shapes = f"{tuple(pictures.shape)}, the images {tuple(images.shape)}"
-            raise UserError(f"the pictures of {name} have the shape {shapes}; prepare both alike")
+            shapes = f"{tuple(pictures.shape)}, but the images {tuple(images.shape)}"
+            raise UserError(f"the pictures of {name} have the shape {shapes}; prepare both in the same way")
         return Column(pictures.to(images.device), [None] * len(images))
     values = list(given)
     return Column(values, [lacks(name) if value is None else None for value in values])
 
 
 def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: int) -> np.ndarray | None:
-    """Return the labels.
+    """Return the checked labels.
 
     Raises:
-        UserError: The metric needs one label per sample but does not get it, or gets labels that it does not need.
+        UserError: The metric needs one label per sample and gets fewer, or gets labels that it does not need.
     """
     if ("labels" in metric.inputs) != (labels is not None):
         if labels is None:
-            raise UserError(f"{metric.name} needs the accuracy: give labels, the class of each image")
+            raise UserError(f"{metric.name} needs the accuracy; pass labels, the class of each image")
         raise UserError(f"{metric.name} needs no labels; leave them out")
     given = None if labels is None else np.asarray(labels)
     if given is not None and (given.ndim not in (1, 2) or len(given) != count):
-        raise UserError(f"give one label, or row of correct classes, per image, for {count} images; got {given.shape}")
+        raise UserError(f"pass one label or row of correct classes for each of the {count} images; got {given.shape}")
     return given
 
 
 def _other(
     metric: Metric, other: nn.Module | str | Path | None, labels: Sequence[int] | np.ndarray | None, count: int
 ) -> tuple[Classifier | None, np.ndarray | None]:
-    """Return the second classifier and its labels.
+    """Return the checked second classifier and its labels.
 
     Raises:
         UserError: The metric needs a second classifier with labels but gets none, or gets one that it does not need.
@@ -254,11 +254,11 @@ def _other(
         return None, None
     if other is None or labels is None:
         raise UserError(
-            f"{metric.name} needs a second classifier: give other=, and other_labels=, its class for each image"
+            f"{metric.name} needs a second classifier; pass other= and, as other_labels=, its class for each image"
         )
     given = np.asarray(labels)
     if given.ndim not in (1, 2) or len(given) != count:
-        raise UserError(f"give one entry of other_labels per image, for {count} images; got {given.shape}")
+        raise UserError(f"pass one entry of other_labels for each of the {count} images; got {given.shape}")
     return load_classifier(other), given
 
 
@@ -277,11 +277,13 @@ def known_groups(
     """Return the groups of classes that a metric needs.
 
     Raises:
-        UserError: No groups are given or known.
+        UserError: No groups are given, and no bundled groups match the classes.
     """
     known = load_groups(groups, getattr(classifier, "labels", None), classes)
     if known is None:
-        raise UserError(f"{metric.name} needs groups of classes; give groups={{name: [class, ...]}}, or a file of it")
+        raise UserError(
+            f"{metric.name} needs groups of classes; pass groups={{name: [class, ...]}}, or a file with such groups"
+        )
     return known
 
 

@@ -1,4 +1,4 @@
-"""Twelve changes of an image that should not change what an explainer finds, and their inverses for maps."""
+"""Define twelve changes of an image that should not change what a map shows, and their inverses for maps."""
 
 import math
 from collections.abc import Callable
@@ -15,18 +15,18 @@ Choice = Literal["all", "right", "left", "down", "up", "rotate-15", "rotate-10",
 
 @dataclass(frozen=True)
 class Transform:
-    """Change of pictures, `there`, and its inverse, `back`: Float (B, C, H, W); pixels from outside the frame are 0."""
+    """Change of pictures, Float (B, C, H, W): `there`, and its inverse `back`. Pixels from outside the frame are 0."""
 
     there: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
 
     def region(self, height: int, width: int) -> Tensor:
-        """Return Bool (H, W), the pixels that remain inside the frame after `there`."""
+        """Return the pixels that remain inside the frame after `there`, Bool (H, W)."""
         return self.back(torch.ones(1, 1, height, width, dtype=torch.float64))[0, 0] > 1 - 1e-9
 
 
 def shifted(pictures: Tensor, down: float, right: float) -> Tensor:
-    """Return pictures shifted by shares of height and width, rounded to whole pixels."""
+    """Return pictures shifted by a share of height and width, rounded to whole pixels."""
     rows, columns = round(down * pictures.shape[2]), round(right * pictures.shape[3])
     # Negative padding crops.
     return F.pad(pictures, (columns, -columns, rows, -rows))

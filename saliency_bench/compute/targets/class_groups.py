@@ -1,9 +1,9 @@
-"""Groups of classes, for questions such as "why a car?" and "why this car and not another?".
+"""Define groups of classes, for targets such as "why a car?" and "why this car and not another one?".
 
 Tables of groups are stored next to this file as `groups_NAME.json` for ImageNet (from WordNet, see
 `hub_builders/_wordnet.py`), the breeds of Oxford-IIIT Pet (species), PASCAL VOC (its four super-classes) and shapes-xai
-(round and angular outlines). A table is selected by its class names, so it applies to every dataset or model with
-these classes; others need a file.
+(round and angular outlines). A table is selected by its class names, so it applies to every dataset or model with these
+classes. Other datasets and models need a file.
 """
 
 import csv
@@ -28,13 +28,13 @@ ALIKE = 0.99  # share of names that must match in order: libraries spell some Im
 
 @dataclass(frozen=True)
 class ClassGroups:
-    """Groups of a classifier's classes, which may nest and overlap.
+    """Groups of a classifier's classes. Groups may be nested and may overlap.
 
     Attributes:
         name: Name of the table or file.
         members: Class numbers of each group.
         called: Name of each group.
-        joined: {index of a merged group: its classes without a group of their own, for which it was made}.
+        joined: {index of a merged group: classes without any other group, for which it was created}.
     """
 
     name: str
@@ -43,9 +43,9 @@ class ClassGroups:
     joined: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def group_of(self, label: int) -> tuple[int, ...]:
-        """Return the smallest group that contains a class, the first of equal ones, or () if there is none.
+        """Return the smallest group that contains a class (the first if several are smallest), or () if there is none.
 
-        A merged group counts only for the classes that it was made for.
+        A merged group is considered only for the classes that it was created for.
         """
         index = self.index_of_group(label)
         return () if index is None else self.members[index]
@@ -58,14 +58,14 @@ class ClassGroups:
         return min(groups)[1] if groups else None
 
     def runner_up(self, label: int, scores: np.ndarray) -> int | None:
-        """Return the other member of the class's group with the highest score, or None if there is no other."""
+        """Return the highest-scoring other member of the class's group, or None if there is no other member."""
         others = [member for member in self.group_of(label) if member != label]
         return max(others, key=lambda member: scores[member], default=None)
 
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
-        """Return the disjoint group with the highest mean score, the first of equal ones, or () if there is none.
+        """Return the disjoint group with the highest mean score (the first of equal ones), or () if there is none.
 
-        A merged group is never the rival, because it is not a concept of its own.
+        A merged group is never the rival, because it does not stand for a single concept.
         """
         members = set(self.group_of(label))
         disjoint = [group for index, group in enumerate(self.members)
@@ -89,9 +89,9 @@ def load_groups(
     """Return the groups of a classifier's classes, or None if none are given or known.
 
     Args:
-        given: {group: [class, ...]}, with classes by name or number; or a file of it: JSON, or CSV with the columns
-            class,group. By default, the stored table with the classifier's classes is used, or else the one with the
-            classes of the dataset.
+        given: {group: [class, ...]}, with classes by name or number, or a JSON or CSV file of groups (CSV with the
+            columns class,group). The default is the stored table with the classifier's classes, else the table with the
+            dataset's classes.
         names: Names of the classifier's classes.
         classes: Number of the classifier's classes.
         dataset: Names of the dataset's classes.
@@ -107,7 +107,7 @@ def load_groups(
         model = None if names is None else list(names)
         name = "own" if isinstance(given, Mapping) else Path(given).name
         if not listed or (empty := next((group for group, entries in listed.items() if not entries), None)):
-            raise UserError(f"the groups of {name} hold no class" + (f" in {empty}" if listed else ""))
+            raise UserError(f"the groups of {name} contain no class" + (f" in {empty}" if listed else ""))
         return _groups(name, {key: [index_of(member, model, classes) for member in listed[key]] for key in listed})
     themselves = [[number] for number in range(classes)]
     for class_names, model_classes in ((names or (), themselves), (dataset, members)):
@@ -127,7 +127,7 @@ def _groups(
     name: str, members: Mapping[str, list[int]], joined: Mapping[str, list[int]] = MappingProxyType({})
 ) -> ClassGroups:
     """Return groups from {name: class numbers}; `joined` maps merged groups to the classes that they were made for."""
-    # Members are sorted, so that the identity does not depend on the order in a file.
+    # Sort members, so that the identity does not depend on the order in a file.
     made_for = {index: tuple(sorted(joined[group])) for index, group in enumerate(members) if group in joined}
     return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), made_for)
 
@@ -164,7 +164,7 @@ def _read(path: Path) -> dict[str, list]:
     try:
         text = read_bytes(path).decode("utf-8-sig")
         read = csv_rows(text) if rows else parse_json(text, unique=True)
-    except (OSError, ValueError, csv.Error) as error:  # also text that is not UTF-8
+    except (OSError, ValueError, csv.Error) as error:  # includes text that is not UTF-8
         raise UserError(f"the groups {path} cannot be read: {one_line(error)}") from error
     if rows:
         return _groups_in(read, path)

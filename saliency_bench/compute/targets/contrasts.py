@@ -1,7 +1,7 @@
-"""Targets of several classes: contrasts and groups.
+"""Build targets of several classes: contrasts and groups.
 
-`reduction="mean"` divides each side by its size. With the default sums, "one class against a group" does not cancel a
-shift that all logits share.
+`reduction="mean"` divides the weights of each group by its size. With the default, "sum", a shift that all logits share
+does not cancel in "one class against a group".
 """
 
 from collections.abc import Iterable
@@ -14,28 +14,28 @@ from saliency_bench.types import Target
 
 
 def contrast(a: int | Iterable[int] | Tensor, b: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """Return (B, K): +1 on A, -1 on B, for "Why A, not B?"; zeros if A = B."""
+    """Return weights (B, K): +1 on A, -1 on B, for "Why A, not B?"; zeros if A = B."""
     return class_rows(a, classes) - class_rows(b, classes)
 
 
 def group(members: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """Return (1, K): +1 on each member, for "Why one of these?"."""
+    """Return weights (1, K): +1 on each member, for "Why one of these?"."""
     return _side(members, classes, reduction)
 
 
 def class_vs_group(a: int, members: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """Return (1, K): +1 on A, -1 on every other member."""
+    """Return weights (1, K): +1 on A, -1 on every other member."""
     others = sorted(set(class_indices(members, classes).tolist()) - {int(a)})
     return class_rows(a, classes) - (_side(others, classes, reduction) if others else 0)
 
 
 def group_vs_group(g: Iterable[int], h: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """Return (1, K): +1 on each member of G, -1 on each member of H; a class in both cancels under "sum"."""
+    """Return weights (1, K): +1 on members of G, -1 on members of H; a class in both cancels under "sum"."""
     return _side(g, classes, reduction) - _side(h, classes, reduction)
 
 
 def _side(members: Iterable[int], classes: int, reduction: str) -> Target:
-    """Return (1, K): +1 on each member, or equal shares of 1 for the reduction "mean"."""
+    """Return weights (1, K): +1 on each member, or equal shares of 1 for the reduction "mean"."""
     if reduction not in ("sum", "mean"):
         raise UserError(f"reduction='{reduction}' is neither 'sum' nor 'mean'")
     rows = class_rows(class_indices(members, classes).unique(), classes).sum(0, keepdim=True)

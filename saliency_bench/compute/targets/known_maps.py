@@ -1,7 +1,7 @@
-"""Label maps that come with the package, `labels_NAME.json` beside this file; give their name instead of a file.
+"""Load the label maps of the package, `labels_NAME.json` next to this file, which users select by name.
 
-`voc_to_imagenet`, `coco_to_imagenet` and `pets_to_imagenet` list, for each class of PASCAL VOC or MS COCO or each breed
-of Oxford-IIIT Pet, the matching classes of ImageNet, if there are any; `photos_to_imagenet` does so for photos-xai.
+`voc_to_imagenet`, `coco_to_imagenet` and `pets_to_imagenet` list the matching classes of ImageNet, if any, for each
+class of PASCAL VOC or MS COCO or each breed of Oxford-IIIT Pet. `photos_to_imagenet` does the same for photos-xai.
 """
 
 import json
@@ -23,10 +23,10 @@ def known_maps() -> list[str]:
 
 
 def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> Any:
-    """Return the label map for `label_maps.match`: for a known name, {dataset class: numbers of the model's classes}.
+    """Return the label map for `label_maps.match`: {dataset class: numbers of the model's classes} for a known name.
 
-    Anything else, including a file with a known name, is returned unchanged. A model without class names is assumed to
-    have the classes in their usual order.
+    Any other label map, including a file with a known name, is returned unchanged. A model without class names is
+    assumed to have the classes in their usual order.
 
     Args:
         given: Label map given by the user.
@@ -35,7 +35,7 @@ def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | N
         classes: Number of the model's classes.
 
     Raises:
-        UserError: The dataset or model has other classes than the label map.
+        UserError: The classes of the dataset or model differ from those of the label map.
     """
     if not isinstance(given, str | Path) or str(given) not in known_maps() or Path(given).is_file():
         return given
@@ -43,12 +43,12 @@ def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | N
     places = _places(str(given), table["model"], model, classes)
     by_key = {key_of(name): members for name, members in table["members"].items()}
     if others := [name for name in dataset or () if key_of(name) not in by_key]:
-        raise UserError(f"the label map {given} is for {', '.join(table['members'])}; the dataset has {others[0]}")
+        raise UserError(f"the label map {given} is for {', '.join(table['members'])}, but the dataset has {others[0]}")
     return {name: [places[member] for member in by_key[key_of(name)]] for name in dataset or ()}
 
 
 def fitting(dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> str:
-    """Return the name of the label map for these classes of a dataset and a model; "" if there is none."""
+    """Return the name of the label map for these classes of a dataset and a model, or "" if there is none."""
     for name in known_maps() if dataset else []:
         with suppress(UserError):
             resolved(name, dataset, model, classes)
@@ -57,12 +57,13 @@ def fitting(dataset: Sequence[str] | None, model: Sequence[str] | None, classes:
 
 
 def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -> list[int]:
-    """Return the index among the model's classes of each class of a table of `class_groups`."""
+    """Return the index among the model's classes for each class of a table in `class_groups`."""
     unnamed = model is None or is_unnamed(model)
     groups = json.loads((HERE / f"groups_{table}.json").read_text(encoding="utf-8"))
     places = list(range(classes)) if unnamed else places_in(model or (), groups)
     if len(places) != len(groups["classes"]):
         raise UserError(
-            f"the label map {given} is for the {len(groups['classes'])} classes of {table}; the model has other classes"
+            f"the label map {given} is for the {len(groups['classes'])} classes of {table}, but the model has other "
+            "classes"
         )
     return places

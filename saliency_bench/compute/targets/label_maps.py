@@ -1,4 +1,4 @@
-"""Match the classes of a dataset with the classes of a model."""
+"""Match the classes of a dataset to the classes of a model."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from pathlib import Path
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.utils.files import parse_json, read_bytes
 
-DIGITS = 18  # most digits of a class number; Python refuses to parse thousands
-Members = list[list[int]]  # for each dataset class, the matching model classes
+DIGITS = 18  # most digits of a class number, because Python refuses to parse thousands of digits
+Members = list[list[int]]  # matching model classes for each dataset class
 
 
 def match(
@@ -18,19 +18,21 @@ def match(
     label_map: dict | str | Path | None,
     one_each: bool = True,
 ) -> Members:
-    """Match classes by name (ignoring case, spaces and underscores), by number without model names, or by a label map.
+    """Match classes by name (ignoring case, spaces and underscores), by number for an unnamed model, or by a label map.
 
-    A model with the classes "not square" and "square", such as one with a single logit, uses "not square" for all other
-    classes.
+    For a model with the classes "not square" and "square", such as a model with a single logit, all other classes match
+    "not square".
 
     Args:
         dataset: Class names of the dataset.
         model: Class names of the model.
         classes: Number of the model's classes.
-        label_map: {dataset class: model class, or a list of them}, or a JSON file of it. The target of a class with
-            several members is the sum of their logits. A class that the model lacks maps to null or []. A class that
-            the model has under the same name needs no entry if all names in the map are classes of the dataset.
-        one_each: Whether each image has one class. If it may have several, another class does not imply "not square".
+        label_map: {dataset class: model class or list of model classes}, or a JSON file with this content. The target
+            of a dataset class with several model classes is the sum of their logits. A class that the model lacks maps
+            to null or []. A class that the model has under the same name needs no entry if all names in the map are
+            classes of the dataset.
+        one_each: Whether each image has one class. If images may have several classes, another class does not imply
+            "not square".
 
     Returns:
         The model's classes for each class of the dataset.
@@ -51,12 +53,12 @@ def match(
     if missing := [name for name, indices in zip(dataset, places, strict=True) if not indices]:
         raise _no_match(missing, f"the model has {', '.join(model[:4])}{' ...' * (len(model) > 4)}")
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
-        raise UserError(f"the model has several classes called {twice[0]}; give its number in --label-map FILE")
+        raise UserError(f"the model has several classes called {twice[0]}; use its number in --label-map FILE")
     return places
 
 
 def same_classes(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
-    """Return, for each class of a first model, the class of a second: by name, or by number if either has no names.
+    """Return the second model's class for each class of the first: by name, or by number if either has no names.
 
     Args:
         first: Class names of the first model.
@@ -70,13 +72,13 @@ def same_classes(first: list[str] | None, count: int, second: list[str] | None, 
     """
     if first is None or second is None or is_unnamed(first) or is_unnamed(second):
         if count != classes:
-            raise UserError(f"{name} has {count} classes and the model {classes}, and class names are missing; give "
+            raise UserError(f"{name} has {count} classes and the model {classes}, and class names are missing; use "
                             "two models with the same classes")  # fmt: skip
         return list(range(count))
     places = {_plain(label): index for index, label in enumerate(second)}
     if missing := [label for label in first if _plain(label) not in places]:
         raise UserError(
-            f"the model lacks {len(missing)} of the {count} classes of {name}, such as {missing[0]}; give two models "
+            f"the model lacks {len(missing)} of the {count} classes of {name}, such as {missing[0]}; use two models "
             "with the same classes"
         )
     return [places[_plain(label)] for label in first]
@@ -88,7 +90,7 @@ def is_unnamed(labels: Sequence[str]) -> bool:
 
 
 def _against(model: list[str] | None) -> int | None:
-    """Return the class of a two-class model that is named "not" the other class; None if neither is."""
+    """Return the class of a two-class model whose name is "not" and the other class's name; None if there is none."""
     names = list(map(_plain, model or []))
     if len(names) != 2:
         return None
@@ -96,9 +98,9 @@ def _against(model: list[str] | None) -> int | None:
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict, against: int | None) -> Members:
-    """Return the model's classes for each class of the dataset, by a label map; `against` comes from `_against`."""
+    """Return the model's classes for each class of the dataset by a label map; `against` comes from `_against`."""
     called = Counter(map(_plain, model or []))
-    # A name that the dataset lacks may be a misspelling of a class that the map seems to leave out.
+    # A name that the dataset lacks may be the misspelled name of a class without an entry.
     fills = set(label_map) <= set(dataset)
     known = {name: name for name in dataset if fills and called[_plain(name)] == 1} | label_map
     if fills and against is not None:
@@ -116,7 +118,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
         raise UserError(f"the label map names no class for {dataset[0]}")
     members = [[index_of(member, model, classes) for member in named[name]] for name in dataset]
     for name, places in zip(dataset, members, strict=True):
-        if len(places) > len(set(places)):  # its logit would count twice
+        if len(places) > len(set(places)):  # the logit would count twice
             raise UserError(f"the label map maps {name} to class {Counter(places).most_common(1)[0][0]} more than once")
     return members
 
@@ -131,7 +133,7 @@ def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
         index for index, name in enumerate(model or []) if _plain(text) in map(_plain, name.split(","))
     ]
     if len(named) > 1:
-        raise UserError(f"the model has several classes called {text}: {', '.join(map(str, named))}; give the number")
+        raise UserError(f"the model has several classes called {text}: {', '.join(map(str, named))}; use the number")
     if named:
         return named[0]
     if text.isdecimal() and len(text) <= DIGITS and int(text) < classes:
@@ -140,12 +142,12 @@ def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
 
 
 def _read(label_map: dict | str | Path) -> dict:
-    """Return a label map, read if it is a file."""
+    """Return a label map, reading it if it is a file."""
     if isinstance(label_map, dict):
         return label_map
     try:
         content = parse_json(read_bytes(Path(label_map)), unique=True)
-    except (OSError, ValueError) as error:  # also text that is not UTF-8
+    except (OSError, ValueError) as error:  # includes text that is not UTF-8
         raise UserError(f"the label map {label_map} cannot be read as JSON: {one_line(error)}") from error
     if not isinstance(content, dict):
         raise UserError(f"the label map {label_map} must be an object: {{dataset class: model class or a list}}")
@@ -157,7 +159,7 @@ def _no_match(names: list[str], why: str) -> UserError:
     first = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
     return UserError(
         f"the model does not have the dataset's classes ({first}): {why}; "
-        "give --label-map FILE, a JSON object {dataset class: model class}, or train a model on the dataset"
+        "use --label-map FILE, a JSON object {dataset class: model class}, or train a model on the dataset"
     )
 
 

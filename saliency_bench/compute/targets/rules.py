@@ -1,6 +1,6 @@
-"""Target rules, which choose the class that each map explains: `--target label | predicted | contrast:second | FILE`.
+"""Choose the class that each map explains by a rule: `--target label | predicted | contrast:second | FILE`.
 
-The rule `predicted-by:MODEL` needs a second model; a run makes it (`compute/loading/predicted_by.py`).
+The rule `predicted-by:MODEL` needs a second model, so a run creates it (`compute/loading/predicted_by.py`).
 """
 
 import csv
@@ -30,10 +30,10 @@ class TargetRule:
 
     Attributes:
         name: Name for display.
-        identity: Text for cell ids: the name, or a hash that covers a file's content, the classes that its names refer
-            to, and the members of groups.
+        identity: Text for cell ids: the name of the rule, or a hash of a file's content, the classes that the file
+            refers to, and the members of groups.
         by_id: {image id: target} from a file, or from the predictions of another model.
-        groups: Groups in which "contrast:second" looks for the runner-up.
+        groups: Groups from which "contrast:second" chooses the runner-up.
     """
 
     name: str
@@ -50,8 +50,8 @@ class TargetRule:
         """Return whether a sample has a target.
 
         Args:
-            image_id: Id of the sample; a target file must contain it.
-            label: Label of the sample; the rule "label" needs a class of the model for it.
+            image_id: Id of the sample. A target file must contain the id.
+            label: Label of the sample. The rule "label" needs a class of the model for the label.
             members: The model's classes for each label.
         """
         if self.by_id is not None:
@@ -59,7 +59,7 @@ class TargetRule:
         return self.name != "label" or (label is not None and members is not None and bool(members[label]))
 
     def terms(self, image_id: str, label: int | None, logits: np.ndarray, members: Members | None) -> TargetTerms:
-        """Return the target of a sample; only the rule "label" uses `label` and `members`."""
+        """Return the target of a sample. Only the rule "label" uses `label` and `members`."""
         if self.by_id is not None:
             if image_id not in self.by_id:
                 raise UserError(f"the target {self.name} names no class for image {image_id}")
@@ -69,8 +69,8 @@ class TargetRule:
             assert members is not None
             if not members[label]:
                 raise UserError(
-                    f"image {image_id}: the model has no class for its label; explain the others with --only "
-                    "label=NAME or --only masked, or give --target predicted"
+                    f"image {image_id}: the model has no class for its label; restrict the run with --only label=NAME "
+                    "or --only masked, or use --target predicted"
                 )
             return TargetTerms(tuple(members[label]))
         ordered = ordered_classes(logits)
@@ -81,18 +81,21 @@ class TargetRule:
 
 
 def ordered_classes(logits: np.ndarray) -> list[int]:
-    """Return the two most probable classes. Ties go to the lower class number, so all machines predict alike."""
+    """Return the two most probable classes. A tie goes to the lower class number, so all machines agree."""
     return [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
 
 
 def check_ids(rule: TargetRule, ids: list[str]) -> None:
-    """Raise UserError for an image of the dataset that a target file lacks."""
+    """Raise UserError if the target file lacks an image of the dataset."""
     if rule.by_id is not None and (missing := [image_id for image_id in ids if image_id not in rule.by_id]):
-        raise UserError(f"the target file {rule.name} has no row for image {missing[0]} ({len(missing)} in all)")
+        raise UserError(
+            f"the target file {rule.name} has no row for image {missing[0]} ({len(missing)} in all); add the missing "
+            "rows"
+        )
 
 
 def check_known(rule: TargetRule, ids: list[str]) -> None:
-    """Raise UserError for an image of a target file that is not in the whole split."""
+    """Raise UserError if the target file contains an image that is not in the split."""
     if others := sorted((rule.by_id or {}).keys() - set(ids)):
         raise UserError(
             f"the target file {rule.name} has rows for images that the split does not have: "
@@ -105,7 +108,7 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
 
     "contrast:second" contrasts the predicted class with the runner-up of its group. It uses the runner-up of all
     classes if there are no groups, or if the predicted class has no group or is alone in it. Entries of a file are
-    names or numbers of the model's classes; several joined by "|" are a group.
+    names or numbers of the model's classes. Several classes joined by "|" form a group.
 
     Args:
         text: Name or file.
@@ -131,7 +134,7 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     if not rows or not {"image_id", "target"} <= set(rows[0]):
         raise UserError(f"the target file {text} needs a header with image_id,target (and against, for contrasts)")
 
-    named: dict[str, int] = {}  # class names in the file; other models may have them in another order
+    named: dict[str, int] = {}  # class names in the file, which may have another order in another model
 
     def members(entry: str | None) -> tuple[int, ...]:
         parts = [part.strip() for part in (entry or "").split("|") if part.strip()]

@@ -1,4 +1,4 @@
-"""Target of one sample as lists of classes, the form in which rules, metrics and records give it."""
+"""Define the target of one sample as lists of classes, as used by rules, metrics and records."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
-"""A Hub on this machine, for tests: real HTTP, real revisions and pull requests, and faults to order.
+"""Provide a local Hub for tests, with real HTTP, revisions and pull requests, and configurable faults.
 
-Clients talk to it unmodified, by `HF_ENDPOINT` (see `LocalHub.env`) or `HfApi(endpoint=hub.url, token=...)`.
+Unmodified clients connect with `HF_ENDPOINT` (see `LocalHub.env`) or `HfApi(endpoint=hub.url, token=...)`.
 """
 
 from local_hub.hub import FOUNDER, READER, VISITOR, LocalHub, User

@@ -1,4 +1,4 @@
-"""What can go wrong on the way, to order: an ASGI layer around the server."""
+"""Inject network faults with an ASGI layer around the server."""
 
 import asyncio
 import re
@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Fault:
-    """Applies to the next `times` requests whose "METHOD /path" is found by the regular expression `match`.
+    """Fault for the next `times` requests whose "METHOD /path" matches the regular expression `match`.
 
-    Exactly one of
-        status: answer with this, with `headers`, before the server sees the request
-        drop_after: close the connection after so many bytes of the body, of the answer or (PUT, POST) of the request
-        lost: do what is asked, then close the connection without an answer
-        delay: seconds before the answer begins; with `pace`, also between blocks of so many bytes
-        lie: this much is added to Content-Length; a negative number cuts the body to fit
-        body: the content of the answer is this, under the headers of the true one (but for its length)
+    Set exactly one of these attributes:
+
+        status: respond with this status and `headers` before the server receives the request
+        drop_after: close the connection after this number of bytes of the response body or (PUT, POST) request body
+        lost: execute the request, then close the connection without a response
+        delay: wait this number of seconds before the response; with `pace`, also between blocks of `pace` bytes
+        lie: add this number to Content-Length; a negative number also truncates the body
+        body: replace the body of the response, keeping the headers except for the length
     """
 
     match: str
@@ -36,7 +37,7 @@ class Fault:
 
 
 class Faulty:
-    """Around an ASGI application."""
+    """ASGI application that adds faults to another application."""
 
     def __init__(self, app):
         self.app, self.faults = app, []
@@ -116,7 +117,7 @@ def _slow(fault: Fault, send):
 
 
 def _altered(fault: Fault, send, head: bool):
-    """Another Content-Length, or another body, than the application's."""
+    """Send a response with a changed Content-Length or body."""
     left: int | None = None
 
     async def wrapped(message):
@@ -135,7 +136,7 @@ def _altered(fault: Fault, send, head: bool):
         left -= len(body[:left])
         if not message.get("more_body"):
             if fault.lie is not None and fault.lie > 0 and not head:
-                _transport(send).close()  # more was promised than there is
+                _transport(send).close()  # Content-Length promises more than the body contains
             else:
                 await send({"type": "http.response.body", "body": b""})
 
@@ -143,5 +144,5 @@ def _altered(fault: Fault, send, head: bool):
 
 
 def _transport(send):
-    """uvicorn's connection: ASGI has no word for hanging up."""
+    """Return uvicorn's connection, because ASGI has no message to close a connection."""
     return send.__self__.transport

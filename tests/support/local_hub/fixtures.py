@@ -1,4 +1,4 @@
-"""pytest fixtures; tests/conftest.py imports them."""
+"""Define the pytest fixtures of the local Hub, which tests/conftest.py imports."""
 
 import pytest
 
@@ -7,21 +7,21 @@ from local_hub.hub import LocalHub
 
 @pytest.fixture
 def hub(tmp_path):
-    """A Hub with nothing on it, gone after the test."""
+    """Start an empty Hub for one test."""
     with LocalHub(tmp_path) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def shared_hub(tmp_path_factory):
-    """A Hub for all tests of a file; they must not order faults that outlive them."""
+    """Start a Hub for all tests of a file. Faults must not outlive the test that configures them."""
     with LocalHub(tmp_path_factory.mktemp("hub")) as running:
         yield running
 
 
 @pytest.fixture
 def here(hub, tmp_path, monkeypatch):
-    """This process as a client of the Hub, with caches of its own and no token."""
+    """Make this process a client of the Hub, with empty caches and no token."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
     address = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)

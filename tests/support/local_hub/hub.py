@@ -1,4 +1,4 @@
-"""The Hub as a test holds it: start, stop, look inside, order faults, and run clients against it."""
+"""Control the local Hub in tests: start, stop, inspect, configure faults, and run clients."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ READER = User("reader", "hf_ReAdErSsEcReTtOkEn0123456789abcdef", orgs=("saliency
 
 
 class LocalHub:
-    """A server in a thread, on a port that the system chooses.
+    """Server in a thread, on a free port.
 
     with LocalHub(folder) as hub:
         HfApi(endpoint=hub.url, token=FOUNDER.token).create_repo("saliency-bench/x", repo_type="dataset")
@@ -60,9 +60,10 @@ class LocalHub:
         return HfApi(endpoint=self.url, token=user.token if user else False)
 
     def env(self, user: User | None = FOUNDER, home: str = "home", **more: str) -> dict[str, str]:
-        """The environment of a client's process: this one's, with the Hub, caches of its own and a token.
+        """Return the environment of a client process: this environment with the Hub, private caches and a token.
 
-        `home` names the caches, a folder beside the Hub's: the same name is the same machine, another a fresh one.
+        `home` is the name of the cache folder, next to the Hub's folder. The same name simulates the same machine,
+        another name a new machine.
         """
         place = self.root / home
         clean = {key: value for key, value in os.environ.items()
@@ -81,7 +82,7 @@ class LocalHub:
 
     def command(self, *words: object, user: User | None = FOUNDER, home: str = "home", timeout: float = 600,
                 **more: str) -> "subprocess.CompletedProcess[str]":  # fmt: skip
-        """`saliency-bench WORDS`."""
+        """Run `saliency-bench` with these arguments."""
         line = [sys.executable, "-m", "saliency_bench", *map(str, words)]
         return self.run(line, user, home, timeout, **more)
 
@@ -95,19 +96,19 @@ class LocalHub:
 
     @property
     def asked(self) -> list[Asked]:
-        """All requests that were answered since the start, oldest first."""
+        """Return all answered requests since the start, oldest first."""
         return self.server.asked
 
     def lines(self, match: str = "") -> list[str]:
-        """The requests as "METHOD /path STATUS", those that contain `match`."""
+        """Return the requests as "METHOD /path STATUS", limited to those that contain `match`."""
         return [str(each) for each in list(self.asked) if match in str(each)]
 
     def endpoints(self) -> list[str]:
-        """What is served, as "METHOD /path"; everything else is answered 501."""
+        """Return the supported endpoints as "METHOD /path"; all other requests get status 501."""
         return [f"{method} {path}" for method, path, _ in self.server.endpoints()]
 
     def repo(self, kind: str, name: str) -> Repo:
-        """`kind` is "models", "datasets" or "spaces"."""
+        """Return a repository; `kind` is "models", "datasets" or "spaces"."""
         return self.store.repos[kind, name]
 
     def files(self, kind: str, name: str, revision: str = "main") -> dict[str, bytes]:
@@ -117,7 +118,7 @@ class LocalHub:
     # Faults
 
     def fault(self, match: str, **what) -> Fault:
-        """Order a fault for the next requests that match; see `faults.Fault`."""
+        """Configure a fault for the next matching requests; see `faults.Fault`."""
         self.faulty.faults.append(Fault(match, **what))
         return self.faulty.faults[-1]
 
@@ -125,7 +126,7 @@ class LocalHub:
         self.faulty.faults.clear()
 
     def change_in_place(self, kind: str, name: str, revision: str, path: str, content: bytes) -> None:
-        """Another content for a file under the same commit id, which an honest Hub never does."""
+        """Change the content of a file under the same commit id, which a correct Hub never does."""
         repo = self.repo(kind, name)
         repo.files(revision)[path] = self.store.entry_of(path, content)
         self.store.save(repo)

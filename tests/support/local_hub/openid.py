@@ -1,6 +1,6 @@
-"""Signing in with the Hub: the endpoints of OpenID Connect that an app on a Space asks for.
+"""Provide the OpenID Connect endpoints with which an app on a Space signs users in.
 
-Whoever is `signed_in` grants at once what the app asks for; the access token is that of the account.
+The user in `signed_in` immediately grants all requests of the app. The access token is the token of the account.
 """
 
 import base64
@@ -19,7 +19,9 @@ GRANT = "authorization_code"
 
 
 class OpenID:
-    """server: the Hub, for its users. signed_in: the name of the account in the browser; None refuses."""
+    """OpenID endpoints.
+
+    server: the Hub with the users. signed_in: account name in the browser; None rejects the sign-in."""
 
     def __init__(self, server):
         self.server, self.signed_in, self._key = server, None, None
@@ -36,7 +38,7 @@ class OpenID:
 
     @property
     def key(self):
-        """Made when it is first asked for: few tests sign in."""
+        """Return the key, created on first use because few tests sign in."""
         from joserfc.jwk import RSAKey
 
         self._key = self._key or RSAKey.generate_key(2048, {"kid": "test", "use": "sig", "alg": "RS256"})
@@ -99,6 +101,6 @@ def about(name: str) -> dict[str, str]:
 
 
 def environment(home: str) -> dict[str, str]:
-    """What the Hub tells a Space whose card says `hf_oauth: true`."""
+    """Return the environment variables that the Hub sets for a Space with `hf_oauth: true` in its card."""
     return {"SYSTEM": "spaces", "SPACE_ID": "saliency-bench/leaderboard", "OAUTH_CLIENT_ID": CLIENT,
             "OAUTH_CLIENT_SECRET": SECRET, "OAUTH_SCOPES": SCOPES, "OPENID_PROVIDER_URL": home}  # fmt: skip

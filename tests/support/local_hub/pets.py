@@ -1,4 +1,4 @@
-"""pytest fixtures: things to publish, small enough for every test."""
+"""Define pytest fixtures of small datasets and models to publish."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from PIL import Image
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory):
-    """Pets: 60 pictures of six breeds, one of them a GIF and one a PNG with alpha, which become PNG without loss."""
+    """Return a source of 60 pet pictures of six breeds; one GIF and one PNG with alpha become lossless PNG."""
     root, dice = tmp_path_factory.mktemp("source") / "pets", np.random.default_rng(0)
     for part in ("images", "annotations/trimaps"):
         (root / part).mkdir(parents=True)
@@ -36,7 +36,7 @@ def pets(source, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def closed(source, tmp_path_factory):
-    """The same pets, as of a source that does not allow its images to be passed on."""
+    """Return the pets with a licence that does not allow redistribution of the images."""
     import saliency_bench as sb
     from saliency_bench.hub_builders import pet_xai
 
@@ -47,7 +47,7 @@ def closed(source, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model(pets, tmp_path_factory):
-    """A checkpoint as `saliency-bench train` writes it."""
+    """Return a checkpoint as written by `saliency-bench train`."""
     from transformers import ResNetConfig
 
     import saliency_bench as sb

@@ -1,6 +1,6 @@
-"""The endpoints, as the public clients ask for them. Answers 501 to everything else and keeps a list of what was asked.
+"""Serve the endpoints that the public clients use. Other requests get status 501, and all requests are recorded.
 
-Revisions come quoted (`refs%2Fpr%2F1` is one segment), so routes match the path as it was sent.
+Clients send quoted revisions (`refs%2Fpr%2F1` is one segment), so routes match the path as sent.
 """
 
 import base64
@@ -27,9 +27,9 @@ FILES = ("/{space}/{name}", "/{kind}/{space}/{name}")
 
 @dataclass(frozen=True)
 class User:
-    """`token` is what the client sends; without `write` it is a read-only token.
+    """User with the token that the client sends; without `write` the token is read-only.
 
-    reads: organisations whose members' role is "read". scopes: of a fine-grained token, the namespaces.
+    reads: organisations in which the user has the role "read". scopes: namespaces of a fine-grained token.
     """
 
     name: str
@@ -49,7 +49,7 @@ class User:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that was answered: what the client asked, and what it got."""
+    """An answered request with its response."""
 
     method: str
     path: str
@@ -61,7 +61,7 @@ class Asked:
 
 
 class Server:
-    """`app` is the ASGI application over a store, for some users."""
+    """Server over a store for some users; `app` is the ASGI application."""
 
     def __init__(self, store: Store, users: list[User]):
         self.store, self.users = store, users
@@ -132,7 +132,7 @@ class Server:
 
         return Route(path, answered, methods=[method])
 
-    # Who asks, and for what
+    # User and target of a request
 
     def user(self, request: Request) -> User | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -149,7 +149,7 @@ class Server:
         raise RefusedError(401, "Invalid username or password.")
 
     def repo(self, request: Request) -> Repo:
-        """The repository of the path, if who asks may read it; a stranger is not told whether it exists."""
+        """Return the repository of the path if the user may read it; otherwise do not reveal whether it exists."""
         user, place = self.user(request), request.path_params
         kind = place.get("kind", "models")
         if kind not in KINDS:
@@ -170,7 +170,7 @@ class Server:
         return repo
 
     def changeable(self, request: Request, revision: str, pull: bool) -> Repo:
-        """To make a pull request one must be known; to add to it, be its author or the owner."""
+        """Check write access: any user may open a pull request, but only its author or the owner may add to it."""
         if not pull and revision.startswith("refs/pr/"):
             repo, num = self.repo(request), revision.rpartition("/")[2]
             author = next((each.author for each in repo.discussions if str(each.num) == num), None)
@@ -405,7 +405,7 @@ class Server:
         return JSONResponse({"transfer": "basic", "objects": objects})
 
     async def lfs_put(self, request: Request) -> Response:
-        """As of a storage service: no account, but the content must be what its name says."""
+        """Accept an upload like a storage service: without an account, but the content must match its hash."""
         content = await request.body()
         if hashlib.sha256(content).hexdigest() != request.path_params["oid"]:
             raise RefusedError(400, "the content does not match its hash")

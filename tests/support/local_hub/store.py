@@ -1,6 +1,6 @@
-"""What the Hub keeps: files by the hash of their content, and repositories with commits, branches and discussions.
+"""Store the Hub's data: files by content hash, and repositories with commits, branches and discussions.
 
-Everything lies on disk under one folder and is read again by the next server that is started there.
+All data are in one folder, and the next server that is started there reads them again.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ LARGE_BYTES = 10_000_000
 
 
 class RefusedError(Exception):
-    """An answer other than 2xx: `status`, the Hub's `X-Error-Code` where it has one, and a message."""
+    """A response other than 2xx, with `status`, the Hub's `X-Error-Code` if there is one, and a message."""
 
     def __init__(self, status: int, message: str, code: str | None = None):
         super().__init__(message)
@@ -33,7 +33,7 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a commit. `oid` is git's: for a file in lfs mode that of its pointer."""
+    """A file of a commit. `oid` is the git object id, or the id of the pointer for a file in LFS mode."""
 
     sha256: str
     size: int
@@ -99,7 +99,7 @@ class Repo:
         return files[path]
 
     def history(self, revision: str) -> list[tuple[str, Commit]]:
-        """Newest first."""
+        """Return the commits of a revision, newest first."""
         found, place = [], self.commit_id(revision)
         while place:
             found.append((place, self.commits[place]))
@@ -113,7 +113,7 @@ class Repo:
         return commit.id()
 
     def conflicts(self, pull: Discussion) -> list[str]:
-        """Paths that main and the pull request changed in different ways since the pull request was made."""
+        """Return the paths that main and the pull request have changed differently since it was opened."""
         base, ours, theirs = (self.files(place) for place in (pull.base or "", "main", f"refs/pr/{pull.num}"))
         changed = {path for path in base | theirs if base.get(path) != theirs.get(path)}
         return sorted(p for p in changed if base.get(p) != ours.get(p) and ours.get(p) != theirs.get(p))
