@@ -550,7 +550,7 @@ def test_the_verdict_says_whose_maps_have_hardly_a_pixel_above_half_of_their_ran
     assert marked == {(name, metric): {PEAKED: 6} for name in ("square_2", "square_3")
                       for metric in ("saliency_miou", "saliency_recall")}  # fmt: skip
     (line,) = [line for line in result.verdict if "half of the map's range" in line]
-    assert re.match("square_(2 and square_3|3 and square_2): in most samples under 1 % of the pixels ", line)
+    assert re.match("square_(2 and square_3|3 and square_2): in most samples, less than 1 % of the pixels ", line)
     assert "counts for saliency_miou and saliency_recall:" in line
     page = sb.report(tmp_path / "run").read_text(encoding="utf-8")
     assert line in html.unescape(re.sub("</?code>", "", page))

@@ -375,7 +375,7 @@ def test_undecided_fails_where_it_is_strict(run, capsys):
     assert (main(words), main([*words, "--strict"])) == (0, 1)
     lines = said(capsys, ["check", str(run), "--require", "gradcam:saliency_miou>random", "--strict"]).splitlines()
     assert [line.split()[0] for line in lines] == ["undecided", "undecided", "met"]
-    assert all("would fail in 80 %" in line for line in lines)
+    assert all("would fail with 80 % probability" in line for line in lines)
     main([*words, "--strict", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["strict"], found["passed"]) == (True, False)

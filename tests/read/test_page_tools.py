@@ -158,9 +158,10 @@ def test_the_page_of_all_samples_holds_what_the_records_say(sampled):
 def test_samples_without_small_maps_or_of_another_dataset_are_told(folder, tmp_path):
     page = report(folder, tmp_path / "page.html", samples=True)
     text = page.with_name("page-samples.html").read_text(encoding="utf-8")
-    assert "has no small maps of gradcam, rise, integrated_gradients" in text
+    assert "has no thumbnails of maps of gradcam, rise, integrated_gradients" in text
     other = Dataset.from_dict({"image": [Image.new("RGB", (4, 4))], "label": [0]})
-    refused("holds other samples than the dataset of", report, folder, tmp_path / "page.html", samples=True, data=other)
+    words = "contains other samples than the dataset of"
+    refused(words, report, folder, tmp_path / "page.html", samples=True, data=other)
     two = [folder, make_run(tmp_path / "two", pictures=False)]
     refused("all samples can be shown for one run", report, two, tmp_path / "page.html", samples=True)
     refused("--samples", report, folder, tmp_path / "page.html", data=other)

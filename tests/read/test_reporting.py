@@ -293,7 +293,7 @@ def test_forgotten_metrics_and_passed_functions_are_described(copied):
     change_cells(copied, saliency_insertion={"metric": "saliency_forgotten", "metric_text": "saliency_forgotten"},
                  rise={"explainer": "mine", "explainer_text": "mine", "explainer_version": "0123abcd"})  # fmt: skip
     page = page_of(copied)
-    assert "Not known to the version of saliency-bench" in page
+    assert "This name is unknown to the version of saliency-bench" in page
     assert "A Python function" in page
 
 
@@ -541,7 +541,7 @@ def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path
     assert comparison.conflicts == []
     page = report([folder, other, copied], tmp_path / "page.html").read_text(encoding="utf-8")
     both = " \\+ ".join(run_names([read_run(one) for one in (folder, other, copied)])[::2])
-    assert re.search(f"{both} agree .* shown as one", page)
+    assert re.search(f"{both} agree .* are merged", page)
     assert page.count('class="title"') == 2
     assert 'role="note"' not in page
     alone = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")
@@ -636,18 +636,18 @@ def test_runs_that_ask_another_question_do_not_become_one(folder, tmp_path, caps
         manifest.model_copy(update={"identity": manifest.identity.model_copy(update={name: change})}).write(two)
         assert len(compare_runs([read_run(one), read_run(two)]).merged) == 2
     assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
-    assert f"{two} and {one} are not shown as one: another label map (" in capsys.readouterr().out
+    assert f"{two} and {one} are not merged: another label map (" in capsys.readouterr().out
 
 
 def test_a_run_named_twice_is_read_once_and_that_is_said(folder, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", str(folder), f"{folder}/", "--out", str(page)]) == 0
     shown = capsys.readouterr()
-    assert f"{folder} is named twice" in shown.err
+    assert f"{folder} is listed twice" in shown.err
     assert shown.out.count("\ngradcam  ") == 1
     assert "side by side" not in page.read_text(encoding="utf-8")
     report([folder, folder], page)
-    assert "is named twice" in capsys.readouterr().err
+    assert "is listed twice" in capsys.readouterr().err
 
 
 def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
@@ -662,7 +662,7 @@ def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
     assert "Conflict:" in page
     assert page.count('<span class="tag">conflict</span>') == 2
     assert page.count(f"same as {folder.name}") == len(METHODS) * len(METRICS) - 1
-    assert "14 cells are the same" in page
+    assert "14 cells are equal" in page
     several = compare_runs([read_run(folder), read_run(folder), read_run(copied)])
     assert [conflict.samples for conflict in several.conflicts] == [2]
 
