@@ -159,7 +159,7 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
 
 
 def _related(first: RunData, second: RunData) -> bool:
-    """Return whether two runs without known differences may be merged: they share a cell, or both identities are known."""
+    """Return whether two runs without known differences share a cell, or both have a known identity."""
     return bool(first.cell_ids & second.cell_ids) or None not in (first.identity, second.identity)
 
 

@@ -150,7 +150,7 @@ def seed_plot(rows: Sequence[NetworkMean], path: Path, labels: Mapping[str, str]
 
 
 def _draw_networks(axes: Axes, row: NetworkMean, height: int) -> None:
-    """Draw the mean of each network as a tick, and the overall mean as a dot (hollow for a baseline) with its interval."""
+    """Draw networks' means as ticks, and the overall mean as a dot (hollow for a baseline) with its interval."""
     value, low, high = row.estimate[:3]
     axes.plot(row.means, [height] * len(row.means), "|", color=COLOURS["muted"], markersize=9, zorder=2)
     axes.hlines(height, low, high, color=COLOURS["accent"], linewidth=1.5, zorder=3)
@@ -255,7 +255,7 @@ def difference_plot(pairs: Sequence[RunPair]) -> str:
 
 
 def difference_histogram(pairs: Sequence[RunPair]) -> str:
-    """Return an SVG of histograms of the samples' differences; equal samples are omitted because they would dominate."""
+    """Return an SVG of histograms of the samples' differences, without equal samples, which would dominate."""
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
     differing = [pair.differences[pair.differences != 0] for pair in pairs]
     widest = 1.02 * max((float(np.abs(values).max()) for values in differing if len(values)), default=1.0)
