@@ -102,7 +102,7 @@ def test_explainers_that_leak_or_depend_on_their_batch_are_named():
     lines = [line.partition(": ")[0] for line in found]
     assert lines == [f"{RESULT['explainer_text']} depends on its batch", "leaky changes the network"]
     assert "4 samples" in found[0]
-    assert "7 of its scores" in found[1]
+    assert "7 scores of leaky" in found[1]
 
 
 def test_two_functions_of_one_name_have_a_row_each():

@@ -520,7 +520,7 @@ def test_what_cannot_be_compared_is_said(copied, other, tmp_path):
 def test_differences_are_on_the_page(folder, other, tmp_path):
     page = report([folder, other], tmp_path / "page.html").read_text(encoding="utf-8")
     first, second = folder.name, other.name
-    assert f"Every other run is compared with {first}, the first one named" in page
+    assert f"Every other run is compared with {first}, the first run" in page
     assert "seed 0 → 1." in page
     before = page[: page.index('aria-labelledby="comparison"')]
     assert f"<h1>{second} against {first}</h1>" in before

@@ -197,9 +197,9 @@ def test_no_legend_explains_what_a_table_does_not_show(folder_of, tmp_path):
         run = read_run(folder_of(name))
         page = text_of(report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8"))
         ranked, intervals = any(cell.rank for cell in run.cells), any(cell.ends for cell in run.cells)
-        assert ("#: the ranks" in legend(run.cells)) == ("# gives the ranks" in page) == ranked, name
+        assert ("#: the ranks" in legend(run.cells)) == ("# gives the possible ranks" in page) == ranked, name
         assert ("intervals in brackets" in legend(run.cells)) == ("intervals in brackets" in page) == intervals, name
-        assert ("Best: nothing is significantly better" in page) == bool(run.best), name
+        assert ("Best: no explainer is significantly better" in page) == bool(run.best), name
     assert legend(read_run(folder_of("6 samples")).cells) == ""
 
 

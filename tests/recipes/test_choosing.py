@@ -266,7 +266,7 @@ def test_words_follow_from_the_numbers():
     assert by_metric.startswith(f"By saliency_average_precision: good (0.898 [{later['low']:.3f}, 0.900] (rare")
     behind = min(item["behind"] for item in content["metrics"][0]["dropped"])
     assert by_metric.endswith(f"; random 0.199); 2 others are beaten by at least {behind:.2g}.")
-    assert silent.startswith("This does not say whether the network relies on")
+    assert silent.startswith("This does not show whether the network relies on")
 
 
 def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():

@@ -35,7 +35,7 @@ def sentences(content: dict[str, Any]) -> list[str]:
         lines.append(f"Excluded, because their maps stay the same when all weights are random: {listed(excluded)}.")
     lines += not_counted(content)
     silent = list(dict.fromkeys(question["silent"] for question in content["questions"] if question["silent"]))
-    return [*lines, f"This does not say {'; nor '.join(silent)}."] if silent else lines
+    return [*lines, f"This does not show {'; nor '.join(silent)}."] if silent else lines
 
 
 def not_counted(content: dict[str, Any]) -> list[str]:
