@@ -1,4 +1,4 @@
-"""The page of `choose`, from plain data: what it shows, that it loads nothing, and that names are escaped."""
+"""Tests of the page of `choose`, made from plain data: content, no external files, and escaped names."""
 
 import numpy as np
 import pytest
@@ -99,10 +99,10 @@ def test_the_page_holds_recommendation_evidence_and_settings():
         "Not tried for lack of time: scorecam; use --within 90m to try all.",
     ):  # fmt: skip
         assert text in page, text
-    # As long as it was asked: random for 16 of 24 images, lime for all.
+    # The length of a bar is the number of images: random explained 16 of 24 images, lime all of them.
     assert 'class="name">random</span><span><span class="bar" style="width: 66.67%">' in page
     assert 'class="name">lime</span><span><span class="bar" style="width: 100.0%">' in page
-    assert "Reliability of the maps of lime" not in page  # it is not recommended
+    assert "Reliability of the maps of lime" not in page  # lime is not recommended
     assert "<b>net" not in page
     assert "<script" not in page
 
