@@ -1,4 +1,4 @@
-"""Names of methods and metrics on a board: none that could be taken for another, and none of honest people refused."""
+"""Tests of names of methods and metrics on a board: lookalike names are refused, and normal names are accepted."""
 
 import json
 import re

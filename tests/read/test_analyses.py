@@ -83,7 +83,6 @@ def expanded(clusters):
 def left_open(means, drawn, clusters):
     """Return the ends of the intervals of (rho, tau) over all orders that the samples leave open.
 
-
     Args:
         means: Means of each explainer by both metrics.
         drawn: Means in each draw.
