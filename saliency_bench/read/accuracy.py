@@ -19,10 +19,10 @@ Members = Sequence[Sequence[int]]
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
     """Return the accuracy of a run's classifier as entries for `model` in a summary.
 
-    The entry `accuracy_kind` names the type of `accuracy`. It is the mean average precision over the classes that occur
-    if the activation is a sigmoid, or if there is a single logit and images have several labels. `top5` is given for a
-    softmax over more than 5 classes, and is None otherwise. If some labels do not match a class of the model,
-    `no_class` is the number of images with such labels. An image with several rows counts once.
+    The entry `accuracy_kind` is the type of `accuracy`: the mean average precision over the classes that occur if the
+    activation is a sigmoid, or if there is a single logit and images have several labels, and the accuracy otherwise.
+    `top5` is computed for a softmax over more than 5 classes, and is None otherwise. If some labels do not match a
+    class of the model, `no_class` is the number of images with such labels. An image with several rows counts once.
 
     Args:
         predictions: Table with `COLUMNS`, in which logits may be missing for a softmax.

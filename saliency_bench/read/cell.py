@@ -143,7 +143,7 @@ class CellKey(StrictModel):
     """Planned cell: an explainer and a metric, each with options and a version.
 
     Attributes:
-        cell_id: Hash of everything that the scores depend on.
+        cell_id: Hash of all settings and data that affect the scores.
         explainer_id: Id of the explainer, which is equal in all runs and names the folder of its maps.
         explainer_text: Display name of the explainer, with the options that differ from their defaults.
         metric_text: Display name of the metric, with the options that differ from their defaults.
@@ -223,7 +223,7 @@ class CellResult(Interval, CellKey):
         if self.rank is not None and self.rank[0] > self.rank[1]:
             raise ValueError(f"rank ({self.rank[0]} to {self.rank[1]}) ends before it begins")
         if (self.rank is None) != (self.unranked is not None):
-            raise ValueError("either rank or unranked is null")
+            raise ValueError("exactly one of rank and unranked must be null")
         return self
 
     @property

@@ -89,7 +89,7 @@ class Manifest(BaseModel):
         differing = differing_settings(self.identity, earlier.identity)
         if earlier.other is not None and self.other is None:
             raise UserError(
-                f"{self.spec.out} holds a run with the other model {earlier.other.model.id}; give --other-model and "
+                f"{self.spec.out} contains a run with the other model {earlier.other.model.id}; give --other-model and "
                 "--other-label again, or choose another --out"
             )
         differing += ["other model"] if earlier.other and self.other != earlier.other else []
@@ -97,7 +97,7 @@ class Manifest(BaseModel):
         differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
         if differing:
             why = self._why_another_model(earlier) if differing[0] == NAMED["classifier"] else ""
-            raise UserError(f"{self.spec.out} holds a run with another {differing[0]}{why}; choose another --out")
+            raise UserError(f"{self.spec.out} contains a run with another {differing[0]}{why}; choose another --out")
         answers = joined(earlier.answers, self.answers, self.identity.precision, self.spec.out)
         objects = dict.fromkeys((*earlier.objects, *self.objects))
         ranges = {cell.metric_id: cell.range for cell in self.cells.values()}
@@ -216,7 +216,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     content = read_json(path)
-    check_format(path, content, FORMAT, "choose another --out, or run it again into a new folder")
+    check_format(path, content, FORMAT, "choose another --out, or repeat the run in a new folder")
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:

@@ -92,6 +92,6 @@ def joined(
         UserError: The logits of a network differ from those of the earlier start.
     """
     for role in earlier.keys() & now.keys():
-        difference = f"{out} holds results of another {role}"
+        difference = f"{out} contains results of another {role}"
         check_same_network(earlier[role], now[role], arithmetic, difference, "choose another --out")
     return {**now, **earlier}

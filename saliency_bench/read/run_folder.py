@@ -361,7 +361,7 @@ def read_summary(folder: Path) -> tuple[dict, list[CellResult]]:
     if not path.is_file():
         raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
     summary = _json(path)
-    check_format(path, summary, FORMAT, "give the --out of a run, or make the run again with another --out")
+    check_format(path, summary, FORMAT, "give the --out of a run, or repeat the run with another --out")
     if NEEDED - set(summary) or not summary["cells"]:
         raise UserError(f"{path} is not the summary of a run of saliency-bench")
     _check_unchanged(path)
@@ -400,7 +400,7 @@ def _json(path: Path) -> dict:
 def _damaged(path: Path, error: Exception) -> UserError:
     """Return the error for a file that cannot be read."""
     if isinstance(error, PermissionError):
-        return UserError(f"{path} cannot be read: no permission")
+        return UserError(f"{path} cannot be read: no permission; change the permissions of the file")
     return UserError(f"{path} is damaged ({one_line(error)}); {RESUME}")
 
 

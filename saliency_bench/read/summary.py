@@ -231,7 +231,7 @@ def numbers_of(
 ) -> Iterator[tuple[str, Numbers]]:
     """Yield (cell id, score and parts with intervals) for each cell of one metric.
 
-    Parts need much memory, so they are removed from `outcomes` as soon as they are summarised.
+    Parts need a lot of memory, so they are removed from `outcomes` as soon as they are summarised.
     """
     columns = [outcomes[key.cell_id].scores for key in keys]
     parts = [(key.cell_id, name) for key in keys for name in outcomes[key.cell_id].parts]

@@ -63,7 +63,7 @@ def test_of_one_sample_there_is_a_number_without_an_interval(start):
         assert [cell[name] for name in ("n", "low", "high", "rank")] == [1, None, None, None]
         assert cell["unranked"] == "too few to rank"
         assert f" {cell['value']:.3f}\n" in f"{result}\n"
-    assert "Too few to rank: 1 independent samples; explainers are compared from 50 on." in result.verdict
+    assert "Too few samples to rank: 1 independent samples; ranks need at least 50." in result.verdict
     assert json.loads(json.dumps(result.summary, allow_nan=False)) == result.summary
 
 
@@ -435,7 +435,7 @@ def test_data_and_folders_that_do_not_fit_are_refused(done, start, shapes, resne
     rows = sb.load_dataset(shapes).select([0, 1, 1])
     rows.to_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet")
     refused("occurs 2 times", start, dataset=str(tmp_path / "data"))
-    refused("holds a run with another seed", go, done.folder, shapes, resnet, seed=9)
+    refused("contains a run with another seed", go, done.folder, shapes, resnet, seed=9)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     refused("is not a run", start, "mine")

@@ -89,13 +89,13 @@ def test_the_page_holds_recommendation_evidence_and_settings():
     summary = {"model": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95, "n": 4, "clusters": 4}}}
     page = page_text(CONTENT, run_of({"gradcam": np.ones(4), "random": np.zeros(4)}, metric=METRIC, summary=summary))
     for text in (
-        "For pointing at the object: gradcam (one pass an image).",
+        "For pointing at the object: gradcam (one pass per image).",
         "2 others are beaten by at least 0.12",
         "Reliability of the maps of gradcam: 0.50 (below 0.8; about 900 draws instead of 100 would reach 0.9).",
         "0.900", "[0.850, 0.950]", "gradcam leads by +0.500", "explainer = sb.load_explainer(&#34;gradcam&#34;)",
         "GradCAM(model=model)", "this network has none", "saliency-bench choose --dataset d",
         "10 % of the 1,000", "90.0", "&lt;b&gt;net&lt;/b&gt;", "label = 3",
-        "gradcam:layer=layer4 and gradcam give the same maps here and count once, as gradcam.",
+        "gradcam:layer=layer4 and gradcam have the same maps here and are counted once, as gradcam.",
         "Not tried for lack of time: scorecam; use --within 90m to try all.",
     ):  # fmt: skip
         assert text in page, text

@@ -697,7 +697,7 @@ def test_faults_are_told_near_the_scores(copied):
     page = page_of(copied)
     assert "images of the test split, drawn from 300" in page  # the dataset has no groups
     notice = page[page.index('role="note"') : page.index("Classifier accuracy")]
-    assert "7 records have no score because something went wrong" in notice
+    assert "7 records have no score because of failures" in notice
     assert "6 records: cannot be read: &lt;torn&gt;" in notice
     assert "1 record: rise raised OverflowError" in notice
     assert "<dt>Batches halved to fit into memory</dt><dd>3</dd>" in page

@@ -209,7 +209,7 @@ def test_sentences_say_what_the_pairs_say(name, folder_of):
     sentences = Verdict(run.cells, run.contrasts).sentences()
     signs, baselines = signs_of(run), [row.name for row in run.rows if row.baseline]
     told = [sentence for sentence in sentences if re.search(rf"\b(?:{VERBS})\b.* on ", sentence)]
-    if any(sentence.startswith("Too few to rank") for sentence in sentences):
+    if any(sentence.startswith("Too few samples to rank") for sentence in sentences):
         assert not told
         assert {cell.unranked for cell in run.cells} == {"too few to rank"}
         return

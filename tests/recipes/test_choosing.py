@@ -115,7 +115,7 @@ def test_a_method_that_survives_random_weights_neither_leads_nor_drops_others():
     assert "good" not in contest.race.dropped
     assert "random" not in laboratory.checked
     text = " ".join(sentences(content_of(narrowing, laboratory)))
-    assert "For pointing at the object: good (one pass an image)." in text
+    assert "For pointing at the object: good (one pass per image)." in text
     assert "Excluded, because their maps stay the same when all weights are random: edges_like." in text
 
 
@@ -128,7 +128,7 @@ def test_candidates_with_the_same_maps_count_once_and_widen_no_correction():
     assert (race.names, race.dropped) == (expected.names, expected.dropped)
     assert [METRIC in asked and "good:again" in asked[METRIC] for _, asked in laboratory.asked][:2] == [True, False]
     text = " ".join(sentences(content_of(narrowing, laboratory)))
-    assert "good:again and good give the same maps here and count once, as good." in text
+    assert "good:again and good have the same maps here and are counted once, as good." in text
 
 
 def test_images_that_could_not_tell_candidates_apart_are_not_spent():
@@ -221,7 +221,7 @@ def test_each_sentence_follows_from_the_tables(seed):
         if name in later:
             mine = later[name]
             assert f"({mine['value']:.3f}" in line
-            assert f" on {mine['n']} image{'s' * (mine['n'] > 1)} that did not decide" in line
+            assert f" on {mine['n']} held-out image{'s' * (mine['n'] > 1)}" in line
             best = better(later, key=lambda other: later[other]["value"])
             assert (
                 best == name or later[best]["value"] == mine["value"] or f"; {best} {later[best]['value']:.3f}" in line
@@ -230,7 +230,7 @@ def test_each_sentence_follows_from_the_tables(seed):
             assert f"{later[other]['value']:.3f}" == value
         if " led on " in line:
             assert max(deciding.values()) == deciding[name]
-            assert f"the {contest.images} images that decided" in line
+            assert f"the {contest.images} images of the race" in line
         if "not shown to beat" in line:
             assert answer["not_shown_to_beat"][name]
             assert name != recommended
@@ -260,7 +260,7 @@ def test_words_follow_from_the_numbers():
     narrowing, laboratory = narrowed({"good": 0.9, "poor": 0.3, "random": 0.2}, ["random"])
     content = content_of(narrowing, laboratory)
     (headline, by_metric, silent) = sentences(content)
-    assert headline == "For pointing at the object: good (one pass an image)."
+    assert headline == "For pointing at the object: good (one pass per image)."
     later = content["metrics"][0]["later"]["good"]
     assert later["rare"]  # scores between .85 and .95; one in a hundred may still be 0
     assert by_metric.startswith(f"By saliency_average_precision: good (0.898 [{later['low']:.3f}, 0.900] (rare")
@@ -286,7 +286,7 @@ def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
     assert lines[0].endswith(
         f"nothing can be said from 24 images: a dataset of at least about {rounded(least)} images is needed."
     )
-    assert "method led on the 24 images that decided, but is not shown to beat the centre spot." in lines[1]
+    assert "method led on the 24 images of the race, but is not shown to beat the centre spot." in lines[1]
     assert f"about {rounded(needed)} images (from {rounded(least)} to " in lines[2]
     assert [rounded(images) for images in (7, 48, 1_234, 98_765)] == ["7", "48", "1,200", "99,000"]
 
@@ -334,7 +334,7 @@ def test_only_a_method_that_is_itself_shown_to_beat_the_baselines_is_recommended
         assert race.beats("good", baselines)
         assert not race.beats("even", baselines)
         fresh = scores | {"even": np.full(60, 0.9)}
-        race.duel(fresh, np.arange(60), baselines)  # images that did not decide are used, too
+        race.duel(fresh, np.arange(60), baselines)  # held-out images are used, too
         assert race.beats("even", baselines)
 
 

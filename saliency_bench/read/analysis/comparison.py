@@ -179,7 +179,7 @@ def differing_question(first: RunData, second: RunData) -> list[str]:
     named_alike = any(
         cells.get((cell.explainer_id, cell.metric_id), cell.cell_id) != cell.cell_id for cell in second.cells
     )
-    return settings or ["setting that only the ids of their cells show"] * named_alike
+    return settings or ["setting that is visible only in the cell ids"] * named_alike
 
 
 def merge_runs(runs: list[RunData]) -> RunData:

@@ -101,7 +101,9 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
             have judged.
     """
     if answers is None:
-        raise UserError(f"agreement needs the answers of people: a CSV or Parquet file with {', '.join(COLUMNS)}")
+        raise UserError(
+            f"agreement needs the answers of people; give answers, a CSV or Parquet file with {', '.join(COLUMNS)}"
+        )
     answers_read = read_answers(Path(answers))
     rows: list[tuple] = []
     people: list[tuple] = []
@@ -115,7 +117,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
         )
     if not any(answers_read.about(run).judgements for run in runs):
         named = ", ".join(sorted(answers_read.by_dataset))
-        raise UserError(f"{answers} is about other datasets than the runs: {named}")
+        raise UserError(f"{answers} has only answers about other datasets than those of the runs: {named}")
     for run in runs:
         about_run = answers_read.about(run)
         ids = [

@@ -182,14 +182,14 @@ class CheckedRequirement:
         text += f", {RARE}" * self.interval.rare
         text += f", interval of {100 * self.level:.4g} %" if ends and self.level > LEVEL else ""
         if self.verdict == UNDECIDED:
-            about = f"; about {self.needed:,} would decide" if self.needed else ""
-            text += f", the interval contains the bound: too few samples to pass or fail{about}"
+            about = f"; about {self.needed:,} samples would decide" if self.needed else ""
+            text += f", the interval contains the bound, so these samples do not decide{about}"
         if not ends:
             text += ", no interval: all scores are equal"
         elif (violation := self.smallest_violation) is not None:
             text += f"; a violation by {_number(violation)} would fail with {100 * POWER:.0f} % probability"
         else:
-            text += "; no violation would reliably fail with so few samples"
+            text += "; with so few samples, no violation would fail reliably"
         limits, below = self.cell.limits, self.requirement.at_least == (self.verdict == MET)
         needed = limits if self.requirement.other else limits[:1] if below else limits[1:]
         if self.verdict != UNDECIDED and not all(map(isfinite, needed)):
@@ -355,7 +355,9 @@ def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.nda
         matched = Matched([run.values[cell.cell_id], run.values[other.cell_id]], codes, cell.limits)
         return paired_difference(matched, 0, 1, tail, gate=True)
     if (aggregate := aggregate_of(cell)) is None:
-        raise UserError(f"this version has no {cell.metric_text} of version {cell.metric_version}; make the run again")
+        raise UserError(
+            f"the installed package has no version {cell.metric_version} of {cell.metric_text}; repeat the run"
+        )
     first, second = run.parts[cell.cell_id], run.parts[other.cell_id]
     return aggregate_difference(aggregate, first, second, codes, run.summary["seed"], tail)
 
@@ -370,7 +372,7 @@ def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResu
         return None
     other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
     if other.cell_id == cell.cell_id:
-        raise UserError(f"{requirement}: both sides name the same explainer; name another one")
+        raise UserError(f"{requirement}: both explainers are the same; compare different explainers")
     common = run.takes_part(cell) & run.takes_part(other)
     count = effective_clusters(np.bincount(run.codes()[common]))
     if count < INTERVAL_FROM:
@@ -426,7 +428,7 @@ def find_cell(names: str, run: RunData) -> CellResult:
         raise unknown("explainer and metric", names, by_name, owner=str(run.folder))
     if len(cells) > 1:
         names_of_cells = " or ".join(name for name, cell in by_name.items() if cell in cells)
-        raise UserError(f"{names} may mean {names_of_cells} of {run.folder}; write one of these")
+        raise UserError(f"{names} is ambiguous in {run.folder}; write {names_of_cells}")
     return cells[0]
 
 
@@ -474,7 +476,7 @@ def _counterpart(cell: CellResult, before: RunData) -> CellResult:
     if earlier.metric_version != cell.metric_version:
         raise UserError(
             f"{cell.metric_text} has version {earlier.metric_version} in {before.folder} and {cell.metric_version} "
-            f"in the other run, so their scores cannot be compared; make {before.folder} again"
+            f"in the other run, so their scores cannot be compared; repeat the run {before.folder}"
         )
     return earlier
 

@@ -93,7 +93,10 @@ def over_networks(runs: Sequence[RunData]) -> Networks:
     keyed = [{(_explainer_key(cell), cell.metric_id): cell for cell in run.cells} for run in runs]
     shared = [key for key in keyed[0] if all(key in cells for cells in keyed)]
     if not shared:
-        raise UserError(f"{_name(runs)} share no explainer and metric (versions count too); run the same ones on each")
+        raise UserError(
+            f"{_name(runs)} share no explainer and metric of the same version; run the same explainers and metrics on "
+            "each network"
+        )
     others = {key: cell for cells in keyed for key, cell in cells.items() if key not in shared}
     left_out = [f"{cell.explainer_text} by {cell.metric_text}" for cell in others.values()]
     by_metric: dict[tuple, list[tuple]] = {}

@@ -40,8 +40,9 @@ def sentences(content: dict[str, Any]) -> list[str]:
 
 def not_counted(content: dict[str, Any]) -> list[str]:
     """Return sentences on candidates that are not counted: duplicates, and candidates that were not tried in time."""
-    lines = [f"{listed([twin for twin, other in content['twins'].items() if other == kept])} and {kept} give the same "
-             f"maps here and count once, as {kept}." for kept in dict.fromkeys(content["twins"].values())]  # fmt: skip
+    lines = [f"{listed([twin for twin, other in content['twins'].items() if other == kept])} and {kept} have the same "
+             f"maps here and are counted once, as {kept}."
+             for kept in dict.fromkeys(content["twins"].values())]  # fmt: skip
     if slow := content["too_slow"]:
         minutes = ceil(content["within_for_all"] / 60)
         enough = f"{minutes}m" if minutes <= MINUTES else f"{ceil(minutes / 60)}h"
@@ -114,7 +115,7 @@ def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[
     if outcome == "open":
         leader = methods[0]
         return (
-            f"{by}: {leader} led on the {counted(answer['images'], 'image')} that decided, but is not shown to beat "
+            f"{by}: {leader} led on the {counted(answer['images'], 'image')} of the race, but is not shown to beat "
             f"{_unbeaten(answer, leader)}{_later(answer, leader, content)}."
         )
     name = question["recommended"] if question["recommended"] in methods else methods[0]
@@ -151,7 +152,7 @@ def _beats_all(answer: dict[str, Any], content: dict[str, Any]) -> bool:
 
 
 def _later(answer: dict[str, Any], name: str, content: dict[str, Any]) -> str:
-    """Return a candidate's score on images that did not decide, with the best score and the scores of baselines."""
+    """Return a candidate's score on held-out images, with the best score and the scores of baselines."""
     later = answer["later"]
     if name not in later:
         return ""
@@ -163,11 +164,11 @@ def _later(answer: dict[str, Any], name: str, content: dict[str, Any]) -> str:
     best = (_best_shown(answer, set(later) - without) for without in (set(), _baselines(content)))
     others = dict.fromkeys(other for other in (*best, *usual) if other in later and other != name)
     beside = "".join(f"; {other} {number(later[other]['value'])}" for other in others)
-    return f" ({number(result['value'])}{ends} on {counted(result['n'], 'image')} that did not decide{lower}{beside})"
+    return f" ({number(result['value'])}{ends} on {counted(result['n'], 'held-out image')}{lower}{beside})"
 
 
 def _best_shown(answer: dict[str, Any], names: set[str]) -> str:
-    """Return the candidate with the best score on images that did not decide; "" if there are no candidates."""
+    """Return the candidate with the best score on held-out images; "" if there are no candidates."""
     sign = 1 if answer["higher_is_better"] else -1
     return max(sorted(names), key=lambda name: sign * answer["later"][name]["value"], default="")
 
@@ -202,7 +203,7 @@ def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
         return f"the differences on these images would not {tell} even with more images"
     # At most half of the images decide. Once these are used, more time does not help.
     if answer["ended"] == NO_TIME and needed <= min(there, 2 * content["may_decide"]):
-        return f"about {rounded(needed)} of the {count(there)} images would {tell}: give it more time (--within)"
+        return f"about {rounded(needed)} of the {count(there)} images would {tell}; increase --within"
     if needed <= there:
         return f"more than {count(there)} images are needed to {tell}"
     return f"about {_rounded(needed, there)} images{_between(answer)} are needed to {tell}; there are {count(there)}"
@@ -280,7 +281,7 @@ def _baselines(content: dict[str, Any]) -> set[str]:
 def _passes(name: str, content: dict[str, Any]) -> str:
     passes = next(candidate["passes"] for candidate in content["candidates"] if candidate["name"] == name)
     return (
-        "cost not known" if not passes else "one pass an image" if passes == 1 else f"{count(passes)} passes an image"
+        "cost unknown" if not passes else "one pass per image" if passes == 1 else f"{count(passes)} passes per image"
     )
 
 

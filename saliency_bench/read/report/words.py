@@ -241,7 +241,7 @@ def faults(run: RunData) -> str:
     total = sum(run.summary["faults"].values())
     if total == 0:
         return ""
-    return f"{count(total)} {'record has' if total == 1 else 'records have'} no score because something went wrong"
+    return f"{count(total)} {'record has' if total == 1 else 'records have'} no score because of failures"
 
 
 def part_of(share: float, whole: float | None) -> str:
