@@ -18,12 +18,12 @@ def by_correctness(run: RunData) -> Table:
     whose value is not a mean of scores, and cells of retraining metrics, have no rows.
 
     Raises:
-        UserError: The run does not contain whether any image is classified correctly.
+        UserError: No image of the run has a known label.
     """
     right = run.predictions.get("correct", [])
     if all(known is None for known in right):
         raise UserError(
-            f"{run.folder} does not contain which images are classified correctly; use a run of a labelled dataset"
+            f"no image of {run.folder} is known to be classified correctly or not; use a run of a labelled dataset"
         )
     groups = {name: np.array([answer is known for answer in right]) for known, name in GROUPS.items()}
     codes = run.codes()

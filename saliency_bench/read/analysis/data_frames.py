@@ -61,7 +61,7 @@ def power(
         `observed` is the difference in the run, and `seen` is the number of its clusters.
 
     Raises:
-        UserError: Neither or both of `run` and `spread` are given, a number is out of range, or no two explainers of
+        UserError: Not exactly one of `run` and `spread` is given, a number is out of range, or no two explainers of
             the run share enough samples.
     """
     import pandas as pd

@@ -108,7 +108,7 @@ def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np
         for columns in (means(np.ones((1, len(codes)))), _drawn_means(means, codes, seed))
     )
     errors = draws.std(axis=0, ddof=1)
-    # One bound on |gap* - gap| / se for all gaps of both metrics makes all signs together correct with 95 %.
+    # One bound on |gap* - gap| / se covers all gaps of both metrics, so all signs are correct together with 95 %.
     with np.errstate(invalid="ignore", divide="ignore"):
         greatest = np.nanmax(np.abs(draws - gaps) / errors, axis=(1, 2, 3))  # NaN if a gap never varies
     counts = np.bincount(codes)

@@ -245,7 +245,7 @@ def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
 
 
 def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
-    """Return the sample size for which an end of Wilson's interval of a share has a given value.
+    """Return the sample size at which Wilson's interval of a share has a given end.
 
     (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2. The first of two ends is used or, if
     this end is 0, 1 or equal to the mean, the second. If neither end determines the size, the result is 0.
@@ -269,7 +269,7 @@ def violation_of_share(bound: float, size: float, tail: float) -> float | None:
 
 
 def verdict(requirement: Requirement, interval: Interval) -> str:
-    """Return the verdict of an interval on a requirement; without an interval, for equal scores, the value is used."""
+    """Return the verdict on a requirement from an interval or, if there is none because scores are equal, the value."""
     value = interval.value or 0.0
     low, high = interval.ends or (value, value)
     if requirement.other and low == high == 0:

@@ -29,8 +29,8 @@ The race alone does not show that the winner beats the baselines, which are maps
 baseline may have been dropped against another leader. Each method j therefore also bets against each baseline k, on all
 clusters in which both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method j is reported to beat
 every baseline if each of these wealths reaches J / level, for J methods. By the same argument, this report is wrong
-with a probability of at most `level`. It holds for whichever method the data select, and also for clusters that follow
-the race (`Race.beats`).
+with a probability of at most `level`. This holds for any method that the data select, and also for clusters after the
+race (`Race.beats`).
 
 Scores without bounds have no `span`. The sign of the difference is used instead (span 1), so that a candidate is ahead
 if it is better on more samples than it is worse.

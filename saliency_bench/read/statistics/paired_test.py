@@ -13,9 +13,9 @@ a smooth score of the same mean, all samples without the event favour the same e
 stay significant after a cluster is added that contradicts it and is as large as the largest observed cluster
 (`another_cluster`). The test flips this cluster like all others.
 
-An explainer may also fail on rare images of which the samples contain none. If the scores vary little, such failures
-can explain a difference of any size. A difference must therefore stay significant if such failures are allowed for, as
-in its interval (`outlasting_failures`).
+An explainer may also fail on rare images that the samples miss. If the scores vary little, these failures can explain a
+difference of any size. A difference must therefore stay significant if rare failures are allowed for, as in its
+interval (`outlasting_failures`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -33,7 +33,7 @@ class Reliability(StrictModel):
 
     @property
     def is_low(self) -> bool:
-        """Return whether other draws would give a clearly different map."""
+        """Return whether the reliability is so low that other draws would change the map clearly."""
         return self.median < LOW
 
     @property
