@@ -1,4 +1,4 @@
-"""Tests of import rules: files import only from lower layers and their own part, and houses are independent."""
+"""Tests of import rules: files import only from lower layers and their own part. Applications are independent."""
 
 import ast
 from graphlib import CycleError, TopologicalSorter
@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "saliency_bench"
-# Parts in the order of imports. Files and folders of one line may import each other, except for houses.
+# Parts in the order of imports. Files and folders of one line may import each other, except for HOUSES, which are
+# independent applications.
 VOCABULARY = (
     ("errors", "types", "score_notes"),
     ("utils",),
@@ -22,7 +23,7 @@ COMPUTE = (("compute/targets",), ("compute/classifiers",), ("compute/maps",), ("
            ("compute", "compute/loading", "compute/retraining"))  # fmt: skip
 HOUSES = ("recipes", "board", "studies", "publishing")
 LAYERS = (*VOCABULARY, *READ, *COMPUTE, HOUSES)
-# Modules of `compute` that houses may use besides the public API of `saliency_bench`. Only `recipes` may use others.
+# Modules of `compute` that HOUSES may use besides the public API of `saliency_bench`. Only `recipes` may use others.
 USED = {
     "classifiers.own_networks", "context", "finished", "loading.load", "precomputed", "preflight", "python_objects",
     "reading", "run", "targets.rules", "classifiers.loading",
