@@ -1,4 +1,4 @@
-"""Nothing a test does touches the caches of the person who runs it."""
+"""Shared fixtures and hooks. Tests never use the caches of the user who runs them."""
 
 import gc
 import os
@@ -7,18 +7,19 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
-# One thread in every process, unless the caller says otherwise: two pytest-xdist workers with a thread per core each
-# slow each other down many times over. Set before torch is imported, which reads it once.
+# Use one thread per process by default, because two pytest-xdist workers with one thread per core slow each other down
+# considerably. Torch reads this variable once, when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Tables are not folded to the terminal of the person who runs the tests, whose width pytest-xdist passes on.
+# Do not wrap tables to the width of the user's terminal, which pytest-xdist passes on.
 os.environ.pop("COLUMNS", None)
 
-# Torch, datasets and transformers are imported where they are used: a test that needs none of them starts at once.
+# Import torch, datasets and transformers only where they are used, so that other tests start at once.
 import hypothesis
 import pytest
 
-sys.path.extend(str(path) for path in sorted(Path(__file__).parent.iterdir()) if path.is_dir())  # what files share
+# modules shared by tests
+sys.path.extend(str(path) for path in sorted(Path(__file__).parent.iterdir()) if path.is_dir())
 import budget
 from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401
@@ -26,7 +27,7 @@ from local_hub.pets import closed, model, pets, source  # noqa: F401
 from saliency_bench.utils.messages import LOGGER, ShownLines
 
 TESTS = Path(__file__).parent
-# {marker: files of its tests}, so that `pytest -m "slow and hub"` runs the slow tests of an area.
+# {marker: files of its tests}, so that for example `pytest -m "slow and hub"` runs the slow tests of one area.
 AREAS = {
     "browser": ("board/test_board_browser.py", "board/test_board_submission.py", "read/test_pairs.py",
                 "read/test_page_tools.py", "studies/test_*page.py", "studies/test_double_clicks.py",
@@ -44,7 +45,7 @@ AREAS = {
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Skip what does not contain the test that `-k test_name` names: importing all files takes half a minute."""
+    """Skip files without the test that `-k test_name` names, because importing all files takes half a minute."""
     keyword = config.getoption("keyword")
     if not re.fullmatch(r"test_\w+", keyword) or not (collection_path.is_dir() or collection_path.suffix == ".py"):
         return None
@@ -54,7 +55,7 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark areas; of functions with `sample(fast, slow)` items beyond the first are slow, beyond both thorough."""
+    """Mark tests by area. In functions with `sample(fast, slow)`, further items are slow, and the rest thorough."""
     functions = {}
     for item in items:
         place = item.path.relative_to(TESTS).as_posix()
@@ -72,18 +73,18 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Leave the million objects of imports and tests out of the search for garbage, a tenth of the time otherwise."""
+    """Exclude the million objects of imports and tests from garbage collection, which saves a tenth of the time."""
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
 
 
 def pytest_sessionfinish():
-    """Give them back, or libraries say at the end that they were leaked."""
+    """Include the objects in garbage collection again; otherwise libraries report leaks at exit."""
     gc.unfreeze()
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print the seconds and tests of each part, and the lines of tests per line of product, after a run of several."""
+    """Print seconds and tests per part, and lines of tests per line of product, after a run of several parts."""
     reports = [
         report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")
     ]
@@ -101,7 +102,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def _without(items, count, marker):
-    """Mark all but `count` items, evenly spread, and return those that are marked."""
+    """Mark all but `count` evenly spread items, and return the marked items."""
     spread = {round(index * (len(items) - 1) / max(count - 1, 1)) for index in range(count)}
     others = [item for index, item in enumerate(items) if index not in spread]
     for item in others:
@@ -109,10 +110,10 @@ def _without(items, count, marker):
     return others
 
 
-# Tests read the lines that a call logs where a command prints them.
+# Calls log the lines that commands print, so tests read them in the same stream.
 LOGGER.propagate, LOGGER.handlers = False, [ShownLines()]
 
-# The same examples in every run: a failure is a change, never a throw of dice.
+# Use the same examples in every run, so that a failure is caused by a change and not by chance.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("same")
 
@@ -124,7 +125,10 @@ def _caches(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def own_caches(_caches, monkeypatch):
-    """`datasets` reads its environment when imported; from then on its settings are changed where it keeps them."""
+    """Use separate caches.
+
+    `datasets` reads its environment when it is imported, so its settings are changed directly.
+    """
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(_caches / "saliency-bench"))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(_caches / "datasets"))
     if "datasets" in sys.modules:
@@ -139,7 +143,7 @@ def seeded():
 
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory):
-    """A small shapes-xai: 240 drawings of 32 pixels, as a folder."""
+    """Build a small shapes-xai folder with 240 images of 32 pixels."""
     from saliency_bench import build
 
     return build("shapes-xai", tmp_path_factory.mktemp("data") / "shapes", size=32, count=240, progress=False)
@@ -147,7 +151,7 @@ def shapes(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def resnet(tmp_path_factory):
-    """A checkpoint folder: a tiny ResNet with random weights and the class names of shapes-xai."""
+    """Write a checkpoint folder of a tiny ResNet with random weights and the class names of shapes-xai."""
     import torch
     from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
@@ -172,7 +176,7 @@ SMALL = {
 
 
 class _Transformers:
-    """The library transformers, imported at its first use."""
+    """Proxy that imports the library transformers on first use."""
 
     def __getattr__(self, name):
         import transformers
@@ -217,14 +221,14 @@ TRANSFORMERS = {
 
 @pytest.fixture(scope="session")
 def vision_transformer():
-    """vision_transformer(name) -> a small network of two blocks with random weights, for 32 x 32 pixels, 5 classes."""
+    """Return vision_transformer(name), which builds a random network of two blocks for 32 x 32 pixels, 5 classes."""
     import torch
 
     def make(name):
         torch.manual_seed(0)
         network = TRANSFORMERS[name]().eval()
         for parameter in network.parameters():
-            # Larger than at the start of a training, where attention is all but uniform.
+            # Larger than the initial weights of a training, with which attention is nearly uniform.
             if parameter.ndim > 1:
                 torch.nn.init.normal_(parameter, std=0.25)
         return network

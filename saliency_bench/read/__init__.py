@@ -1,6 +1,6 @@
-"""Read results (records, cells, identities, statistics, analyses and reports), all without torch.
+"""Read and analyse the results of runs, without torch.
 
-This module also defines the names of the files that identify a run's folder.
+This module defines the names of the files that identify the folder of a run.
 """
 
 import re
@@ -13,5 +13,5 @@ PART = re.compile(rf"[0-9]{{6,}}-[0-9a-f]{{{DIGITS}}}\.parquet")
 
 
 def has_parts(out: Path) -> bool:
-    """Return whether a folder has part files of a run, by their names."""
+    """Return whether a folder contains files that are named like part files of a run."""
     return any(PART.fullmatch(path.name) for path in (*out.glob("predictions/*"), *out.glob("scores/*")))

@@ -11,22 +11,21 @@ from saliency_bench.read.statistics.intervals import cluster_bootstrap, interval
 from saliency_bench.target_weights import BINARY
 
 COLUMNS = ("image_id", "group", "label", "labels", "correct", "top5", "mask_share", "left_out", "logits")
-JUDGED_FROM = 20  # samples; fewer cannot show that the order of classes is wrong
-DRAWS = 500  # bootstrap draws for a mean average precision, which sorts every class
+JUDGED_FROM = 20  # samples; with fewer, a low accuracy does not show that the order of classes is wrong
+DRAWS = 500  # bootstrap draws for a mean average precision, which is slow because every class is sorted
 Members = Sequence[Sequence[int]]
 
 
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
-    """Return entries of a summary's model: `accuracy` with its kind, and `top5` for a softmax over more than 5 classes.
+    """Return the accuracy of a run's classifier as entries for `model` in a summary.
 
-    If some labels have no class of the model, `no_class` is the number of images with such labels. An image with
-    several rows counts once.
-
-    The accuracy is the mean average precision over the classes that occur if the activation is a
-    sigmoid, or if it is a single logit and images have several labels.
+    The entry `accuracy_kind` is the type of `accuracy`: the mean average precision over the classes that occur if the
+    activation is a sigmoid, or if there is a single logit and images have several labels, and the accuracy otherwise.
+    `top5` is computed for a softmax over more than 5 classes, and is None otherwise. If some labels do not match a
+    class of the model, `no_class` is the number of images with such labels. An image with several rows counts once.
 
     Args:
-        predictions: Table with `COLUMNS`; logits are not needed for a softmax.
+        predictions: Table with `COLUMNS`, in which logits may be missing for a softmax.
         members: For each class of the dataset, the matching classes of the model.
         activation: "softmax", "sigmoid" or "binary".
         seed: Seed of the bootstrap.
@@ -48,7 +47,7 @@ def quality(predictions: pa.Table, members: Members, activation: str, seed: int)
 
 
 def below_chance(model: Mapping) -> str:
-    """Return a warning about accuracy below chance; "" unless its interval lies entirely below chance.
+    """Return a warning if the interval of the accuracy lies entirely below chance, else "".
 
     Args:
         model: Entry `model` of a summary.
@@ -75,8 +74,8 @@ def _share(column: pa.ChunkedArray, codes: np.ndarray) -> Interval:
 def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndarray, seed: int) -> Interval:
     """Return the mean over classes of the average precision of ranking images by score, with its bootstrap interval.
 
-    AP = sum_i (R_i - R_(i-1)) P_i over distinct scores; images with equal scores count together, as in scikit-learn. A
-    class that no image has does not count.
+    AP = sum_i (R_i - R_(i-1)) P_i over distinct scores, where images with equal scores form one step, as in
+    scikit-learn. Classes without an image are ignored.
 
     Args:
         scores: Scores (n, C).
@@ -90,7 +89,7 @@ def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndar
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Return the mean average precision without an interval; NaN if no image has a class."""
+    """Return the mean average precision as a number; NaN if no image has a class."""
     if not truth.any():
         return float("nan")
     return float(_mean_of_classes(scores, truth)(np.ones((1, len(scores))))[0])
@@ -117,7 +116,7 @@ def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndar
 
 
 def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return AP (draws,) for weights (draws, n), ordered by falling score; NaN for a draw without hits."""
+    """Return AP (draws,) for weights (draws, n) in descending order of scores; NaN for a draw without hits."""
     hits = np.cumsum(weights * right, axis=1)[:, end]
     seen = np.cumsum(weights, axis=1)[:, end]
     gained = np.diff(hits, axis=1, prepend=0)
@@ -127,7 +126,7 @@ def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) 
 
 
 def _images(predictions: pa.Table) -> pa.Table:
-    """Return the first row of each image. Rows that share a group and have several labels belong to one image."""
+    """Return the first row of each image; in datasets with several labels, rows with equal groups are one image."""
     if predictions["labels"].null_count == len(predictions):
         return predictions
     pairs = zip(predictions["group"].to_pylist(), predictions["image_id"].to_pylist(), strict=True)

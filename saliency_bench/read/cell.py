@@ -1,7 +1,7 @@
-"""A cell: one explainer scored by one metric. A `CellKey` describes a planned cell, a `CellResult` its result.
+"""Cells: one explainer scored by one metric. `CellKey` describes a planned cell, and `CellResult` its result.
 
-Both are flat in JSON: run.json holds keys, summary.json and submissions hold results. Submissions come from unknown
-authors, so every field is checked when it is read.
+Both are flat objects in JSON. run.json contains keys; summary.json and submissions contain results. Submissions come
+from unknown authors, so every field is validated when it is read.
 """
 
 import json
@@ -34,10 +34,10 @@ Name = TypeVar("Name", str, tuple[str, int | str])
 Model = TypeVar("Model", bound="StrictModel")
 Key = TypeVar("Key", bound="CellKey")
 Cell = TypeVar("Cell", bound="CellResult")
-Count = Annotated[int, Field(ge=0, le=2**53)]  # whole numbers that JSON, floats and tables hold exactly
+Count = Annotated[int, Field(ge=0, le=2**53)]  # whole numbers that JSON, floats and tables represent exactly
 Rank = Annotated[int, Field(ge=1)]
 BEST_FROM = 0.95  # smallest share of scored samples for a best explainer
-UNCOMPARED = "not compared with a baseline"  # follows "best" in a run without baselines
+UNCOMPARED = "not compared with a baseline"  # printed after "best" for a run without baselines
 
 
 class StrictModel(BaseModel):
@@ -46,17 +46,17 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-FEWEST_TRAININGS = 5  # with fewer, a score is marked and its explainer is not ranked
+FEWEST_TRAININGS = 5  # with fewer trainings, a score is marked and its explainer is not ranked
 RARE = "rare failures possible"  # mark of an interval that was widened for rare failures
 FEW = 20  # effective clusters; with fewer, an interval is marked
 
 
 class Interval(StrictModel):
-    """Mean over `n` samples in `clusters` clusters, with its 95 % interval; None if undefined.
+    """Mean over `n` samples in `clusters` clusters, with its 95 % interval. Undefined numbers are None.
 
     Attributes:
-        effective: Number of clusters of equal size with the same information; None if it equals `clusters`. With fewer
-            than 10 there is no interval.
+        effective: Number of clusters of equal size with the same information; None if that number equals `clusters`.
+            There is no interval if it is below 10.
         rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
@@ -81,7 +81,7 @@ class Interval(StrictModel):
 
     @classmethod
     def from_estimate(cls, estimate: Estimate) -> Self:
-        """Return the interval of an estimate, whose NaN become None."""
+        """Convert an estimate; NaN becomes None."""
         value, low, high = estimate.known
         effective = None if estimate.effective == estimate.clusters else estimate.effective
         return cls(
@@ -101,12 +101,12 @@ class Interval(StrictModel):
 
     @property
     def small(self) -> bool:
-        """Return whether the value is based on so few samples that their number must be shown with it."""
+        """Return whether there are so few samples that their number must be displayed next to the value."""
         return self.n > 0 and self.independent < FEW
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """Return (low, high); None if the mean has no interval, for example with few samples."""
+        """Return (low, high), or None without an interval, for example because there are few samples."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
@@ -115,9 +115,13 @@ class PartResult(Interval):
 
 
 class ForwardPasses(StrictModel):
-    """Number of images passed through the classifier: to explain, and by the metric beyond passes that metrics share.
+    """Number of images passed through the classifier.
 
-    Batches are computed whole, so both count whole batches, even if a limit cuts the last one.
+    Whole batches are counted, even if a limit cuts the last one.
+
+    Attributes:
+        explain: Passes of the explainer.
+        metric: Passes of the metric, without passes that several metrics share.
     """
 
     explain: Count = 0
@@ -136,20 +140,20 @@ def rank_text(rank: RankSet) -> str:
 
 
 class CellKey(StrictModel):
-    """Planned cell: an explainer and a metric, each with its options and version.
+    """Planned cell: an explainer and a metric, each with options and a version.
 
     Attributes:
-        cell_id: Hash of everything that the scores depend on.
-        explainer_id: Name of the folder of the explainer's maps; equal explainers have equal ids in every run.
-        explainer_text: Name for display, with the options that differ from their defaults.
-        metric_text: Name for display, in the same form.
+        cell_id: Hash of all settings and data that affect the scores.
+        explainer_id: Id of the explainer, which is equal in all runs and names the folder of its maps.
+        explainer_text: Display name of the explainer, with the options that differ from their defaults.
+        metric_text: Display name of the metric, with the options that differ from their defaults.
         baseline: Whether the explainer ignores the network.
-        range: (low, high) of the metric, None for an end without a bound.
+        range: (low, high) of the metric; None for an end without a bound.
         explainer_about: First line of the docstring of a Python function; empty for bundled explainers.
         metric_about: First line of the docstring of a Python function; empty for bundled metrics.
         aggregate: Whether the value is a function of the means of the parts (`aggregate` of the metric).
-        note: Remark on all values of the metric.
-        asked_for: {further input of the metric that the scores depend on: its hash} (`identity`).
+        note: Remark that applies to all values of the metric.
+        asked_for: {additional input of the metric on which the scores depend: hash of the input} (`identity`).
     """
 
     cell_id: Hash
@@ -173,7 +177,7 @@ class CellKey(StrictModel):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Return `range` with infinities."""
+        """Return `range` with infinity instead of None."""
         low, high = self.range
         return -inf if low is None else low, inf if high is None else high
 
@@ -187,17 +191,18 @@ class CellResult(Interval, CellKey):
     """Result of a cell: its score with an interval and marks.
 
     Attributes:
-        rank: Possible ranks among the explainers of the run: from 1 plus the number of significantly better ones, to
-            the number of all minus the significantly worse ones; None if nothing is ranked.
-        unranked: Why there is no rank.
-        scored: Samples scored / samples that any explainer has scored by this metric.
+        rank: (best, worst) possible rank among the explainers of the run: 1 plus the number of significantly better
+            explainers, and the number of explainers minus the number of significantly worse ones. None without ranks.
+        unranked: Reason why there is no rank; None if there is one.
+        scored: Number of scored samples / number of samples that any explainer has scored by this metric.
         median: Median of an unbounded score.
         parts: {name: mean and interval of the part}; empty for a metric without parts.
-        left_out: {reason: samples without a score}.
+        left_out: {reason: number of samples without a score}.
         flat: Number of scores of constant maps.
         marked: {remark of the metric: number of valid scores with it}.
         trainings: Number of trained networks per exposure, for a retraining metric.
-        beats_baselines: Whether it is significantly better than every ranked baseline of the run; None without one.
+        beats_baselines: Whether the explainer is significantly better than every ranked baseline of the run; None if
+            no baseline is ranked.
     """
 
     rank: Annotated[tuple[Rank, Rank], Strict(False)] | None
@@ -214,11 +219,11 @@ class CellResult(Interval, CellKey):
 
     @model_validator(mode="after")
     def _rank(self) -> Self:
-        """Check that ranks and their reasons fit together."""
+        """Check that either a valid rank or a reason for its absence is given."""
         if self.rank is not None and self.rank[0] > self.rank[1]:
             raise ValueError(f"rank ({self.rank[0]} to {self.rank[1]}) ends before it begins")
         if (self.rank is None) != (self.unranked is not None):
-            raise ValueError("either rank or unranked is null")
+            raise ValueError("exactly one of rank and unranked must be null")
         return self
 
     @property
@@ -228,12 +233,12 @@ class CellResult(Interval, CellKey):
 
     @property
     def unbeaten(self) -> bool:
-        """Return whether the explainer is ranked and none is significantly better."""
+        """Return whether the explainer is ranked and no other explainer is significantly better."""
         return self.rank is not None and self.rank[0] == 1
 
     @property
     def best_mark(self) -> str:
-        """Return the mark of this cell if it is best."""
+        """Return the text that marks this cell if it is best."""
         return "best" if self.beats_baselines else f"best ({UNCOMPARED})"
 
     @property
@@ -262,12 +267,12 @@ CELLS = TypeAdapter(list[CellResult])
 
 
 def read_cells(content: object) -> list[CellResult]:
-    """Return the cells in a summary's JSON; raise a UserError that names the first invalid field."""
+    """Validate and return the cells of a summary; the UserError for invalid content names the first invalid field."""
     return read_list("cells", CELLS, content)
 
 
 def read_list(name: str, kind: TypeAdapter[list[Model]], content: object) -> list[Model]:
-    """Return a list in a summary's JSON; raise a UserError that names the first invalid field."""
+    """Validate and return a list of a summary; the UserError for invalid content names the first invalid field."""
     try:
         return kind.validate_json(json.dumps(content))
     except ValidationError as error:
@@ -283,15 +288,15 @@ def by_metric(keys: Iterable[Key]) -> list[list[Key]]:
 
 
 def of_samples(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells of the first metric that scores single samples, by which pictures are chosen, or []."""
+    """Return the cells of the first metric that scores single samples, which selects the example images; may be []."""
     first = next((cell.metric_text for cell in cells if not cell.aggregate), None)
     return [cell for cell in cells if cell.metric_text == first]
 
 
 def best(cells: Iterable[CellResult]) -> frozenset[str]:
-    """Return the ids of the cells to mark as best, for each metric by which any two explainers differ.
+    """Return the ids of the cells to mark as best, for each metric by which some explainers differ significantly.
 
-    If the run has no ranked baseline, cells are only compared with each other (`CellResult.best_mark`).
+    If the run has no ranked baseline, cells are compared only with each other (`CellResult.best_mark`).
     """
     return frozenset(
         cell.cell_id
@@ -304,39 +309,39 @@ def best(cells: Iterable[CellResult]) -> frozenset[str]:
 
 
 def is_best(rank: RankSet, scored: float, beats_baselines: bool | None) -> bool:
-    """Return whether an explainer other than a baseline is best, given that any two explainers differ.
+    """Return whether an explainer that uses the network is best, given that some explainers differ significantly.
 
-    Three conditions must hold. No explainer is significantly better. It is significantly better than every baseline,
-    because otherwise a map that ignores the network would be as good. Nearly all samples are scored, so that no
-    explainer is best by leaving out hard samples.
+    Three conditions must hold. First, no explainer is significantly better. Second, the explainer is significantly
+    better than every baseline; otherwise a map that ignores the network may be as good. Third, nearly all samples are
+    scored, so that an explainer cannot become best by omitting hard samples.
     """
     return rank is not None and rank[0] == 1 and scored >= BEST_FROM and beats_baselines is not False
 
 
 def explainer_names(cells: Iterable[CellKey]) -> dict[str, str]:
-    """Return {explainer_id: its text}, with the version if two share a text, as functions may."""
+    """Return {explainer_id: name}: the explainer's text, followed by the version if two explainers share a text."""
     return _distinct_names({cell.explainer_id: (cell.explainer_text, cell.explainer_version) for cell in cells})
 
 
 def metric_names(cells: Iterable[CellKey]) -> dict[tuple[str, int | str], str]:
-    """Return {metric_id: its text}, with the version if two share a text."""
+    """Return {metric_id: name}: the metric's text, followed by the version if two metrics share a text."""
     return _distinct_names({cell.metric_id: (cell.metric_text, cell.metric_version) for cell in cells})
 
 
 def bounds(limits: tuple[float, float]) -> tuple[float | None, float | None]:
-    """Return a range in JSON form: None for an infinite end."""
+    """Return a range for JSON, with None for an infinite end."""
     low, high = (end if isfinite(end) else None for end in limits)
     return low, high
 
 
 def with_version(text: str, version: int | str) -> str:
-    """Return a name that two items share, with the version; a hash, such as that of a function, is shortened."""
+    """Append the version to a name that two items share; a version that is a hash is shortened."""
     shown = str(version) if is_named(version) else str(version).removeprefix(PRECOMPUTED)[:6]
     return f"{text} (version {shown})"
 
 
 def _distinct_names(texts: dict[Name, tuple[str, int | str]]) -> dict[Name, str]:
-    """Return {key: text} from {key: (text, version)}, with the version if two keys share a text."""
+    """Return {key: text} from {key: (text, version)}, appending the version if two keys share a text."""
     times = Counter(text for text, _ in texts.values())
     return {key: with_version(*both) if times[both[0]] > 1 else both[0] for key, both in texts.items()}
 
@@ -347,7 +352,7 @@ def as_json(models: Iterable[StrictModel]) -> list[dict]:
 
 
 def field_line(error: ValidationError) -> str:
-    """Return which field is the first that does not fit its schema, and why."""
+    """Return a line with the name of the first invalid field and the error message."""
     first, *more = error.errors(include_url=False)
     field = ".".join(map(str, first["loc"]))
     message = " ".join(first["msg"].removeprefix("Value error, ").split())

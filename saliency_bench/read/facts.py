@@ -1,4 +1,4 @@
-"""Schema of the parts of a summary that a run's page reads besides cells; the author of the file may be unknown."""
+"""Schema of all parts of a summary that the page of a run displays, except cells. The file's author may be unknown."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from saliency_bench.read.statistics.reliability import Reliability
 
 
 class Facts(StrictModel):
-    """Base of the models below; other fields are allowed and ignored."""
+    """Base class of the models below; additional fields are allowed and ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -113,7 +113,7 @@ class SummaryFacts(Facts):
 
 
 class Timings(Facts):
-    """timings.json: seconds of the last start, and bytes of its main process."""
+    """timings.json: times of the last start in seconds, and peak memory of its main process in bytes."""
 
     seconds: float | None = None
     peak_memory: Count | None = None
@@ -122,7 +122,7 @@ class Timings(Facts):
 
 
 def check_facts(content: dict, kind: type[Facts]) -> None:
-    """Raise UserError that names the first field with another type."""
+    """Raise a UserError that names the first invalid field."""
     try:
         kind.model_validate(content)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Components of a cell's id, used by runs, their `run.json` and the check of submissions."""
+"""Components of a cell's id, used by runs, `run.json` and the validation of submissions."""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, product
@@ -15,38 +15,39 @@ Versioned = tuple[str, str, int | str]  # name, options as canonical JSON, versi
 NOTHING: Mapping[str, str] = {}
 PARTNERS = "partners"  # key of `asked_for`
 
-# Entries that were added later count only if they differ from these values, so that earlier ids stay valid.
+# Fields that were added later are hashed only if they differ from these values, so that earlier ids stay valid.
 LATER = {"activation": "softmax", "label_column": "label", "mask_values": ""}
 
 
 class Identity(StrictModel):
-    """Everything except explainer and metric that all scores of a run depend on; another value gives another cell.
+    """All settings on which the scores of a run depend, except explainer and metric. They determine the cells' ids.
 
     Attributes:
         fingerprint: Content of the dataset's split (`data.loading.fingerprint`).
         split: Name of the split.
         classifier: Digest of the weights, normalisation and structure.
-        geometry: How images are prepared.
-        layer: Layer that Grad-CAM reads; null for the last feature map before any pooling.
-        target: Target rule. For a file it includes the content, for groups their members, for predictions of another
-            model a hash of that model. It does not count for a metric with a question of its own.
-        labels: For each class of the dataset, the matching classes of the model. It counts if the target is the label,
+        geometry: Resizing and cropping of the images.
+        layer: Layer that Grad-CAM uses; null for the last feature map before any pooling.
+        target: Target rule. It includes the content of a target file, the members of groups, or a hash of another model
+            whose predictions are the targets. It is not hashed for a metric that defines its own targets.
+        labels: For each class of the dataset, the matching classes of the model. Hashed if the target is the label,
             and for metrics that need labels.
-        label_column: Column of the dataset that is the label; counts like `labels`.
+        label_column: Column of the dataset with the labels; hashed in the same cases as `labels`.
         activation: Activation that turns logits into probabilities; "binary" is a sigmoid of a single logit, with two
             classes.
         precision: Arithmetic, and the memory layout if it is not the usual one.
         seed: Seed of all random draws.
-        groups: Hash of the groups of classes; counts for metrics that need groups.
-        mask_values: Which pixels of masks are the object, if the user chose them; counts for metrics that need masks.
+        groups: Hash of the groups of classes; hashed for metrics that need groups.
+        mask_values: Mask values that mark the object, if the user chose them; hashed for metrics that need masks.
 
-    Further inputs of a metric are in `asked_for` of its cells, as {name: hash}, and count only for these cells:
+    The additional inputs of a metric are in `asked_for` of its cells, as {name: hash}, and are hashed only for these
+    cells:
 
     column NAME   content of this column of the dataset
-    other model   the entries above for a run of the other model, and the content of its label column
-    partners      which samples are combined, by the metric's plan over the samples of the run: another `limit` may
-                  give another plan and so another cell, `only` does not
-    set of training images  images that networks are retrained on
+    other model   the fields above for a run of the other model, and the content of its label column
+    partners      the metric's plan of which samples of the run are combined. Another `limit` may change the plan and
+                  thus the cell's id; `only` does not
+    set of training images  images on which networks are retrained
     """
 
     fingerprint: Hash
@@ -80,7 +81,7 @@ class Identity(StrictModel):
 
     @property
     def target_range(self) -> TargetRange | None:
-        """Return the range of the rule's targets; None for a file, of which only the hash is known here."""
+        """Return the range of the rule's targets; None for a target file, because only its hash is stored."""
         rule = self.target.partition(" ")[0]
         if rule == "label":
             return TargetRange.of_classes(max(map(len, [[0], *self.labels])), 0, self.activation)
@@ -89,10 +90,10 @@ class Identity(StrictModel):
 
 
 class CellIds:
-    """Ids of the cells of one identity, whose entries are serialised once for all of them."""
+    """Computes the ids of cells of one identity, serialising its fields only once."""
 
     def __init__(self, identity: Identity):
-        """Store the identity that all these cells share."""
+        """Store the identity of the cells."""
         self.identity = identity
         self._common: dict[tuple[bool, ...], str] = {}
 
@@ -103,7 +104,7 @@ class CellIds:
         inputs: Collection[str] = (),
         asked_for: Mapping[str, str] = NOTHING,
     ) -> str:
-        """Return the same id as `Identity.cell_id`."""
+        """Return the id of a cell; see `Identity.cell_id`."""
         of_target = bool(OF_TARGET & set(inputs))
         of_labels = "labels" in inputs or (of_target and self.identity.target == "label")
         needs = (of_target, of_labels, "masks" in inputs)
@@ -113,7 +114,7 @@ class CellIds:
         return hash_of_text(f"[{common}, {rest[1:]}")  # equals `hash_of` of all entries
 
     def _written(self, of_target: bool, of_labels: bool, of_masks: bool) -> str:
-        """Return the entries of the identity that count for a metric, as canonical JSON."""
+        """Return the fields of the identity that are hashed for a metric, as canonical JSON."""
         left_out = {"groups"} | {name for name, usual in LATER.items() if getattr(self.identity, name) == usual}
         left_out |= set() if of_target else {"target"}
         left_out |= set() if of_labels else {"labels", "label_column"}
@@ -126,7 +127,7 @@ class CellIds:
     def possible(
         self, explainer: Versioned, metric: Versioned, asked_for: Mapping[str, str] = NOTHING
     ) -> Iterator[str]:
-        """Yield the possible ids of a cell if its metric's inputs are unknown: one per combination of inputs."""
+        """Yield all possible ids of a cell whose metric's inputs are unknown, one per combination of inputs."""
         groups = [[], ["groups"]] if self.identity.groups is not None else [[]]
         masks = [[], ["masks"]] if self.identity.mask_values else [[]]
         for inputs in product((["target"], []), ([], ["labels"]), groups, masks):

@@ -1,4 +1,4 @@
-"""`run.json`, the manifest of a run's folder: its settings, the identity that its cells share, and the cells."""
+"""`run.json`, the manifest of a run's folder: the settings, the identity that all cells share, and the cells."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ NAMED = {"fingerprint": "dataset", "classifier": "model", "groups": "set of grou
 
 
 class Loaded(StrictModel):
-    """Name of a dataset or model, and the Hub repository and commit that it was loaded from, if any."""
+    """Name of a dataset or model, and the Hub repository and commit from which it was loaded, if any."""
 
     id: str
     repo: str | None
@@ -33,7 +33,7 @@ class Loaded(StrictModel):
 
 
 class OtherIdentity(StrictModel):
-    """The other model of a run, and everything that its predictions depend on."""
+    """The other model of a run, and all settings on which its predictions depend."""
 
     model: Loaded
     identity: Identity
@@ -43,17 +43,17 @@ class Manifest(BaseModel):
     """Content of `run.json`.
 
     Attributes:
-        spec: Settings of the latest start; earlier ones may have had other explainers, metrics and limits.
-        identity: Everything that the scores of all starts depend on.
+        spec: Settings of the latest start; earlier starts may have had other explainers, metrics and limits.
+        identity: All settings on which the scores of all starts depend.
         cells: Cells of all starts.
         dataset: Origin of the dataset in the latest start.
         model: Origin of the model in the latest start.
-        class_names: Class names of the model; None if it has none. They are stored so that readers need not load it.
-        other: The other model; once given, every start must give it.
-        answers: {role of a network: its answers to fixed pictures, from the first start that used it}.
-        network: {part of the model: its hash}, as in `Classifier.hashes`.
-        objects: Explainers and metrics of all starts that were Python objects.
-        maps: {explainer_id: NAME=PATH} of the precomputed maps of all starts that were files.
+        class_names: Class names of the model, so that readers need not load the model; None if it has no names.
+        other: The other model. If one start has another model, every later start must have it too.
+        answers: {role of a network: logits for fixed images}, from the first start that used the network.
+        network: {part of the model: hash}, as in `Classifier.hashes`.
+        objects: Python objects that were explainers or metrics of any start.
+        maps: {explainer_id: NAME=PATH} of files that were precomputed maps of any start.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,20 +76,20 @@ class Manifest(BaseModel):
         write_json(folder / MANIFEST, self.model_dump(mode="json"))
 
     def after(self, earlier: "Manifest | None") -> "Manifest":
-        """Merge in an earlier start's cells; for metrics in both starts, use the new range.
+        """Merge in the cells of an earlier start; for metrics in both starts, use the new range.
 
-        Cells whose samples had other partners, for example because of another limit, cannot be compared and are left
-        out.
+        Cells whose samples had other partners, for example because of another limit, are not comparable and are
+        omitted.
 
         Raises:
-            UserError: The earlier start was a run of something else; the message names the difference.
+            UserError: The earlier start had other settings; the message names the difference.
         """
         if earlier is None:
             return self
         differing = differing_settings(self.identity, earlier.identity)
         if earlier.other is not None and self.other is None:
             raise UserError(
-                f"{self.spec.out} holds a run with the other model {earlier.other.model.id}; give --other-model and "
+                f"{self.spec.out} contains a run with the other model {earlier.other.model.id}; give --other-model and "
                 "--other-label again, or choose another --out"
             )
         differing += ["other model"] if earlier.other and self.other != earlier.other else []
@@ -97,7 +97,7 @@ class Manifest(BaseModel):
         differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
         if differing:
             why = self._why_another_model(earlier) if differing[0] == NAMED["classifier"] else ""
-            raise UserError(f"{self.spec.out} holds a run with another {differing[0]}{why}; choose another --out")
+            raise UserError(f"{self.spec.out} contains a run with another {differing[0]}{why}; choose another --out")
         answers = joined(earlier.answers, self.answers, self.identity.precision, self.spec.out)
         objects = dict.fromkeys((*earlier.objects, *self.objects))
         ranges = {cell.metric_id: cell.range for cell in self.cells.values()}
@@ -112,7 +112,7 @@ class Manifest(BaseModel):
         return self.model_copy(update=joint)
 
     def _why_another_model(self, earlier: "Manifest") -> str:
-        """Describe how the model differs from the model of an earlier start, for an error message; "" if unknown."""
+        """Describe for an error message how the model differs from the model of an earlier start; "" if unknown."""
         parts = ["prompts"] if self.spec.prompts != earlier.spec.prompts else []
         parts += [
             part for part in self.network.keys() & earlier.network.keys() if self.network[part] != earlier.network[part]
@@ -131,9 +131,9 @@ class Manifest(BaseModel):
         return plans.get(cell.metric_id, partners) != partners
 
     def commands(self, cells: Iterable[CellKey]) -> str:
-        """Return the commands that compute these cells in a new folder, or Python calls if an object was given.
+        """Return the commands that compute these cells in a new folder, or Python calls if Python objects are needed.
 
-        If not all explainers are scored by the same metrics, there are several, one for each set of metrics, in the
+        If explainers are scored by different sets of metrics, there is one command for each set of metrics, in the
         order of `cells`.
         """
         objects = {entry.digest: entry for entry in self.objects}
@@ -169,12 +169,12 @@ class Manifest(BaseModel):
         return one_after_the_other(spec.call() if in_python else spec.command() for spec in specs)
 
     def _are_maps(self, explainer_id: str, objects: Mapping[str, PythonObject]) -> bool:
-        """Return whether an id belongs to precomputed maps, not to an explainer."""
+        """Return whether an id belongs to precomputed maps."""
         return explainer_id in self.maps or (explainer_id in objects and objects[explainer_id].kind == ARRAYS)
 
 
 def _name(name: str, text: str, version: int | str, digest: str) -> str | PythonObject:
-    """Return an explainer or metric in the form that a run accepts; for a Python function this may be only a hash."""
+    """Return an explainer or metric as a run accepts it: its text, or an object that describes a Python function."""
     if is_named(version):
         return text
     about = f"{(code := variable(name))}: {text}, code hash {version}"
@@ -182,12 +182,15 @@ def _name(name: str, text: str, version: int | str, digest: str) -> str | Python
 
 
 def _asked_for(cells: Iterable[CellKey]) -> dict[str, str]:
-    """Return {further input of these cells' metrics: its hash}, without partners."""
+    """Return {additional input of these cells' metrics: hash}, without partners."""
     return {name: content for cell in cells for name, content in cell.asked_for.items() if name != PARTNERS}
 
 
 def differing_settings(first: Identity, other: Identity) -> list[str]:
-    """Return readable names of the settings in which two identities differ; for a label map with the first class."""
+    """Return readable names of the settings in which two identities differ.
+
+    The name of a label map includes the first class that differs.
+    """
     names = [NAMED.get(name, name) for name, value in first if getattr(other, name) != value]
     if NAMED["labels"] in names:
         names[names.index(NAMED["labels"])] += _first_difference(first.labels, other.labels)
@@ -195,7 +198,7 @@ def differing_settings(first: Identity, other: Identity) -> list[str]:
 
 
 def _first_difference(first: list[list[int]], other: list[list[int]]) -> str:
-    """Return text that names the first class of the dataset that is mapped to other classes of the model."""
+    """Describe the first class of the dataset that two label maps assign to different classes of the model."""
     if len(first) != len(other):
         return f" ({len(first)} classes of the dataset, not {len(other)})"
     pairs = [(place, *pair) for place, pair in enumerate(zip(first, other, strict=True)) if pair[0] != pair[1]]
@@ -213,7 +216,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     content = read_json(path)
-    check_format(path, content, FORMAT, "choose another --out, or run it again into a new folder")
+    check_format(path, content, FORMAT, "choose another --out, or repeat the run in a new folder")
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
@@ -221,10 +224,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_earlier(folder: Path) -> Manifest | None:
-    """Return the manifest of an earlier start, if there is one.
+    """Return the manifest of an earlier start, or None if there is none.
 
-    If it is damaged or missing but part files exist, print a message and return None. Each part names its run, so the
-    parts of the present start are recognised again, and no others.
+    If it is damaged or missing but part files exist, print a message and return None. Each part file contains the hash
+    of its run, so the parts that match the present start are still used, and all others are ignored.
 
     Raises:
         UserError: As for `read_manifest`.
@@ -241,7 +244,7 @@ def read_earlier(folder: Path) -> Manifest | None:
 
 
 def _is_torn(path: Path) -> bool:
-    """Return whether a file is not a manifest at all: not JSON, or without any required field except the format."""
+    """Return whether a file is too damaged to be a manifest: invalid JSON, or no required field except the format."""
     try:
         content = read_json(path)
     except UserError:

@@ -1,9 +1,9 @@
-"""Check by logits for fixed pictures that two starts of a run, or two runs, used the same network.
+"""Check that two starts of a run, or two runs, used the same network, by comparing logits for fixed images.
 
-A digest covers everything that is known to affect a network. Answers, which are logits for fixed pictures, also show
-what the digest misses: a file, an environment variable or a changed library. Results are joined only if the answers
-differ by no more than arithmetic explains (`TOLERANCE`). Answers are computed without autocast, so a run in bfloat16 is
-compared as strictly as one in float32.
+A digest covers everything that is known to affect a network. The logits also reveal changes that the digest misses,
+such as a file, an environment variable or a changed library. Results are merged only if the logits differ by no more
+than rounding errors explain (`TOLERANCE`). The logits are computed without autocast, so runs in bfloat16 and in float32
+are compared equally strictly.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import StrictModel
 
-# Largest allowed difference of two logits, as a share of the range of all. For nine networks, another batch size,
-# memory layout or CPU kernel, or float64, changed logits by at most 2e-6 of their range, and a GPU by at most 1e-4.
-# Changing the pictures by one of 255 levels of brightness changes logits by 2e-3 or more.
+# Largest allowed difference of two logits, as a share of the range of all logits. In tests with nine networks, another
+# batch size, memory layout, CPU kernel or float64 changed logits by at most 2e-6 of their range, and a GPU by at most
+# 1e-4. Changing the images by one of 255 levels of brightness changed logits by 2e-3 or more.
 TOLERANCE = 5e-4
 COARSE = 5e-2  # for weights in half precision; bfloat16 changed the logits of these networks by up to 2.2e-2
 HALF = ("bf16 weights", "fp16 weights")
@@ -25,16 +25,16 @@ Role = Literal["model", "other model", "model of the targets"]
 FLAT = 1e-2  # lower bound of the range, as a share of the largest absolute logit
 
 
-PICTURES, MOST = 4, 1000  # number of pictures, and most logits of each
+PICTURES, MOST = 4, 1000  # largest number of images, and of logits of each image
 Logits = Annotated[list[float | None], Field(min_length=1, max_length=MOST)]
 
 
 class NetworkAnswers(StrictModel):
-    """Logits for the fixed pictures of `compute.fixed_answers`.
+    """Logits for the fixed images of `compute.fixed_answers`.
 
     Attributes:
-        size: Height and width of the pictures.
-        logits: Logits of each picture, at most 1,000; null for a logit that is not finite.
+        size: Height and width of the images.
+        logits: Logits of each image, at most 1,000; null for a logit that is not finite.
     """
 
     size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
@@ -42,7 +42,7 @@ class NetworkAnswers(StrictModel):
 
     @model_validator(mode="after")
     def _rectangular(self) -> Self:
-        """Raise ValueError unless all pictures have the same number of logits."""
+        """Raise ValueError unless all images have the same number of logits."""
         if len({len(row) for row in self.logits}) > 1:
             raise ValueError("pictures have different numbers of logits")
         return self
@@ -63,14 +63,14 @@ class NetworkAnswers(StrictModel):
 def check_same_network(
     first: NetworkAnswers | None, second: NetworkAnswers | None, arithmetic: str, difference: str, fix: str
 ) -> None:
-    """Raise UserError if two networks with equal digests have different answers.
+    """Raise UserError if two networks with equal digests have different logits.
 
     Args:
-        first: Answers of the network of earlier results; None if there are none.
-        second: Answers of the current network; None if there are none.
+        first: Logits of the network of earlier results; None if they are unknown.
+        second: Logits of the current network; None if they are unknown.
         arithmetic: Arithmetic of both networks (`Classifier.arithmetic`).
-        difference: Start of the message: which network differs.
-        fix: End of the message: what to do.
+        difference: First part of the message, which names the network that differs.
+        fix: Last part of the message, which describes the fix.
     """
     if first is None or second is None:
         return
@@ -86,12 +86,12 @@ def check_same_network(
 def joined(
     earlier: Mapping[Role, NetworkAnswers], now: Mapping[Role, NetworkAnswers], arithmetic: str, out: str
 ) -> dict[Role, NetworkAnswers]:
-    """Return the answers of all networks of a run by role.
+    """Merge the logits of the networks of an earlier start and of the current start, by role.
 
     Raises:
-        UserError: A network's answers differ from an earlier start.
+        UserError: The logits of a network differ from those of the earlier start.
     """
     for role in earlier.keys() & now.keys():
-        difference = f"{out} holds results of another {role}"
+        difference = f"{out} contains results of another {role}"
         check_same_network(earlier[role], now[role], arithmetic, difference, "choose another --out")
     return {**now, **earlier}

@@ -1,20 +1,22 @@
-"""Part files, the results that a run has computed so far. Each is written once, and used only if it matches its name.
+"""Part files: the results that a run has computed so far.
 
-    scores/000000272-HASH.parquet           scores of some samples, the first of which is sample 272 of the run
+Each file is written once, and used only if its content matches its name.
+
+    scores/000000272-HASH.parquet           scores of some samples; the first is sample 272 of the run
     predictions/000000272-HASH.parquet      predictions of the classifier
     maps/EXPLAINER/000000272-HASH.parquet   maps of one explainer, in a run that keeps maps
     thumbnails/000000272-HASH.parquet       small maps for the report
 
-HASH is the hash of the file's bytes, so any damage is noticed. Which results share a file depends on the time that they
-took, so these files differ between two runs, but the tables made from them do not. The rows of a group, such as an
-explainer, are one row group, sorted by key, such as a cell, and by `position`, the sample's position in the run. The
-file's metadata has notes in JSON:
+HASH is the hash of the file's bytes, so damage is detected. Results are grouped into files by computing time, so two
+equal runs may have different part files, but the tables made from these files are equal. Each group, such as an
+explainer, is one row group. Its rows are sorted by key, such as a cell, and then by `position`, the position of the
+sample in the run. The file's metadata contains notes in JSON:
 
     format    format of part files
-    run       hash of what all parts of a run share, `RunStore.run`
+    run       hash of the run's identity (`RunStore.run`)
     folder    name of the folder
-    groups    {group: {key: number of its rows}} in the order of the file
-    entries   results that were computed together: `PartNote`
+    groups    {group: {key: number of rows}} in the order of the file
+    entries   notes on results that were computed together (`PartNote`)
 """
 
 import json
@@ -64,13 +66,13 @@ class StoredResult:
 
 @dataclass(frozen=True)
 class PartNote:
-    """Note of a part file on its results. Results that differ only in their start share a note.
+    """Note in a part file about results. Results that differ only in the position of the first sample share a note.
 
     Attributes:
         group: As in `StoredResult`.
         keys: Keys of the results' tables.
         starts: Position in the run of the first sample of each result.
-        offsets: Positions of a result's samples relative to its start.
+        offsets: Positions of a result's samples relative to its first sample.
         about: As in `StoredResult`.
     """
 
@@ -82,12 +84,12 @@ class PartNote:
 
     @classmethod
     def read(cls, notes: dict) -> "PartNote":
-        """Return an entry read from JSON, with tuples instead of lists."""
+        """Create a note from JSON data, converting lists to tuples."""
         lists = {name: tuple(value) for name, value in notes.items() if isinstance(value, list)}
         return cls(**(notes | lists))
 
     def positions(self, offsets: Sequence[int] | None = None) -> np.ndarray:
-        """Return the positions of the part's samples in the run, or of the samples at other offsets from the starts."""
+        """Return the positions of the samples in the run; `offsets` replaces the offsets of the note."""
         inside = self.offsets if offsets is None else offsets
         return (np.array(self.starts, int)[:, None] + np.array(inside, int)).ravel()
 
@@ -107,7 +109,7 @@ class Part:
     entries: list[PartNote]
 
     def read(self, group: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
-        """Return {key: its rows} of a group; {} if the file has no such group."""
+        """Return {key: rows} of a group; {} if the file has no such group."""
         if group not in self.groups:
             return {}
         with pq.ParquetFile(self.path) as file:
@@ -136,7 +138,7 @@ class PartFolder:
     run: str
 
     def write(self, results: Sequence[StoredResult]) -> Path:
-        """Write one file with some results, which must have rows."""
+        """Write results, which must have rows, to one file and return its path."""
         groups: dict[str, dict[str, pa.Table]] = {}
         for group in sorted({result.group for result in results}):
             tables: dict[str, list[pa.Table]] = {}
@@ -177,9 +179,9 @@ class PartFolder:
         return not damaged
 
     def check(self, redo: Callable[[PartNote], bool] = lambda _: False) -> list[Part]:
-        """Delete damaged files and files with an entry to redo, report foreign files, and return the rest.
+        """Delete damaged files and files with an entry that `redo` selects, report other files, and return the rest.
 
-        Call from one process only.
+        Call this method from one process only.
         """
         self.is_whole()
         parts = self.parts()
@@ -191,12 +193,12 @@ class PartFolder:
         return [part for part in parts if part.path.exists()]
 
     def _paths(self) -> list[Path]:
-        """Return the files named like parts, sorted."""
+        """Return the files whose names match the pattern of part files, sorted."""
         named = [path for path in files_in(self.path) if PART.fullmatch(path.name)]
         return sorted(path for path in named if path.is_file() and not path.is_symlink())
 
     def _part(self, path: Path) -> Part | None:
-        """Return a file with its notes; None if these do not match its folder and name."""
+        """Return a part file with its notes; None if the notes do not match its folder and name."""
         try:
             about = pq.read_metadata(path)
             notes = json.loads((about.metadata or {})[NOTES])
@@ -216,7 +218,8 @@ class RunStore:
 
     Attributes:
         out: Folder of the run.
-        run: Hash of what all part files share; in another run the same positions mean other samples.
+        run: Hash of the run's identity. Part files with another hash are ignored, because their positions refer to
+            other samples.
     """
 
     out: Path
@@ -258,7 +261,7 @@ def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[i
 
 
 def stored_samples(parts: Iterable[Part], keys: Iterable[str], count: int) -> dict[str, np.ndarray]:
-    """Return {key: Bool (count,), whether the parts hold it for each of the first samples of the run}."""
+    """Return {key: bool (count,), whether parts contain results of the key for each of the run's first samples}."""
     stored = {key: np.zeros(count, bool) for key in keys}
     for entry in (entry for part in parts for entry in part.entries):
         positions = entry.positions()
@@ -270,7 +273,7 @@ def stored_samples(parts: Iterable[Part], keys: Iterable[str], count: int) -> di
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows sorted by `position`; for a sample in several tables, only the rows of the first table."""
+    """Return the rows of all tables sorted by `position`; if several tables have a sample, only the first counts."""
     table = pa.concat_tables(tables)
     positions = table[POSITION].to_numpy()
     starts_of_tables = np.cumsum([len(rows) for rows in tables])[:-1]
@@ -280,7 +283,7 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
         return table
     origins = np.repeat(np.arange(len(tables)), [len(rows) for rows in tables])
     order = np.argsort(positions, kind="stable")
-    # A sample may be in two tables after a run that was killed between writing and noting; both hold the same rows.
+    # If a run is killed after it wrote a file and before it recorded this, the next start repeats the same rows.
     _, starts, groups = np.unique(positions[order], return_index=True, return_inverse=True)
     first = origins[order][starts][groups]
     return table.combine_chunks().take(order[origins[order] == first])
@@ -313,4 +316,5 @@ def name_ignored(folder: Path, names: Sequence[str]) -> None:
     """Print one line about files in a run's folder that do not belong to the run."""
     if names:
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-        complain(f"{folder}: ignored, because not part of this run: {', '.join(map(repr, names[:LISTED]))}{more}")
+        listed = ", ".join(map(repr, names[:LISTED]))
+        complain(f"{folder}: ignored files that do not belong to this run: {listed}{more}")

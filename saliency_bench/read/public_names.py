@@ -1,4 +1,4 @@
-"""Public names of datasets, models and settings, without folders of the machine."""
+"""Public names of datasets, models and settings, which do not reveal local folders."""
 
 import json
 import re
@@ -9,18 +9,18 @@ from typing import Any
 from saliency_bench.spec import IN_FILE, PythonObject, RunSpec, hint
 
 FOLDER = "folder:"
-COMPOSING = ("absolute", "positive", "blurred", "smoothed", "over_layers")  # functions of explainers, which can nest
+COMPOSING = ("absolute", "positive", "blurred", "smoothed", "over_layers")  # functions of explainers that can be nested
 LONGEST_COMPOSED = 400  # characters
-LAMBDA = "<lambda>"  # Python's name of an unnamed function; pages escape it
+LAMBDA = "<lambda>"  # Python's name of an anonymous function; pages escape it
 LONGEST_OPTIONS = 1000
 
 
 def public_name(name: str, local: bool | None = None) -> str:
-    """Return the public name of a dataset or model; for a local folder "folder:" and the folder's own name.
+    """Return the public name of a dataset or model: for a local folder, "folder:" and the last part of its path.
 
     Args:
-        name: Name as it was given.
-        local: Whether it is a folder; None to decide: it exists, or it cannot be an id of the Hub.
+        name: Name as the user entered it.
+        local: Whether the name is a local folder. By default, it is if the path exists or cannot be a Hub id.
     """
     if re.fullmatch(r"(torchvision|module|folder):.*", name):
         return name
@@ -30,22 +30,23 @@ def public_name(name: str, local: bool | None = None) -> str:
 
 
 def recorded_name(name: str, content: str) -> str:
-    """Return the name of a dataset or model in records; for a folder "folder:" and the start of its content's hash.
+    """Return the name of a dataset or model in records: for a folder, "folder:" and the start of its content's hash.
 
-    Folders may be renamed or copied without changing the records. The summary has both name and hash.
+    The records therefore do not change if a folder is renamed or copied. The summary contains both name and hash.
     """
     return FOLDER + content[:16] if name.startswith(FOLDER) else name
 
 
 def public_label(name: str) -> bool:
-    """Return whether this is allowed as the name of a submitter, metric, method or Python function."""
+    """Return whether a name is allowed for a submitter, metric, method or Python function."""
     return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name) is not None
 
 
 def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
-    """Return why a board rejects a method or metric with this name and these options; "" if it accepts it.
+    """Return why a board rejects a method or metric with this name and these options; "" if the board accepts it.
 
-    Letters of other alphabets can look like those of "gradcam", and some characters are invisible.
+    Only ASCII is accepted, because letters of other alphabets can look like Latin letters, and some characters are
+    invisible.
     """
     composed = rf"({'|'.join(COMPOSING)})\((?:[\w.:=+\-\"\[\]{{}}(),]|, )+\)"
     if (
@@ -53,19 +54,19 @@ def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
         and not public_label(name)
         and (len(name) > LONGEST_COMPOSED or not re.fullmatch(composed, name, re.ASCII))
     ):
-        return "cannot be the name of a method or metric: up to 100 ASCII letters, digits, '.', '_' and '-'"
+        return "cannot be the name of a method or metric: use up to 100 ASCII letters, digits, '.', '_' and '-'"
     text = json.dumps(chosen, ensure_ascii=False)
     if len(text) > LONGEST_OPTIONS or not (text.isascii() and text.isprintable()):
-        return f"has options that a board does not show: up to {LONGEST_OPTIONS:,} characters, all of them ASCII"
+        return f"has options that a board does not accept: use up to {LONGEST_OPTIONS:,} characters, all of them ASCII"
     return ""
 
 
 def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
-    """Return the settings of a run without folders of its machine, with public names of dataset and model."""
+    """Return the settings of a run without local folders, with public names of dataset and model."""
     changed: dict[str, Any] = {"dataset": dataset, "model": model}
     for name, value in spec:
         if isinstance(value, PythonObject):
-            folder = name == "model" and model.startswith(FOLDER)  # a loaded classifier, whose code names the folder
+            folder = name == "model" and model.startswith(FOLDER)  # the code of a loaded classifier contains the folder
             changed[name] = value.model_copy(update={"name": model, "code": name} if folder else {})
             if name == "other_model" and (shown_name := public_name(value.name)).startswith(FOLDER):
                 changed[name] = value.model_copy(update={"name": shown_name, "code": name})
@@ -81,7 +82,7 @@ def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
 
 
 def _without_folder(entry: str | PythonObject) -> str | PythonObject:
-    """Return an explainer or metric; for a function in a file, without the folder of the file."""
+    """Return an explainer or metric; the path of a function in a file is reduced to the file name."""
     if isinstance(entry, str) or entry.kind != IN_FILE:
         return entry
     path, _, rest = entry.name.partition(".py:")

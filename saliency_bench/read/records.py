@@ -1,4 +1,4 @@
-"""Records: one row of Parquet per sample, metric and part of a score."""
+"""Records of a run: a Parquet table with one row per sample, metric and part of a score."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,8 +17,8 @@ from saliency_bench.utils.files import check_regular, write_with
 from saliency_bench.utils.parquet_pages import check_pages, check_texts, read_checked, text_columns
 
 ROWS = 100_000  # rows of a row group
-READ = ROWS  # rows that are read at once
-MOST_ROWS, MOST_NUMBERS = 5_000_000, 2**28  # most that is read from one file into memory at once
+READ = ROWS  # rows that are read at a time
+MOST_ROWS, MOST_NUMBERS = 5_000_000, 2**28  # limits for loading one file into memory
 SCHEMA = pa.schema(
     [
         ("cell_id", pa.string()),
@@ -40,13 +40,13 @@ SCHEMA = pa.schema(
     ]
 )
 
-# Stored values of a map, computed by `Explained.values_of`. A map without any value has no row in the file.
+# Stored values of a map, computed by `Explained.values_of`. A map for which all values are null has no row in the file.
 OF_MAP = [
     pa.field("reliability", pa.float64()),  # null if undefined
     pa.field("draws", pa.int64()),  # number of random draws that the map averages; null without draws
 ]
 
-# A row per explainer and sample, in reliability.parquet.
+# Columns of reliability.parquet, which has one row per explainer and sample.
 RELIABILITY = pa.schema(
     [
         ("explainer_id", pa.string()),
@@ -57,7 +57,7 @@ RELIABILITY = pa.schema(
     ]
 )
 
-# Columns of both tables that part files store; the others are the same for all rows of a cell or of a sample.
+# Columns of both tables that part files store. All other columns follow from the cell or the sample.
 STORED = pa.schema(
     [(POSITION, pa.int64()), *(SCHEMA.field(name) for name in ("target", "part", "value", "reason")), *OF_MAP]
 )
@@ -87,7 +87,7 @@ def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema) -> None:
 
 
 def stored(rows: pa.Table) -> pa.Table:
-    """Return rows of a part file with all columns of `STORED`; files of earlier versions get nulls in `OF_MAP`."""
+    """Add missing columns of `OF_MAP`, filled with nulls, to rows of a part file of an earlier version."""
     for column in OF_MAP:
         if column.name not in rows.column_names:
             rows = rows.append_column(column, pa.nulls(len(rows), column.type))
@@ -95,13 +95,13 @@ def stored(rows: pa.Table) -> pa.Table:
 
 
 def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: int = ROWS) -> None:
-    """Write many tables to one file, one after the other, so that memory does not grow with their number.
+    """Write tables to one file, one at a time, so that memory does not grow with the number of tables.
 
     Args:
-        tables: Tables in the order of the file.
-        target: The file.
-        schema: Schema that they are cast to.
-        rows: Rows per row group. The same rows give the same bytes, however they are split into tables.
+        tables: Tables in the order in which they are written.
+        target: File to write.
+        schema: Schema to which the tables are cast.
+        rows: Rows per row group. The bytes of the file do not depend on how the rows are split into tables.
     """
 
     def stream(temporary: Path) -> None:
@@ -113,7 +113,7 @@ def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: in
 
 
 def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
-    """Yield tables with this many rows; the last one has the rest."""
+    """Yield tables of `rows` rows each; the last table may be shorter."""
     pending: list[pa.Table] = []
     count = 0
     for table in tables:
@@ -129,12 +129,12 @@ def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Ite
 
 
 def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """Read columns of a file into memory; texts are read as dictionaries.
+    """Read columns of a file into memory; text columns are dictionary-encoded.
 
     Args:
-        path: The file.
+        path: File to read.
         columns: Names of the columns.
-        schema: Types that they must have.
+        schema: Schema with the required types of these columns.
 
     Raises:
         UserError: The file is missing or damaged, or expands to more than the limit.
@@ -150,7 +150,8 @@ def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.F
     """Return the metadata of a file after checking its size and the types of its columns.
 
     Raises:
-        UserError: The file is missing or damaged, has other columns, or expands to more than the limit.
+        UserError: The file is missing or damaged, lacks a column, has a column of another type, or expands to more
+            than the limit.
     """
     try:
         check_regular(path)
@@ -158,7 +159,7 @@ def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.F
         _check_types(about.schema.to_arrow_schema(), columns, schema)
         numbers = check_pages(path, about, columns, at_once=True).total()
         if about.num_rows > MOST_ROWS or numbers > MOST_NUMBERS:
-            raise ValueError(f"it has {about.num_rows:,} rows with {numbers:,} numbers and texts, more than are read")
+            raise ValueError(f"it has {about.num_rows:,} rows with {numbers:,} numbers and texts, more than the limit")
         return about
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise damaged(path, error) from error
@@ -172,18 +173,18 @@ def damaged(path: Path, error: Exception) -> UserError:
 def by_cell(
     path: Path, columns: Sequence[str], cells: Collection[str] | None = None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield (cell id, rows of that cell) from a file, one stretch at a time; texts are dictionaries.
+    """Yield (cell id, adjacent rows of the cell) from a file; text columns are dictionary-encoded.
 
-    A cell may occur several times; its rows keep their order. At most `READ` rows are in memory. If the rows of a cell
-    are adjacent, as a run writes them, there are few stretches; any other order is only slower.
+    A cell may be yielded several times. Its rows keep their order. At most `READ` rows are in memory. Runs write the
+    rows of a cell next to each other; a file in another order is read correctly, but more slowly.
 
     Args:
-        path: The file.
+        path: File to read.
         columns: Columns to read.
-        cells: Cells to read; other row groups are skipped. None for all.
+        cells: Cells to read; row groups without them are skipped. None for all.
 
     Raises:
-        ValueError: The file lacks a column, has a row without a cell, or unpacks to more than the limit.
+        ValueError: The file lacks a column, has a row without a cell, or expands to more than the limit.
     """
     wanted, about = ["cell_id", *columns], pq.read_metadata(path)
     _check_types(about.schema.to_arrow_schema(), wanted)
@@ -199,7 +200,7 @@ def by_cell(
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield (cell id, its rows) from records whose texts are dictionaries.
+    """Yield (cell id, adjacent rows of the cell) from records with dictionary-encoded texts.
 
     Raises:
         ValueError: A row has no cell.
@@ -229,13 +230,16 @@ def _check_types(schema: pa.Schema, columns: Iterable[str], known: pa.Schema = S
 
 
 def _holds(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool:
-    """Return whether a row group has rows of these cells. The smallest and largest id in the footer may be wrong."""
+    """Return whether a row group contains rows of these cells.
+
+    The ids themselves are read, because the smallest and the largest id in the footer may be wrong.
+    """
     ids = file.read_row_group(number, ["cell_id"])["cell_id"]
     return not set(cells).isdisjoint(ids.unique().to_pylist())
 
 
 def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarray]]:
-    """Yield (part of the score, or None for the score itself; its rows), in the order of first occurrence."""
+    """Yield (part, indices of its rows) in the order of first occurrence; the part is None for the score itself."""
     column = rows.column("part")
     codes = column.indices.fill_null(-1).to_numpy()
     codes_there, first = np.unique(codes, return_index=True)
@@ -244,9 +248,10 @@ def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarra
 
 
 def by_part(path: Path, cells: Collection[str], ids: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
-    """Return {cell id: {part: (n,) values for these images, NaN if missing}}, in one pass over a file.
+    """Read the parts of several cells in one pass over a file.
 
-    Parts are in the order of first occurrence.
+    Returns:
+        {cell id: {part: values (n,) for these images, NaN if missing}}, with parts in the order of first occurrence.
 
     Raises:
         ValueError: As for `by_cell`.
@@ -265,9 +270,11 @@ def by_part(path: Path, cells: Collection[str], ids: Sequence[str]) -> dict[str,
 
 
 def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]:
-    """Return ({reason: samples left out}, {remark: samples that count}) from records of scores, not of parts.
+    """Count reasons and remarks in records of scores; records of parts must be filtered out before.
 
-    A sample with parts but no score of its own is not left out.
+    Returns:
+        ({reason: number of omitted samples}, {remark: number of scored samples}). A sample with parts but without an
+        overall score is not omitted.
     """
     reasons, has_value = scores.column("reason"), pc.is_valid(scores.column("value"))
     without = _times(reasons.filter(pc.invert(has_value)))

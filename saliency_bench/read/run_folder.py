@@ -1,4 +1,4 @@
-"""Read a finished run back from its folder, checking every file."""
+"""Read a finished run from its folder and check every file."""
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -40,7 +40,14 @@ SAME = 1e-9  # relative difference between two means of the same scores
 
 @dataclass(frozen=True)
 class ExplainerRow:
-    """An explainer with its options, a row of tables and plots; `name` is `text`, with the version if two share it."""
+    """An explainer with its options, which is one row of tables and plots.
+
+    Attributes:
+        explainer_id: Id of the explainer.
+        text: Name with options, which two versions of an explainer share.
+        name: Unique name: `text`, followed by the version if two explainers have the same text.
+        baseline: Whether the explainer ignores the network.
+    """
 
     explainer_id: str
     text: str
@@ -50,7 +57,7 @@ class ExplainerRow:
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A metric with its options: a column of tables, and one plot."""
+    """A metric with its options, which is one column of tables and one plot."""
 
     metric_id: tuple[str, int | str]
     name: str
@@ -63,7 +70,7 @@ class MetricColumn:
 
     @property
     def direction(self) -> str:
-        """Return in words which scores are better."""
+        """Return "higher is better" or "lower is better"."""
         return "higher is better" if self.higher_is_better else "lower is better"
 
 
@@ -75,16 +82,16 @@ class RunData:
         folder: Folder of the run.
         cells: Cells with their results.
         ids: Ids of the images.
-        groups: Cluster of each of `ids`; None if the image is its own cluster.
-        values: {cell id: score of each of `ids`}, NaN for samples left out, and for all samples of an aggregate.
+        groups: Cluster of each image; None if the image is its own cluster.
+        values: {cell id: score of each image}, NaN for omitted samples, and for all samples of an aggregate.
         summary: summary.json without its cells.
         timings: timings.json.
         examples: Arrays of examples.npz.
         samples: {image id: label, prediction and mask} of the examples.
-        explained: {cell id: samples explained}, if not `samples_explained` for all, as in merged runs.
-        identity: What all cells share, from run.json; None in a folder without it.
-        parts: {cell id: (n, P), the parts of the scores} of the cells that are aggregates.
-        folders: {cell id: folder with its records}, if not `folder` for all, as in merged runs.
+        explained: {cell id: number of explained samples} of a merged run, whose cells may differ in this number.
+        identity: Settings that all cells share, from run.json; None in a folder without this file.
+        parts: {cell id: parts of the scores (n, P)} of the cells that are aggregates.
+        folders: {cell id: folder with the records of the cell} of a merged run.
     """
 
     folder: Path
@@ -111,11 +118,11 @@ class RunData:
 
     @property
     def subject(self) -> tuple[str, str]:
-        """Return (dataset, model), the subject of a run in tables."""
+        """Return (dataset, model), which identify the run in tables."""
         return self.summary["dataset"]["id"], self.summary["model"]["id"]
 
     def codes(self, ids: Sequence[str] | None = None) -> np.ndarray:
-        """Return the number of the cluster of each of these images, by default of all (`cluster_codes`)."""
+        """Return the cluster number (`cluster_codes`) of each of these images, by default of all images."""
         ids = self.ids if ids is None else ids
         return cluster_codes(ids, [self.groups[self.position[image_id]] for image_id in ids])
 
@@ -125,7 +132,7 @@ class RunData:
         return list(dict.fromkeys([self.folder, *self.folders.values()]))
 
     def values_by_part(self, cell_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
-        """Return {cell id: {part: (n,) values for `ids`, or NaN}}; each file of records is read once."""
+        """Return {cell id: {part: values (n,) in the order of `ids`, NaN if missing}}, reading each file once."""
         of_folder: dict[Path, list[str]] = {}
         for cell_id in cell_ids:
             of_folder.setdefault(self.folders.get(cell_id, self.folder), []).append(cell_id)
@@ -138,7 +145,7 @@ class RunData:
     def predictions(self) -> dict[str, list[Any]]:
         """Return {column: values in the order of `ids`, None if unknown} for `correct` and `target_confidence`.
 
-        A column that a folder lacks, as in earlier versions, is left out.
+        A column that is missing in a folder, for example of an earlier version, is omitted.
         """
         files = [folder / "predictions.parquet" for folder in self.all_folders]
         there = [set(pq.read_schema(file).names) if file.is_file() else set() for file in files]
@@ -154,7 +161,7 @@ class RunData:
         return {name: [by_id.get(image_id, {}).get(name) for image_id in self.ids] for name in columns}
 
     def takes_part(self, cell: CellResult) -> np.ndarray:
-        """Return Bool (n,), whether each sample counts in a cell's value; for an aggregate, whether it has a part."""
+        """Return bool (n,), whether each sample has a score by a cell or, for an aggregate, a part."""
         columns = self.parts.get(cell.cell_id)
         if not cell.aggregate or columns is None:
             return np.isfinite(self.values[cell.cell_id])
@@ -192,7 +199,7 @@ class RunData:
 
     @property
     def samples_explained(self) -> int:
-        """Return how many samples were explained. Batches are computed whole, including the last one."""
+        """Return the number of explained samples. The last batch counts in full, because batches are never cut."""
         dataset, size = self.summary["dataset"], self.summary["batch_size"]
         if only := self.summary.get("only"):
             return only["samples"]
@@ -212,7 +219,7 @@ class RunData:
 
     @cached_property
     def columns(self) -> list[MetricColumn]:
-        """Return the columns of the table: its metrics."""
+        """Return the columns of the table, one per metric."""
         names = metric_names(self.cells)
         columns = {cell.metric_id: MetricColumn(cell.metric_id, names[cell.metric_id], cell.higher_is_better)
                    for cell in self.cells}  # fmt: skip
@@ -220,7 +227,7 @@ class RunData:
 
     @cached_property
     def _by_ids(self) -> dict[tuple, CellResult]:
-        """Return {(explainer, metric): their cell}."""
+        """Return {(explainer id, metric id): cell}."""
         return {(cell.explainer_id, cell.metric_id): cell for cell in self.cells}
 
     def cell(self, row: ExplainerRow, column: MetricColumn) -> CellResult | None:
@@ -232,15 +239,15 @@ class RunData:
         return [cell for column in self.columns if (cell := self.cell(row, column))]
 
     def cells_of_column(self, column: MetricColumn) -> list[tuple[ExplainerRow, CellResult]]:
-        """Return the explainers that a metric scores, with their cells."""
+        """Return [(row, cell)] for the explainers that a metric scores."""
         return [(row, cell) for row in self.rows if (cell := self.cell(row, column))]
 
 
 def read_run(folder: Path) -> RunData:
-    """Read a finished run and check every file of it.
+    """Read a finished run and check all its files.
 
     Raises:
-        UserError: The folder holds no finished run, or a file in it cannot be read.
+        UserError: The folder contains no finished run, or a file cannot be read.
     """
     summary, cells = read_summary(folder)
     try:
@@ -272,7 +279,7 @@ def read_run(folder: Path) -> RunData:
 
 
 def _ranked_anew(run: RunData) -> RunData:
-    """Recompute the ranks and comparisons of a run that another version of the paired test has ranked."""
+    """Recompute the ranks and comparisons of a run that was ranked by another version of the paired test."""
     contrasts, standings = compare(run.cells, run.values, run.codes(), run.summary["seed"], run.parts)
     cells = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in run.cells]
     complain(f"{run.folder} was ranked by another version of the paired test; its ranks are recomputed here")
@@ -283,7 +290,7 @@ def _check_value(folder: Path, cell: CellResult, scores: "CellScores") -> None:
     """Raise UserError if a cell's value is not the mean of its scores."""
     values = scores.values.get(cell.cell_id, np.empty(0))
     values = values[np.isfinite(values)]
-    if cell.aggregate or not len(values) or len(values) != cell.n:  # a wrong n has its own error
+    if cell.aggregate or not len(values) or len(values) != cell.n:  # `read_run` reports a wrong n
         return
     mean = float(values.mean())
     if cell.value is None or abs(cell.value - mean) > SAME * max(1.0, abs(mean)):
@@ -294,9 +301,9 @@ def _check_value(folder: Path, cell: CellResult, scores: "CellScores") -> None:
 
 
 def _check_unchanged(path: Path) -> None:
-    """Raise UserError if a file's hash differs from the one that the run noted after writing the file.
+    """Raise UserError if a file's hash differs from the hash that the run recorded after writing the file.
 
-    A folder without such notes, for example a run that was cut to some of its cells, is not checked here.
+    A folder without recorded hashes, for example a run that was reduced to some of its cells, is not checked.
     """
     if not (notes := path.parent / WRITTEN).exists():
         return
@@ -306,29 +313,30 @@ def _check_unchanged(path: Path) -> None:
 
 
 def _parts(path: Path, cells: list[CellResult], ids: list[str]) -> dict[str, np.ndarray]:
-    """Return {cell id: (n, P)} for the aggregates in records, in the order of these images and of their parts."""
+    """Return {cell id: parts (n, P)} of the cells that are aggregates, with rows in the order of `ids`."""
     values = records.by_part(path, [cell.cell_id for cell in cells if cell.aggregate], ids)
     return {key: np.stack(list(parts.values()), axis=1) for key, parts in values.items() if parts}
 
 
 class MapsByExplainer(dict[str, StoredMaps]):
-    """{explainer: its maps}. A missing explainer raises UserError, which suggests similar names."""
+    """{explainer: maps}. Access to an unknown explainer raises a UserError that suggests similar names."""
 
     def __missing__(self, name: str) -> NoReturn:
         raise unknown("explainer with kept maps", name, self)
 
 
 def load_maps(run: Any) -> dict[str, StoredMaps]:
-    """Return the maps that a run has stored (`keep_maps`): {explainer with its options: its maps}, read on demand.
+    """Return the maps that a run has stored (`keep_maps`) as {explainer with options: maps}; files are read on demand.
 
-    Maps are mappings from image ids to arrays (H, W). `np.asarray` makes an array (N, H, W) of all of them, in the
-    order of their ids. They are float16 with a scale per map, so values are exact to 0.05 %.
+    The maps of an explainer are a mapping from image ids to arrays (H, W). `np.asarray` converts the mapping to an
+    array (N, H, W) in the order of the ids. Maps are stored as float16 with a scale per map, so values are exact to
+    0.05 %.
 
     Args:
         run: Result of `run`, or the folder of a run.
 
     Raises:
-        UserError: The folder holds no run, or a run that stored no maps.
+        UserError: The folder contains no run, or the run stored no maps.
     """
     folder = Path(getattr(run, "folder", run))
     if not (folder / "summary.json").is_file():
@@ -347,13 +355,13 @@ def read_summary(folder: Path) -> tuple[dict, list[CellResult]]:
     """Return (summary.json without its cells, the cells) of a finished run.
 
     Raises:
-        UserError: The folder holds no finished run, or its summary cannot be read.
+        UserError: The folder contains no finished run, or the summary cannot be read.
     """
     path = folder / "summary.json"
     if not path.is_file():
         raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
     summary = _json(path)
-    check_format(path, summary, FORMAT, "give the --out of a run, or make the run again with another --out")
+    check_format(path, summary, FORMAT, "give the --out of a run, or repeat the run with another --out")
     if NEEDED - set(summary) or not summary["cells"]:
         raise UserError(f"{path} is not the summary of a run of saliency-bench")
     _check_unchanged(path)
@@ -392,16 +400,16 @@ def _json(path: Path) -> dict:
 def _damaged(path: Path, error: Exception) -> UserError:
     """Return the error for a file that cannot be read."""
     if isinstance(error, PermissionError):
-        return UserError(f"{path} cannot be read: no permission")
+        return UserError(f"{path} cannot be read: no permission; change the permissions of the file")
     return UserError(f"{path} is damaged ({one_line(error)}); {RESUME}")
 
 
 @contextmanager
 def _checked(path: Path) -> Iterator[Path]:
-    """Yield the path of a table.
+    """Yield the path of a table, and report errors that occur while the table is read.
 
     Raises:
-        UserError: The file is damaged, or turns out to be while it is read.
+        UserError: The file is damaged.
     """
     try:
         check_regular(path)
@@ -420,7 +428,7 @@ class CellScores:
 
     Attributes:
         ids: Ids of the images, in the order of first occurrence.
-        groups: Groups of the images; None if an image is its own group.
+        groups: Group of each image; None if the image is its own group.
         values: {cell id: score of each image, or NaN}.
     """
 
@@ -430,10 +438,10 @@ class CellScores:
 
     @classmethod
     def read(cls, stretches: Iterable[tuple[str, pa.RecordBatch]], part: str | None = None) -> Self:
-        """Read the scores, or one part of them, from rows with the columns `SCORES` (`records.by_cell`)."""
+        """Read the scores, or the values of one part, from rows with the columns `SCORES` (`records.by_cell`)."""
         images = _Images()
         values: dict[str, np.ndarray] = {}
-        for cell_id, rows in stretches:  # cells of merged runs may have images that earlier cells lack
+        for cell_id, rows in stretches:  # in merged runs, cells may cover different images
             column = rows.column("part")
             chosen = rows.filter(pc.is_null(column) if part is None else pc.equal(column, part))
             if len(chosen):
@@ -473,7 +481,7 @@ class _Images:
         return places
 
     def widened(self, scores: np.ndarray) -> np.ndarray:
-        """Return the scores of the images so far, with NaN for images that were added later."""
+        """Append NaN to scores for the images that were added after the scores were created."""
         more = len(self.ids) - len(scores)
         return np.concatenate([scores, np.full(more, np.nan)]) if more else scores
 
@@ -485,7 +493,7 @@ class _Images:
 
 
 def _examples(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of examples.npz; {} for a run without pictures."""
+    """Return the arrays of examples.npz; {} for a run without examples."""
     if not path.exists():
         return {}
     try:
@@ -496,14 +504,14 @@ def _examples(path: Path) -> dict[str, np.ndarray]:
 
 
 def samples_of(folder: Path, ids: pa.Array, cell_id: str) -> dict[str, dict]:
-    """Return {image id: its label, prediction and mask} for these images; the target is taken from one cell.
+    """Return {image id: {column: value}} with the label, prediction, target and mask of these images.
 
     Args:
         folder: Folder of the run.
         ids: Ids of the images.
-        cell_id: Cell whose targets are returned.
+        cell_id: Cell from whose records the targets are read.
     """
-    if not len(ids):  # a run without its pictures, whose predictions are not shown
+    if not len(ids):  # without examples, no predictions are shown
         return {}
     names = ["image_id", "label", "prediction", "target"]
     numbers = ["image_id", "confidence", "correct", "mask_share", "left_out"]

@@ -1,8 +1,8 @@
-"""Maps that a run stores: float16 in Parquet files, one row per sample, read on demand.
+"""Maps that a run stores as float16 in Parquet files, with one row per sample. Files are read on demand.
 
-A map is divided by `scale`, the power of two that brings its greatest magnitude below 1, so that gradients of any size
-keep the 11 bits of float16. Values are exact to 1/2048 of themselves, and to 2^-25 of the map's greatest magnitude.
-`map` and `scale` are null if the explainer returned no map.
+A map is divided by `scale`, the smallest power of two above its greatest magnitude, so that gradients of any size keep
+the 11 bits of float16. The relative error of a value is at most 1/2048, and its absolute error at most 2^-25 of the
+map's greatest magnitude. `map` and `scale` are null if the explainer returned no map.
 """
 
 import re
@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
 
 
 def table_of(positions: Sequence[int], ids: Sequence[str], maps: Sequence[np.ndarray | None]) -> pa.Table:
-    """Return a row per sample with its map (H, W), null for None."""
+    """Return a table with one row per sample and its map (H, W), or null if the map is None."""
     rounded = [None if entry is None else packed(entry) for entry in maps]
     known = [entry[0] for entry in rounded if entry is not None]
     scales = [None if entry is None else entry[1] for entry in rounded]
@@ -43,9 +43,9 @@ def table_of(positions: Sequence[int], ids: Sequence[str], maps: Sequence[np.nda
 
 
 def packed(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return (a map (H, W) divided by its scale, in float16; the scale).
+    """Return (map (H, W) divided by its scale as float16, scale).
 
-    The scale is the smallest power of two above all magnitudes; 1 for a map of zeros.
+    The scale is the smallest power of two above all magnitudes, or 1 for a map of zeros.
     """
     scale = float(np.ldexp(1.0, int(np.frexp(np.abs(values).max(initial=0).astype(np.float64))[1])))
     return (values.astype(np.float64) / scale).astype(np.float16), scale
@@ -56,10 +56,10 @@ def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:
 
 
 class StoredMaps(Mapping[str, np.ndarray]):
-    """{image id: map (H, W) float32} of one explainer in a run; files are read when a map is accessed.
+    """Mapping {image id: map (H, W) float32} of one explainer in a run; files are read when a map is accessed.
 
-    `np.asarray(maps)` returns all of them (N, H, W), in the order of the ids, which is the run's order. A run accepts
-    them as `maps={"name": maps}`.
+    `np.asarray(maps)` returns all maps as an array (N, H, W) in the order of the run. Another run accepts the mapping
+    as `maps={"name": maps}`.
     """
 
     def __init__(self, folder: Path, ids: Collection[str] | None = None):
@@ -67,14 +67,14 @@ class StoredMaps(Mapping[str, np.ndarray]):
 
         Args:
             folder: Folder of the files.
-            ids: Ids of the run's samples, if the files may hold more; None for all.
+            ids: Ids of the run's samples, if the files may contain others; None for all samples in the files.
         """
         self.folder, self._ids = folder, None if ids is None else set(ids)
         self._last: tuple[Path, pa.Table] | None = None
 
     @cached_property
     def _places(self) -> dict[str, tuple[Path, int]]:
-        """{image id: (file, row)}, by position."""
+        """Return {image id: (file, row)}, in the order of positions in the run."""
         by_position: dict[int, tuple[str, Path, int]] = {}
         for path in sorted(self.folder.glob("*.parquet")):
             table = read_columns(path, ["position", "image_id", "scale"], SCHEMA)
@@ -92,7 +92,7 @@ class StoredMaps(Mapping[str, np.ndarray]):
         stored = table["map"][row]
         widths = set(pc.list_value_length(stored.values).to_pylist()) if stored.is_valid else set()
         if len(widths) != 1 or widths <= {None, 0}:
-            raise UserError(f"{path} has no map of {image_id} as rows of one length; start the run again to restore it")
+            raise UserError(f"{path}: the map of {image_id} is not an array (H, W); start the run again to restore it")
         values = stored.values.flatten().to_numpy(zero_copy_only=False).reshape(len(stored), -1)
         return values.astype(np.float32) * np.float32(table["scale"][row].as_py())
 

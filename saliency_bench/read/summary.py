@@ -1,4 +1,4 @@
-"""Summary of a run: a score with its interval per cell, omitted samples with reasons, versions and hardware."""
+"""Summary of a run: scores with intervals, reasons for omitted samples, library versions and hardware."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
@@ -47,7 +47,7 @@ TARGETS = {
     "predicted": "the predicted class",
     "contrast:second": "the predicted class and not the runner-up",
 }
-SHOWN = 60  # characters of a reason in a table
+SHOWN = 60  # most characters of a reason in a table
 RARE_MEANS = "the interval is wider, because the samples do not rule out a few per cent of very different scores"
 
 
@@ -57,9 +57,9 @@ class Outcome:
 
     Attributes:
         scores: Scores in the order of the samples, NaN if missing.
-        parts: {name: values of the part, in the same form}.
-        left_out: {reason: number of samples that it left out}.
-        marks: {remark: number of scores with it, including samples that have parts but no score of their own}.
+        parts: {name: values of the part in the order of the samples, NaN if missing}.
+        left_out: {reason: number of samples omitted for this reason}.
+        marks: {remark: number of scores with this remark}, including samples that have parts but no overall score.
     """
 
     scores: np.ndarray
@@ -68,7 +68,7 @@ class Outcome:
     marks: Counter[str]
 
     def count(self, aggregate: bool) -> int:
-        """Return the number of samples that count: those with a score or, for an aggregate, with a part."""
+        """Return the number of samples that have a score or, for an aggregate, a part."""
         counted = np.isfinite(self.columns).any(axis=1) if aggregate and self.parts else np.isfinite(self.scores)
         return int(counted.sum())
 
@@ -80,27 +80,27 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The score of a cell, and its parts."""
+    """Score of a cell and results of its parts."""
 
     score: Interval
     parts: dict[str, PartResult]
 
 
 def summarise(folder: Path, facts: dict[str, Any]) -> dict:
-    """Summarise the records of a run, and write summary.json.
+    """Summarise the records of a run and write summary.json.
 
     Args:
         folder: Folder of the run.
-        facts: Entries of summary.json that do not come from records (`compute.finish.run_facts`).
+        facts: Entries of summary.json that are not computed from records (`compute.finish.run_facts`).
 
     Returns:
-        The content of summary.json as read back, with None for unknown numbers.
+        Content of summary.json, with None for unknown numbers.
     """
     manifest, seed = read_manifest(folder), facts["seed"]
     identity, dataset, other = manifest.identity, facts["dataset"], facts["other_model"]
     predictions = _predictions(folder, "predictions", identity)
     explained, outcomes = _outcomes(folder / "records.parquet")
-    # A cell's records are in the order of the explained predictions, so the codes match its scores.
+    # The records of a cell are in the order of the explained predictions, so these codes match the scores.
     clustered = predictions.filter(pc.is_in(predictions["image_id"], pa.array(explained, pa.string())))
     codes = cluster_codes(clustered["image_id"].to_pylist(), clustered["group"].to_pylist())
     keys = [key for key in manifest.cells.values() if key.cell_id in outcomes]
@@ -139,19 +139,20 @@ def summarise(folder: Path, facts: dict[str, Any]) -> dict:
         "halved_chunks": halved,
         "command": manifest.commands(keys),
     }
-    (folder / WRITTEN).unlink(missing_ok=True)  # it belongs to the previous summary
+    (folder / WRITTEN).unlink(missing_ok=True)  # its hashes belong to the previous summary
     write_json(folder / "summary.json", summary)
-    return read_json(folder / "summary.json")  # unknown numbers are None there
+    return read_json(folder / "summary.json")  # in the file, unknown numbers are null
 
 
 def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
     """Return the columns of a predictions file that `quality` needs."""
-    columns = [name for name in COLUMNS if name != "logits" or identity.activation != "softmax"]  # most of the file
+    # Logits are most of the file, and a softmax does not need them.
+    columns = [name for name in COLUMNS if name != "logits" or identity.activation != "softmax"]
     return pq.read_table(folder / f"{name}.parquet", columns=columns)
 
 
 def _chosen_by(path: Path, digest: str) -> str | None:
-    """Return the classifier that chose the dataset's images, if it is not the run's own; else None."""
+    """Return the classifier that chose the dataset's images; None if there is none or it is the run's classifier."""
     columns = ["chosen_by", "chosen_by_digest"]
     if not set(columns) <= set(pq.read_schema(path).names):
         return None
@@ -161,7 +162,7 @@ def _chosen_by(path: Path, digest: str) -> str | None:
 
 
 def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
-    """Return (image ids of a cell in the order that all cells share, {cell id: its `Outcome`})."""
+    """Return (image ids in the order of every cell's scores, {cell id: outcome})."""
     ids: list[pa.Array] = []
     values: dict[str, dict[str | None, list[np.ndarray]]] = {}
     left_out: dict[str, Counter[str]] = defaultdict(Counter)
@@ -188,7 +189,7 @@ def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
 
 
 def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
-    """Return {what went wrong: number of records without a score because of it}."""
+    """Return {reason: number of records without a score} for reasons that are failures."""
     total: Counter[str] = sum((Counter(cell.left_out) for cell in cells), Counter())
     return {reason: count for reason, count in sorted(total.items()) if not is_expected(reason)}
 
@@ -196,12 +197,12 @@ def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
 def _passes(
     folder: Path, manifest: Manifest, used: int
 ) -> tuple[dict[str, ForwardPasses], int, dict[str, dict], set[int]]:
-    """Return statistics that part files hold, summed over whole batches.
+    """Return statistics from the notes of part files, summed over whole batches.
 
     Returns:
-        ({cell id: forward passes}, how often a batch was halved to fit into memory, {explainer id: {"cells": (height,
-        width) of its maps before enlargement or None, "negative": whether a map has negative values}}, batch sizes used
-        to compute the scores).
+        ({cell id: forward passes}, number of times a batch was halved to fit into memory, {explainer id: {"cells":
+        (height, width) of the maps before enlargement or None, "negative": whether a map has negative values}}, batch
+        sizes with which the scores were computed).
     """
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
@@ -210,7 +211,7 @@ def _passes(
     shown = {key.explainer_id for key in manifest.cells.values()}
     parts = RunStore.from_identity(folder, manifest.identity).scores.parts()
     for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
-        # An earlier start with a wider limit may have left more batches than this one covers.
+        # An earlier start with a larger limit may have computed more batches than this start covers.
         count = sum(start < used for start in entry.starts)
         halved += count * entry.about["halved"]
         sizes |= {entry.about["batch_size"]} if count else set()
@@ -228,9 +229,9 @@ def _passes(
 def numbers_of(
     keys: Sequence[CellKey], outcomes: dict[str, Outcome], codes: np.ndarray, seed: int
 ) -> Iterator[tuple[str, Numbers]]:
-    """Yield (cell id, its score and parts with intervals) for each cell of one metric.
+    """Yield (cell id, score and parts with intervals) for each cell of one metric.
 
-    Parts take much memory, so they are removed from `outcomes` once they are summarised.
+    Parts need a lot of memory, so they are removed from `outcomes` as soon as they are summarised.
     """
     columns = [outcomes[key.cell_id].scores for key in keys]
     parts = [(key.cell_id, name) for key in keys for name in outcomes[key.cell_id].parts]
@@ -245,14 +246,14 @@ def numbers_of(
         part_results = {
             name: PartResult.from_estimate(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts
         }
-        outcomes[key.cell_id].parts.clear()  # the bulk of the memory, which nothing reads after this
+        outcomes[key.cell_id].parts.clear()  # frees most of the memory
         yield key.cell_id, Numbers(Interval.from_estimate(score), part_results)
 
 
 def result_of(
     key: CellKey, outcome: Outcome, numbers: Numbers, passes: ForwardPasses, standing: Standing
 ) -> CellResult:
-    """Return a cell with its results."""
+    """Return the result of a cell."""
     unbounded = not is_bounded(key.limits) and numbers.score.n > 0 and not key.aggregate
     return CellResult(
         **dict(key),
@@ -269,7 +270,7 @@ def result_of(
 
 
 def _masks(predictions: pa.Table) -> dict:
-    """Return the `masks` of a summary."""
+    """Return the entry `masks` of a summary."""
     shares = [share for share in predictions["mask_share"].to_pylist() if share is not None]
     left_out = Counter(reason for reason in predictions["left_out"].to_pylist() if reason is not None)
     return {
@@ -280,7 +281,7 @@ def _masks(predictions: pa.Table) -> dict:
 
 
 def summarised_names(folder: Path) -> dict[str, str]:
-    """Return {cell id: its explainer and metric} from the summary in a folder; {} if it cannot be read."""
+    """Return {cell id: "EXPLAINER by METRIC"} from the summary in a folder; {} if the summary cannot be read."""
     try:
         cells = read_cells(read_json(folder / "summary.json")["cells"])
     except (UserError, OSError, LookupError, TypeError):
@@ -295,11 +296,11 @@ def covered(summary: dict) -> int:
 
 
 def table(cells: Sequence[CellResult], used: int) -> str:
-    """Return the cells as text: one row per explainer, one column per metric: value [low, high] #ranks, notes.
+    """Return a table of cells as text, with one row per explainer and one column per metric.
 
-    n is shown if it is not `used`, and the number of clusters C if samples depend on each other. A cell without a value
-    shows a short reason; lines below the table list explainers with failures or flat maps. Rows are sorted by the mean
-    of the first metric, with baselines last.
+    Entries have the form "value [low, high] #ranks, notes". They include n if it differs from `used`, and the number of
+    clusters C if samples depend on each other. A cell without a value displays a short reason. Lines below the table
+    list explainers with failures or flat maps. Rows are sorted by the mean of the first metric, with baselines last.
 
     Args:
         cells: Cells of one run.
@@ -335,7 +336,7 @@ def table_rows(cells: Sequence[CellResult], used: int) -> list[list[str]]:
 
 
 def legend(cells: Sequence[CellResult]) -> str:
-    """Return an explanation of the signs in these cells' table; "" if there are none."""
+    """Return an explanation of the symbols in the table of these cells; "" if there are none."""
     parts = ["95 % intervals in brackets"] * any(cell.ends for cell in cells)
     parts += [f"{RARE}: {RARE_MEANS}"] * any(cell.rare for cell in cells)
     parts += ["#: the ranks that a paired test leaves open"] * any(cell.rank for cell in cells)
@@ -344,7 +345,7 @@ def legend(cells: Sequence[CellResult]) -> str:
 
 
 def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
-    """Return the line below a run's table: its samples, the classifier's accuracy, and the signs of the table."""
+    """Return the line below a run's table: the samples, the accuracy of the classifier, and a legend."""
     only, dataset = summary["only"], summary["dataset"]
     chosen = f", of which {only['samples']} are explained (--only {' '.join(only['conditions'])})" if only else ""
     of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
@@ -357,21 +358,21 @@ def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
 
 
 def misfits(summary: dict) -> list[str]:
-    """Return a line about each explainer that was left out because it does not fit the network."""
+    """Return a line for each explainer that was left out because it is incompatible with the network."""
     return [f"left out: {name} ({_without_fix(reason)})" for name, reason in summary.get("misfits", {}).items()]
 
 
 def _without_fix(reason: str) -> str:
-    """Return the reason without its fix, which follows a semicolon and may be inside parentheses."""
+    """Return a reason without the fix, which follows a semicolon and may be in parentheses."""
     text = reason.partition(";")[0]
     return text.rpartition(" (")[0] if text.count("(") > text.count(")") else text
 
 
 def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:
-    """Return the line below a run's table about its maps: what they explain, their size and whether they are signed.
+    """Return a line about a run's maps: what they explain, their original size, and which have negative values.
 
-    A map of 7 x 7 cells locates evidence less precisely than a map of pixels. A negative value is evidence against the
-    target.
+    A map that is enlarged from 7 x 7 cells locates evidence less precisely than a map of pixels. A negative value is
+    evidence against the target.
     """
     names, of_maps = explainer_names(cells), summary.get("maps", {})
     by_size: dict[str, list[str]] = {}
@@ -385,7 +386,7 @@ def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:
 
 
 def explained(rule: str) -> str:
-    """Return in words what maps explain under a target rule."""
+    """Describe what maps explain under a target rule."""
     if rule.startswith(PREDICTED_BY):
         return f"the class that {rule.removeprefix(PREDICTED_BY)} predicts"
     return TARGETS.get(rule, f"what {rule} names for each sample")
@@ -402,7 +403,7 @@ def _accuracy(model: dict) -> str:
 
 
 def notes(cells: Sequence[CellResult]) -> list[str]:
-    """Return the remarks on the values of metrics, one line for all metrics with the same remark."""
+    """Return the remarks on the values of metrics; metrics with the same remark share a line."""
     named: dict[str, list[str]] = {}
     for metric, name in metric_names(cells).items():
         note = next(cell.note for cell in cells if cell.metric_id == metric)
@@ -417,19 +418,19 @@ def warnings(cells: Sequence[CellResult]) -> list[str]:
         of_explainer = [cell for cell in cells if cell.explainer_id == key]
         if dropped := sum(cell.left_out.get(CHANGES_NETWORK, 0) for cell in of_explainer):
             lines.append(
-                f"{name} changes the network: the network's output differed after it, so {dropped:,} of its scores do "
-                "not count."
+                f"{name} changes the network: the network's output differed afterwards, so {dropped:,} scores of "
+                f"{name} are ignored."
             )
         if marked := max(cell.marked.get(DEPENDS_ON_BATCH, 0) for cell in of_explainer):
             lines.append(
-                f"{name} depends on its batch: an image gets another map with other images beside it ({marked:,} "
-                "samples), so its scores hold only for this batch size and order."
+                f"{name} depends on its batch: the map of an image changes with the other images in the batch "
+                f"({marked:,} samples), so the scores are valid only for this batch size and order."
             )
     return lines
 
 
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:
-    """Return a line for each explainer that lost records to failures, with the most frequent failure."""
+    """Return a line for each explainer with failures, which states the most frequent failure."""
     lines = []
     for key, name in explainer_names(cells).items():
         faults = Counter(faults_of([cell for cell in cells if cell.explainer_id == key]))
@@ -439,13 +440,13 @@ def fault_lines(cells: Sequence[CellResult]) -> list[str]:
 
 
 def lines_below(cells: Sequence[CellResult]) -> list[str]:
-    """Return the lines below a table: failures, and explainers with flat maps."""
+    """Return the lines below a table, on failures and on explainers with flat maps."""
     flat = [f"{name} {counted(count, 'map')}" for name, count in flat_maps(cells).items()]
     return fault_lines(cells) + [f"flat maps (one value everywhere): {', '.join(flat)}"] * bool(flat)
 
 
 def flat_maps(cells: Sequence[CellResult]) -> dict[str, int]:
-    """Return {explainer: number of its constant maps}, without explainers that have none."""
+    """Return {explainer: number of constant maps} for explainers with constant maps."""
     counts: Counter[str] = Counter()
     names = explainer_names(cells)
     for cell in cells:
@@ -455,7 +456,7 @@ def flat_maps(cells: Sequence[CellResult]) -> dict[str, int]:
 
 
 def in_order(cells: Sequence[CellResult]) -> list[str]:
-    """Return the ids of the explainers sorted by their mean in the first metric, best first, with baselines last."""
+    """Return the ids of the explainers sorted by their mean of the first metric, best first, with baselines last."""
     sign = -1 if cells[0].higher_is_better else 1
     first = [cell for cell in cells if cell.metric_id == cells[0].metric_id]
     means = {cell.explainer_id: sign * cell.value for cell in first if cell.value is not None}

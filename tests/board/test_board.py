@@ -1,4 +1,4 @@
-"""What the board believes: statuses, official ranks, and attacks that must not change what it says of others."""
+"""Tests of what the board accepts: statuses, official ranks, and attacks that must not change the rows of others."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def test_best_on_a_board_beats_every_baseline(tmp_path, scores, best):
 
 
 def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best(tmp_path):
-    """Masks handed in as maps score 1, whoever computes the score."""
+    """Submit masks as maps, which score 1 regardless of who computes the score."""
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))
     vouch(tmp_path, write(tmp_path, {"masks@1": np.ones(60)}, "mallory"), by="maps",
@@ -116,7 +116,10 @@ def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best
 
 @pytest.mark.slow
 def test_a_flood_of_methods_changes_no_rank_of_others(tmp_path):
-    """Tests are adjusted for their number, so many methods of one account would make those of others less certain."""
+    """Submit many methods from one account.
+
+    Without a limit, the correction for their number would change other ranks.
+    """
     know(tmp_path)
     draw = np.random.default_rng(3)
     vouch(tmp_path, write(tmp_path, {"gradcam": draw.normal(0.5, 0.1, 60).clip(0, 1), "random": BAD}))
@@ -221,7 +224,7 @@ def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeyp
     write(tmp_path, scores, "mallory")
     monkeypatch.setattr(
         submission_cache, "bounded", lambda function, *args: function(*args)
-    )  # here, where the bound is changed
+    )  # in this module, where the limit is changed
     board = sb.load_results(tmp_path)
     assert {row.submitters for row in board.rows} == {("ada",)}
     (refused,) = board.refused
@@ -229,7 +232,7 @@ def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeyp
 
 
 def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_path, monkeypatch):
-    """Those of whoever submits few are ranked as if they were true before those of whoever submits many."""
+    """Rank the rows of accounts with few submissions as if they were official, before those of other accounts."""
     monkeypatch.setattr(board_module, "MOST_CHECKED", 3)
     draw = np.random.default_rng(0)
     know(tmp_path)
@@ -245,7 +248,7 @@ def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_pa
 
 
 def test_a_method_under_another_name_is_marked_with_whose_scores_it_has(tmp_path):
-    """Copied maps have the scores of the maps they are copied from, whatever their file and name."""
+    """Submit copied maps under another file name and method name; they have the scores of the original."""
     shuffled = np.random.default_rng(0).permutation(60)
     write(tmp_path, {"hers@1": GOOD, "gradcam": GOOD, "flat@1": np.zeros(60)}, "ada")
     own = submission({"his@2": GOOD[shuffled], "flat@2": np.zeros(60)}, "mallory", [IDS[place] for place in shuffled])
@@ -357,7 +360,7 @@ def test_parts_make_the_score(tmp_path):
     table = pq.read_table(folder / "records.parquet")
     values, is_part = table["value"].to_numpy().copy(), table["part"].is_valid().to_numpy(zero_copy_only=False)
     first = np.flatnonzero(~is_part)[:2]
-    values[first] = values[first] + [0.1, -0.1]  # the mean stays as it was
+    values[first] = values[first] + [0.1, -0.1]  # the mean does not change
     pq.write_table(replaced(table, "value", values), folder / "records.parquet")
     assert "but its parts give" in sb.load_results(tmp_path).refused[0].line
 
@@ -429,7 +432,7 @@ def test_ranks_are_kept_until_what_they_follow_from_changes(tmp_path, monkeypatc
     for kept in (cache_folder() / "board").glob("*.json"):
         kept.write_text('{"other": null}')
     assert (sb.load_results(tmp_path).cells, len(calls)) == (before.cells, 1)
-    vouch(tmp_path, first)  # now the same rows have official ranks
+    vouch(tmp_path, first)  # now these rows have official ranks
     assert [row.rank for row in sb.load_results(tmp_path).rows] == [(1, 1), (2, 2)]
     write(tmp_path, {"rise": draw.normal(0.8, 0.05, 60).clip(0, 1)}, "bob")
     assert [(row.cell.explainer, row.rank, row.rank_if_true) for row in sb.load_results(tmp_path).rows] == [
@@ -467,7 +470,7 @@ def test_a_board_that_is_only_shown_imports_nothing_that_loads_datasets(tmp_path
 
 
 def test_a_dictionary_that_holds_a_text_twice_is_refused():
-    """Two numbers for one text would be two groups, or two images."""
+    """Repeat a text in a dictionary: two numbers for one text would be two groups, or two images."""
     doubled = submission({"gradcam": GOOD})
     labels = pa.DictionaryArray.from_arrays(np.arange(60, dtype=np.int32) % 2, ["a", "a"])
     table = doubled.records.set_column(doubled.records.column_names.index("label"), "label", labels)
@@ -477,7 +480,7 @@ def test_a_dictionary_that_holds_a_text_twice_is_refused():
 
 @pytest.fixture
 def indexed(tmp_path):
-    """A board with an index that has ranks, a conflict, a refused submission, groups, gaps, and names of its owner."""
+    """Return an indexed board with ranks, a conflict, a refused submission, groups, and names by the owner."""
     good = np.random.default_rng(1).normal(0.7, 0.1, 60).clip(0, 1)
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": good, "random": BAD, "gradient": GOOD * 0.8}))
@@ -521,7 +524,7 @@ def _remove(pattern):
 
 
 @pytest.mark.parametrize("change", [
-    lambda folder: write(folder, {"occlusion": GOOD}, "dan"),  # a submission more
+    lambda folder: write(folder, {"occlusion": GOOD}, "dan"),  # one more submission
     lambda folder: shutil.rmtree(next(folder.glob("*/*/bob-*"))),
     _remove("*/*/bob-*/records.parquet"),
     lambda folder: next(folder.glob("*/*/bob-*/result.json")).write_text("{}"),
@@ -529,7 +532,7 @@ def _remove(pattern):
     lambda folder: next(folder.glob("status/*.json")).write_text("{}"),
     lambda folder: (folder / index.INDEX).write_text("{"),
     lambda folder: (folder / index.INDEX).write_bytes((folder / index.INDEX).read_bytes()[:-9]),
-    _replace_in_index('"status":"checked"', '"status":"run by the board"'),  # forged by whoever may write there
+    _replace_in_index('"status":"checked"', '"status":"run by the board"'),  # forged by someone with write access
     _replace_in_index('"samples":8', '"samples":60'), _replace_in_index('"value":0.', '"value":0.9'),
     _replace_in_index('"folders":["', '"folders":["../'),
 ])  # fmt: skip

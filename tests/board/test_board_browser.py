@@ -1,4 +1,4 @@
-"""The page of a board in a browser: mouse, keyboard, phone, dark; and nothing that leaves the machine."""
+"""Browser tests of the page of a board: mouse, keyboard, phone and dark mode, without requests to other machines."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def chromium():
 
 @pytest.fixture
 def tab(chromium, address):
-    """tab(query, **options) -> a page of the browser that shows the board; what goes wrong in it fails the test."""
+    """Return a function tab(query, **options) that opens the board in a page; errors on the page fail the test."""
     faults, contexts = [], []
 
     def show(query="", width=1280, **options):
@@ -126,7 +126,7 @@ def menu(page, name):
 
 
 def tick(page, name, box):
-    """Tick a box of a menu, which closes where the page is drawn again meanwhile."""
+    """Tick a box of a menu, which may close because the page is redrawn in the meantime."""
     from playwright.sync_api import TimeoutError as TimedOut
 
     for _ in range(3):
@@ -218,7 +218,8 @@ def test_the_keyboard_alone_is_enough(tab):
     press_until(page, "document.activeElement.name === 'search'")
     page.keyboard.type("gradc")
     settled(page, ["search=gradc"])
-    assert page.evaluate("document.activeElement.name") == "search"  # typing is not interrupted
+    # the focus stays in the field, so typing is not interrupted
+    assert page.evaluate("document.activeElement.name") == "search"
     press_until(page, "document.activeElement.innerText === 'gradcam'")
     page.keyboard.press("Enter")
     settled(page, ["row="])
@@ -257,7 +258,7 @@ def test_the_values_of_a_filter_fit_on_a_phone(tab):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_stand_out_from_the_page(tab, scheme):
-    """Contrast of at least 4.5 (WCAG AA) of every text."""
+    """Test that the contrast of every text is at least 4.5 (WCAG AA)."""
     page = tab(f"dataset={PETS}", color_scheme=scheme)
     menu(page, "Metric")
     assert page.evaluate(CONTRAST) == []

@@ -1,4 +1,4 @@
-"""What strangers send to the leaderboard before Gradio reads it: bodies, uploads, calls, and pages of other sites."""
+"""Tests of the guard in front of Gradio on the leaderboard: bodies, uploads, calls, and pages of other sites."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ HOST = {"origin": "http://testserver"}
 
 
 class App:
-    """Stands for Gradio: reads the body, in pieces if it likes; `account` is signed in."""
+    """Replacement for Gradio that reads the body, optionally in pieces; `account` is signed in."""
 
     def __init__(self, uploads=None, calls=None, account=None, hides_errors=False):
         self.guard, self.account, self.hides_errors = Guard(self.read, uploads, calls, {3}), account, hides_errors
@@ -71,7 +71,7 @@ def test_a_page_on_a_laptop_takes_no_uploads():
 
 
 def test_gradio_keeps_files_where_no_other_user_gets_at_them(monkeypatch):
-    monkeypatch.setenv("GRADIO_TEMP_DIR", "")  # so that it is restored
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "")  # monkeypatch restores it afterwards
     monkeypatch.delenv("GRADIO_TEMP_DIR")
     keep_files_private()
     folder = Path(get_upload_folder())
@@ -233,7 +233,7 @@ def no_room(words, *given):
         room(*given)
 
 
-@pytest.mark.parametrize("jump", [3601, -3601])  # later, or the clock is set back
+@pytest.mark.parametrize("jump", [3601, -3601])  # an hour later, or the clock is set back
 def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path, jump):
     now = [time.time()]
     uploads = Uploads(tmp_path / "gradio", total=1000, each=600, often=3, clock=lambda: now[0])

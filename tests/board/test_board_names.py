@@ -1,4 +1,4 @@
-"""Names of methods and metrics on a board: none that could be taken for another, and none of honest people refused."""
+"""Tests of names of methods and metrics on a board: lookalike names are refused, and normal names are accepted."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def test_names_that_look_like_others_or_like_nothing_are_refused(tmp_path, name)
 
 @pytest.mark.parametrize("chosen", [{"note": "gradc\u0430m"}, {"\u115f": 1}, {"note": "x" * 1500}, {"note": "a\x7f"}])
 def test_options_of_own_methods_are_texts_that_can_be_read(chosen):
-    assert "options that a board does not show" in refused_label("mine", chosen)
+    assert "options that a board does not accept" in refused_label("mine", chosen)
 
 
 def test_names_of_honest_methods_are_taken():

@@ -1,4 +1,4 @@
-"""Scores across the fixed datasets of a board: the formulas written out again, and who is ranked."""
+"""Tests of overall scores across the fixed datasets of a board, against a second implementation, and of their ranks."""
 
 from itertools import combinations
 from math import sqrt
@@ -32,7 +32,7 @@ def of(found, name):
 
 
 def literal(own, reference, sign):
-    """(S, low, high) sample by sample."""
+    """Compute (S, low, high) sample by sample."""
     means, errors, freedoms = [], [], []
     for dataset in own:
         theirs = dict(zip(reference[dataset].ids, reference[dataset].scores, strict=True))
@@ -48,7 +48,8 @@ def literal(own, reference, sign):
         count = len(sums)
         means.append(sign * mean)
         errors.append(sqrt(count / (count - 1) * sum(value**2 for value in sums.values())) / len(pairs))
-        # Satterthwaite's degrees of freedom: the spread of squares says how many clusters the error rests on.
+        # Satterthwaite's degrees of freedom: the spread of the squares determines how many clusters the error depends
+        # on.
         spread = sum(value**4 for value in sums.values()) / sum(value**2 for value in sums.values()) ** 2
         freedoms.append(min(count - 1, 2 / (spread - 1 / count)))
     value = sum(means) / len(means)
@@ -61,14 +62,14 @@ def test_score_and_interval_are_those_of_the_formula(higher):
     groups = [f"patient {number // 2}" for number in range(120)]
     reference = {"a": drawn(0.3), "b": drawn(0.2, 120, groups=groups)}
     own = {"a": drawn(0.5), "b": drawn(0.1, 120, groups=groups)}
-    own["a"].scores[:5] = np.nan  # on the samples that both have
+    own["a"].scores[:5] = np.nan  # only samples with both scores count
     found = of(overall({"mine": own, "random": reference}, ["a", "b"], BASELINES, higher), "mine")
     assert (found.value, found.low, found.high) == pytest.approx(literal(own, reference, 1 if higher else -1), rel=1e-9)
     assert found.new is None
 
 
 def test_by_hand():
-    """Differences of 0.2 on one dataset and 0.4 on the other, without any spread: 0.3."""
+    """Test differences of 0.2 on one dataset and 0.4 on the other, without any spread: the result is 0.3."""
     reference = {"a": scored([0.1] * 50), "b": scored([0.2] * 80)}
     own = {"a": scored([0.3] * 50), "b": scored([0.6] * 80)}
     found = of(overall({"mine": own, "random": reference}, ["a", "b"], BASELINES, True), "mine")
@@ -100,7 +101,7 @@ def test_ranks_are_those_of_clear_differences(higher):
 
 
 def test_over_one_dataset_ranks_are_those_of_the_paired_test():
-    """Narrow scores of a finite range: the spread of the samples alone would rank nearly every pair."""
+    """Test scores with little spread in a finite range: the spread of the samples alone would rank nearly all pairs."""
     rng, ranked = np.random.default_rng(1), []
     for lead in np.linspace(0.01, 0.3, 12):
         columns = [level + 0.02 * rng.standard_normal(60) for level in (0.5 + lead, 0.5, 0.1)]
@@ -115,7 +116,7 @@ def test_over_one_dataset_ranks_are_those_of_the_paired_test():
 
 
 def test_unseen_failures_move_the_mean_of_two_datasets_half_as_far():
-    """Failures that 60 samples may miss turn a lead of .02 around; those that both datasets may miss do not."""
+    """Test failures that the samples may miss: on one dataset they reverse a lead of .02, on two they do not."""
     rng = np.random.default_rng(2)
     wins = {}
     for count in (1, 2):
@@ -136,7 +137,7 @@ def test_unseen_failures_move_the_mean_of_two_datasets_half_as_far():
 
 
 def test_a_dataset_of_many_samples_counts_no_more_than_one_of_few():
-    """Better by 0.3 on 50 samples and worse by 0.2 on 5,000: better overall."""
+    """Test a method that is better by 0.3 on 50 samples and worse by 0.2 on 5,000 samples: it is better overall."""
     few, many = 0.01 * DRAW.standard_normal(50), 0.01 * DRAW.standard_normal(5000)
     own = {"few": scored(0.6 + few), "many": scored(0.3 + many)}
     other = {"few": scored(0.3 + few[::-1]), "many": scored(0.5 + many[::-1])}

@@ -1,4 +1,4 @@
-"""The page over a board with records: what it shows of rows, samples and pairs; nothing of a stranger is markup."""
+"""Tests of the page of a board: rows, samples and pairs, with all submitted texts escaped."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ from saliency_bench.board.view.live import Live
 from saliency_bench.spaces.leaderboard import app
 
 EVIL = "<script>alert(1)</script>"
-METHOD = f"mine:note={EVIL}"  # names of methods are checked, their options are texts
+METHOD = f"mine:note={EVIL}"  # names of methods are validated, but their options are free text
 CORE = {
     "name": "a core",
     "datasets": [
@@ -39,7 +39,7 @@ CORE = {
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A board of two datasets that the owner knows, one recomputed; and one that nobody knows, with evil texts."""
+    """Write a board with two listed datasets, one recomputed, and an unknown dataset with hostile texts."""
     root = tmp_path_factory.mktemp("board")
     with pytest.MonkeyPatch.context() as patch:
         for number, scene in enumerate(SCENES):
@@ -123,7 +123,7 @@ def test_what_rests_on_scores_that_are_only_checked_says_so(archive, page):
 
 
 def test_the_first_page_is_the_matrix_of_what_the_board_has_run(page, archive):
-    """Every official row of one dataset, once, with its score; the rest is folded and counted."""
+    """Test that the first page has each official row of a dataset once. Other rows are folded and counted."""
     shown, _, rest = page.show("")["body"].partition("<details")
     own = [row for row in archive.rows if row.dataset == SCENES[0][0]]
     keys = re.findall(r"row=([0-9a-f]+)", shown)
@@ -228,7 +228,7 @@ def test_overall_tables_are_of_the_core_alone(page, archive, root):
         None, None, f"no scores on {SCENES[1][0]}; not run by the board on {SCENES[0][0]}")  # fmt: skip
     said = " ".join(Outline(page.show("tab=overall")["body"]).said)
     assert re.search(r"gradcam \d of 4 metrics", said)
-    for core in (read_core(app.CORE), None):  # nothing of the usual core is published yet
+    for core in (read_core(app.CORE), None):  # nothing of the default core is published yet
         empty = Page(archive, core)
         assert "Overall" not in Outline(empty.show("")["head"]).said
         assert "This board has no core" in " ".join(Outline(empty.show("tab=overall")["body"]).said)
@@ -239,7 +239,10 @@ def test_overall_tables_are_of_the_core_alone(page, archive, root):
 
 
 def test_the_core_is_the_one_that_is_given_or_that_of_the_board_or_the_usual_one(root, tmp_path):
-    """The test board has one of its own."""
+    """Test which core is used: the given core, the core of the board, or the default.
+
+    The test board has its own core.
+    """
     others = [read_core(root / "core.yaml").model_copy(update={"name": name}) for name in ("given", "usual")]
     assert Live(root, others[0], default=others[1]).page.core == others[0]
     assert Live(root, default=others[1]).page.core == read_core(root / "core.yaml")

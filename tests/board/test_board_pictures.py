@@ -1,4 +1,4 @@
-"""Samples of an open row as pictures: submitted maps, alone or over the dataset's pictures; nothing is downloaded."""
+"""Tests of the images of an open row: submitted maps, alone or over the images of the dataset, without downloads."""
 
 import io
 import json
@@ -45,7 +45,8 @@ def root(tmp_path_factory, shapes, resnet, maps):
     for image_id, values in maps.items():
         np.save(filled / "maps" / f"{image_id}.npy", values)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers: the submission is made all the same
+        # no server at this address: the submission must still be created
+        patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         plan = sb.submit(filled, name="mine", metrics=["saliency_miou"], device="cpu", progress=False, with_maps=True,
                          dry_run=True)  # fmt: skip
     for path, content in plan.files.items():
@@ -75,7 +76,7 @@ def test_maps_lie_over_the_pictures_of_a_folder_that_is_named(root, shapes, maps
 
 
 def test_maps_are_shown_alone_where_no_picture_is_at_hand(root, shapes, tmp_path):
-    other = sb.load_dataset(shapes).select(range(20))  # another fingerprint
+    other = sb.load_dataset(shapes).select(range(20))  # a dataset with another fingerprint
     other.save_to_disk(tmp_path / "other")
     for data in ((), [tmp_path / "other"], [tmp_path]):
         shown = images(body := opened(Archive.load(root, data)))
@@ -99,7 +100,7 @@ def test_maps_that_cannot_be_read_leave_the_samples_as_text(root, tmp_path):
 
 
 def test_a_copier_shows_no_maps_under_the_row_of_another(root, maps, tmp_path):
-    """Whoever repeats somebody's scores may add other maps: only those of the row's first submission are shown."""
+    """Copy the scores of another submission and add other maps. A row shows only the maps of its first submission."""
     (result,) = root.rglob("result.json")
     content = json.loads(result.read_text())
     for submitter, stated in (("ada", []), ("eve", content["maps"])):
@@ -128,7 +129,7 @@ def test_changed_maps_are_not_scored_again(root, shapes, resnet, tmp_path):
 
 
 def test_a_picture_that_unpacks_to_gigabytes_is_not_decoded(tmp_path):
-    """A few kilobytes of PNG: 81 million pixels, at which Pillow only warns."""
+    """Use a PNG of a few kilobytes with 81 million pixels, for which Pillow only prints a warning."""
     buffer = io.BytesIO()
     Image.new("1", (9000, 9000)).save(buffer, "png")
     features = Features({"image_id": Value("string"), "image": datasets.Image()})
@@ -155,7 +156,7 @@ def test_a_frame_beyond_all_measure_is_refused():
 
 @pytest.mark.slow
 def test_a_repository_shows_the_pictures_of_its_cache_and_downloads_none(here, root, shapes, monkeypatch, tmp_path):
-    """The owner has listed the dataset with its commit; the picture is there only after somebody has loaded it."""
+    """Test a dataset that the owner lists with its commit: images appear only after someone has loaded the dataset."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
     api = here.api()

@@ -1,4 +1,4 @@
-"""Submitting on the leaderboard in a browser: signing in with the Hub, a good run, bad ones, and what never leaves."""
+"""Browser tests of submissions on the leaderboard: signing in with the Hub, valid and invalid runs, and privacy."""
 
 import socket
 import subprocess
@@ -17,7 +17,7 @@ START = "from saliency_bench.spaces.leaderboard.app import main; main()"
 
 @pytest.fixture
 def space(hub, tmp_path):
-    """The leaderboard as a Space whose Hub is the local one: its address, and a file with what it prints."""
+    """Run the leaderboard as a Space with the local Hub; return its address, and the file with its output."""
     hub.api(FOUNDER).create_repo(BOARD, repo_type="dataset")
     hub.api(FOUNDER).upload_file(path_or_fileobj=CARD, path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -128,7 +128,7 @@ def test_what_strangers_send_is_refused_without_a_traceback(space, tmp_path):
 
 
 def board_of(address):
-    """The number of the component that holds the board."""
+    """Return the index of the component that contains the board."""
     (found,) = (
         one["id"]
         for one in httpx.get(f"{address}config").json()["components"]

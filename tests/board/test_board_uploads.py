@@ -1,4 +1,4 @@
-"""Runs that strangers upload to the leaderboard: what is unfolded, what is refused, what becomes a pull request."""
+"""Tests of runs that users upload to the leaderboard: unpacking, refusals and pull requests."""
 
 import json
 import shutil
@@ -79,7 +79,7 @@ def test_what_is_no_zip_of_one_run_is_refused_in_one_line(run, tmp_path, folder,
 
 
 def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
-    """A summary of 20 MB whose two headers say that it has 100 bytes."""
+    """Upload a summary of 20 MB whose two headers state 100 bytes."""
     path = packed(tmp_path / "run.zip", files_of(run) | {"first/summary.json": b"0" * 20_000_000})
     content = path.read_bytes().replace(struct.pack("<I", 20_000_000), struct.pack("<I", 100))
     path.write_bytes(content)
@@ -119,7 +119,7 @@ def test_damaged_records_of_an_upload_are_refused_in_one_line(run, tmp_path, fol
 
 @pytest.fixture
 def board(here):
-    """A results repository with its card; the account logged in on this machine is nobody's."""
+    """Create a results repository with its card; the account logged in on this machine does not own the repository."""
     here.api().create_repo(BOARD, repo_type="dataset")
     here.api().upload_file(path_or_fileobj=CARD, path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
     return here
@@ -147,7 +147,7 @@ def test_an_upload_becomes_a_pull_request_that_its_review_accepts(board, run, tm
 
 
 def maps_of(run, count=5):
-    """{path in an archive: content} of maps that go with a run."""
+    """Return {path in an archive: content} of the maps of a run."""
     write_maps(run / PUBLISHED, "random", ((f"image {number}", np.ones((8, 8), np.float32)) for number in range(count)))
     return {f"first/{PUBLISHED}/{path.name}": path.read_bytes() for path in (run / PUBLISHED).iterdir()}
 
@@ -178,7 +178,7 @@ def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run,
     (lambda maps: {f"first/{PUBLISHED}/../maps-00000.npz": b""}, {}, "contains no maps"),
 ])  # fmt: skip
 def test_maps_of_an_upload_are_bounded_and_checked(run, tmp_path, folder, monkeypatch, edit, limits, words):
-    if limits:  # the child would not see them
+    if limits:  # a child process would not use the changed limits
         monkeypatch.setattr(received, "bounded", lambda function, *args, **bounds: function(*args))
     for name, value in limits.items():
         monkeypatch.setattr(received, name, value)

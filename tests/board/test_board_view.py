@@ -1,4 +1,4 @@
-"""What the page of a board shows: addresses, filters, order, exports and plots, as pure functions of rows."""
+"""Tests of the view of a board as pure functions of rows: addresses, filters, order, exports and plots."""
 
 import csv
 import io
@@ -61,7 +61,7 @@ views = st.builds(
 
 
 def clean(view):
-    """What an address can say of a view: texts that can be printed, without blanks at the ends."""
+    """Return a text as an address can contain it: printable, without blanks at the ends."""
     texts = {name: printable(value) for name, value in vars(view).items() if isinstance(value, str)}
     chosen = {name: tuple(dict.fromkeys(filter(None, map(printable, getattr(view, name))))) for name in FILTERS}
     return replace(view, **texts, **chosen)
@@ -124,7 +124,7 @@ def test_what_an_address_does_not_say_as_it_should_is_as_usual():
     assert (View().query(), View.read("a=1&" * 100)) == ("", View())
     assert View.read("columns=n&columns=explainer&columns=rank.status").columns == (
         "explainer", "score", "rank", "n", "status")  # fmt: skip
-    assert View.read("metric=a").metric == ("a",)  # as addresses were before a filter had several values
+    assert View.read("metric=a").metric == ("a",)  # the format of addresses before filters had several values
     assert View.read("metric=a&metric=&metric=b&metric=a").metric == ("a", "b")
     assert View.read("status=claimed&status=best&status=run+by+the+board").status == (RUN, "claimed")
     assert len(View.read("&".join(f"model={number}" for number in range(300))).model) == MOST_CHOSEN
@@ -133,7 +133,7 @@ def test_what_an_address_does_not_say_as_it_should_is_as_usual():
     assert View.read("search=a%00b%E2%80%AEc").search == "abc"
 
 
-# Which rows, in which order
+# Rows and their order
 
 
 def names(rows):
@@ -261,7 +261,7 @@ def test_bibtex_has_an_entry_for_the_board_and_each_submitter():
 
 
 def literal_front(costs, gains):
-    """Places that no other dominates, one by one."""
+    """Return the points that no other point dominates, with a loop over all pairs."""
     points = list(zip(costs, gains, strict=True))
     return {
         place for place, (cost, gain) in enumerate(points)
@@ -282,7 +282,7 @@ def test_axes_turn_so_that_right_and_up_are_better():
     plot = board_plots.scatter(rows, "saliency_miou", "saliency_deletion")
     good, poor = plot.dots
     assert good.x > poor.x
-    assert good.y > poor.y  # further down the picture: a high deletion is worse
+    assert good.y > poor.y  # lower in the plot, because a high deletion is worse
     assert good.across[0] < good.x < good.across[1]
     assert all(plot.left <= one.x <= plot.right and plot.top <= one.y <= plot.bottom for one in plot.dots)
     assert board_plots.scatter(rows, "saliency_miou", "saliency_road") is None
@@ -311,7 +311,7 @@ def test_names_stand_beside_their_dots_and_not_on_each_other():
     assert beside <= {(8, -7), (8, 15)}
     assert (
         next(dot for dot in dots if dot.name == "far on the right side").label[2] == "end"
-    )  # there is no room on its right
+    )  # there is no space on the right
 
 
 def test_many_methods_hide_neither_names_nor_what_is_recomputed():
@@ -323,7 +323,7 @@ def test_many_methods_hide_neither_names_nor_what_is_recomputed():
     assert (len({one.explainer for one in shown}), left_out) == (board_plots.MOST, 62 - board_plots.MOST)
     dots = board_plots.scatter(shown, "saliency_miou", "saliency_insertion").dots
     assert {dot.name for dot in dots if dot.is_named} > {"gradcam", "random"}
-    assert sum(dot.is_named for dot in dots) < 10  # the others lie on each other
+    assert sum(dot.is_named for dot in dots) < 10  # the other dots overlap
     assert board_plots.fewer(known) == (known, 0)
 
 

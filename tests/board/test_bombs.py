@@ -1,4 +1,4 @@
-"""Submissions that are small as files and large in memory: each is refused, and this process takes little memory."""
+"""Tests of submissions that are small as files and large in memory: they are refused without using much memory."""
 
 import json
 import resource
@@ -17,7 +17,7 @@ MEGABYTES = 300
 
 
 def of_rows(folder, rows, name="dataset", values=None, **options):
-    """Records of so many rows, all of them the first one's but for a column."""
+    """Write many records that copy the first row, except for one column."""
     first = pq.read_table(folder / "records.parquet").slice(0, 1)
     columns = {key: first[key].take(pa.array(np.zeros(rows, int))) for key in first.schema.names}
     table = pa.table(columns if values is None else columns | {name: values})
@@ -31,7 +31,7 @@ def claim(folder, samples):
 
 
 def texts_by_their_differences(folder):
-    """A page of a few kilobytes, each text of which is the one before and a little more."""
+    """Write a page of a few kilobytes in which each text extends the previous text."""
     texts = pa.array(["x" * 100_000 + str(number) for number in range(120)])
     options = {"use_dictionary": False, "column_encoding": {"label": "DELTA_BYTE_ARRAY"}}
     of_rows(folder, 120, "label", texts, **options)
@@ -48,7 +48,7 @@ def many_images(folder):
 
 
 def gigabytes(folder):
-    """Two megabytes of Parquet that unpack to four gigabytes."""
+    """Write two megabytes of Parquet that expand to four gigabytes."""
     claim(folder, 2_000_000)
     text = pa.array(["x" * 1900]).dictionary_encode().take(pa.array(np.zeros(2_000_000, int)))
     of_rows(folder, 2_000_000, "label", text, compression="zstd", store_schema=False)
@@ -96,7 +96,7 @@ def peak():
 def test_a_bomb_is_refused_and_takes_little_memory(bomb, tmp_path):
     good, bad = tmp_path / "good", tmp_path / "bad"
     write(good, SCORES)
-    assert len(sb.load_results(good).rows) == 2  # everything is imported
+    assert len(sb.load_results(good).rows) == 2  # import everything before memory is measured
     bomb(write(bad, SCORES))
     before = peak()
     board = sb.load_results(bad)

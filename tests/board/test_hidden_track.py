@@ -1,4 +1,4 @@
-"""The hidden track: masks that nobody has, scored by the owner of the board, and all ways around it."""
+"""Tests of the hidden track, whose masks are private to the owner of the board, and of attempts to get around it."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ BOARD, PUBLIC, PRIVATE = "saliency-bench/results", "saliency-bench/things", "sal
 
 @pytest.fixture(scope="module")
 def own_data(shapes, tmp_path_factory):
-    """The drawings as somebody's own pictures in class folders, with their masks; the first has none."""
+    """Write the images of shapes-xai as a user's class folders with masks; the first image has no mask."""
     root = tmp_path_factory.mktemp("own")
     names = None
     for split in ("train", "test"):
@@ -71,7 +71,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
         monkeypatch.setenv("HF_TOKEN", user.token)
 
     def sent(maps, name, user, **changes):
-        """The folder on the board of a method's maps, which the user submits and the owner merges."""
+        """Submit the maps of a method, merge them as the owner, and return the folder on the board."""
         as_user(user)
         place = tmp_path / f"{user.name}-{name}"
         sb.template(PUBLIC, str(resnet), place, device="cpu", progress=False)
@@ -94,14 +94,14 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     assert (main([*words, "--dry-run"]), main(words)) == (0, 0)
     assert here.repo("datasets", PRIVATE).private
     assert not here.repo("datasets", PUBLIC).private
-    assert main(words[:-2]) == 2  # the masks, by mistake
+    assert main(words[:-2]) == 2  # without hiding the masks, by mistake
     assert "things hides the masks of 29 images that saliency-bench/things would show" in capsys.readouterr().err
     rows = sb.load_dataset(PUBLIC)
     assert set(rows["mask"]) == {None}
     assert main(words) == 0  # changes nothing
     assert len(here.repo("datasets", PUBLIC).history("main")) == 2
 
-    # The owner's own baselines, which list the dataset as hidden.
+    # Baselines of the owner, which list the dataset as hidden.
     given = {"model": str(resnet), "device": "cpu", "progress": False}
     run = sb.run(
         dataset=PUBLIC, explainers=["random", "centre"], metrics=["saliency_miou"], out=tmp_path / "run", **given
@@ -113,7 +113,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     status, _ = vouch(BOARD, folder, hidden=PRIVATE, **given)
     assert {cell.by for cell in status.cells.values()} == {"explainer"}
 
-    # A stranger: cannot read the masks, is scored once a day, whatever the method is called.
+    # Another user cannot read the masks and is scored once a day, for any name of the method.
     as_user(VISITOR)
     refused(PRIVATE, hidden.kept_masks, PRIVATE, here.api(VISITOR))
     first = sent(maps_like(rows), "mine", VISITOR)
@@ -138,7 +138,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
         "taken": [f"its maps are equal to the maps of mine by visitor, scored on {date.today()}"]
     }
 
-    # Nothing is scored with masks that others may have, and nothing is hidden that was public.
+    # Masks that others may have are not used for scores, and public datasets cannot become hidden.
     here.api().update_repo_settings(PRIVATE, repo_type="dataset", private=False)
     refused("is public, so the masks are not hidden", vouch, BOARD, first, **given)
     with pytest.raises(UserError, match="exists and is public"):
@@ -154,7 +154,7 @@ def scored_here(own_data, maps, resnet, tmp_path):
 
 
 def test_what_is_published_is_the_same_whatever_the_masks_are(own_data, tmp_path):
-    """The same pictures with other masks, fewer of them, give the same bytes."""
+    """Test that the same images with other masks, or fewer, are published with the same bytes."""
     (tmp_path / "first").mkdir()
     plan = hiding(own_data, tmp_path / "first")
     root = own_data.parent
@@ -225,7 +225,7 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     (kept / REPORT).write_text(json.dumps(report | {"masks_of": PUBLIC}))
     assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
     with pytest.raises(UserError, match=f"belong to {PUBLIC}; maps of mallory/things are not scored with them"):
-        join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels, and attempts of its own
+        join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels and separate attempts
     refused("contains no masks of the split train", join_masks, shown, kept, "train")
 
 
@@ -244,9 +244,9 @@ def test_what_cannot_be_hidden(own_data, shapes, tmp_path):
 
 def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path):
     api = here.api(FOUNDER)
-    check_never_shown(PUBLIC, "test", api)  # nothing is there
+    check_never_shown(PUBLIC, "test", api)  # the repository does not exist
     api.create_repo(PUBLIC, repo_type="dataset")
-    check_never_shown(PUBLIC, "test", api)  # still nothing
+    check_never_shown(PUBLIC, "test", api)  # still without masks
     report = json.dumps(read_report(own_data) | {"hidden_masks": "test"}).encode()
     for content in (report, json.dumps(read_report(own_data)).encode(), report):
         api.create_commit(PUBLIC, [CommitOperationAdd(REPORT, content)], repo_type="dataset", commit_message="x")
@@ -256,7 +256,10 @@ def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path)
 
 @pytest.mark.slow
 def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, tmp_path, monkeypatch, capsys):
-    """Under another name, in another namespace, of another split; nor do other masks take their place."""
+    """Push hidden masks under another name, namespace or split.
+
+    They stay hidden, and other masks cannot replace them.
+    """
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     folder = tmp_path / "mine"
     shutil.copytree(own_data, folder)
@@ -273,11 +276,11 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
         assert f"{PUBLIC} hides the masks of test, which " in shown
         assert f"add --hide-masks test; if this is no longer the case, delete {folder}/published.json" in shown
     assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
-    # A build that replaces the folder is of the same masks.
+    # A build that replaces the folder has the same masks.
     move_into_place(shutil.copytree(own_data, tmp_path / "again"), folder)
     assert "hides the masks of test" in push("other")[1]
 
-    # Another dataset has taken a name that ends like that of hidden masks.
+    # Another dataset has a name that ends like the name of a repository of hidden masks.
     here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
     (folder / "published.json").unlink()
     assert push("pets-masks")[0] == 0
@@ -297,7 +300,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
 
 @pytest.mark.slow
 def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_data, tmp_path, monkeypatch, capsys):
-    """Neither has the `published.json` of the folder from which they were hidden."""
+    """Test folders without the `published.json` of the folder whose masks were hidden."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
 
     def push(folder, name, *more, namespace=OWNER):
@@ -318,7 +321,7 @@ def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_dat
             assert f"{PUBLIC} hides the masks of 29 images that {namespace}/other would show, such as t" in shown
             assert f"if their masks are no longer hidden, delete {PRIVATE}" in shown
     assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
-    assert push(copied, "things", *hiding)[0] == 0  # the same again
+    assert push(copied, "things", *hiding)[0] == 0  # the same command again
     here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
     (copied / "published.json").unlink()
     assert push(copied, "other")[0] == 0
@@ -333,7 +336,7 @@ def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here
     assert not [path for path in here.files("datasets", PRIVATE) if path.endswith(".parquet")]
 
 
-# The arithmetic
+# Rounding of scores
 
 
 def cell(value, low, high, n, limits=(0, 1)):
@@ -342,8 +345,8 @@ def cell(value, low, high, n, limits=(0, 1)):
 
 @pytest.mark.parametrize(("given", "value", "ends"), [
     (cell(0.4349, 0.4012, 0.4688, 500), 0.43, (0.40, 0.47)),
-    (cell(0.43, 0.29, 0.58, 500), 0.43, (0.29, 0.58)),  # on a step already
-    (cell(0.4349, 0.4012, 0.4688, 10), 0.4, (0.4, 0.6)),  # one image moves it by up to 0.1, a step is 0.2
+    (cell(0.43, 0.29, 0.58, 500), 0.43, (0.29, 0.58)),  # already on a step
+    (cell(0.4349, 0.4012, 0.4688, 10), 0.4, (0.4, 0.6)),  # one image changes it by up to 0.1, and a step is 0.2
     (cell(0.999, 0.991, 1.0, 500), 1.0, (0.99, 1.0)),
     (cell(-0.9871, -1, -0.9, 1000, (-1, 1)), -0.98, (-1.0, -0.9)),  # steps of 0.02
     (cell(0.5, None, None, 8), 0.5, (None, None)),
@@ -418,7 +421,7 @@ def test_maps_are_known_again_when_they_are_scaled_and_shifted():
 
 
 def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_are_not():
-    """A second account of the same person submits what the first had scored, and a little noise."""
+    """Submit maps of a first account from a second account, with a little noise: they are marked as copies."""
     draw = np.random.default_rng(0)
     maps = {f"image {number}": np.kron(draw.normal(size=(5, 5)), np.ones((7, 7))) for number in range(40)}
 
@@ -452,7 +455,7 @@ NONE = np.full(60, np.nan)
 
 
 def hide(root):
-    """The owner lists the samples of the dataset, whose masks are hidden."""
+    """Return a board on which the owner lists a dataset whose masks are hidden."""
     path = know(root)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden": "ada/pets-masks"}))
 
@@ -471,7 +474,7 @@ def test_scores_of_ones_own_are_refused_where_masks_are_hidden(tmp_path):
 
 
 def score(root, folder, value, half, day=date(2026, 11, 25), name="m"):
-    """The owner has scored the maps of a submission with hidden masks."""
+    """Return a board on which the owner has scored the maps of a submission with hidden masks."""
     result = json.loads((folder / "result.json").read_text())
     shown = HiddenScore(value=value, low=value - half, high=value + half, n=60, clusters=60)
     recomputed = Recomputed(samples=60, largest=0, by="maps", score=shown)
@@ -496,7 +499,8 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     assert (rows["c"].beats, rows["d"].not_beaten) == (("random",), ("random",))
     assert not any(row.best or row.same_as or row.rank_if_true for row in rows.values())
     shown = chosen(Archive.load(tmp_path).rows, View())
-    assert [row.explainer for row in shown][:5] == ["a", "b", "c", "d", "random"]  # own methods are not set apart
+    # user-defined methods are not listed separately
+    assert [row.explainer for row in shown][:5] == ["a", "b", "c", "d", "random"]
     page = Page(Archive.load(tmp_path))
     opened = page.show(f"row={shown[0].key}")["body"]
     assert "ranks are based on intervals" in opened
@@ -507,7 +511,7 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     table = " ".join(page.show("as_list=yes")["body"].split())
     assert '<span class="lb-value">0.80</span> <span class="lb-interval">[0.74, 0.86]</span>' in table
     assert "scored by the board, hidden masks; 2 attempts</span>" in table
-    assert table.count("lb-heading") == 1  # the one that waits is shown with the others
+    assert table.count("lb-heading") == 1  # the waiting submission is listed with the others
     assert shown[-1].explainer == "waits"
     assert 'title="its scores have not been recomputed">no score yet<' in table
 
@@ -529,11 +533,11 @@ def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
 
 
 def test_explainers_of_the_package_are_attempts_too(monkeypatch):
-    """Seeds, options and networks make other maps, so they would tell about the masks without end."""
+    """Count every seed, option and network as an attempt, because unlimited attempts would reveal the masks."""
     today = datetime.now(UTC).date()
 
     def tried(names, statuses=(), submitter="eve", owner="", content="c" * 64):
-        """(the attempts that are written down, the methods that are scored, why others are not)."""
+        """Return (attempts that are recorded, methods that are scored, reasons why others are not scored)."""
         checked = submission(dict.fromkeys(names, NONE), submitter).checked
         ways, further = {"explainer with hidden masks": checked.cells}, {}
         done, problem = _attempts(checked, ways, {}, Known(statuses=statuses), content, further, owner)
@@ -555,8 +559,8 @@ def test_explainers_of_the_package_are_attempts_too(monkeypatch):
                       attempts=[about])  # fmt: skip
 
     before = [status(today, "c" * 64)]
-    assert tried(["gradcam"], before)[1] == ["gradcam"]  # these very files
-    assert tried(["gradcam"], before, content="d" * 64)[1] == []  # another seed, as it is another submission
+    assert tried(["gradcam"], before)[1] == ["gradcam"]  # exactly these files
+    assert tried(["gradcam"], before, content="d" * 64)[1] == []  # another seed, and so another submission
     assert tried(["gradcam"], before, content="d" * 64, owner="Eve") == ([], ["gradcam"], set())
     assert tried(["gradcam"], before, "Mallory", content="d" * 64)[1] == ["gradcam"]
     assert hidden.copies_of(before[0].attempts[0], [status(today, "e" * 64)]) == []

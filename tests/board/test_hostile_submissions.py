@@ -1,8 +1,7 @@
-"""Thousands of hostile submissions, seeded: each is refused in one line, or accepted with nothing false on the board.
+"""Tests of thousands of seeded hostile submissions: each is refused in one line, or changes nothing else on the board.
 
-Nothing false: whatever a submission says, the numbers of its rows are those that follow from its records, the names,
-directions and baselines those of the package, the rows of others stay as they are, and only the owner makes a row
-official.
+For accepted submissions, numbers follow from the records; names, directions and baselines are those of the package;
+rows of other users do not change; and only the owner can make a row official.
 """
 
 import copy
@@ -43,7 +42,7 @@ VALUES = (None, True, False, 0, 1, -1, 5.0, -9.0, 0.99, 1e308, -1e308, 10**30, 2
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """(a board with one honest submission that is recomputed, a hostile one to be, the board's rows)"""
+    """Return (board with an honest submission that is recomputed, hostile submission, {cell id: row} of the board)."""
     root = tmp_path_factory.mktemp("board")
     know(root)
     vouch(root, write(root, OTHERS))
@@ -52,7 +51,7 @@ def world(tmp_path_factory):
 
 
 def places(content, above=()):
-    """Every place in JSON: the keys and indices that lead there."""
+    """Yield the path, as keys and indices, of every value in JSON data."""
     items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for key, value in items:
         yield (*above, key)
@@ -66,7 +65,7 @@ def at(content, place):
 
 
 def mutated(folder, draw):
-    """A field of result.json has another value, or is gone, or comes twice under another name."""
+    """Change or remove a field of result.json, or repeat it under another name."""
     content = json.loads((folder / "result.json").read_text())
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         *above, last = draw.choice(list(places(content)))
@@ -89,7 +88,7 @@ def flipped(name):
     def flip(folder, draw):
         path = folder / name
         content = bytearray(path.read_bytes())
-        near_the_end = draw.random() < 0.5  # where Parquet has its footer
+        near_the_end = draw.random() < 0.5  # Parquet has its footer there
         for _ in range(draw.choice((1, 2, 8, 64))):
             start = max(0, len(content) - 4000) if near_the_end else 0
             content[draw.randrange(start, len(content))] ^= 1 << draw.randrange(8)
@@ -131,7 +130,7 @@ WAYS = (mutated, mutated, flipped("records.parquet"), flipped("result.json"), re
 
 
 def hostile_board(world, root, seeds):
-    """The board with one hostile submission for each seed, each in a folder of its own."""
+    """Copy the board and add one hostile submission for each seed, each in a separate folder."""
     board, hostile, _ = world
     shutil.copytree(board, root, ignore=shutil.ignore_patterns("aside"))
     group = hostile.parent.relative_to(board / "aside")
@@ -144,7 +143,7 @@ def hostile_board(world, root, seeds):
 
 
 def _belongs(folder):
-    """The name that the folder must have for its content to be read at all."""
+    """Return the name that the folder must have so that its content is read."""
     try:
         return read_result(folder / "result.json").folder.rpartition("/")[2]
     except UserError:
@@ -174,7 +173,7 @@ def check(world, root, seeds):
 
 
 def _check_row(row, root):
-    """The row is what its records say, counted in another way."""
+    """Check that the numbers of a row follow from its records, computed in another way."""
     cell = row.cell
     table = pq.read_table(root / row.folder / "records.parquet").to_pylist()
     scores = {one["image_id"]: one["value"] for one in table if one["cell_id"] == cell.cell_id and one["part"] is None}
@@ -238,7 +237,7 @@ def test_what_a_result_claims_beyond_its_scores_is_refused(old, new, words, worl
     ("predicted-by " + "e" * 32, "predicted-by:net", "mine.csv"),
 ])  # fmt: skip
 def test_the_words_for_what_is_explained_are_those_of_the_setting(rule, true, false, tmp_path, monkeypatch):
-    """They stand above the rows, those of others too."""
+    """Test the description of targets above the rows, which rows of other users share."""
     monkeypatch.setattr(submissions, "SETTING", submissions.SETTING.model_copy(update={"target": rule}))
     for name, words in (("ada", true), ("mallory", false)):
         write(tmp_path, {"mine@1 saliency_precision": OTHERS["gradcam"]}, name, target=words)
@@ -253,7 +252,7 @@ def test_the_words_for_what_is_explained_are_those_of_the_setting(rule, true, fa
 
 
 def test_whatever_a_status_file_holds_is_one_line(tmp_path):
-    """Only the owner writes it, and a merge or an editor may damage it."""
+    """Test damaged status files, which only the owner writes but a merge or an editor may damage."""
     know(tmp_path)
     path = vouch(tmp_path, write(tmp_path, {"gradcam": SCORES["gradcam"]}))
     content = json.loads(path.read_text())
@@ -275,7 +274,7 @@ def test_whatever_a_status_file_holds_is_one_line(tmp_path):
 
 
 def refusal(folder):
-    """Why maps are refused; "" where they are not."""
+    """Return the reason why maps are refused; "" if they are accepted."""
     try:
         maps_in(folder)
     except UserError as error:
@@ -284,7 +283,7 @@ def refusal(folder):
 
 
 def test_hostile_maps(tmp_path):
-    """Bit flips of the maps that go with a submission."""
+    """Flip bits of the maps of a submission."""
     maps = {f"image {number}": DRAWS.random((8, 8)).astype(np.float32) for number in range(9)}
     (path,) = write_maps(tmp_path, "mine", maps.items())
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Maps that are published with a submission: written and read shard by shard, and sent as files."""
+"""Tests of maps that are published with a submission: written and read in shards, and sent as files."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monk
     unpacked = []
     plain = files._checked
     monkeypatch.setattr(files, "_checked", lambda path: unpacked.append(path.name) or plain(path))
-    monkeypatch.setattr(files, "bounded", lambda function, *args: function(*args))  # in this process
+    monkeypatch.setattr(files, "bounded", lambda function, *args: function(*args))  # run in this process
     found = find_maps(tmp_path, "mine", ["image 3", "image 6", "no image"])
     assert set(found) == {"image 3", "image 6"}
     assert (found["image 3"] == as_published(MAPS["image 3"])).all()

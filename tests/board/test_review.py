@@ -1,4 +1,4 @@
-"""The owner's side of a board: reviewing pull requests, and recomputing what was submitted."""
+"""Tests of the commands of a board's owner: reviewing pull requests, and recomputing submissions."""
 
 import json
 import re
@@ -79,7 +79,7 @@ def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
 
 @pytest.mark.slow
 def test_a_pull_request_may_hold_several_submissions(board):
-    """As one of all runs of a suite; what is wrong with one of them refuses it."""
+    """Test a pull request with all runs of a suite; an error in one of them refuses all."""
     own = [
         submission({"gradcam": SCORES["gradcam"], "random": one}, "visitor") for one in (SCORES["random"], [0.4] * 60)
     ]
@@ -124,7 +124,7 @@ def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypa
 
 @pytest.mark.slow
 def test_a_pull_request_that_merges_states_of_main_is_refused(board, monkeypatch):
-    """As git lists such a merge: an older state of main comes before a newer one."""
+    """Test the order in which git lists such a merge: an older state of main precedes a newer one."""
     number = propose(board, files(submission(SCORES, "visitor")))
     board.api().upload_file(path_or_fileobj=b"x", path_in_repo="a.txt", repo_id=BOARD, repo_type="dataset")
     main_now = board.api().list_repo_commits(BOARD, repo_type="dataset")[0].commit_id
@@ -142,7 +142,7 @@ def test_a_pull_request_that_merges_states_of_main_is_refused(board, monkeypatch
 
 @pytest.mark.slow
 def test_deletions_behind_a_forged_history_are_noticed(board):
-    """The pull request says that it started before a submission came, and its merge deletes that submission."""
+    """Merge a pull request that claims to start before a submission existed, which deletes this submission."""
     repo = board.repo("datasets", BOARD)
     old = repo.refs["refs/heads/main"]
     others = files(submission(SCORES, "founder"))
@@ -155,7 +155,7 @@ def test_deletions_behind_a_forged_history_are_noticed(board):
     repo.commits[forged.id()] = forged
     repo.refs[f"refs/pr/{number}"] = forged.id()
     verdict = review(BOARD, number)
-    assert verdict.fine  # the Hub shows no more than this
+    assert verdict.fine  # the Hub reports only this
     refused(f"{min(others)} on main differs from the reviewed file", merge, verdict)
 
 
@@ -173,7 +173,7 @@ def test_merging_by_the_command(board, capsys, monkeypatch):
     number = propose(board, files(submission(SCORES, "visitor")))
     assert main(["review", BOARD, str(number), "--merge"]) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("saliency_bench.board.opening.read_board", None)  # the index has all
+        patch.setattr("saliency_bench.board.opening.read_board", None)  # the index contains everything
         assert sb.load_results(BOARD).rows
     assert capsys.readouterr().out.endswith(f"merged: pull request {number} of {BOARD}\n")
     table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
@@ -230,7 +230,7 @@ def test_what_must_not_be_merged(make, others, words, board, capsys):
 
 
 def test_a_pull_request_cannot_vouch_for_itself(board, tmp_path):
-    """A pull request's own list of samples, status and index are not read."""
+    """Test that samples lists, statuses and indices in a pull request are ignored."""
     folder = write(tmp_path, SCORES, "visitor")
     known = know(tmp_path)
     path = known.relative_to(tmp_path).as_posix()
@@ -274,7 +274,7 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     ("predicted-by 0f3a", "predicted-by:torchvision:resnet18", "predicted-by:torchvision:resnet18"),
     ("predicted-by 0f3a", "predicted-by:folder:vit",
      "folder:vit .* not on the Hub; set --target predicted-by:MODEL"),
-    ("predicted-by 0f3a", "predicted-by:..", "is not on the Hub"),  # a folder of the owner's machine
+    ("predicted-by 0f3a", "predicted-by:..", "is not on the Hub"),  # a folder on the owner's machine
     ("predicted-by 0f3a", "classes.csv", "the file classes.csv; set --target to your copy"),
     ("0f3a", "predicted-by:google/vit-base-patch16-224", "set --target to your copy"),
 ])  # fmt: skip
@@ -308,7 +308,7 @@ def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, stated,
 
 
 def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
-    """Keep a stranger's name for any weights off a page that calls it the owner's."""
+    """Test that a submitter's name for arbitrary weights does not appear on a page as the owner's name."""
     known = KnownDataset.model_validate_json(know(tmp_path).read_text())
     monkeypatch.setattr(recompute_module, "_dataset", lambda *_: known)
     monkeypatch.setattr(recompute_module, "find", lambda name: SimpleNamespace(hidden_masks=None))
@@ -336,7 +336,7 @@ def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_pat
 
 
 def test_recompute_refuses_a_network_with_other_logits_for_fixed_pictures(done, shapes, resnet, tmp_path):
-    """Two networks of the same digest, as far as their answers show it."""
+    """Recompute with a network that has the same digest but other logits for the fixed images."""
     submission = of_run(done, "ada")
     answers = submission.result.answers
     other = [[value and value + 1 for value in logits] for logits in answers.logits]
@@ -369,7 +369,7 @@ def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet
 
 @pytest.mark.slow
 def test_a_forged_part_of_an_aggregate_is_refused(shapes, resnet, tmp_path, monkeypatch):
-    """Its samples have no scores, so that its value is as its parts are."""
+    """Forge a part of an aggregate: samples have no scores, so the value is consistent with the parts."""
     given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "progress": False}
     metrics = ["saliency_correctness:k=2,pairings=2"]
     run = sb.run(explainers=["gradcam"], metrics=metrics, out=tmp_path / "run", **given).folder
@@ -408,7 +408,7 @@ def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
 
 @pytest.mark.slow
 def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(shapes, resnet, tmp_path):
-    """Its dataset and network are looked up where the board lists them; the owner alone renames them."""
+    """Test that dataset and network are loaded by the board's names, which only the owner can change."""
     root = tmp_path / "board"
     sb.load_dataset(shapes).to_parquet(tmp_path / "official.parquet")
     shutil.copytree(resnet, tmp_path / "sota")
@@ -445,7 +445,7 @@ def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
 
 @pytest.mark.slow
 def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_board(done, shapes, resnet, tmp_path):
-    """The fingerprint covers pictures, labels and masks, not which samples belong together."""
+    """Test a copy of a dataset with other groups: the fingerprint covers images, labels and masks, but not groups."""
     root = tmp_path / "board"
     folder = of_run(done, "ada").write(root)[0].parent.relative_to(root).as_posix()
     vouch(str(root), folder, dataset=str(shapes), model=str(resnet), device="cpu", samples=2, progress=False)
@@ -468,7 +468,7 @@ def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_boar
 
 
 def test_maps_that_no_explainer_makes_are_named():
-    """`recompute` tells the owner of maps that are nearly the masks, and of one map for all images."""
+    """Test that `recompute` warns about maps that nearly equal the masks, and about one map for all images."""
     cells = [SimpleNamespace(cell_id=name, metric="saliency_miou", explainer=name) for name in ("masks", "maps")]
     values = {"masks": np.array([1, 0.99, 0.96, 0.2, np.nan]), "maps": np.array([1, 0.9, 0.3, 0.2, 0.1])}
     (line,) = recompute_module._like_masks(SimpleNamespace(cells=cells, values=values))
@@ -491,7 +491,7 @@ def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
 @pytest.mark.parametrize("metric", ["saliency_insertion:steps=1000000000", "saliency_single_deletion:grid=30000",
                                     "saliency_confidence:pairings=1000000000"])  # fmt: skip
 def test_a_metric_that_takes_for_ever_is_not_run(metric):
-    """Its options are the submitter's, too, whether its maps are made here or submitted."""
+    """Test metrics with expensive options, which a submitter can choose for explainers and for submitted maps."""
     keys = {name: key_of(f"{name} {metric}") for name in ("random", "mine@1")}
     metrics = {name: known_metric(key) for name, key in keys.items()}
     assert recompute_module._passes(known_explainer(keys["random"]), metrics["random"]) > MOST_PASSES
@@ -502,7 +502,7 @@ def test_a_metric_that_takes_for_ever_is_not_run(metric):
 
 def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
     monkeypatch.setattr(recompute_module, "MOST_OF_SUBMISSION", 500)
-    names = [f"{name} saliency_insertion" for name in ("gradcam", "gradient", "random")]  # 226 passes each, and 1
+    names = [f"{name} saliency_insertion" for name in ("gradcam", "gradient", "random")]  # 226 passes each, and 1 pass
     cells = submission(dict.fromkeys(names, SCORES["gradcam"])).checked
     further = {}
     assert [cell.explainer for cell in recompute_module._ways(cells, {}, further)["explainer"]] == [
@@ -513,7 +513,7 @@ def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
 
 
 def test_files_of_maps_are_those_that_the_result_states():
-    """By the SHA-256 that the Hub knows of large files, before anything of a pull request is downloaded."""
+    """Compare by the SHA-256 that the Hub knows for large files, before anything in a pull request is downloaded."""
     result = submission(SCORES, maps=["a" * 64, "b" * 64]).result
     stored = {name: SimpleNamespace(lfs=SimpleNamespace(sha256=digest)) for name, digest in
               stated_names(result.maps).items()}  # fmt: skip

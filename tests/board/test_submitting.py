@@ -1,4 +1,4 @@
-"""Submissions against a Hub: pull requests, what is not sent twice, contradictions, refusals in one line, no token."""
+"""Tests of submissions to a Hub: pull requests, duplicates, conflicts, one-line refusals, and tokens."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def run(tmp_path_factory, shapes, resnet):
 
 @pytest.fixture
 def here(hub, tmp_path, monkeypatch):
-    """This process as a client of the Hub; call it with who is logged in."""
+    """Make this process a client of the Hub; call the result with the account that is logged in."""
     own = {
         "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
         "HF_HUB_CACHE": str(tmp_path / "hf"), "HF_TOKEN_PATH": str(tmp_path / "no-token"), "HF_HUB_DISABLE_XET": True,
@@ -67,7 +67,7 @@ def merge(hub, *numbers, board=BOARD, user=FOUNDER):
 
 
 def other_run(run, tmp_path, shift=0.25, explainer="random"):
-    """The same run with other scores of one explainer, as a machine with a fault would have made it."""
+    """Copy the run with other scores of one explainer, as from a faulty machine."""
     folder = tmp_path / "other"
     shutil.copytree(run, folder)
     rows = pq.read_table(folder / "records.parquet").to_pylist()
@@ -80,14 +80,14 @@ def other_run(run, tmp_path, shift=0.25, explainer="random"):
         own = interval(pa.array(scores).to_numpy(), np.arange(len(scores)), (0.0, 1.0))
         cell["value"], cell["low"], cell["high"] = own[:3]
     write_json(folder / "summary.json", summary)
-    (folder / "written.json").unlink()  # with it, a summary that was changed is refused as such
+    (folder / "written.json").unlink()  # otherwise the changed summary would be refused because of its hash
     return folder
 
 
 def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, run):
     done = sb.submit(run, note="on a ```laptop", link="https://example.org/mine")
     assert done.pull_request == f"{hub.url}/datasets/{BOARD}/discussions/1"
-    assert set(hub.files("datasets", BOARD)) == FIRST  # nothing but its card
+    assert set(hub.files("datasets", BOARD)) == FIRST  # only the card
     assert (sb.load_results(BOARD).cells, len(sb.load_results(BOARD, revision="refs/pr/1").cells)) == ([], 2)
     details = hub.api().get_discussion_details(BOARD, 1, repo_type="dataset")
     assert details.title == "2 cells: random, centre on shapes-xai with folder:tiny"
@@ -144,7 +144,7 @@ def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
 
 @pytest.mark.slow
 def test_two_submitters_at_once(hub, here, run, monkeypatch):
-    """They never touch the same file, so both pull requests merge, in either order."""
+    """Test two simultaneous submissions. They change different files, so both can be merged in any order."""
     hub.api().create_repo(BOARD, repo_type="dataset")
 
     def go(user):
@@ -193,13 +193,13 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     assert [cell.explainer for cell in done.known] == ["centre"]
     (path,) = [path for path in hub.files("datasets", BOARD, "refs/pr/2") if path not in before and "result" in path]
     sent = json.loads(hub.files("datasets", BOARD, "refs/pr/2")[path])
-    assert [cell["explainer"] for cell in sent["cells"]] == ["random"]  # only what is new
+    assert [cell["explainer"] for cell in sent["cells"]] == ["random"]  # only new cells
     (line,) = [line for line in done.lines() if line.startswith("conflict: random by saliency_miou")]
     assert "by founder (n = 12) and" in line
     assert "by visitor (n = 12)" in line
     merge(hub, 2)
     after = hub.files("datasets", BOARD)
-    assert {path: after[path] for path in before} == before  # nothing was overwritten
+    assert {path: after[path] for path in before} == before  # no file is overwritten
     board = sb.load_results(BOARD)
     rows = [row for row in board.cells if row["explainer"] == "random"]
     assert {tuple(row["submitters"]) for row in rows} == {("founder",), ("visitor",)}
@@ -208,7 +208,7 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     (conflict,) = board.conflicts
     assert (sorted(conflict.submitters), conflict.samples, conflict.common) == (["founder", "visitor"], 12, 12)
     assert "2 submissions, 1 conflict\n" in str(board)
-    assert sb.submit(tmp_path / "other").new == []  # said once, it is not said again
+    assert sb.submit(tmp_path / "other").new == []  # the conflict is recorded only once
 
 
 def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
@@ -314,7 +314,7 @@ def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
     assert "does not exist, or is private; check --namespace (yours: visitor)" in one_line(capsys, run)
     here(FOUNDER)
     sb.submit(run)
-    here(READER)  # a token that may only read
+    here(READER)  # a read-only token
     refused = "reader may not submit to saliency-bench/results with this token, which only has read access"
     assert refused in one_line(capsys, run)
     assert f"  {refused}\n" in said(capsys, ["submit", str(run), "--dry-run"])
@@ -335,13 +335,13 @@ def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
     ("commit/main", {"lost": True}, "cannot be reached, or the connection broke"),
 ])  # fmt: skip
 def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, capsys, monkeypatch):
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client tries again by itself
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client retries
     hub.api().create_repo(BOARD, repo_type="dataset")
     hub.api().upload_file(path_or_fileobj=b"# Board", path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
     hub.fault(match, times=100, **order)
     assert words in one_line(capsys, run)
     hub.heal()
-    assert main(["submit", str(run)]) == 0  # nothing half-done is in the way
+    assert main(["submit", str(run)]) == 0  # no partial state prevents another attempt
     done = "this is already proposed: " if match.startswith("commit") and "lost" in order else "submitted: "
     assert done in capsys.readouterr().out
 
@@ -370,12 +370,12 @@ def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_
     of_run(run, "founder").write(tmp_path / "saliency-bench" / "results")
     monkeypatch.chdir(tmp_path)
     assert len(sb.submit(run).new) == 2
-    assert len(sb.load_results(BOARD).cells) == 2  # here a folder may be meant, as with datasets and models
+    assert len(sb.load_results(BOARD).cells) == 2  # the name could also be a folder, as for datasets and models
 
 
 @pytest.mark.slow
 def test_a_board_without_its_card_gets_it(hub, here, run):
-    """As after a submission that was interrupted when the repository was made."""
+    """Submit to a board whose creation was interrupted before the card was written."""
     hub.fault("commit/main", status=400)
     refused("400", sb.submit, run)
     assert set(hub.files("datasets", BOARD)) == {".gitattributes"}
@@ -415,7 +415,7 @@ def test_offline_reads_what_was_loaded_and_says_so_when_sending(hub, here, run):
 
 @pytest.mark.slow
 def test_the_token_is_in_no_output_log_file_or_traceback(hub, run, tmp_path):
-    """With all that can be made to talk: --debug and the libraries' logs."""
+    """Test all verbose output: --debug and the logs of libraries."""
     shutil.copytree(run, tmp_path / "run")
     hub.api().create_repo(BOARD, repo_type="dataset")
     hub.fault("commit/main", status=403)

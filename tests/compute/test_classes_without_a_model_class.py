@@ -20,8 +20,8 @@ def test_they_are_predicted_but_not_explained_by_their_label(shapes, resnet, tmp
     assert result.summary["model"]["accuracy"]["n"] == len(rows) - len(without)
     assert result.summary["model"]["no_class"] == len(without)
     page = result.report.read_text(encoding="utf-8")
-    assert f"not counted: {len(without)} whose label is no class of the model" in page
-    assert f"of the {len(rows)} samples (the label of {len(without)} is no class of the model)" in page
+    assert f"not counted: {len(without)} whose label is not a class of the model" in page
+    assert f"of the {len(rows)} samples (the label of {len(without)} is not a class of the model)" in page
     line = f"{len(without)} of {len(rows)} samples show no class of the model: they are predicted, not explained"
     assert line in capsys.readouterr().err
     predicted = sb.run(**settings, target="predicted", out=tmp_path / "predicted")

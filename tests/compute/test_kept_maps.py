@@ -204,10 +204,10 @@ def long_ids(path):
 
 
 @pytest.mark.parametrize(("spoil", "words"), [
-    (column("map", [[1, 2, 3], [1, 2]]), "no map of"), (column("map", []), "no map of"),
-    (column("map", None), "no map of"), (column("map", "text"), "column map is not"),
+    (column("map", [[1, 2, 3], [1, 2]]), "is not an array"), (column("map", []), "is not an array"),
+    (column("map", None), "is not an array"), (column("map", "text"), "column map is not"),
     (column("scale", "text"), "column scale is not"), (pipe, "not a regular file"),
-    (gigabytes, "more than are read"), (long_ids, "its texts have"),
+    (gigabytes, "more than the limit"), (long_ids, "its texts have"),
 ])  # fmt: skip
 def test_spoilt_maps_of_a_stranger_are_named(tmp_path, monkeypatch, spoil, words):
     monkeypatch.setattr("saliency_bench.read.records.MOST_NUMBERS", 3 * 10**6)

@@ -178,7 +178,7 @@ def test_only_whole_files_of_the_run_with_exact_names_count(folder, other, capsy
     path = folder.write([result(0)])
     stray = OTHERS[other](path)
     assert [part.path for part in folder.check()] == [path] * path.exists()
-    assert f"ignored, because not part of this run: {stray.name!r}" in capsys.readouterr().err
+    assert f"ignored files that do not belong to this run: {stray.name!r}" in capsys.readouterr().err
     assert stray.exists()
 
 

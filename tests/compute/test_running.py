@@ -63,7 +63,7 @@ def test_of_one_sample_there_is_a_number_without_an_interval(start):
         assert [cell[name] for name in ("n", "low", "high", "rank")] == [1, None, None, None]
         assert cell["unranked"] == "too few to rank"
         assert f" {cell['value']:.3f}\n" in f"{result}\n"
-    assert "Too few to rank: 1 independent samples; explainers are compared from 50 on." in result.verdict
+    assert "Too few samples to rank: 1 independent samples; ranks need at least 50." in result.verdict
     assert json.loads(json.dumps(result.summary, allow_nan=False)) == result.summary
 
 
@@ -435,7 +435,7 @@ def test_data_and_folders_that_do_not_fit_are_refused(done, start, shapes, resne
     rows = sb.load_dataset(shapes).select([0, 1, 1])
     rows.to_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet")
     refused("occurs 2 times", start, dataset=str(tmp_path / "data"))
-    refused("holds a run with another seed", go, done.folder, shapes, resnet, seed=9)
+    refused("contains a run with another seed", go, done.folder, shapes, resnet, seed=9)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     refused("is not a run", start, "mine")
@@ -550,7 +550,7 @@ def test_the_verdict_says_whose_maps_have_hardly_a_pixel_above_half_of_their_ran
     assert marked == {(name, metric): {PEAKED: 6} for name in ("square_2", "square_3")
                       for metric in ("saliency_miou", "saliency_recall")}  # fmt: skip
     (line,) = [line for line in result.verdict if "half of the map's range" in line]
-    assert re.match("square_(2 and square_3|3 and square_2): in most samples under 1 % of the pixels ", line)
+    assert re.match("square_(2 and square_3|3 and square_2): in most samples, less than 1 % of the pixels ", line)
     assert "counts for saliency_miou and saliency_recall:" in line
     page = sb.report(tmp_path / "run").read_text(encoding="utf-8")
     assert line in html.unescape(re.sub("</?code>", "", page))

@@ -61,7 +61,7 @@ def test_a_network_that_answers_differently_does_not_get_the_scores_of_another(s
     assert again().summary == first.summary
     factor.write_text("0.9")
     assert classifier_of(factor).digest == digest
-    refused(r"run holds results of another model: .*0.0005 is allowed.*another --out", again)
+    refused(r"run contains results of another model: .*0.0005 is allowed.*another --out", again)
     refused("logits for fixed pictures differ", again, explainers=["random"])
     factor.write_text("1")
     assert again().summary == first.summary
@@ -77,7 +77,7 @@ def test_a_model_that_names_the_classes_is_compared_too(start, resnet, tmp_path,
     other = classifier_of(factor, labels=labels)
     refused(r"named is a run of another module:FromFile: .* run it again", start, other, "itself", target=target)
     target = f"predicted-by:{start(other, 'named again').folder}"
-    refused("run holds results of another model of the targets", start, str(resnet), target=target)
+    refused("run contains results of another model of the targets", start, str(resnet), target=target)
 
 
 def test_answers_are_logits_of_fixed_pictures_whatever_the_state_of_torch(factor):
@@ -168,5 +168,5 @@ def test_what_differs_in_another_model_is_named(start):
         ({"mean": 0.4}, f"different normalisation, {logits}"),
         ({"kind": nn.GELU, "bias": 0.5}, f"different classes or code and settings and weights, {logits}"),
     ):
-        refused(re.escape(f"holds a run with another model ({words}); choose another --out"), run, **settings)
+        refused(re.escape(f"contains a run with another model ({words}); choose another --out"), run, **settings)
     run()

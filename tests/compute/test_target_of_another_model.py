@@ -123,7 +123,7 @@ def test_the_same_names_in_another_order_are_other_targets(world, tmp_path, by_f
                       metrics=["saliency_energy"], out=tmp_path / out, progress=False)  # fmt: skip
 
     first, moved = ids(go("first", names)), names[1:] + names[:1]
-    refused("first holds a run with another target", go, "first", moved)
+    refused("first contains a run with another target", go, "first", moved)
     assert set(first).isdisjoint(ids(go("moved", moved)))
 
 

@@ -1,4 +1,4 @@
-"""A built folder is complete or absent, equal for equal input, and loads with the right features."""
+"""Tests of built folders: complete or absent, equal for equal input, and with the correct features."""
 
 import io
 import json
@@ -144,7 +144,7 @@ def test_a_failed_overwrite_keeps_the_old_folder(monkeypatch, tmp_path):
 def test_existing_folders(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    (tmp_path / ".out.building").mkdir()  # of a killed build
+    (tmp_path / ".out.building").mkdir()  # left by a killed build
     (tmp_path / ".out.building/rest").write_text("half")
     sb.build("shapes-xai", out, progress=False, **SMALL)
     refused(r"out.*--overwrite", sb.build, "shapes-xai", out, progress=False, **SMALL | {"seed": 1})
@@ -172,7 +172,7 @@ def test_a_build_killed_when_all_was_in_place_is_finished_by_the_next_start(tmp_
 
 
 def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, capsys):
-    """So that a loop until success ends; a dataset that was changed since is not taken for it."""
+    """Test that a loop until success ends. A dataset that was changed since the build is not treated as finished."""
     out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
     before, options = content(out), [f"--{key}={value}" for key, value in SMALL.items()]
     assert cli.main(["build", "shapes-xai", "--out", str(out), *options]) == 0
@@ -184,7 +184,7 @@ def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, cap
 
 
 def test_links_in_a_source_are_followed(tmp_path):
-    """As of a COCO folder that lies on another disk; a link in a circle ends."""
+    """Test a COCO folder whose files are links to another disk, and a circle of links."""
     for name in ("cat/a", "cat/b", "dog/c"):
         picture = tmp_path / "disk" / f"{name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +209,7 @@ def test_a_source_without_a_usable_image_says_why(tmp_path):
 
 
 def test_a_lock_that_cannot_be_opened_does_not_stop_a_build(tmp_path, monkeypatch):
-    """Such as that of another user."""
+    """Test a lock file of another user, for example."""
     monkeypatch.setattr(output_folder, "cache_folder", lambda: tmp_path)
     (tmp_path / "locks" / f"{output_folder.seed_of(tmp_path / 'out'):016x}.lock").mkdir(parents=True)
     with output_folder.build_lock(tmp_path / "out"):
@@ -316,7 +316,7 @@ def test_help_shows_the_builders_own_text_and_imports_no_torch():
 
 
 def test_progress_that_nobody_reads_any_more_does_not_stop_the_work(monkeypatch):
-    """The first thread whose line fails must not leave the others waiting."""
+    """Test that a thread whose output fails does not block the other threads."""
     monkeypatch.setattr(progress, "EVERY", 0)
     shown = progress.bar(total=4)
 

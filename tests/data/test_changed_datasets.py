@@ -1,4 +1,4 @@
-"""A dataset folder that changes: what is loaded is what lies there now, whatever a cache, a size or a date says."""
+"""Tests of dataset folders that change: the current content is loaded, regardless of caches, sizes and dates."""
 
 import json
 import os
@@ -32,7 +32,7 @@ configs:
 
 
 def unseen(path, write):
-    """Change a file so that neither its size nor its date shows it."""
+    """Change a file without changing its size and date."""
     before = path.stat()
     write(path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -67,7 +67,7 @@ def parquet(folder, card=CARD):
 
 
 def colours(folder, split="test"):
-    """The red of each picture: whose bytes are decoded here, and not what some cache says of them."""
+    """Return the red value of each image, decoded here and not by a cache."""
     return [row["image"].getpixel((0, 0))[0] for row in sb.load_dataset(folder, split)]
 
 
@@ -159,7 +159,7 @@ def test_a_changed_built_folder_is_reported_and_renamed(shapes, resnet, tmp_path
 
 def test_what_of_a_built_folder_counts_as_changed(shapes, tmp_path, capsys):
     folder = shutil.copytree(shapes, tmp_path / "mine")
-    for path in folder.glob("data/train-*"):  # a split that is not wanted
+    for path in folder.glob("data/train-*"):  # a split that is not requested
         path.unlink()
     (folder / "notes.txt").write_text("mine")
     assert (find(folder).name, capsys.readouterr().err) == ("shapes-xai", "")
@@ -186,13 +186,13 @@ def test_a_hash_is_remembered_until_the_file_changes(tmp_path, monkeypatch):
     assert (first, hashing.known_sha256(path), len(read)) == (real(path), first, 1)
     unseen(path, lambda path: path.write_bytes(b"two"))
     assert (hashing.known_sha256(path), len(read)) == (real(path), 2)
-    monkeypatch.setattr(hashing, "SETTLED", 3600)  # what was written just now may be written again unseen
+    monkeypatch.setattr(hashing, "SETTLED", 3600)  # a file that was just written may change again without a new date
     path.write_bytes(b"six")
     assert (hashing.known_sha256(path), hashing.known_sha256(path), len(read)) == (real(path), real(path), 4)
 
 
 def counted(monkeypatch):
-    """How often rows are hashed."""
+    """Count how often rows are hashed."""
     times, whole = [], fingerprints._of_rows
     monkeypatch.setattr(fingerprints, "_of_rows", lambda *args: times.append(1) or whole(*args))
     return times
@@ -200,7 +200,7 @@ def counted(monkeypatch):
 
 @pytest.fixture(params=["table", "pictures", "saved"])
 def stored(request, tmp_path):
-    """(a folder, a file in it that holds pictures, how that changes)"""
+    """Return (folder, file in it with images, function that changes the file)."""
     folder = tmp_path / "set"
     if request.param == "pictures":
         path = folder_of_pictures(folder) / "test/cat/0.bmp"
@@ -234,7 +234,7 @@ def test_fingerprint_is_remembered_until_a_file_changes(stored, monkeypatch):
 
 @pytest.mark.slow
 def test_another_process_finds_what_was_remembered(tmp_path):
-    """Sets of texts have another order in another process, which the name of the result must not follow."""
+    """Test that the file name does not depend on the order of sets, which differs between processes."""
     picture(tmp_path / "picture.png", (40, 0, 0))
     cell = {"bytes": (tmp_path / "picture.png").read_bytes(), "path": None}
     features = datasets.Features(image=datasets.Image(), mask=datasets.Image())
@@ -247,7 +247,8 @@ def test_another_process_finds_what_was_remembered(tmp_path):
         "fingerprints.fingerprint(datasets.load_from_disk(sys.argv[1]))"
     )
     line = [sys.executable, "-c", code, str(tmp_path / "saved")]
-    for seed, printed in ((0, "computed\n"), (3, ""), (0, "")):  # with 3, columns have another order in Python 3.11
+    # with seed 3, columns have another order in Python 3.11
+    for seed, printed in ((0, "computed\n"), (3, ""), (0, "")):
         environment = os.environ | {"PYTHONHASHSEED": str(seed)}
         assert subprocess.check_output(line, env=environment, text=True) == printed
 
@@ -260,7 +261,7 @@ def test_fingerprint_of_a_file_that_has_just_changed_is_not_remembered(tmp_path,
 
 
 def test_remembered_fingerprints_are_of_these_rows_and_names(tmp_path, monkeypatch):
-    """Slices, other rows, names of classes, and rows in memory share files with what was remembered, or have none."""
+    """Test slices, other rows, other class names and rows in memory. They must not use the dataset's fingerprint."""
     monkeypatch.setattr(hashing, "SETTLED", 0)
     parquet(tmp_path / "set")
     rows, names = sb.load_dataset(tmp_path / "set"), datasets.ClassLabel(names=["cat", "wolf"])
@@ -295,7 +296,7 @@ def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, co
 
 
 def test_a_dataset_that_was_shortened_is_one_line_with_both_numbers(tmp_path):
-    """As `datasets` itself says it, this is a list of SplitInfo."""
+    """Test the error of `datasets` itself, which contains a list of SplitInfo."""
     folder = sb.build("shapes-xai", tmp_path / "shapes", size=32, count=40, progress=False)
     (table,) = (folder / "data").glob("test-*.parquet")
     rows = pq.read_table(table)

@@ -1,4 +1,4 @@
-"""Loading by name, by folder and from the Hub, and the fingerprint of what was loaded."""
+"""Tests of loading by name, by folder and from the Hub, and of the fingerprint of the loaded rows."""
 
 import os
 import re
@@ -84,7 +84,7 @@ def test_a_folder_is_used_by_exactly_its_name_and_a_line_says_so(folder, tmp_pat
     shutil.copytree(folder, "ada/pet-xai")
     assert data.find("ada/pet-xai").folder == Path("ada/pet-xai")
     assert "write hub:ada/pet-xai for the Hub" in capsys.readouterr().err
-    (tmp_path / "shapes-xai").mkdir()  # no dataset: the name means what it always does
+    (tmp_path / "shapes-xai").mkdir()  # not a dataset, so the name keeps its meaning
     assert data.find("shapes-xai").folder.parent.name == "datasets"
 
 
@@ -119,7 +119,7 @@ def test_a_dataset_in_memory(folder, resnet, tmp_path):
 
 @pytest.fixture
 def only_train(folder, tmp_path):
-    """The same rows three ways, with `train` as their only split, which has the masks and labels of shapes."""
+    """Return the same rows in three forms with `train` as the only split, with the masks and labels of shapes."""
     rows = sb.load_dataset(folder, "train")
     rows.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": rows}).save_to_disk(tmp_path / "several")
@@ -140,7 +140,7 @@ def test_a_split_named_train_is_used_where_it_is_the_only_one_and_a_line_says_so
     assert capsys.readouterr().err == ""
     for other in ("validation", "test[:1]"):
         refused(".", sb.load_dataset, name, other)
-    with pytest.raises(UserError):  # who asks for this very split, as a training does, gets no other
+    with pytest.raises(UserError):  # a request for this split, for example by a training, never returns another split
         data.find(name).load("test")
 
 

@@ -1,4 +1,4 @@
-"""A build gives the same bytes with any number of threads, whether it was killed or not, and its memory stays flat."""
+"""Tests of builds: equal bytes with any number of threads and after kills, and constant memory."""
 
 import importlib
 import json
@@ -125,7 +125,7 @@ def test_an_error_in_a_job_stops_the_build_and_leaves_nothing(monkeypatch, tmp_p
 
 @pytest.fixture
 def process_pools(monkeypatch):
-    """Sources of any size use processes; the list of the pools that were created."""
+    """Use processes for sources of any size, and return the list of the created pools."""
     pools, real = [], process_executor.ProcessPoolExecutor
     monkeypatch.setattr(building, "MANY", 1)
     counted = lambda *a, **k: pools.append(real(*a, **k)) or pools[-1]  # noqa: E731
@@ -173,7 +173,7 @@ sb.build("disease-xai", {str(tmp_path / "out")!r}, source={str(source)!r}, progr
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    time.sleep(1)  # what the processes have in hand they may still write
+    time.sleep(1)  # processes may still write the files they are working on
     kept = len(list(batches.glob("[!.]*.parquet")))
     assert 2 <= kept < 6
     options = {"source": source, "progress": False, "workers": 2}
@@ -263,7 +263,7 @@ print(int(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").re
 
 @pytest.mark.thorough
 def test_memory_is_the_same_for_10000_images_as_for_1000(tmp_path):
-    """The images hold 12 kB each, so 10,000 of them would be 120 MB."""
+    """Test that 10,000 images of 12 kB, which are 120 MB, need no more memory than 1,000."""
 
     def peak(count, turn=0):
         command = [sys.executable, "-c", MANY, tmp_path / f"{count} {turn}", str(count)]

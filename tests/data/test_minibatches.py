@@ -1,4 +1,4 @@
-"""Minibatches of images, masks and labels for a DataLoader, compared with a second reading of each picture."""
+"""Tests of minibatches of images, masks and labels for a DataLoader, compared with a second reading of each image."""
 
 import re
 from io import BytesIO
@@ -20,7 +20,7 @@ COLOUR = (200, 60, 40)
 
 
 def coloured(count=6, size=(24, 16), without=()):
-    """Return pictures in which only the object has COLOUR, so that each picture shows where its mask must be."""
+    """Return images in which only the object has COLOUR, so that each image shows where its mask must be."""
     rows = {"image": [], "mask": [], "label": [], "image_id": []}
     for index in range(count):
         mask = np.zeros(size[::-1], np.uint8)
@@ -124,7 +124,7 @@ def test_other_labels_and_mask_values():
 
 def test_an_upright_picture_has_an_upright_mask():
     exif, files = Image.Exif(), {"image": BytesIO(), "mask": BytesIO()}
-    exif[0x0112] = 6  # the file is stored turned by 90 degrees
+    exif[0x0112] = 6  # the file is stored rotated by 90 degrees
     for name, file in files.items():
         stored = coloured(1)[0][name].transpose(Image.Transpose.ROTATE_90)
         stored.save(file, "PNG", **({"exif": exif} if name == "image" else {}))
@@ -150,7 +150,7 @@ def test_an_upright_picture_has_an_upright_mask():
     ({"colour": 1}, "colour"),
 ])  # fmt: skip
 def test_what_cannot_be_batched_is_refused_with_the_reason(change, words):
-    if words is None:  # rows in memory that know no split are any split
+    if words is None:  # rows in memory without a split are accepted for any split
         assert len(sb.torch_dataset(coloured(), **change)) == 6
         return
     refused(words, lambda: sb.torch_dataset(coloured(), **change)[0])
@@ -175,7 +175,7 @@ def test_sizes_labels_and_masks_that_do_not_fit_are_named():
 
 @pytest.mark.slow
 def test_the_page_trains_a_network_that_is_right_for_the_right_reasons(tmp_path, monkeypatch):
-    """Recompute the penalty by a loop over samples, and check what the page claims about its two networks."""
+    """Recompute the penalty by a loop over samples, and check what the page states about its two networks."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "minibatches.md").read_text(encoding="utf-8")
     names = {}

@@ -1,4 +1,4 @@
-"""The difference hash against a literal second writing, and the banded search against comparing everything."""
+"""Tests of the difference hash against a slow second implementation, and of the banded search against all pairs."""
 
 import io
 import json

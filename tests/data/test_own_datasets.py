@@ -1,4 +1,4 @@
-"""A user's own dataset in every form that people have: the same numbers, or one line that says what is missing."""
+"""Tests of users' datasets in all common forms: equal numbers, or one line that names what is missing."""
 
 import functools
 import re
@@ -38,7 +38,7 @@ def object_of(index):
 
 @pytest.fixture(scope="module")
 def rows():
-    """Six pictures with labels that are text, masks, and no ids."""
+    """Return six images with text labels and masks, but without ids."""
     images = [Image.fromarray(drawing(index)) for index in range(len(NAMES))]
     masks = [object_of(index) for index in range(len(NAMES))]
     return datasets.Dataset.from_dict({"image": images, "label": NAMES, "mask": masks})
@@ -58,7 +58,7 @@ def run(tmp_path):
 
 
 def picture_folder(folder, rows, column="mask_file_name"):
-    """What `datasets` calls an imagefolder: pictures, and a table that names their masks."""
+    """Write an imagefolder of `datasets`: images, and a table with the names of their masks."""
     (folder / "masks").mkdir(parents=True)
     lines = [f"file_name,{column},label"]
     for index, row in enumerate(rows):
@@ -102,20 +102,20 @@ FORMS = {
 
 
 def with_masks(rows, masks, kind=None):
-    """Other masks in the place of those there are."""
+    """Replace the masks."""
     features = kind and datasets.Features({"image": datasets.Image(), "label": datasets.Value("string"), "mask": kind})
     held = {"image": rows["image"], "label": rows["label"], "mask": masks}
     return datasets.Dataset.from_dict(held, features=features)
 
 
 def scores(run):
-    """{(metric, image): score}: sums depend on a run's order, and that on the bytes of the pictures."""
+    """Return {(metric, image): score}, because the order of a run depends on the bytes of the images."""
     columns = [run.records()[name] for name in ("metric", "image_id", "value")]
     return {(metric, image): value for metric, image, value in zip(*columns, strict=True)}
 
 
 def halves(mask):
-    """The upper and the lower half of an object, each in a picture of its own."""
+    """Split objects into an upper and a lower half, each in a separate image."""
     inside, upper = np.asarray(mask), np.zeros((32, 32), np.uint8)
     upper[:12] = 255
     return [Image.fromarray(inside & upper), Image.fromarray(inside & ~upper)]
@@ -131,7 +131,7 @@ def lists_of(kind, *length):
 
 
 def united(rows, words="lists .* a sample has one image; combine"):
-    """What the refusal of several masks of a sample says to do."""
+    """Merge several masks of a sample as the error message recommends."""
     with pytest.raises(UserError, match=f"the column mask contains {words}") as refused:
         find(rows).load("test"), describe({"dataset": rows})
     code = str(refused.value).partition("with dataset")[2].partition(", with axis=-1")[0]
@@ -163,7 +163,7 @@ def test_labels_that_are_text_become_classes(rows, tmp_path):
     assert sb.load_dataset(rows).features["label"].names == ["cat", "dog"]
     assert sb.load_dataset(rows)["label"] == [1, 0, 0, 1, 1, 0]
     only_dogs = datasets.DatasetDict(train=rows, test=rows.select([0, 3]))
-    assert sb.load_dataset(only_dogs)["label"] == [1, 1]  # the classes are those of all splits
+    assert sb.load_dataset(only_dogs)["label"] == [1, 1]  # the classes of all splits are used
     with_none = datasets.Dataset.from_dict({"image": rows["image"], "label": [None, *NAMES[1:]]})
     assert sb.load_dataset(with_none.cast_column("image", datasets.Image()))["label"] == [None, 0, 0, 1, 1, 0]
     refused("unknown label in the dataset 'dog'", loading.with_classes, rows, ["cat", "cow"])
@@ -222,7 +222,7 @@ def test_a_dict_is_that_split_and_no_other(rows, run):
 
 
 def test_pictures_of_16_bits_run_and_arrays_say_how_they_become_pictures(rows, run):
-    """A run reads what is stored, so that no decoding clips 16 bits."""
+    """Test that a run reads the stored 16 bits and does not clip them."""
     deep = [drawing(index)[..., 0].astype(np.uint16) * 200 for index in range(len(NAMES))]
     content, numbers = rows.remove_columns("image").to_dict(), []
     for made, kind in ((Image.fromarray, {}), (Image.fromarray, {"mode": "L"}), (in_window, {})):
@@ -237,7 +237,7 @@ def test_pictures_of_16_bits_run_and_arrays_say_how_they_become_pictures(rows, r
 
 
 def in_window(values):
-    """Return what `build folder` makes of 16 bits."""
+    """Return the images that `build folder` makes of 16 bits."""
     low, high = np.percentile(values, [1, 99])
     return Image.fromarray(np.round(255 * np.clip((values - low) / (high - low), 0, 1)).astype(np.uint8))
 
@@ -340,7 +340,7 @@ def test_one_split_is_not_trained_and_tested_on(rows, resnet, tmp_path):
 
 
 def trimaps(rows):
-    """Masks of 1 for the object, 2 for the background and 3 for a border inside of it, as the pets of Oxford have."""
+    """Write masks with 1 for the object, 2 for the background and 3 for a border, like the pets of Oxford."""
     values = []
     for row in rows:
         inside = np.asarray(row["mask"]) > 0
@@ -367,7 +367,7 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
         assert scores(chosen) == scores(plain)
         assert chosen.summary["masks"]["mean_share"] == pytest.approx(np.mean(inside))
         assert chosen.cells[0].cell_id not in (miou.cell_id, plain.cells[0].cell_id)
-        assert chosen.cells[1].cell_id == insertion.cell_id  # which asks for no masks
+        assert chosen.cells[1].cell_id == insertion.cell_id  # insertion needs no masks
     assert run(folder, mask_values=("1", "3")).cells[0].cell_id == chosen.cells[0].cell_id
     assert read_manifest(chosen.folder).identity.mask_values == "1 3"
     assert "mask_values=['3', '1']" in chosen.summary["command"]

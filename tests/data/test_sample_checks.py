@@ -1,4 +1,4 @@
-"""What can be known of samples without opening a picture is checked before anything is computed."""
+"""Tests of the checks of samples that need no decoded image and precede any computation."""
 
 import datasets
 import pyarrow as pa
@@ -18,7 +18,7 @@ def rows(shapes):
 
 
 def changed(rows, column, value, kind=None):
-    """The samples, of which the fourth has another value."""
+    """Return the samples with another value for the fourth sample."""
     listed, features = [dict(row) for row in rows[0]], datasets.Features(rows[1])
     listed[3][column] = value
     for name in ("image", "mask"):
@@ -57,7 +57,7 @@ def test_what_cannot_be_run_is_one_line_before_the_model_is_loaded(column, value
     assert not (tmp_path / "run").exists()
     order = [5, 4, 2, 1]
     if column != "image_id" or value is not rows[0][0]["image_id"]:
-        check_samples(dataset.select(order))  # without the sample
+        check_samples(dataset.select(order))  # without the invalid sample
 
 
 KINDS = {

@@ -1,4 +1,4 @@
-"""Datasets that strangers made: nothing of this machine is opened, nothing is executed, a line says what is wrong."""
+"""Tests of untrusted datasets: no local file is opened, no code is executed, and errors are one line."""
 
 import io
 import json
@@ -93,7 +93,7 @@ def test_hostile_yaml(tmp_path):
     bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
     cards = {
         r"the alias \*a0": f"---\n{bomb}---\n",
-        r"it has the alias \*a0": f"---\na: 1\n---x: 2\n{bomb}---\n",  # which is not where the YAML ends
+        r"it has the alias \*a0": f"---\na: 1\n---x: 2\n{bomb}---\n",  # not where the YAML ends
         "out of range|must be in": "---\nday: 2001-99-99\n---\n",
         "cannot be read": "---\na: [\n---\n",
         "at most": "---\n" + "#" * 6_000_000 + "\n---\n",
@@ -198,7 +198,7 @@ def test_an_incomplete_build_report_is_not_published(shapes, tmp_path):
 
 
 def test_options_of_a_downloaded_report_never_reach_another_address(tmp_path, closed, source):
-    """A build from annotations runs our builder with the options that the report says."""
+    """Test that a build from annotations does not pass addresses in the options of a report to our builder."""
     (tmp_path / "made").mkdir()
     folder = tmp_path / "notes"
     for path, content in dataset_publication(closed, "saliency-bench", tmp_path / "made").files.items():

@@ -1,4 +1,4 @@
-"""Datasets of the Hub: the commit that is loaded is the one that is recorded, and strangers' files stay unopened."""
+"""Tests of datasets on the Hub: the loaded commit is recorded, and files of other repositories are not opened."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def parquet(*images):
 
 
 def put(hub, repo=REPO, **files):
-    """A commit with these files; __ stands for / in a path, and _dot_ for a dot."""
+    """Create a commit with these files; __ stands for / in a path, and _dot_ for a dot."""
     api = hub.api()
     api.create_repo(repo, repo_type="dataset", exist_ok=True)
     operations = [huggingface_hub.CommitOperationAdd(path.replace("__", "/").replace("_dot_", "."), content)
@@ -50,7 +50,7 @@ def filled(colour):
 
 @pytest.fixture
 def away(monkeypatch):
-    """Call it to leave the network."""
+    """Return a function that disconnects the network."""
 
     def leave(by="switch"):
         if by == "switch":
@@ -78,12 +78,12 @@ def test_two_commits_of_one_repository(here, away):
         colour = (255, 0, 0) if commit == first else (0, 0, 255)
         assert found.load("test")[0]["image"].getpixel((0, 0)) == colour
     refused("has no revision none", find, REPO, revision="none")
-    third = put(here, **filled("lime"))  # never loaded here
+    third = put(here, **filled("lime"))  # never loaded on this machine
     asked = len(here.asked)
     for by in ("switch", "network"):
         away(by)
         start = time.perf_counter()
-        assert find(REPO).revision == second  # what main was when it was loaded last
+        assert find(REPO).revision == second  # the commit of main when it was last loaded
         assert sb.load_dataset(REPO)[0]["image"].getpixel((0, 0)) == (0, 0, 255)
         assert sb.load_dataset(f"{REPO}@{first}")[0]["image"].getpixel((0, 0)) == (255, 0, 0)
         words = rf"cannot be reached.* {REPO} at {third} is not in the cache"
@@ -117,7 +117,7 @@ def test_a_copy_that_is_not_complete_is_not_loaded(here, away, monkeypatch):
 
 @pytest.mark.slow
 def test_a_connection_that_breaks_gives_no_other_commit(here):
-    """`datasets` alone falls back to the latest commit in its cache, silently."""
+    """Test a broken connection, for which `datasets` silently falls back to the latest commit in its cache."""
     put(here, **filled("red"))
     sb.load_dataset(REPO)
     put(here, **filled("blue"))
@@ -199,7 +199,7 @@ def test_a_card_may_name_no_file_of_this_machine(here, tmp_path):
 def test_a_report_that_lies_is_noticed_and_none_is_needed(here, pets, tmp_path):
     publish(dataset_publication(pets, "founder", tmp_path, "pets"), api=here.api())
     found = find("founder/pets")
-    assert (found.name, found.repo) == ("founder/pets", "founder/pets")  # whatever its report says
+    assert (found.name, found.repo) == ("founder/pets", "founder/pets")  # regardless of its report
     assert fingerprint(found.load("test")) == json.loads((pets / REPORT).read_text())["splits"]["test"]["fingerprint"]
     publish(dataset_publication(pets, "saliency-bench", tmp_path), api=here.api())
     assert find("pet-xai").name == find("hub:pet-xai").name == "pet-xai"

@@ -1,4 +1,4 @@
-"""What a run says of where its dataset and model came from: the repository and the very commit, or neither."""
+"""Tests of the recorded origin of dataset and model: repository and exact commit, or neither."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ SETTINGS = {"explainers": ["centre", "random"], "metrics": ["saliency_miou"], "p
 
 @pytest.fixture
 def commits(here, pets, model, tmp_path):
-    """({kind: its first commit}, {kind: the second}) of a dataset and a model repository."""
+    """Return ({kind: first commit}, {kind: second commit}) of a dataset and a model repository."""
     (tmp_path / "work").mkdir()
     publish(dataset_publication(pets, "founder", tmp_path / "work", "pets"), api=here.api())
     publish(model_publication(model, "founder", "net", api=here.api()), api=here.api())
@@ -42,7 +42,7 @@ def heads(hub):
 
 
 def told(run):
-    """{file: {kind: (repo, revision)}}"""
+    """Return {file: {kind: (repo, revision)}}."""
     files = {name: json.loads((run.folder / name).read_text()) for name in ("run.json", "summary.json")}
     files["result.json"] = of_run(run.folder, "ada").result.model_dump(mode="json")
     return {name: {kind: (content[kind]["repo"], content[kind]["revision"]) for kind in ("dataset", "model")}
@@ -71,7 +71,7 @@ def test_a_run_names_the_commits_that_it_was_pinned_to(commits, tmp_path):
 
 @pytest.mark.slow
 def test_a_local_folder_is_never_published_under_an_id_of_the_hub(commits, pets, model, tmp_path, monkeypatch, capsys):
-    """Also where it has the name of a repository that exists."""
+    """Test a local folder that has the name of an existing repository."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(pets, DATA)
     shutil.copytree(model, NET)
@@ -117,7 +117,7 @@ def test_the_card_of_a_model_says_which_data_and_which_start(commits, here, pets
 
 @pytest.mark.slow
 def test_the_results_are_a_table_before_and_after_the_first_merge(here, pets, model, tmp_path, monkeypatch):
-    """As the Hub's viewer reads them: the configs of the card, by `datasets` alone."""
+    """Read the configs of the card by `datasets` alone, like the viewer of the Hub."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     run = sb.run(dataset=pets, model=model, out=tmp_path / "run", **SETTINGS)
     proposed = sb.submit(run, namespace="founder")
@@ -127,7 +127,7 @@ def test_the_results_are_a_table_before_and_after_the_first_merge(here, pets, mo
     assert [row["cell_id"] for row in table] == [None]
     assert {"explainer", "metric", "value", "dataset", "model"} <= set(table.column_names)
     here.api().merge_pull_request("founder/results", 1, repo_type="dataset")
-    rewrite("founder/results", here.api())  # as the owner's commands do
+    rewrite("founder/results", here.api())  # like the commands of the owner
     cells = datasets.load_dataset("founder/results", "board", split="train")
     known = {cell["cell_id"]: (cell["value"], cell["n"], ["founder"]) for cell in run.summary["cells"]}
     assert {row["cell_id"]: (row["value"], row["n"], row["submitters"]) for row in cells} == known

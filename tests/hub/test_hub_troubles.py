@@ -1,6 +1,6 @@
-"""A Hub that fails, lies or changes its mind, and clients as they are: what is loaded is right, or a line says not.
+"""Tests of Hubs that fail, send wrong data or change, with unmodified clients: correct data or a one-line error.
 
-Each client is a process of its own, since the libraries read their environment when they are imported.
+Each client is a separate process, because libraries read their environment when they are imported.
 """
 
 import json
@@ -70,7 +70,7 @@ def load(hub, home, more=""):
 
 
 def test_what_passes_while_loading(filled, right):
-    """A connection that breaks, 429 and a slow server."""
+    """Test a broken connection, status 429 and a slow server."""
     filled.fault(f"GET .*{TEST}", drop_after=700)
     assert load(filled, "broken") == right
     assert len(filled.lines(f"{TEST} 200")) == 3  # HEAD, GET, GET
@@ -92,7 +92,7 @@ def test_a_lying_content_length(filled, right):
         assert line.startswith("refused: ")
         assert "cannot be loaded" in line or "connection to the Hub broke" in line
         filled.heal()
-        assert load(filled, home) == right  # nothing wrong stayed in the cache
+        assert load(filled, home) == right  # the cache contains no wrong data
     filled.fault("GET .*model.safetensors", times=99, lie=-100)
     assert "resnet-18-pet-xai cannot be loaded from the Hub" in told(filled, CLASSIFY, home="model")
     filled.heal()
@@ -101,7 +101,7 @@ def test_a_lying_content_length(filled, right):
 
 @pytest.mark.thorough
 def test_a_file_that_changed_under_a_pinned_revision(filled, right, pets, tmp_path):
-    """Who has loaded it keeps what it was; who loads it now is told."""
+    """Test that clients with the old file keep it, and new clients get an error."""
     pinned = filled.api().dataset_info("saliency-bench/pet-xai").sha
     more = f", revision={pinned!r}"
     assert load(filled, "before", more) == right
@@ -137,7 +137,7 @@ def test_who_may_not_load(filled):
     (CLASSIFY, {"status": 500}, "500.*{repo}"),
 ])  # fmt: skip
 def test_what_the_hub_refuses_while_loading_is_one_line(code, order, words, filled):
-    """And is taken for no wrong name."""
+    """Test that the error is not reported as a wrong name."""
     repo = "saliency-bench/pet-xai" if code is LOAD else "saliency-bench/resnet-18-pet-xai"
     filled.fault(repo, times=999, message=f"you sent {FOUNDER.token}", **order)
     quick = "import time\ntime.sleep = lambda seconds: None  # the client tries again by itself\n"
@@ -149,7 +149,7 @@ def test_what_the_hub_refuses_while_loading_is_one_line(code, order, words, fill
 
 @pytest.mark.thorough
 def test_a_run_without_network_after_the_first(filled, tmp_path):
-    """The same records from what was loaded before, byte for byte, and the dataset under its own name."""
+    """Test that a run without network has the same bytes as before, and the dataset has the same name."""
     line = ["run", "--dataset", "saliency-bench/pet-xai", "--model", "saliency-bench/resnet-18-pet-xai", "--explainers",
             "gradcam", "--metrics", "saliency_miou", "saliency_insertion", "--limit", "3", "--out"]  # fmt: skip
     lines_of(filled.command(*line, "online", user=None))
@@ -162,7 +162,7 @@ def test_a_run_without_network_after_the_first(filled, tmp_path):
 
 
 def test_annotations_over_the_wire(filled, closed, source, tmp_path):
-    """The config of its own, alone by `datasets`, and joined; again without network."""
+    """Test the config of annotations alone by `datasets`, joined with images, and again without network."""
     (tmp_path / "made").mkdir()
     publication = dataset_publication(closed, "visitor", tmp_path / "made")
     publish(publication, api=filled.api(VISITOR))
@@ -180,7 +180,7 @@ print("rows", fingerprint(rows))
     assert told(filled, code) == told(filled, code, **OFFLINE) == wanted
 
 
-# Metrics, for who has nothing of ours
+# Metrics without an installed package
 
 
 @pytest.mark.thorough
@@ -202,12 +202,12 @@ for name in {names}:
 """
     for more in ({}, OFFLINE):
         done = hub.run([sys.executable, "-S", "-c", code], user=None, PYTHONPATH=str(only_evaluate), **more)
-        assert lines_of(done) == [str({name: 1.0}) for name in names]  # a map that is the mask is the best
+        assert lines_of(done) == [str({name: 1.0}) for name in names]  # a map that equals the mask is the best
 
 
 @pytest.mark.thorough
 def test_the_page_of_a_metric(hub, tmp_path, monkeypatch):
-    """The files of the Space as anyone gets them; the page is built, and its function scores two pictures."""
+    """Download the files of the Space, build the page, and score two images."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     publish(metric_publication("saliency_miou", "saliency-bench"), api=hub.api())
     place = tmp_path / "space"
@@ -234,7 +234,7 @@ assert any(block.get("type") == "button" for block in app.demo.config["component
 
 @pytest.fixture(scope="module")
 def spaces(tmp_path_factory):
-    """The files of every metric's Space, in a folder each."""
+    """Write the files of every metric's Space to separate folders."""
     root = tmp_path_factory.mktemp("spaces")
     for name in list_metrics():
         (root / name).mkdir()
@@ -245,7 +245,7 @@ def spaces(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_every_metric_has_a_page_to_try_it(hub, spaces):
-    """One template: what is asked for follows from what the metric takes."""
+    """Test that the fields of a page follow from the arguments of the metric."""
     code = """
 import runpy, sys
 from pathlib import Path
@@ -264,7 +264,7 @@ for place in sorted(Path(sys.argv[1]).iterdir()):
             assert asked[name] == f"saliency map|mask of the same size|score|{name}"
         elif needs - {"labels"} == {"curves"}:
             assert asked[name] == f"image|saliency map|classifier|class|{end}"
-        elif needs & {"other", "partners", "retrained", "first_right"}:  # more than a page asks for
+        elif needs & {"other", "partners", "retrained", "first_right"}:  # a page has no fields for these inputs
             assert asked[name] == ""
         else:
             own = "class|" if needs & {"maps", "target"} else ""
@@ -273,7 +273,7 @@ for place in sorted(Path(sys.argv[1]).iterdir()):
 
 @pytest.mark.thorough
 def test_the_pages_of_metrics_that_run_the_classifier(filled, spaces):
-    """Their scores are those of the functions, for a picture of the classifier's size, a class given or predicted."""
+    """Compare with the functions, for an image of the classifier's size and a given or predicted class."""
     code = """
 import runpy, sys
 import gradio as gr

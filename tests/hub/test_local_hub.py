@@ -1,4 +1,4 @@
-"""The Hub of the tests behaves as the public one does towards unmodified clients."""
+"""Tests that the Hub for tests behaves like the public Hub for unmodified clients."""
 
 import time
 import urllib.error
@@ -14,7 +14,7 @@ REPO = "saliency-bench/things"
 
 @pytest.fixture
 def api(hub, monkeypatch):
-    """The owner's client, in this process, with a repository that holds one small and one large file."""
+    """Return the client of the owner in this process, with a repository of one small and one large file."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     api = hub.api()
     api.create_repo(REPO, repo_type="dataset")
@@ -89,12 +89,12 @@ def test_faults(hub, api):
     assert time.time() - start > 0.3
     hub.fault("GET .*parquet", body=b"another")
     assert fetch(hub).read() == b"another"
-    assert fetch(hub).read() == content  # each fault was ordered once
+    assert fetch(hub).read() == content  # each fault occurs once
     before = api.dataset_info(REPO).sha
     hub.change_in_place("datasets", REPO, before, "data/a.parquet", b"changed")
     assert (fetch(hub).read(), api.dataset_info(REPO).sha) == (b"changed", before)
     hub.fault("PUT", drop_after=10)
     hub.fault("POST .*/commit/", lost=True)
     with pytest.raises(Exception, match=r"(?i)disconnect|reset|closed|without|eof"):
-        add(api, {"data/b.parquet": b"b" * 100_000})  # the client tries the file again, the commit it does not
+        add(api, {"data/b.parquet": b"b" * 100_000})  # the client retries the file, but not the commit
     assert hub.files("datasets", REPO)["data/b.parquet"] == b"b" * 100_000

@@ -1,4 +1,4 @@
-"""ACT-X and MPII: classes that a language model accepts (its answers kept), pointing annotations as mask."""
+"""Tests of ACT-X and MPII: classes that a language model accepts (answers are stored), and pointing as masks."""
 
 import json
 import threading
@@ -26,7 +26,7 @@ SIZE, REASON = (64, 48), "Because he is."
 
 
 def actx(root, entries, folder="ACT-X"):
-    """`entries`: {split: {question id: (image, answer)}}."""
+    """Write ACT-X files from `entries`: {split: {question id: (image, answer)}}."""
     (root / folder / "textual").mkdir(parents=True)
     (root / "images").mkdir()
     for split, listed in entries.items():
@@ -53,7 +53,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def service(monkeypatch):
-    """A language model that takes everything but "general" for a class, and counts what it is asked."""
+    """Language model that accepts everything except "general" as a class, and records its requests."""
     asked = []
 
     class Client:
@@ -98,7 +98,7 @@ def test_each_pair_is_asked_once_and_never_again(source, service, monkeypatch, t
 
 
 def annotations(path, frames):
-    """As MPII Human Pose has them: a structure of structures. frames: {name: number of its video, or None}."""
+    """Write annotations like MPII Human Pose, with nested structures. frames: {name: number of the video, or None}."""
     listed = np.zeros((1, len(frames)), dtype=[("image", object), ("annorect", object), ("vididx", object)])
     for place, (name, video) in enumerate(frames.items()):
         listed[0, place] = ({"name": name}, {"x1": 3.0}, np.empty((0, 0)) if video is None else float(video))
@@ -173,12 +173,12 @@ def test_answers_of_other_models_and_wordings_do_not_count(source, service):
         f"line {number} is not a reply of a language model and is skipped" for number in (3, 4)
     ]
     asked = len(service)
-    built(source, model="m")  # the line that was cut off by a kill swallows no answer
+    built(source, model="m")  # the line that was cut off by a kill does not hide the next answer
     assert len(service) == asked
 
 
 class Server(ThreadingHTTPServer):
-    """A chat-completion server on loopback; `plan` holds what it does with the next requests: a status or bytes."""
+    """Chat-completion server on loopback; `plan` contains the results of the next requests, a status or bytes."""
 
     daemon_threads = True
 
@@ -219,7 +219,7 @@ def completion(text):
 
 @pytest.fixture
 def server(monkeypatch):
-    """The client is huggingface_hub's own; only waiting is cut short."""
+    """Use the client of huggingface_hub with shorter waiting times."""
     monkeypatch.setattr(_language_model, "WAITS", (0.0, 0.0))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -237,10 +237,10 @@ def test_a_server_is_asked_through_the_client_of_the_hub(source, server, tmp_pat
     assert len(server.requests) == 3
     path, token, asked = server.requests[0]
     assert path == "/v1/chat/completions"
-    assert "hf_secret" not in token  # it is no service of Hugging Face
+    assert "hf_secret" not in token  # the server does not belong to Hugging Face
     assert asked["messages"] == [{"role": "user", "content": asked["messages"][0]["content"]}]
     assert (asked["model"], asked["temperature"], asked["seed"]) == ("tiny", 0.0, 0)
-    folder = build("action-xai", tmp_path / "out", source=source, progress=False, model="tiny")  # needs no call
+    folder = build("action-xai", tmp_path / "out", source=source, progress=False, model="tiny")  # needs no request
     assert json.loads((folder / "build_report.json").read_text())["counts"]["samples"] == 3
     assert len(server.requests) == 3
 

@@ -1,4 +1,4 @@
-"""The sets that the papers train and evaluate on: VOC, COCO, ImageNet, Food-101, OpenImages animals."""
+"""Tests of the papers' datasets for training and evaluation: VOC, COCO, ImageNet, Food-101, OpenImages animals."""
 
 import json
 import pickle
@@ -37,7 +37,7 @@ def splits_of(samples):
 
 @pytest.fixture
 def voc(tmp_path):
-    """Three images to evaluate on, of which the first shows a person and, on fewer pixels, a cat."""
+    """Write three images for evaluation; the first shows a person and, with fewer pixels, a cat."""
     _examples.write("voc-val", tmp_path, 3, 48)
     values = np.zeros((48, 48), np.uint8)
     values[:11], values[20:30], values[11] = 15, 8, 255
@@ -96,7 +96,7 @@ def test_voc_2007_with_boxes(tmp_path):
     assert remark["text"] == "object 'unicorn' is not one of the 20 classes and is left out"
     refused(r"VOC2007 is not VOC2012", built_by, voc_val, root)
     refused(r"year must be 2012 or 2007", built_by, voc_val, source, year=2010)
-    for name in ("train", "val"):  # the archive of the test images alone
+    for name in ("train", "val"):  # only the archive of the test images
         (root / f"ImageSets/Main/{name}.txt").unlink()
     for number in range(0, 8, 2):
         (root / f"Annotations/00000{number}.xml").unlink()
@@ -175,7 +175,7 @@ def test_imagenet_boxes_and_names_that_come_twice(tmp_path):
 
 @pytest.mark.parametrize("to", ["val", "ILSVRC2012_img_val", ""])
 def test_imagenet_as_image_net_org_packs_it(tmp_path, to):
-    """The same samples as from Kaggle's layout, wherever the images lie."""
+    """Test that the layout of image-net.org gives the same samples as Kaggle's layout."""
     kaggle, other = built_by(imagenet_val, _examples.write("imagenet-val", tmp_path / "a", 6, 48))
     _examples.write("imagenet-val devkit", tmp_path / "b", 6, 48)
     (tmp_path / "b" / to).mkdir(exist_ok=True)
@@ -202,7 +202,7 @@ def test_imagenet_draws_images_to_train_on_where_the_source_has_them(tmp_path):
 
 
 def test_imagenet_triplets_of_image_class_and_group(tmp_path, monkeypatch):
-    """Published without the images, and joined with them by the names of their files."""
+    """Publish the triplets without images, and join them with the images by file name."""
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path / "cache"))
     source, samples = tmp_path / "source", {}
     for builder, example in ((imagenet_groups, "imagenet-val devkit"), (imagenet_val, "imagenet-val")):
@@ -214,7 +214,7 @@ def test_imagenet_triplets_of_image_class_and_group(tmp_path, monkeypatch):
         "teleost fish", "teleost fish", "wading bird", "crane + lighter + hard disc + sunglass + pick"
     ]  # fmt: skip
     assert triplets[tench]["group_wnids"] == triplets[goldfish]["group_wnids"]
-    assert {"n01440764", "n01443537", "n02640242"} < set(triplets[tench]["group_wnids"])  # and the sturgeon
+    assert {"n01440764", "n01443537", "n02640242"} < set(triplets[tench]["group_wnids"])  # with the sturgeon
     for name, triplet in triplets.items():
         assert triplet["wnid"] in triplet["group_wnids"]
         assert samples[imagenet_val][name]["class_group"] == triplet["class_group"]
@@ -289,7 +289,7 @@ def test_openimages_of_one_photographer_are_a_group_that_is_in_one_part(tmp_path
     _examples.write("openimages-animals", tmp_path, 40, 48)
     listing = tmp_path / "validation-images-with-rotation.csv"
     address = "https://www.flickr.com/people/"
-    # The source's own columns; some of its addresses are empty, and the last image is in no list.
+    # Columns of the source; some addresses are empty, and the last image is in no list.
     header = "ImageID,Subset,OriginalURL,OriginalLandingURL,License,AuthorProfileURL,Author,Title,OriginalSize"
     rows = [f'{n:016x},validation,u,l,c,{address}{n // 4}/,"N, N.",t,1' for n in range(38)]
     rows.append(f"{38:016x},validation,u,l,c,,N.N.,t,1")

@@ -1,4 +1,4 @@
-"""NIfTI volumes with flipped, permuted and oblique axes, DICOM series in any order: the same upright slice."""
+"""Tests of NIfTI volumes with flipped, permuted or oblique axes, and DICOM series in any order: upright slices."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ SHAPE = (30, 40, 9)  # right, front, head
 
 
 def body():
-    """[right, front, head]: brighter to the right, and to the front, and to the head; every voxel differs."""
+    """Return a volume [right, front, head] of different values that increase along each axis."""
     right, front, head = np.indices(SHAPE)
     return (-150 + 4 * right + 3 * front + 11 * head).astype(np.int16)
 
@@ -36,7 +36,7 @@ def source(tmp_path):
         nifti(tmp_path / f"Task07_Pancreas/imagesTr/{case}.nii.gz", body(), axes)
         nifti(tmp_path / f"Task07_Pancreas/labelsTr/{case}.nii.gz", label(), axes)
     for number in range(9):
-        pixels = body()[::-1, ::-1, number].T.astype(float)  # DICOM: columns grow to the left, rows to the back
+        pixels = body()[::-1, ::-1, number].T.astype(float)  # DICOM: columns increase to the left, rows to the back
         path = tmp_path / f"Pancreas-CT/PANCREAS_0001/study/series/1-{(number * 5) % 9}.dcm"
         dicom(path, pixels, (0, 0, 2.0 * number), f"1.2.{number}", "1.2", "PANCREAS_0001")
     return tmp_path
@@ -53,7 +53,7 @@ def test_axes_and_flips_come_from_the_affine(tmp_path, axes):
     for number in (0, 4, 8):
         plane = volume.slice(number)
         assert plane.shape == (40, 30)
-        for row, column in ((0, 0), (39, 29), (10, 3)):  # row 0 in front, column 0 at the right
+        for row, column in ((0, 0), (39, 29), (10, 3)):  # row 0 is in front, column 0 at the right
             assert plane[row, column] == body()[29 - column, 39 - row, number]
 
 
@@ -63,7 +63,8 @@ def test_slope_and_intercept_are_applied(tmp_path_factory, slope, inter):
     nifti(path, body()[:3, :4, :2], slope=slope, inter=inter)
     stored = body()[:3, :4, :2].astype(float)
     assert np.allclose(Nifti(path).slice(1), (stored * slope + inter)[::-1, ::-1, 1].T, rtol=1e-4, atol=0.05) or (
-        np.allclose(Nifti(path).slice(1), stored[::-1, ::-1, 1].T, atol=slope)  # nibabel stores values, scaled to fit
+        # nibabel stores values scaled to the type
+        np.allclose(Nifti(path).slice(1), stored[::-1, ::-1, 1].T, atol=slope)
     )
 
 

@@ -1,4 +1,4 @@
-"""Your own pictures with COCO's JSON: outlines, boxes, names of files, and what is said otherwise."""
+"""Tests of users' images with COCO's JSON: outlines, boxes, file names and messages."""
 
 import json
 
@@ -102,7 +102,7 @@ def test_what_is_no_coco_is_one_line_and_json_is_the_file_of_annotations(tmp_pat
 
 
 def ones(size, *boxes):
-    """Bool (H, W) with boxes (rows, columns) set."""
+    """Return bool (H, W) with boxes (rows, columns) set to True."""
     mask = np.zeros(size, bool)
     for rows, columns in boxes:
         mask[slice(*rows), slice(*columns)] = True
@@ -147,7 +147,7 @@ def test_what_is_no_id_or_means_no_image_is_named(tmp_path):
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"a:cat"}
-    assert "HEIC" in left_out.pop(("c.heic", "image"))  # named once, as the file
+    assert "HEIC" in left_out.pop(("c.heic", "image"))  # reported once, as the file
     assert left_out == {("b.jpg", "image"): "no object of a listed category"}
     texts = [one["text"] for one in read_report(tmp_path / "out")["remarks"]]
     assert sum("without id or file_name" in text for text in texts) == 4
@@ -242,11 +242,11 @@ def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path
     )
 
 
-# Photographs in portrait: the file is 30 x 20, upright it is 20 wide and 30 high.
+# Portrait photographs: the file is 30 x 20, and the upright image is 20 wide and 30 high.
 
-LOW = ((18, 28), (3, 15))  # rows and columns of the upright picture: below the edge of the file
-MIDDLE = ((5, 15), (3, 15))  # inside of both
-FAR = ((3, 15), (18, 28))  # of the file: right of the edge of the upright picture
+LOW = ((18, 28), (3, 15))  # rows and columns of the upright image: below the edge of the file
+MIDDLE = ((5, 15), (3, 15))  # inside both
+FAR = ((3, 15), (18, 28))  # of the file: right of the edge of the upright image
 
 
 def corners(rows, columns):
@@ -263,7 +263,7 @@ def portrait(folder, box, orientation=6, size=(30, 20), **more):
 
 
 def as_shown(mask, orientation):
-    """The mask of a file as Pillow shows it."""
+    """Return the mask of a file as Pillow displays it."""
     image = Image.fromarray(mask.astype(np.uint8))
     exif = image.getexif()
     exif[0x0112] = orientation
@@ -320,7 +320,7 @@ def test_a_stray_point_proves_nothing(tmp_path):
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_label_studios_own_converter_and_its_portraits(tmp_path, orientation):
-    """It states the file's size, stretches outlines to it, and writes boxes in pixels of the upright picture."""
+    """Test a converter that states the file's size, scales outlines to it, and writes boxes for the upright image."""
     converter = pytest.importorskip("label_studio_converter", reason="needs label-studio-converter")
     portrait(tmp_path, MIDDLE, orientation)
     (tmp_path / "upload/1").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What every builder promises, over all that are found: constants, help, and equal bytes with any number of threads."""
+"""Tests of the contract of all builders: constants, help, and equal bytes with any number of threads."""
 
 import io
 import json
@@ -38,7 +38,7 @@ def test_nothing_that_a_dataset_must_have_is_missing(name):
 def test_terms_and_help(name, capsys):
     builder = registry.load("hub_builders", name)
     assert getattr(builder, "SPLIT", "test") in building.SPLITS
-    if builder.LICENSE == "other":  # the Hub asks for a name, spelled like its own, and an address
+    if builder.LICENSE == "other":  # the Hub requires a name in its own spelling, and an address
         called, address = builder.TERMS
         assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", called)
         assert re.fullmatch(r"https?://\S+", address)
@@ -91,7 +91,7 @@ def test_a_missing_part_is_named_with_the_home_of_the_dataset(name, tmp_path):
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
-    """So that a build that goes on makes again what has changed."""
+    """Test that a resumed build repeats jobs whose files have changed."""
     source, options = _examples.write(name, tmp_path, 6, 48), _examples.options(name)
     jobs = list(registry.load("hub_builders", name.partition(" ")[0]).samples(source, BuildLog(), **options))
     used = {path for path in opened_by(jobs) if path.is_relative_to(tmp_path)}
@@ -112,7 +112,7 @@ def test_no_list_of_the_source_is_read_twice(name, tmp_path, monkeypatch):
         times[file if isinstance(file, int) else Path(file)] += 1
         return real(file, *arguments, **settings)
 
-    monkeypatch.setattr(io, "open", counted)  # that of Path
+    monkeypatch.setattr(io, "open", counted)  # `open` of Path
     _, jobs = builders.start(registry.load("hub_builders", name.partition(" ")[0]), source, BuildLog(), options)
     assert list(jobs)
     lists = {path: times[path] for path in source.rglob("*") if path.suffix in (".json", ".csv", ".txt")}
@@ -126,7 +126,7 @@ def opened_by(jobs):
         if listening and event == "open" and isinstance(arguments[0], str | os.PathLike):
             opened.add(Path(arguments[0]))
 
-    sys.addaudithook(heard)  # cannot be taken away, only told not to listen
+    sys.addaudithook(heard)  # audit hooks cannot be removed, only disabled
     for job in jobs:
         job.samples(BuildLog())
     listening = False

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a source: named in the report or said in one line, never a crash, never a silent drop."""
+"""Tests of damaged sources: every error is in the report or in one line, without crashes or silent omissions."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def bad_checksum(data):
 
 
 def bomb(data):
-    """A PNG of a few hundred bytes that says it has 60,000 x 60,000 pixels."""
+    """Return a PNG of a few hundred bytes that states a size of 60,000 x 60,000 pixels."""
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -64,7 +64,7 @@ BYTES = {
     "noise": lambda data: np.random.default_rng(0).bytes(500),
     "archive": lambda data: b"PK\3\4" + bytes(100),
 }
-FILE = {  # kinds that replace the file itself
+FILE = {  # damage that replaces the whole file
     "missing": lambda path: path.unlink(),
     "a folder in its place": lambda path: (path.unlink(), path.mkdir()),
     "a dangling link": lambda path: (path.unlink(), path.symlink_to("nowhere")),
@@ -161,7 +161,7 @@ NIFTI = {
     "unknown labels": np.full((48, 48, 5), 9, np.uint8),
     "not a number": np.full((48, 48, 5), np.nan, np.float32),
 }
-KINDS = {  # by the ending of a file
+KINDS = {  # by file extension
     ".jpg": BYTES | FILE | PICTURE, ".JPEG": BYTES | FILE | PICTURE, ".png": BYTES | FILE | MASK,
     ".txt": BYTES | FILE | TEXT, ".csv": BYTES | FILE | TABLE, ".json": BYTES | FILE | JSON, ".xml": BYTES | FILE | XML,
     ".dcm": BYTES | FILE | DICOM, ".nii.gz": BYTES | FILE | NIFTI, ".npy": BYTES | FILE, ".mat": BYTES | FILE,
@@ -170,7 +170,7 @@ LISTS = (".txt", ".csv", ".json", ".mat")
 
 
 def targets(name):
-    """One file of each sort in the example of a dataset: each list, and of the rest the second of a folder."""
+    """Return one file of each type in the example of a dataset: each list, and the second file of each folder."""
     with tempfile.TemporaryDirectory() as folder:
         root = _examples.write(name, Path(folder), 4, 48)
         files = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
@@ -193,7 +193,7 @@ CASES = [(name, file, kind) for name in contracts.examples() for file in targets
 
 
 def changed(content, change):
-    """The same JSON with every second entry of its lists (or of itself) changed."""
+    """Return JSON with every second entry of its lists, or of the top level, changed."""
     if all(isinstance(value, dict) for value in content.values()):
         return {key: change(value) if place % 2 else value for place, (key, value) in enumerate(content.items())}
     return {key: [change(one) if place % 2 else one for place, one in enumerate(value)]
@@ -221,7 +221,7 @@ def damage(path, kind):
 
 
 def outcome(name, source):
-    """Samples as rows of a dataset, and what was said."""
+    """Return (samples as rows of a dataset, messages)."""
     builder, log = registry.load("hub_builders", name.partition(" ")[0]), BuildLog()
     own = _examples.options(name)
     features, jobs = builders.start(builder, source, log, own)
@@ -241,7 +241,7 @@ def outcome(name, source):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return, for the name of a dataset, its undamaged example and what comes out of it."""
+    """Return, for the name of a dataset, its undamaged example and the resulting samples."""
 
     @cache
     def of(name):
@@ -278,7 +278,7 @@ def test_damaged(whole, tmp_path, name, file, kind):
     shutil.copytree(source, damaged, copy_function=os.link)
     path = damaged / file
     content = path.read_bytes()
-    path.unlink()  # it is a link to the undamaged one
+    path.unlink()  # a link to the undamaged file
     path.write_bytes(content)
     damage(path, kind)
     try:
@@ -291,10 +291,10 @@ def test_damaged(whole, tmp_path, name, file, kind):
     lost = [key for key in rows if key not in found or (rows[key]["mask"] and not found[key]["mask"])]
     listed = any(ending_of(path) in LISTS for path in damaged.rglob("*"))
     listed = listed and not file.startswith(("train/n", "ILSVRC/Data/CLS-LOC/train"))  # folders without a list
-    if lost and (listed or kind != "missing"):  # without a list nobody can know what is missing.
+    if lost and (listed or kind != "missing"):  # without a list, missing files cannot be noticed
         if (name, file) == ("yolo", "classes.txt") and told.classes != log.classes:
-            return  # nobody can know a name that was cut; the report lists the classes
-        # every loss is named, by its id or by the file that it would have come from
+            return  # a truncated name cannot be known; the report lists the classes
+        # every omission is reported by id or by file
         assert said(told) > said(log), lost
     for entry in told.left_out:
         assert "\n" not in entry["reason"]

@@ -1,4 +1,4 @@
-"""LIDC-IDRI: the readers' XML against literal second writings, and DICOM series that match it."""
+"""Tests of LIDC-IDRI: the readers' XML against slow second implementations, and matching DICOM series."""
 
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,7 @@ built = partial(built_by, disease_xai)
 
 
 def literal(points):
-    """Pixels whose centre lies strictly inside: an odd number of edges to the right, and on none of them."""
+    """Return pixels whose centre lies strictly inside: an odd number of edges to the right, and on no edge."""
     inside = set()
     edges = list(zip(points, [*points[1:], points[0]], strict=True))
     columns, rows = zip(*points, strict=True)
@@ -114,7 +114,7 @@ def test_agreement_of_four_real_readers_is_that_of_counting():
         marked = [mask for mask in masks if mask.any()]
         volumes = [(reader, np.flatnonzero(mask)) for reader, mask in enumerate(marked)]
         found = _lidc.nodules_of(volumes)
-        assert len(found) == 1  # they overlap, so they mean one nodule
+        assert len(found) == 1  # overlapping outlines are one nodule
         expected = np.sum(marked, axis=0) >= len(marked) / 2
         agreed = np.zeros(expected.size, bool)
         agreed[_lidc.agreed(list(found[0].values()))] = True
@@ -134,7 +134,7 @@ def test_marks_that_overlap_mean_one_nodule_and_chains_of_them_too():
     parts = _lidc.nodules_of([(0, voxels(1)), (0, voxels(3)), (1, voxels(1, 2, 3))])
     assert [{reader: v.tolist() for reader, v in one.items()} for one in parts] == [{0: [1, 3], 1: [1, 2, 3]}]
     same = _lidc.nodules_of([(0, voxels(1)), (0, voxels(1))])
-    assert len(same) == 2  # overlap counts across readers only
+    assert len(same) == 2  # only outlines of different readers are merged
 
 
 def test_at_least_half_of_those_who_marked_it():
@@ -150,7 +150,7 @@ def test_a_nodule_and_its_surroundings(source):
     assert (one["readers"], one["patient"], one["group"]) == (3, "LIDC-IDRI-0007", "LIDC-IDRI-0007")
     assert one["slice_uid"] == other["slice_uid"] == uid(5)  # the middle of 4, 5, 6
     assert one["image"].shape == (224, 224, 3)
-    # In slice 5: reader 1 has rows 70 to 79 with a hole, 2 has 72 to 81, 3 has 74 to 83; two of three are needed.
+    # In slice 5, reader 1 has rows 70 to 79 with a hole, 2 has 72 to 81, and 3 has 74 to 83; two of three are needed.
     counts = np.zeros((SIZE, SIZE), int)
     for first, last in ((70, 79), (72, 81), (74, 83)):
         counts[first : last + 1, 40:50] += 1
@@ -178,7 +178,7 @@ def test_surroundings_are_away_from_every_mark(source):
     reading = _lidc.reading_of(source / "tcia-lidc-xml/157/158.xml")
     slices = disease_xai.slices_of(source / "LIDC-IDRI/LIDC-IDRI-0007/01-01-2000-NA/3000566-NA", SERIES)[0]
     boxes = disease_xai.marked(reading, slices[5].place, slices, (0.7, 0.7))
-    assert len(boxes) == 9  # also the hole, the point of a small nodule and the locus of a non-nodule
+    assert len(boxes) == 9  # including the hole, the point of a small nodule and the locus of a non-nodule
     units = chest(SIZE, SIZE)
     found = [disease_xai.surrounding(units, boxes, (60, 30, 20.0), seed) for seed in range(60)]
     for top, left, side in filter(None, found):
@@ -220,7 +220,7 @@ def test_one_patient_is_in_one_split(source, tmp_path):
 
 def test_a_reading_that_ends_too_early_is_named(source):
     path = source / "tcia-lidc-xml/157/158.xml"
-    path.write_bytes(path.read_bytes()[:-40])  # its head, and so its series, can be read
+    path.write_bytes(path.read_bytes()[:-40])  # the header, and so the series, can be read
     samples, log = built(source)
     assert (samples, log.left_out[0]["id"]) == ({}, "tcia-lidc-xml/157/158.xml")
     assert log.left_out[0]["reason"].startswith("158.xml is not usable XML (")

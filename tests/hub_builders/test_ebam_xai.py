@@ -1,4 +1,4 @@
-"""Objects of COCO on scenes: pairs with and without the object, nothing in two splits, the detector an option."""
+"""Tests of COCO objects on scenes: pairs with and without the object, disjoint splits, and an optional detector."""
 
 import json
 import pickle
@@ -21,7 +21,7 @@ FREE = {"detector": False, "least": 1, "least_pixels": 1}
 
 @pytest.fixture
 def source(tmp_path):
-    """20 photographs, each with a dog and a cup, and 3 x 20 scenes of Miniplaces."""
+    """Write 20 photographs, each with a dog and a cup, and 3 x 20 scenes of Miniplaces."""
     (tmp_path / "annotations").mkdir()
     (tmp_path / "train2017").mkdir()
     images, annotations = [], []
@@ -81,7 +81,7 @@ def test_the_detector_keeps_what_it_names_rightly(source, monkeypatch):
     looked = []
 
     def look(picture):
-        """Names dogs rightly in photographs up to 10, and sees something in the scenes of the beach."""
+        """Detector that finds dogs in photographs up to 10, and something in the scenes of the beach."""
         looked.append(picture.shape)
         if picture.shape == (128, 128, 3):
             return [1] if 100 <= picture[0, 0, 0] < 120 else []
@@ -114,8 +114,10 @@ def test_the_detector_says_what_it_needs(source, monkeypatch):
 
 @pytest.fixture
 def weights(tmp_path, monkeypatch):
-    """`weights(bias)` puts a network without training where torchvision looks for the weights: it sees an object in
-    every box, with these logits of COCO's 91 categories. Pictures are looked at small."""
+    """Return weights(bias), which stores an untrained network where torchvision looks for the weights.
+
+    It detects an object in every box with these logits of COCO's 91 categories, on small images.
+    """
     import torch
     from torchvision.models import detection
 
@@ -151,8 +153,10 @@ def test_faster_rcnn_gives_coco_ids_over_the_confidence(weights):
 
 @pytest.mark.slow
 def test_faster_rcnn_filters_a_build(source, weights, tmp_path):
-    """It sees a dog in whatever it is shown; a pass before saw the scenes and all cut-outs but those of photographs 1
-    to 4."""
+    """Test a detector that sees a dog in every image.
+
+    An earlier pass saw the scenes and all cut-outs except those of photographs 1 to 4.
+    """
     weights({18: 9.0})
     scenes = [path.relative_to(source / "images/train").as_posix() for path in source.glob("images/train/**/*.jpg")]
     known: dict = {scene: [] for scene in scenes}

@@ -1,4 +1,4 @@
-"""Places365 in its three layouts, exact category names, and the published release."""
+"""Tests of Places365 in its three layouts, with exact category names, and of the published release."""
 
 import json
 from functools import partial

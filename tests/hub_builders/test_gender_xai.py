@@ -1,4 +1,4 @@
-"""COCO captions and persons from their raw layout, and the published release."""
+"""Tests of COCO captions and persons in their raw layout, and of the published release."""
 
 import json
 from functools import partial
@@ -22,7 +22,7 @@ PERSON = {"category_id": 1, "iscrowd": 0, "area": 192.0, "segmentation": BOX}
 
 
 def coco(root, images, split="train2017"):
-    """`images`: {id: (captions, annotations)}."""
+    """Write COCO files from `images`: {id: (captions, annotations)}."""
     (root / "annotations").mkdir(parents=True, exist_ok=True)
     (root / split).mkdir(exist_ok=True)
     listed = [{"id": key, "file_name": f"{key:012d}.jpg", "height": HEIGHT, "width": WIDTH} for key in images]
@@ -194,4 +194,4 @@ def test_areas_of_real_masks_are_those_of_the_annotations():
         apart += abs(area - one["area"]) > 0.05 * one["area"] + 60
         crowds += one["iscrowd"]
     assert crowds == 8
-    assert apart <= 0.01 * len(content["annotations"])  # parts that overlap count twice in their area
+    assert apart <= 0.01 * len(content["annotations"])  # overlapping parts count twice in the stated area

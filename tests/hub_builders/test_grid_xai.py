@@ -1,4 +1,4 @@
-"""Grids of images that a classifier names confidently: what is where, who chose it, and that chance is 1 / cells^2."""
+"""Tests of grids of images that a classifier recognises: positions, classifier, and chance 1 / cells^2."""
 
 import json
 from collections import Counter
@@ -19,7 +19,7 @@ from saliency_bench.hub_builders._grids import confident, grids_of, joined
 
 @pytest.fixture(scope="session")
 def fitted(shapes, resnet, tmp_path_factory):
-    """The tiny ResNet with a last layer that names 12 test images, of six classes, rightly and without doubt."""
+    """Return the tiny ResNet with a last layer that is certain and correct for 12 test images of six classes."""
     from transformers import ResNetForImageClassification, ViTImageProcessor
 
     rows = load_folder(str(shapes), split="test")

@@ -1,4 +1,4 @@
-"""Sources are accepted as people have them: a folder too high or too deep, .JPG, a byte order mark."""
+"""Tests of variations of sources: a folder too high or too deep, .JPG, a byte order mark."""
 
 import os
 from functools import cache
@@ -36,7 +36,7 @@ def whole(tmp_path_factory):
 
 
 def copied(source, target, copy):
-    """Copy the files of a source, each in a way that gives its path."""
+    """Copy the files of a source with a changed path for each."""
     for path in source.rglob("*"):
         if path.is_file():
             (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def test_jpegs_by_other_endings(whole, tmp_path, name, ending):
     copied(source, tmp_path, lambda a, b: os.link(a, b.with_suffix(ending) if b.suffix == ".jpg" else b))
     found = ids(name, tmp_path)
     assert found
-    assert found == expected or name.startswith("ebam")  # its scenes are drawn by their file names
+    assert found == expected or name.startswith("ebam")  # scenes are chosen by file name
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

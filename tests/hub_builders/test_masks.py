@@ -1,4 +1,4 @@
-"""From a folder of somebody's own photographs to a table of scores, by a study: three commands, no row numbers."""
+"""Tests of the path from a user's photographs to a table of scores by a study, in three commands."""
 
 import json
 
@@ -29,7 +29,7 @@ MASKS = {"ada": box(0, 0, 10, 10), "bob": box(0, 5, 10, 15), "cid": box(0, 0, 10
 
 @pytest.fixture
 def photos(tmp_path):
-    """Two classes, four photographs, one of which a phone has turned."""
+    """Write four photographs of two classes, one of which a phone has rotated."""
     noise = np.random.default_rng(0)
     for name in ("cat/IMG_1.jpg", "cat/IMG_2.jpg", "dog/IMG_3.jpg", "dog/IMG_4.jpg"):
         path = tmp_path / "photos" / name
@@ -49,7 +49,7 @@ def draw(study, name, unit, mask, sha256):
 
 @pytest.fixture
 def store(photos, tmp_path):
-    """IMG_1 by three people, IMG_2 by two, IMG_3 has no region, IMG_4 was skipped."""
+    """Return a store with IMG_1 by three people, IMG_2 by two, IMG_3 without a region, and IMG_4 skipped."""
     rows = sb.load_dataset(str(photos), split="train")
     images = StudyImages(rows)
     assert images.units == ["IMG_1.jpg", "IMG_2.jpg", "IMG_3.jpg", "IMG_4.jpg"], "the names of the files"
@@ -130,7 +130,7 @@ def test_a_study_of_another_dataset_is_refused(store, tmp_path, photos):
 
 
 def test_exports_name_the_files_of_the_photographs(photos, store, tmp_path):
-    """COCO's file is what `build coco-json` reads beside the photographs; its masks are those of `build masks`."""
+    """Test that `build coco-json` reads the COCO file and the photographs; its masks equal those of `build masks`."""
     words = ["annotate", "--dataset", photos, "--store", store, "--name", "s", "--quiet", "--export"]
     assert main([*map(str, words), str(tmp_path / "png")]) == 0
     names = sorted(path.name for path in (tmp_path / "png/consensus").iterdir())

@@ -1,4 +1,4 @@
-"""PASCAL VOC 2012 from its raw layout."""
+"""Tests of PASCAL VOC 2012 in its raw layout."""
 
 from functools import partial
 
@@ -80,7 +80,7 @@ def test_augmented_as_png_and_as_the_original_matlab_files(source):
     samples, log = built(source, segmentation="augmented")
     assert samples["2008_000007"]["label"] == "dog"
     assert (samples["2008_000007"]["mask"] == (labelled(12) == 12)).all()
-    assert samples["2007_000001"]["label"] == "aeroplane"  # VOC's own segmentation goes before
+    assert samples["2007_000001"]["label"] == "aeroplane"  # VOC's segmentation has priority
     assert any("not a valid MATLAB file" in entry["reason"] for entry in log.left_out)
     (root / "SegmentationClassAug").mkdir()
     Image.fromarray(labelled(6)).save(root / "SegmentationClassAug/2008_000007.png")

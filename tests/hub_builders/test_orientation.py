@@ -1,4 +1,4 @@
-"""EXIF turns the picture, and what was drawn on the file as stored turns with it: every builder, all orientations."""
+"""Tests of EXIF orientations: images and annotations of the stored file are rotated together, for every builder."""
 
 import io
 import json
@@ -16,13 +16,13 @@ from saliency_bench.data.jobs import BuildLog
 from saliency_bench.hub_builders import _annotators, _coco, _examples
 from saliency_bench.utils.pictures import Picture, read, turned, turned_box
 
-ORIENTATIONS = range(9)  # 0 is found in files, and means upright
+ORIENTATIONS = range(9)  # 0 occurs in files and means upright
 WIDTH, HEIGHT = 40, 24
 PICTURES = (".jpg", ".JPEG")
 
 
 def with_exif(path, orientation):
-    """The same JPEG, byte for byte, with an EXIF segment in front."""
+    """Insert an EXIF segment into a JPEG without changing other bytes."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     content = exif.tobytes()
@@ -35,7 +35,7 @@ def with_exif(path, orientation):
 
 
 def by_pillow(array, orientation):
-    """A second writing: Pillow turns an array as it would turn a picture with this orientation."""
+    """Rotate an array like an image with this orientation, with Pillow."""
     file, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.asarray(array, np.uint8)).save(file, "PNG", exif=exif)
@@ -105,7 +105,7 @@ EXAMPLES = [name for name in contracts.examples() if name.partition(" ")[0] not 
 
 @pytest.fixture(scope="module")
 def upright(tmp_path_factory):
-    """Return, for the name of a dataset, its example and the samples it gives."""
+    """Return, for the name of a dataset, its example and the resulting samples."""
 
     @cache
     def of(name):
@@ -153,7 +153,7 @@ def test_the_objects_that_are_pasted_are_upright(upright, tmp_path):
 
 
 def drawing(path, orientation):
-    """A picture that is not square, and the mask of its object in the file as stored."""
+    """Return an image that is not square, and the mask of its object in the stored file."""
     values, mask = np.full((HEIGHT, WIDTH, 3), 40, np.uint8), np.zeros((HEIGHT, WIDTH), bool)
     mask[3:11, 5:30] = True
     values[mask] = (220, 60, 30)
@@ -163,12 +163,12 @@ def drawing(path, orientation):
 
 
 def fits(sample):
-    """The mask covers what is red in the picture, up to JPEG."""
+    """Check that the mask covers the red pixels of the image, except for JPEG artefacts."""
     return iou(sample["mask"], pixels(sample["image"])[..., 0] > 130)
 
 
 def put(path, content):
-    """Write text, bytes, or an array as a picture."""
+    """Write text, bytes, or an array as an image."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, np.ndarray):
         Image.fromarray(np.ascontiguousarray(content, np.uint8)).save(path)
@@ -188,8 +188,11 @@ def xml_of(size, *corners):
 @pytest.mark.parametrize("drawn_on", ["stored", "upright", "another"])
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
-    """Annotations in the size of the file as stored are turned, those in the size of the upright picture are not, and
-    those of another size are left out with the reason."""
+    """Test annotations in three sizes.
+
+    Those in the size of the stored file are rotated, those in the size of the upright image are not rotated, and those
+    in another size are left out with a reason.
+    """
     mask = drawing(tmp_path / "drawing.jpg", orientation)
     values, corners, size = mask * np.uint8(1), [6, 4, 30, 11], (WIDTH, HEIGHT)
     if drawn_on == "upright" and orientation:
@@ -198,7 +201,8 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
     if drawn_on == "another":
         values, size = values[::2, ::2], (WIDTH // 2, HEIGHT // 2)
     if drawn_on == "upright" and orientation in (2, 3, 4):
-        return  # the sizes are equal, so that nothing tells them apart from those of the stored file
+        # the sizes are equal, so annotations of the upright image cannot be distinguished from those of the stored file
+        return
 
     picture, boxes = (tmp_path / "drawing.jpg").read_bytes(), xml_of(size, *corners)
     left, top, right, bottom = corners[0] - 1, corners[1] - 1, corners[2], corners[3]
@@ -260,7 +264,7 @@ def test_masks_that_people_drew(tmp_path, orientation):
 
 
 def test_an_outline_for_a_picture_of_half_the_size_is_refused_with_the_reason(tmp_path):
-    """The file is not the one that was annotated: its outlines are not scaled."""
+    """Test outlines of an image of another size, which are not scaled because the file is not the annotated one."""
     _examples.write("coco-val", tmp_path, 2, 48)
     path = tmp_path / "val2017/000000000001.jpg"
     with Image.open(path) as image:

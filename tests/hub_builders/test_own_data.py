@@ -1,4 +1,4 @@
-"""Anyone's own pictures: which mask belongs to which picture, what in it is the object, and what is said otherwise."""
+"""Tests of users' images: matching masks to images, recognising the object in a mask, and messages."""
 
 import json
 from collections import Counter
@@ -32,7 +32,7 @@ def mask(path, values=BOX):
 
 
 def built(tmp_path, **options):
-    """{image id: row} of the split test, and {(id, what): reason}."""
+    """Return ({image id: row} of the test split, {(id, what): reason})."""
     folder = sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False, **options)
     report = read_report(folder)
     rows = {row["image_id"]: row for split in report["splits"] for row in sb.load_dataset(folder, split)}
@@ -90,8 +90,8 @@ BLURRED = ("a JPEG mask with blurred values; save masks as PNG, or set a thresho
      "cat/1.png dog/1.png 2.png deep/er/3.png 4.png 4.gif 5.png 6.jpg nobody.png", "cat/1 dog/1 cat/2 dog/3",
      {"cat/4": "several mask files have its name", "cat/5": SEVERAL, "dog/5": SEVERAL, "cat/6": BLURRED,
       "nobody.png": "no image has the name of this mask file"}),
-    ("cat/1.png dog/1.png", "dog/1.png", "dog/1", {"cat/1": NONE}),  # that of another class
-    ("cat/ka\u0308se.png", "käse.png", "cat/ka\u0308se", {}),  # accents are spelled in two ways
+    ("cat/1.png dog/1.png", "dog/1.png", "dog/1", {"cat/1": NONE}),  # the mask of another class
+    ("cat/ka\u0308se.png", "käse.png", "cat/ka\u0308se", {}),  # accents have two spellings
 ])  # fmt: skip
 def test_which_mask_belongs_to_which_picture(tmp_path, pictures, masks, used, left_out):
     for name in pictures.split():
@@ -153,7 +153,7 @@ def test_a_table_gives_labels_splits_and_groups(tmp_path):
     assert sizes == {"train": 1, "validation": 1, "test": 1}
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["2", "10"]
     assert "HEIC" in left_out.pop(("7.heic", "image"))
-    assert report["counts"]["found"] == 6 + 1 + 1  # pictures, the HEIC file, and a name without a file
+    assert report["counts"]["found"] == 6 + 1 + 1  # images, the HEIC file, and a name without a file
     assert left_out == {("9.jpg", "image"): "no image matches this row of the table",
                         ("3", "image"): "its row in the table has no label",
                         ("4", "image"): "no valid row in labels.csv",
@@ -199,7 +199,7 @@ def test_the_command_line(tmp_path, capsys):
     assert "1 mask: no mask file has its name" in told
     report = json.loads(said(capsys, [*line, "--foreground", "2", "--overwrite", "--json"]))
     assert report["counts"]["masks"] == 1
-    assert report["options"] == {"foreground": "2", "seed": 0, "split": ""}  # no path of this machine
+    assert report["options"] == {"foreground": "2", "seed": 0, "split": ""}  # no local path
     sb.build("folder", tmp_path / "other", images=tmp_path / "images", masks=str(tmp_path / "masks"), progress=False)
 
 

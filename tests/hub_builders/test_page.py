@@ -1,4 +1,4 @@
-"""The page of datasets, which the documentation is built with, names each and shows its samples."""
+"""Tests that the documentation page of datasets lists every dataset and its samples."""
 
 import pytest
 from PIL import Image

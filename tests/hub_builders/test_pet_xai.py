@@ -1,4 +1,4 @@
-"""Oxford-IIIT Pet from its raw layout: every oddity of the source ends as a sample or as a reason, never as a crash."""
+"""Tests of Oxford-IIIT Pet in its raw layout: irregularities of the source give a sample or a reason, not a crash."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def trimap(size=SIZE, foreground=True) -> np.ndarray:
 
 @pytest.fixture
 def source(tmp_path):
-    """A small source that shows each oddity once."""
+    """Write a small source that contains each irregularity once."""
     root = tmp_path / "pets"
     for part in ("images", "annotations/trimaps", "annotations/xmls"):
         (root / part).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""SIXray: lists with -1 for absent, VOC-style XML, boxes kept and rasterised, clean images drawn by seed."""
+"""Tests of SIXray: lists with -1 for absent, VOC-style XML, stored and rasterised boxes, and seeded clean images."""
 
 from functools import partial
 
@@ -67,7 +67,7 @@ def test_clean_images_are_drawn_by_seed(source):
     def clean(**options):
         return sorted(name for name, sample in built(source, **options)[0].items() if sample["label"] == "clean")
 
-    assert len(clean(seed=3)) in (4, 5)  # N00001 may be drawn, and is then left out
+    assert len(clean(seed=3)) in (4, 5)  # N00001 may be drawn and is then left out
     assert clean(seed=3) == clean(seed=3) != clean(seed=4)
     assert len(clean(balanced=False)) == 19
     assert all(sample["mask"] is None for sample in built(source)[0].values() if sample["label"] == "clean")
@@ -92,7 +92,7 @@ def first_counted(source, **files):
 
 
 def test_boxes_count_from_0_or_1_by_what_all_of_them_show(source):
-    """A 0 cannot count from 1; an end at the width cannot count from 0. The same first box is two masks."""
+    """Test that 0 excludes counting from 1, and an end at the width excludes counting from 0."""
     samples, _, remark = first_counted(source, P00001=xml(("Gun", 3, 4, 10, 8), ("Knife", 5, 5, 40, 9)))
     assert remark.endswith("are counted from 1: 0 boxes have a 0, 1 end at the width or height of their image")
     assert np.argwhere(samples["P00001"]["mask"])[0].tolist() == [3, 2]

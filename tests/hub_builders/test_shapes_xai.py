@@ -1,4 +1,4 @@
-"""The drawn dataset: same pixels everywhere, true masks, and no gift to a map that looks at the centre."""
+"""Tests of the synthetic dataset: equal pixels everywhere, exact masks, and no advantage for maps of the centre."""
 
 from hashlib import sha256
 
@@ -9,14 +9,14 @@ from refusals import refused
 
 from saliency_bench.hub_builders import shapes_xai
 
-# sha256 over the bytes of image, mask and image_without_object of drawings 0 to 63 (each object on each scene once) at
+# sha256 over the bytes of image, mask and image_without_object of images 0 to 63 (each object on each scene once) at
 # 64 pixels, seed 0, in this order; computed once with this code, version 1 of the builder.
 GOLDEN = "5e6db4c1a04a890060dbdef761ced3e79535f6055def7e3f5885d8c9bc83af12"
 
 
 @pytest.fixture(scope="module")
 def masks():
-    """2,000 of them, 48 pixels, as rows."""
+    """Return 2,000 masks of 48 pixels as rows."""
     return np.array([shapes_xai.drawn(index, 48)["mask"] for index in range(2000)])
 
 
@@ -56,7 +56,7 @@ def test_parts_are_covered_alike_but_the_centre_half_as_often(masks):
 
 @pytest.mark.parametrize("kind", range(0, 8, 3))
 def test_places_counted_one_by_one(kind):
-    """Visible pixels and cover of the centre, by pasting the silhouette at every place."""
+    """Count visible pixels and cover of the centre by pasting the silhouette at every position."""
     alpha, _ = shapes_xai.painted_object(list(shapes_xai.OBJECTS)[kind], 32, ((0, 0, 0),) * 2, shapes_xai.Dice(kind))
     shape = alpha > 0
     tops, lefts = np.arange(1 - shape.shape[0], 32), np.arange(1 - shape.shape[1], 32)
@@ -70,7 +70,7 @@ def test_places_counted_one_by_one(kind):
 
 
 def test_centred_gaussian_does_no_better_than_chance(masks):
-    """It orders pixels by their distance to the centre, whatever its width: AUC, mass, and IoU at equal area."""
+    """Test that ordering pixels by distance from the centre is at chance: AUC, mass, and IoU at equal area."""
     y, x = np.mgrid[:48, :48] - 24
     order = np.argsort(x * x + y * y, axis=None, kind="stable")
     rows = masks.reshape(len(masks), -1)[:, order]

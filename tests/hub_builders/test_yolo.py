@@ -1,4 +1,4 @@
-"""Your own pictures with YOLO labels: boxes, outlines, names, where labels lie, EXIF, and what is said otherwise."""
+"""Tests of users' images with YOLO labels: boxes, outlines, names, folders of labels, EXIF, and messages."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def picture(path, exif=None):
 
 
 def built(folder, **options):
-    """{image id: row} of all splits, and {(id, what): reason}."""
+    """Return ({image id: row} of all splits, {(id, what): reason})."""
     out = sb.build("yolo", folder / "out", folder / "in", progress=False, overwrite=True, **options)
     report = read_report(out)
     rows = {row["image_id"]: row | {"split": split} for split in report["splits"]
@@ -48,7 +48,7 @@ def test_pixels_of_boxes_and_outlines_by_hand():
     rows, columns = np.indices((10, 10)) + 0.5
     assert half[rows + columns < 9].all()
     assert not half[rows + columns > 11].any()
-    assert shape_of(["0", "0", "0.4", "0.5"], 8, 10).sum() == 2 * 2  # a box that the border cuts
+    assert shape_of(["0", "0", "0.4", "0.5"], 8, 10).sum() == 2 * 2  # a box that is cut by the border
     for words, message in (
         ("0.1 0.1 0.1", "3 numbers, not a box"),
         ("0.4 0.5 0.4 0.5 0.9", "5 numbers, not a box"),  # of a prediction: with its confidence
@@ -86,12 +86,12 @@ def test_labels_are_found_where_programs_put_them(tmp_path, layout):
 @pytest.mark.slow
 def test_names_of_the_classes(tmp_path):
     text(tmp_path / "data.yaml", NAMES + "nc: 2\n")
-    assert names_in(tmp_path / "data.yaml") == {0: "no", 1: "cat"}  # `no` is no truth value here
+    assert names_in(tmp_path / "data.yaml") == {0: "no", 1: "cat"}  # `no` is not a truth value here
     text(tmp_path / "data.yaml", "names:\n  7: dog\n  2: 1e3\n")
     assert names_in(tmp_path / "data.yaml") == {7: "dog", 2: "1e3"}
     text(tmp_path / "classes.txt", "dog\nblack cat\n\n")
     assert names_in(tmp_path / "classes.txt") == {0: "dog", 1: "black cat"}
-    text(tmp_path / "classes.txt", "dog\n\nblack cat\n")  # passed over, the cats would be of another number
+    text(tmp_path / "classes.txt", "dog\n\nblack cat\n")  # if it were skipped, the cats would have another number
     refused("line 2 is empty; each line must be the name of a class", names_in, tmp_path / "classes.txt")
     for content, message in (
         ("train: a\n", "has no list `names`"),
@@ -138,14 +138,14 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
 @pytest.mark.parametrize("stored", [False, True])
 def test_labels_are_those_of_the_upright_picture_unless_they_were_drawn_on_the_file(tmp_path, stored):
     exif = Image.Exif()
-    exif[0x0112] = 6  # stored 10 x 8 lie on their side: upright they are 8 x 10, turned clockwise
+    exif[0x0112] = 6  # the stored image of 10 x 8 is on its side; upright it is 8 x 10, rotated clockwise
     picture(tmp_path / "in/a.jpg", exif)
     text(tmp_path / "in/a.txt", "0 0.05 0.0625 0.1 0.125\n")  # one pixel of 10 x 8 in the top left corner
     text(tmp_path / "in/classes.txt", "dog\n")
     rows, _, report = built(tmp_path, stored=stored)
     mask = of_mask(rows["a:dog"])
     assert mask.shape == (10, 8)
-    # an upright picture of 8 columns: 0.1 of it has the centre of the first column; stored, the corner moves right
+    # in an upright image of 8 columns, 0.1 covers the centre of the first column; stored, the corner moves to the right
     assert np.argwhere(mask).tolist() == ([[0, 7]] if stored else [[0, 0]])
     assert f"drawn on the {'file' if stored else 'upright image'}" in report["remarks"][0]["text"]
 
@@ -180,7 +180,7 @@ def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
 @pytest.mark.parametrize("names", ["", "classes.txt"])
 def test_poses_are_refused(tmp_path, shape, names):
     picture(tmp_path / "in/images/a.png")
-    text(tmp_path / "in/labels/a.txt", f"1 {BOX} 0.3 0.4 0.5 0.6\n")  # with two points: eight numbers, as of an outline
+    text(tmp_path / "in/labels/a.txt", f"1 {BOX} 0.3 0.4 0.5 0.6\n")  # with two points, eight numbers like an outline
     text(tmp_path / "in/classes.txt", "no\ncat\n")
     given = {"names": str(tmp_path / "in" / names)} if names else {}
     for content in (f"{NAMES}kpt_shape: {shape}\n", f'{{"names": ["no", "cat"], "kpt_shape": {shape}}}'):
@@ -208,7 +208,7 @@ def test_poses_are_refused_by_their_lines_and_outlines_are_not(tmp_path, line):
 
 
 def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
-    """Label Studio's export without images; CVAT's YOLO 1.1."""
+    """Test Label Studio's export without images, and CVAT's YOLO 1.1."""
     picture(tmp_path / "in/obj_Train_data/a.png")
     text(tmp_path / "in/obj_Train_data/ab12cd34-a.txt", f"1 {BOX}\n")
     text(tmp_path / "in/obj.names", "no\ncat\n")

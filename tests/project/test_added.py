@@ -1,4 +1,4 @@
-"""What other packages add by entry points, as an installed one and as ones that are broken."""
+"""Tests of plugins of other packages, which are added by entry points: an installed package, and broken ones."""
 
 import ast
 import importlib
@@ -46,7 +46,7 @@ def installed(tmp_path_factory):
 
 @pytest.fixture
 def found_anew():
-    """`found_anew()`: installed packages are looked for again."""
+    """Return a function that searches for installed packages again."""
 
     def forget():
         importlib.invalidate_caches()
@@ -61,7 +61,7 @@ def found_anew():
 
 @pytest.fixture
 def added(tmp_path, found_anew, monkeypatch):
-    """`added(kind, name, module, text)`: a package of one entry point is installed, until the end of the test."""
+    """Return added(kind, name, module, text), which installs a package with one entry point for one test."""
 
     def install(*described):
         package(tmp_path, *described)
@@ -154,7 +154,7 @@ def test_a_run_scores_by_them_and_says_whose_they_are(example, resnet, shapes, t
         values, inside = read_pair(maps[image_id][None], np.array(masks[image_id])[None])
         highest = np.argsort(-values.ravel(), kind="stable")[: values.size // 4]
         by_hand.append(inside.ravel()[highest].mean())
-    assert np.allclose(scores["value"], by_hand, atol=2 / 256)  # maps are kept in float16, which may swap two pixels
+    assert np.allclose(scores["value"], by_hand, atol=2 / 256)  # maps are stored in float16, which may swap two pixels
 
 
 def few(shapes, resnet, out):
@@ -190,7 +190,8 @@ def test_an_edit_computes_anew_though_no_version_was_raised(example, installed, 
     content = path.read_bytes()
     path.write_bytes(content.replace(b".mean(dim=1)", b".amax(dim=1)"))
     try:
-        assert sb.load_explainer("local_contrast").version == before[0]  # this process has imported what was there
+        # this process has already imported the old version
+        assert sb.load_explainer("local_contrast").version == before[0]
         forget(found_anew)
         assert sb.load_explainer("local_contrast").version != before[0]
         assert sb.load_metric("top_quarter").version == before[1]
@@ -202,7 +203,7 @@ def test_an_edit_computes_anew_though_no_version_was_raised(example, installed, 
 
 
 def forget(found_anew):
-    """As in another process: plugins are imported anew."""
+    """Import plugins again, as in another process."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "saliency_example"]:
         del sys.modules[name]
     found_anew()
@@ -218,7 +219,7 @@ def test_its_dataset_and_suite(example, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_its_evaluate_module(installed, tmp_path):
-    """Start a process of its own, as `evaluate` reads its cache when it is imported."""
+    """Use a separate process, because `evaluate` reads its cache when it is imported."""
     environment = os.environ | {"PYTHONPATH": str(installed), "HF_MODULES_CACHE": str(tmp_path / "modules"),
                                 "HF_EVALUATE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
     code = (
@@ -260,7 +261,7 @@ def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(kind, what, 
         assert (main(words), capsys.readouterr().err) == (2, f"saliency-bench: error: {line}\n")
     words = ["run", "--dataset", "d", "--model", "m", "--explainers", "gradcam", "--metrics", "saliency_miou"]
     words[words.index(f"--{kind.removesuffix('s') if kind == 'datasets' else kind}") + 1] = "item"
-    if what != "no import":  # which the run finds once it knows the dataset
+    if what != "no import":  # the run detects the missing import after it loaded the dataset
         assert main([*words, "--out", str(tmp_path / "run")]) == 2
         assert capsys.readouterr().err == f"saliency-bench: error: {line}\n"
 
@@ -300,7 +301,7 @@ def test_a_package_without_a_description_is_named_by_its_folder(tmp_path, found_
 @pytest.mark.parametrize("text", ["raise KeyboardInterrupt", "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"])
 def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, capsys, added):
     added("explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores SIGINT
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process ignores SIGINT
     try:
         code = main(["list", "explainers"])
     finally:
@@ -416,7 +417,7 @@ def test_a_folder_of_suites_that_is_not_there_is_named(capsys, added):
 
 
 def package(folder, kind, name, module, text, package="broken"):
-    """An installed package with one entry point, and one file."""
+    """Write an installed package with one entry point and one file."""
     (folder / package).mkdir()
     (folder / package / "__init__.py").write_text("raise RuntimeError('imported to be listed')" if not text else "")
     if text:

@@ -1,4 +1,4 @@
-"""An item that lacks something is named with what it lacks and where, once, and stops nothing else."""
+"""Tests of the contracts of items: a missing part is reported once, with its name and place, and stops nothing else."""
 
 import shutil
 from dataclasses import fields, replace

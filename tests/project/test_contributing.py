@@ -1,4 +1,4 @@
-"""What the guide for contributors says of folders and versions is so."""
+"""Tests that the guide for contributors describes folders and versions correctly."""
 
 import os
 import re
@@ -48,7 +48,7 @@ def test_the_checks_before_a_commit_are_those_of_the_tests():
 def test_the_release_compares_its_tag_with_the_version_before_anything_is_installed(tag, code):
     content = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
     (step,) = (one["run"] for one in content["jobs"]["build"]["steps"] if one.get("name") == "The tag is the version")
-    bare = f'python() {{ "{sys.executable}" -S "$@"; }}\n'  # without what is installed
+    bare = f'python() {{ "{sys.executable}" -S "$@"; }}\n'  # without installed packages
     done = subprocess.run(["bash", "-c", bare + step], cwd=ROOT, env=os.environ | {"GITHUB_REF_NAME": tag}, check=False)
     assert done.returncode == code
 
@@ -66,7 +66,7 @@ def test_the_release_tries_what_it_has_built_and_publishes_nothing_else():
 
 
 def requirements_with(*extras):
-    """Names of every dependency except the libraries of a GPU, which torch pins itself."""
+    """Return the names of all dependencies except the GPU libraries, which torch pins."""
     waiting, needed = [("saliency-bench", frozenset(extras))], set()
     while waiting:
         if (item := waiting.pop()) in needed:

@@ -1,6 +1,6 @@
-"""README.md and the pages of the site: their code runs word for word, the site builds offline, links lead somewhere.
+"""Tests of README.md and the documentation: code runs unchanged, the site builds offline, and links are valid.
 
-Shortened where a command has an option for it: the demo explains fewer samples, a training takes one epoch.
+Some commands are shortened by an option: the demo explains fewer samples, and a training takes one epoch.
 """
 
 import os
@@ -34,7 +34,7 @@ SHORTER = {
         "--out models/resnet-18-pet": "--out models/resnet-18-pet --epochs 1 --size 32",
         "--explainers gradcam random --out runs/pet": "--explainers gradcam random --limit 4 --out runs/pet",
     },
-    # A person answers the question for the token, and it is in no environment afterwards.
+    # The user types the token, which is not in the environment afterwards.
     TUTORIAL: {"hf auth login\n": f"hf auth login --token {YOU.token}\n"},
 }
 
@@ -51,7 +51,7 @@ def commands(page: Path) -> list[str]:
 def test_every_command_of_the_text_is_in_a_block_that_is_run(page):
     text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
     inline = re.findall(r"`(saliency-bench [^`]+)`", text)
-    # Two or three words name a command; capitals stand for something.
+    # Two or three words name a command; words in capitals are placeholders.
     long = [command for command in inline if len(command.split()) > 3 or " -" in command]
     assert [command for command in long if not re.search("[A-Z]{2}|--help", command)] == []
 
@@ -63,7 +63,7 @@ def test_each_shortened_command_is_in_its_page_once():
 
 
 def test_an_installation_for_a_clone_is_editable():
-    """Python looks into its own folder first, where a clone has the core alone."""
+    """Test imports in a clone: Python searches the current folder first, which contains only the core."""
     for page in (README, QUICKSTART, TUTORIAL):
         installs = re.findall(r"pip install .*?-c constraints.txt (.*?)(?: &&|$)", text_of(page), flags=re.M)
         assert installs
@@ -116,7 +116,7 @@ def without_blocks(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of the headings, as GitHub and Sphinx make them."""
+    """Return the anchors of the headings as GitHub and Sphinx create them."""
     headings = re.findall(r"^#+ (.+)$", without_blocks(page), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -139,7 +139,7 @@ def test_the_site_builds_offline_without_warnings(tmp_path):
     pytest.importorskip("sphinx", reason='needs pip install -e ".[docs]"')
     options = ["-W", "--keep-going", "-n", "-q", "-d", tmp_path / "trees", "-b", "html"]
     site = tmp_path / "html"
-    # No proxy answers at this port: whatever asks the network fails.
+    # No proxy listens at this port, so any network request fails.
     offline = os.environ | dict.fromkeys(
         ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
     )
@@ -171,7 +171,7 @@ def hub(tmp_path, monkeypatch):
 
 
 def small_resnet(folder: Path) -> Path:
-    """What this Hub has under the name of the network that the pages start from."""
+    """Create the network on the local Hub that the first pages use."""
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=5)
     ResNetForImageClassification(config).save_pretrained(folder)
     ViTImageProcessor(size={"height": 64, "width": 64}).save_pretrained(folder)
@@ -179,7 +179,7 @@ def small_resnet(folder: Path) -> Path:
 
 
 def hf_command(folder: Path) -> Path:
-    """`hf`, for an environment that has its libraries elsewhere and so no command beside its Python."""
+    """Create the command `hf` in environments whose libraries are elsewhere."""
     folder.mkdir(exist_ok=True)
     (folder / "hf").write_text(f'#!/bin/sh\nexec {sys.executable} -m huggingface_hub.cli.hf "$@"\n')
     (folder / "hf").chmod(0o755)
@@ -203,13 +203,13 @@ def run_page(page: Path, folder: Path, environment: dict[str, str]) -> subproces
 
 
 def cost(page: Path) -> pytest.MarkDecorator:
-    """The quickest pages run in each pull request, the others in the night."""
+    """Return the markers of a page: fast pages run in each pull request, the others at night."""
     return pytest.mark.slow if page.name in ("maintainers.md", "your_model.md") else pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> Path:
-    """A clone in which the README was followed: (its folder, what was printed)."""
+    """Return (folder of a clone in which the README was followed, output)."""
     folder = tmp_path_factory.mktemp("readme")
     clone = folder / "clone"
     files = subprocess.run(
@@ -220,7 +220,7 @@ def demo(tmp_path_factory) -> Path:
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, clone / name)
     environment = os.environ | {
-        # The libraries are there already: pip finds them satisfied and installs the package alone, offline.
+        # The libraries are already installed, so pip installs only the package, offline.
         "PYTHONPATH": sysconfig.get_path("purelib"), "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(folder / "hf"), "SALIENCY_BENCH_CACHE": str(folder / "cache")}  # fmt: skip
@@ -241,7 +241,7 @@ def test_the_readme_does_what_it_says(demo):
     promised, shown = demo_table(text_of(QUICKSTART)), demo_table(text_of(demo / "shown.txt"))
     assert promised[0].split() == shown[0].split()  # of fewer samples, without ranks
     names, others = ([row.split()[0] for row in table[2:]] for table in (promised, shown))
-    assert set(names) == set(others)  # of a network that was trained for a shorter time, in another order
+    assert set(names) == set(others)  # the network was trained for a shorter time, so the order differs
     assert others.index("gradcam") < others.index("random")
 
 
@@ -251,7 +251,7 @@ def test_the_code_of_a_page_does_what_it_says(page, demo, hub, source, tmp_path)
     folder.mkdir(parents=True)
     shutil.copytree(demo / "saliency-bench-demo", folder / "saliency-bench-demo")
     shutil.copytree(source, folder / "oxford-iiit-pet")
-    # In the tutorial a person logs in; elsewhere somebody has done so.
+    # In the tutorial the user logs in; other pages assume that this has been done.
     done = run_page(page, folder, hub.env(None if page == TUTORIAL else YOU) | {"OMP_NUM_THREADS": "1"})
     check = CHECKS.get(page.name)
     if check:
@@ -298,7 +298,7 @@ CHECKS = {"quickstart.md": check_quickstart, "publishing.md": check_publishing, 
 
 
 def test_extras_are_listed():
-    """Each extra is a row of the quickstart's table, apart from those of developers."""
+    """Test that each extra is a row of the table in the quickstart, except extras for developers."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"].keys() - {"docs", "test"}
     table = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8").partition("## Extras")[2]

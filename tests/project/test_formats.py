@@ -1,4 +1,4 @@
-"""The page of formats says what files hold, and names what there is."""
+"""Tests that the page of formats describes all files and fields that exist."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ def page():
 
 
 def section(page, heading):
-    """Rows of the table below a heading: [{names in the first column}, other columns]."""
+    """Return the rows of the table below a heading as [{names in the first column}, other columns]."""
     text = page.partition(f"# {heading}\n")[2].partition("\n#")[0]
     rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     return [(re.findall(r"`([^`]+)`", first), *(cell.strip() for cell in others)) for first, *others in rows]

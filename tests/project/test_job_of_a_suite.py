@@ -1,4 +1,4 @@
-"""The job that the docs show keeps what it made, also when it is stopped without warning."""
+"""Tests of the example job of the docs: it copies its results even if it is stopped without warning."""
 
 import os
 import re
@@ -20,7 +20,7 @@ echo $name >> suites/runs/one/part
 
 @pytest.fixture
 def job(tmp_path):
-    """Start the job's script with commands that write a part of a run, of which the named one then takes a minute."""
+    """Start the script of the job with commands that write a part of a run; the named command then takes a minute."""
     script = re.search(r"hf jobs run .*?bash -c '(.*?)'\n```", PAGE.read_text(), re.DOTALL)[1]
     for place in ("source", "kept", "tmp", "bin"):
         (tmp_path / place).mkdir()
@@ -52,7 +52,7 @@ def test_what_is_made_is_copied_while_the_job_runs(job, longest):
     while not kept.exists() or kept.read_text().split() != wanted:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert process.poll() is None  # it was not the end of the job that copied
+    assert process.poll() is None  # the copy was made before the end of the job
 
 
 @pytest.mark.slow

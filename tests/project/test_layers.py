@@ -1,4 +1,4 @@
-"""The walls of the core: a file imports from the parts before its own, and its own part; no house imports another."""
+"""Tests of import rules: files import only from lower layers and their own part. Applications are independent."""
 
 import ast
 from graphlib import CycleError, TopologicalSorter
@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "saliency_bench"
-# Parts in the order of imports. Files and folders of a line may import each other, but houses may not.
+# Parts in the order of imports. Files and folders of one line may import each other, except for HOUSES, which are
+# independent applications.
 VOCABULARY = (
     ("errors", "types", "score_notes"),
     ("utils",),
@@ -22,7 +23,7 @@ COMPUTE = (("compute/targets",), ("compute/classifiers",), ("compute/maps",), ("
            ("compute", "compute/loading", "compute/retraining"))  # fmt: skip
 HOUSES = ("recipes", "board", "studies", "publishing")
 LAYERS = (*VOCABULARY, *READ, *COMPUTE, HOUSES)
-# Modules of `compute` that houses use beside what `saliency_bench` exports. Only `recipes` may use others.
+# Modules of `compute` that HOUSES may use besides the public API of `saliency_bench`. Only `recipes` may use others.
 USED = {
     "classifiers.own_networks", "context", "finished", "loading.load", "precomputed", "preflight", "python_objects",
     "reading", "run", "targets.rules", "classifiers.loading",
@@ -34,7 +35,7 @@ FILES = sorted(path for path in CORE.rglob("*.py") if path.relative_to(CORE).par
 
 
 def place_of(module: str) -> str:
-    """Return the most special part that a dotted name is in; its first word if there is none."""
+    """Return the most specific part that contains a dotted name; its first word if there is none."""
     words = module.split(".")
     parts = ["/".join(words[:count]) for count in range(len(words), 0, -1)]
     return next((part for part in parts if part in LEVEL), words[0])
@@ -45,7 +46,7 @@ def module_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Every name of ours that a file imports, also inside functions: "data.jobs", "data.jobs.Job" ..."""
+    """Return all names of this project that a file imports, also in functions: "data.jobs", "data.jobs.Job" ..."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -67,9 +68,9 @@ def test_every_file_is_in_a_part_and_every_part_has_files():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(CORE).as_posix())
 def test_imports_come_from_parts_before(path):
     place = place_of(module_of(path))
-    # `from saliency_bench.compute import maps` is an import of the second name.
+    # `from saliency_bench.compute import maps` imports the second name.
     imported = {name for name in imports_of(path) if name not in ("__version__", "__file__", "compute")}
-    # What has no level is the outside (facade, command line, plugins), which nothing in the core imports.
+    # Modules without a level are the outer layer (facade, command line, plugins), which the core never imports.
     later = {name for name in imported if LEVEL.get(place_of(name), len(LAYERS)) > LEVEL[place]}
     if place in HOUSES:
         later |= {name for name in imported if place_of(name) in HOUSES and place_of(name) != place}
@@ -100,7 +101,7 @@ def test_no_module_imports_itself_in_a_circle():
 
 
 def circle_in(edges: dict[str, list[str]]) -> list[str]:
-    """The names of a circle, the first one at both ends; [] if there is none."""
+    """Return the names in an import cycle, with the first name at both ends; [] if there is none."""
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:

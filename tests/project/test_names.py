@@ -1,4 +1,4 @@
-"""Names say what they hold: words that fit any value are no names."""
+"""Tests that identifiers are meaningful: words that fit any value are forbidden."""
 
 import ast
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PUBLIC = {
 
 
 def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) of every variable, parameter, function, attribute that is set, and keyword of a call."""
+    """Yield (line, name) of every variable, parameter, function, assigned attribute and keyword argument."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             yield node.lineno, node.id

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom in an empty folder, and are stored with what they show."""
+"""Tests that notebooks run in an empty folder and are stored with their output."""
 
 import base64
 import re
@@ -29,7 +29,7 @@ def printed(notebook):
 
 
 def scores(text, column=0):
-    """{explainer: its score in this column of the last table that is printed}"""
+    """Return {explainer: score in this column of the last printed table}."""
     interval = r"(-?\d\.\d+) \[[^]]+\][^\n]*?"
     rows = re.findall(rf"^(\S+) +{(interval + '  +') * column}{interval}$", text, flags=re.MULTILINE)
     return {name: float(values[column]) for name, *values in rows}
@@ -56,7 +56,7 @@ def test_the_first_look_runs_and_shows_what_it_says(tmp_path, monkeypatch):
     assert len(pictures(notebook)) == 4
     assert re.search(r" #\d", text), "the text speaks of ranks"
     assert (tmp_path / "first-look" / "run" / "report.html").exists()
-    # What the text claims: a map that looks at the network beats noise.
+    # The text states that a map that uses the network beats noise.
     miou = scores(text)
     assert set(miou) == {"gradcam", "rise:masks=100", "brightness", "centre", "random"}
     assert miou["gradcam"] > miou["random"]
@@ -68,7 +68,7 @@ def test_your_data_your_model_runs_and_shows_what_it_says(tmp_path, monkeypatch)
     text = printed(executed(NOTEBOOKS / "your_data_your_model.ipynb", tmp_path))
     pointing, insertion = scores(text), scores(text, 2)
     assert {"contrast", "brightness", "gradcam"} < set(pointing)
-    # What the text claims: a map that does not look at the network wins two of the three.
+    # The text states that a map that ignores the network is best by two of the three metrics.
     for found in (pointing, insertion):
         assert found["contrast"] == max(found.values())
     assert "maps={'brightness': my_brightness_maps}" in text

@@ -10,8 +10,9 @@ from saliency_bench import registry
 from saliency_bench.bound_metric import list_metrics, registered_metric
 from saliency_bench.recipes.suites.suite_schema import suite_files
 
-FILES = {name: path for name, path in suite_files().items() if name != "reference"}  # which is no paper's
-PAPERS = {"p0": "ZHANG_2023", "p1": "LI_2020", "p2": "LU_2021", "p3": "ELISHA_2025"}  # as metrics cite them
+# a suite that does not belong to a paper
+FILES = {name: path for name, path in suite_files().items() if name != "reference"}
+PAPERS = {"p0": "ZHANG_2023", "p1": "LI_2020", "p2": "LU_2021", "p3": "ELISHA_2025"}  # citation keys of the metrics
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_decisions_and_declared_counts_stand_as_they_are_declared(sections, name
     assert list(datasets) == list(content["datasets"])
     for dataset, entry in content["datasets"].items():
         builder = registry.load("hub_builders", entry["name"])
-        out = f"datasets/{entry.get('folder', entry['name'])}"  # where --data datasets looks for it
+        out = f"datasets/{entry.get('folder', entry['name'])}"  # where --data datasets looks for the folder
         assert datasets[dataset][1] == f"`{' '.join(entry['build'].split())} --source DIR --out {out}`"
         assert all(str(count) in datasets[dataset][2] for count in builder.PAPER_COUNTS.values())
         assert datasets[dataset][3].startswith("yes" if builder.REDISTRIBUTE else "no")

@@ -1,4 +1,4 @@
-"""Who may import whom, and that adding one thing is adding one file."""
+"""Tests of the imports of plugins, and that an item is added by adding one file."""
 
 import ast
 import os
@@ -20,7 +20,7 @@ def imports_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            # A relative import is one from the file's own folder.
+            # A relative import refers to the folder of the file.
             base = node.module if node.level == 0 else ".".join(filter(None, (own_package(path), node.module)))
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
@@ -42,7 +42,7 @@ def test_the_core_imports_no_plugin(path):
 
 @pytest.mark.parametrize("folder", sorted(set(PLUGINS) - set(FREE)))
 def test_plugins_import_the_core_and_themselves_only(folder):
-    """Their own folder, and what is private to their kind (`_name.py`); `_examples.py` draws with shapes_xai."""
+    """Test imports of the own folder and of private modules (`_name.py`). `_examples.py` draws with shapes_xai."""
     for path in (ROOT / folder).rglob("*.py"):
         if path.name == "_examples.py":
             continue
@@ -123,7 +123,7 @@ assert main(["hello"]) == 0
 
 @pytest.mark.slow
 def test_an_explainer_a_metric_a_dataset_and_a_command_are_one_new_file_each(tmp_path):
-    """In a copy of the project as a wheel would lay it out; no list or table is touched."""
+    """Test a copy of the project laid out like a wheel, without editing any list or table."""
     package = tmp_path / "saliency_bench"
     shutil.copytree(ROOT / "saliency_bench", package)
     for folder in PLUGINS:

@@ -1,4 +1,4 @@
-"""What a type checker says of a user's code, in a folder of its own: as an editor does after the README's command."""
+"""Tests of the type checker on a user's code in a separate folder, as an editor runs it."""
 
 import json
 import re

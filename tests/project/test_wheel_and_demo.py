@@ -1,4 +1,4 @@
-"""Source archive and wheel, installed outside the checkout: the help of every command, and what the demo promises."""
+"""Tests of source archive and wheel, installed outside the checkout: help of every command, and the demo."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A fresh environment with the wheel in it, which is made of the source archive, and the libraries of this one."""
+    """Create an environment with the wheel, built from the source archive, and the libraries of this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], check=True, capture_output=True
@@ -40,7 +40,7 @@ def installed(tmp_path_factory):
         capture_output=True,
         text=True,
     ).stdout.strip()
-    # Folders named in a .pth file are searched, but their own .pth files (an editable install, say) are not read.
+    # Folders in a .pth file are searched, but .pth files in them, such as those of an editable install, are not read.
     (Path(site) / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder
 
@@ -76,7 +76,7 @@ def test_the_version_is_the_same_wherever_it_is_named(installed):
 
 
 def test_what_installs_an_extra_of_a_wheel(installed):
-    """The package is there, so pip adds only the libraries of the extra; a checkout is installed again as itself."""
+    """Test that pip only adds the libraries of an extra to an installed package. A checkout is installed again."""
     code = "from saliency_bench.registry import install_hint; print(install_hint('lime'))"
     python = installed / "venv" / "bin" / "python"
     done = subprocess.run([python, "-c", code], cwd=installed, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The read side: what needs no torch, and does the same without it."""
+"""Tests of the modules that need no torch and give the same results without it."""
 
 import re
 import subprocess
@@ -12,11 +12,11 @@ from saliency_bench.utils.stand_ins import COMPUTING
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "saliency_bench"
-# What may not import torch, directly or through others, but inside of functions that compute.
+# Modules that must not import torch, directly or indirectly, except inside functions that compute.
 READ = ("errors", "score_notes", "options", "registry", "maps", "target_weights", "spec", "settings", "declarations",
         "bound_explainer", "bound_metric", "hub", "data", "read", "studies", "publishing", "compute.finished", "board",
         "spaces.leaderboard", "utils.overlays")  # fmt: skip
-COMPUTE = ("compute.minibatches", "board.recompute", "board.template")  # parts of these that run networks
+COMPUTE = ("compute.minibatches", "board.recompute", "board.template")  # modules of these packages that run networks
 EVERYTHING = """
 import sys
 import saliency_bench as sb

@@ -1,4 +1,4 @@
-"""Metrics installed for `evaluate.load` by bare name: from any folder, offline, online, with nothing else of ours."""
+"""Tests of metrics installed for `evaluate.load` by name: from any folder, offline and online, without the package."""
 
 import json
 import os
@@ -35,7 +35,7 @@ PRINTED = "{'saliency_miou': 0.4, 'scores': [0.4]}\n{'saliency_pointing_game': 0
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty module cache for this process, as evaluate reads its place once only."""
+    """Use an empty module cache for this process, because evaluate reads its location only once."""
     modules = tmp_path / "modules" / "evaluate_modules"
     modules.mkdir(parents=True)
     monkeypatch.setattr(loading, "init_dynamic_modules", lambda *_: str(modules))
@@ -44,7 +44,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """HF_HOME with the metrics installed by the command, in a process of its own."""
+    """Return an HF_HOME with the metrics installed by the command, in a separate process."""
     home = tmp_path_factory.mktemp("home")
     run([sys.executable, "-m", "saliency_bench", "install-metrics"], home)
     return home
@@ -91,7 +91,7 @@ def test_loads_where_only_evaluate_and_numpy_are(home, only_evaluate):  # noqa: 
 import importlib.util
 assert not any(importlib.util.find_spec(name) for name in ("torch", "saliency_bench", "scipy", "transformers"))
 """
-    # -S leaves out the site-packages of this environment
+    # -S excludes the site-packages of this environment
     done = run([sys.executable, "-S", "-c", absent + SCRIPT], home, PYTHONPATH=str(only_evaluate))
     assert done.stdout == PRINTED
 

@@ -1,4 +1,4 @@
-"""Datasets, metrics and models on a Hub: pushed as planned, loaded by unmodified clients, refused in one line."""
+"""Tests of publishing datasets, metrics and models on a Hub: plans, unmodified clients, and one-line refusals."""
 
 import json
 import logging
@@ -46,7 +46,7 @@ TOKENS = [user.token for user in (FOUNDER, VISITOR, READER)]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """No xet, which the local Hub does not speak, and no pauses."""
+    """Disable xet, which the local Hub does not support, and pauses."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
@@ -65,7 +65,7 @@ def small(**files):
     return Publication("dataset", "saliency-bench/small", {path: text.encode() for path, text in files.items()}, "mit")
 
 
-# What is sent
+# Content
 
 
 def test_a_dataset_goes_out_as_planned_and_a_second_time_nothing_does(hub, pets, workspace):
@@ -103,7 +103,7 @@ def test_only_what_differs_is_sent_and_what_is_ours_and_gone_is_removed(hub):
 def test_private(hub):
     publish(small(a="1"), private=True, api=hub.api())
     assert hub.repo("datasets", "saliency-bench/small").private
-    publish(small(a="2"), api=hub.api())  # stays so
+    publish(small(a="2"), api=hub.api())  # without the unchanged file
     assert hub.repo("datasets", "saliency-bench/small").private
     hub.api().update_repo_settings("saliency-bench/small", private=False, repo_type="dataset")
     refused(r"saliency-bench/small.*public.*private", publish, small(a="3"), private=True, api=hub.api())
@@ -112,7 +112,7 @@ def test_private(hub):
 
 @pytest.mark.slow
 def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model, shapes, workspace, tmp_path):
-    """Another dataset, files of a model, a report that says nothing; what is empty or ours is filled."""
+    """Test another dataset, files of a model, and an empty report. Empty repositories and our own are filled."""
     ours = dataset_publication(pets, "founder", workspace, "x")
     others = {"contains unrelated work (model.safetensors)": {"model.safetensors": b"x"},
               "contains shapes-xai, not  pet-xai": dataset_publication(shapes, "founder", workspace, "x").files,
@@ -136,7 +136,7 @@ def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model,
 
 
 def test_the_card_of_a_single_split_and_of_many_classes(pets, shapes):
-    """Of one split nothing says that a hash made it; a table of more than 50 classes is not written."""
+    """Test that a single split is not described as split by hash. More than 50 classes are not listed in a table."""
     builder, report = registry.load("hub_builders", "shapes-xai"), json.loads((shapes / REPORT).read_text())
     features = datasets.load_dataset(str(shapes), split="test").features
     single = card(builder, report | {"splits": {"test": report["splits"]["test"]}}, features)
@@ -177,7 +177,7 @@ def test_the_dataset_card(hub, pets, workspace):
     area, centre = np.mean([mask.mean() for mask in masks]), np.mean([mask[12, 16] for mask in masks])
     assert f"the mask covers {area:.0%} of the image on average" in text
     assert f"contains the central pixel in {centre:.0%} of the samples" in text
-    assert "eval.yaml" not in files  # the Hub may refuse what it does not know
+    assert "eval.yaml" not in files  # the Hub may refuse unknown values
     asked = dataset_publication(pets, "visitor", workspace, evaluation=True).files
     assert yaml.safe_load(asked["eval.yaml"])["tasks"] == [
         {"id": task, "config": "default", "split": "test"} for task in ("accuracy", "gradcam-miou", "gradcam-insertion")
@@ -200,14 +200,14 @@ def test_a_metric_stands_alone_as_a_space(hub):
     assert b'evaluate.load("visitor/saliency_miou")' in files["README.md"]
     assert hub.api().space_info("visitor/saliency_miou").sdk == "gradio"
     assert f"evaluate=={version('evaluate')}\n" in files["requirements.txt"].decode()
-    assert not any(path.endswith(".whl") for path in files)  # it needs no more than evaluate
+    assert not any(path.endswith(".whl") for path in files)  # evaluate is sufficient
     assert not publish(metric_publication("saliency_miou", "visitor"), api=hub.api(VISITOR)).changed
     assert done.plan.publication.license == "apache-2.0"
     refused(r"saliency_mio\b.*saliency_miou", metric_publication, "saliency_mio", "visitor")
 
 
 def test_a_metric_that_needs_the_package_installs_its_own_wheel_by_its_hash():
-    """Nothing is installed under the name `saliency-bench`, which somebody else could register."""
+    """Test that nothing is installed by the name `saliency-bench`, which someone else could register."""
     files = metric_publication("saliency_road", "visitor").files
     (name,) = (path for path in files if path.endswith(".whl"))
     lines = files["requirements.txt"].decode().splitlines()
@@ -215,7 +215,7 @@ def test_a_metric_that_needs_the_package_installs_its_own_wheel_by_its_hash():
     assert lines[-1] == f"saliency-bench @ {address}#sha256={sha256(files[name]).hexdigest()}"
     assert all("==" in line or "@" in line for line in lines[1:])
     assert f"torch=={version('torch').partition('+')[0]}+cpu" in lines
-    assert wheel() == (name, files[name])  # the same bytes again, so that pushing again sends nothing
+    assert wheel() == (name, files[name])  # equal bytes, so pushing again sends nothing
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_an_app_with_the_package_as_a_space(hub, tmp_path):
     assert shown.stdout.split() == [str(len(list_metrics())), "4"], shown.stderr
 
 
-# Without the package that is installed here.
+# Without the installed package.
 BESIDE = """
 import os, sys
 sys.meta_path[:] = [one for one in sys.meta_path if "editable" not in str(one).lower()]
@@ -280,7 +280,7 @@ def test_a_model_with_its_results(hub, model, pets, workspace, tmp_path):
     (tmp_path / "anew" / "training_log.json").write_text(json.dumps(told))
     anew = model_publication(tmp_path / "anew", "ada", api=hub.api()).files
     assert b"Start: random weights. Adam" in anew["README.md"]
-    assert b"/home/ada" not in anew["README.md"] + anew["training_log.json"]  # although it is no longer there
+    assert b"/home/ada" not in anew["README.md"] + anew["training_log.json"]  # although the folder no longer exists
     publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
     options = {"license": "mit", "results": tmp_path / "run", "eval_results": True, "api": hub.api()}
     publication = model_publication(model, "saliency-bench", **options)
@@ -305,7 +305,7 @@ def test_a_model_with_its_results(hub, model, pets, workspace, tmp_path):
     assert entry[0]["source"]["url"] == "https://huggingface.co/saliency-bench/resnet-18-pet-xai"
     low, high = binomtest(round(log["test_accuracy"] * 13), 13).proportion_ci(method="wilson")
     assert entry[0]["notes"] == f"split test, 32 x 32 pixels, n = 13, 95 % interval {low:.4f} to {high:.4f}"
-    index = ModelCard(text).data.eval_results  # as huggingface_hub reads it
+    index = ModelCard(text).data.eval_results  # as huggingface_hub reads the card
     assert {(each.metric_type, each.dataset_type, each.dataset_split) for each in index} == {
         ("accuracy", "saliency-bench/pet-xai", "test"), ("saliency_miou", "other", "test")}  # fmt: skip
     by_name = {each.metric_name: each for each in index}
@@ -360,7 +360,7 @@ def test_a_run_that_does_not_fit_the_tasks_is_not_listed(changes, why, hub, mode
 
 @pytest.mark.slow
 def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspace, tmp_path):
-    """A build on this machine may be another one than what is published under the same name."""
+    """Test a build on this machine that differs from the dataset published under this name."""
 
     def card_of(folder=model, namespace="visitor"):
         found = model_publication(folder, namespace, api=hub.api(VISITOR)).files
@@ -398,7 +398,7 @@ def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspa
     assert yaml.safe_load(card_of(tmp_path / "loaded")[0].split("---\n")[1])["datasets"] == ["saliency-bench/pet-xai"]
 
 
-# What is refused
+# Refusals
 
 
 def test_invalid_inputs_are_rejected_with_a_clear_message(pets, closed, model, workspace, tmp_path):
@@ -462,7 +462,7 @@ def test_who_may_not_write_is_told_before_the_first_byte(user, tmp_path):
         assert dry.as_dict()["may_write"] is False
         refused(f"{why}.*; .*--namespace", publish, small(a="1"), api=hub.api(user))
         assert ({each.method for each in hub.asked}, hub.store.repos) == ({"GET"}, {})
-        with pytest.raises(HfHubHTTPError, match="403"):  # and this Hub would have refused it
+        with pytest.raises(HfHubHTTPError, match="403"):  # the Hub would also have refused the push
             hub.api(user).create_repo("saliency-bench/small", repo_type="dataset")
 
 
@@ -476,10 +476,10 @@ def test_who_may_write_is_told_too_and_where_it_is_not_known(hub, tmp_path):
     assert nobody.plan.lines()[-1] == "  rights not checked: not logged in"
     assert nobody.as_dict()["may_write"] is None
     hub.fault("whoami", status=500, times=9, message=f"you sent {VISITOR.token}")
-    done = publish(own, api=hub.api(VISITOR))  # the Hub itself has the last word
+    done = publish(own, api=hub.api(VISITOR))  # the Hub decides
     assert done.changed
     assert done.plan.lines()[-1] == "  rights not checked: the Hub returned status 500 for visitor/small (you sent ***)"
-    assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, nothing is asked
+    assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, so rights are not checked
 
 
 @pytest.mark.slow
@@ -499,7 +499,7 @@ def test_nobody_is_logged_in(monkeypatch, hub):
     assert publish(small(a="1"), api=HfApi(endpoint=hub.url, token=False), dry_run=True).dry_run
 
 
-# What passes when tried again
+# Temporary errors
 
 
 @pytest.mark.slow
@@ -514,7 +514,7 @@ def test_troubles_that_pass(hub, monkeypatch):
     assert 3 in waits
     assert [line for line in said if "429" in line and "trying again in 3 s" in line]
     hub.heal()
-    hub.fault("POST .*/commit/", lost=True)  # the commit was made, its answer never came
+    hub.fault("POST .*/commit/", lost=True)  # the commit was created, but the response was lost
     assert publish(small(a="2"), api=hub.api()).changed
     assert len(hub.repo("datasets", "saliency-bench/small").history("main")) == 3
     hub.fault("GET .*/datasets/saliency-bench/small", delay=0.3)
@@ -530,7 +530,7 @@ def test_files_whose_connection_breaks_are_sent_again(hub):
 
 
 def test_a_file_is_hashed_twice_at_most(hub, tmp_path, monkeypatch):
-    """To compare it with what is there, and by huggingface_hub to send it."""
+    """Test that a file is hashed once for the comparison and once by huggingface_hub for the upload."""
     (tmp_path / "x.parquet").write_bytes(b"1" * 9)
     hashed: list[str] = []
     of_path = UploadInfo.from_path.__func__
@@ -546,7 +546,7 @@ def test_a_file_is_hashed_twice_at_most(hub, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_change_by_someone_else_meanwhile_is_seen(hub):
-    """The commit says on top of what it was compared with; the Hub refuses it, and the comparison is made again."""
+    """Test that the commit states its parent: the Hub refuses it, and the comparison is repeated."""
     publish(small(a="1", b="1"), api=hub.api())
     api = hub.api()
     commit = api.create_commit
@@ -565,7 +565,7 @@ def test_a_change_by_someone_else_meanwhile_is_seen(hub):
 
 @pytest.mark.slow
 def test_an_interrupted_upload_goes_on_with_what_is_missing(hub):
-    """The connection breaks in the middle of one of three large files, every time; later only that one is sent."""
+    """Test a connection that always breaks during one of three large files; later only this file is sent."""
     content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)}
     publication = Publication("dataset", "saliency-bench/large", content, None)
     broken = hub.fault(f"PUT .*{sha256(content['1.parquet']).hexdigest()}", drop_after=100_000, times=99)
@@ -574,13 +574,13 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(hub):
     assert hub.files("datasets", "saliency-bench/large").keys() == {".gitattributes"}
     assert len(hub.lines("PUT")) == 2
     hub.heal()
-    hub.fault("PUT", drop_after=100_000)  # and once more, which the client mends by itself
+    hub.fault("PUT", drop_after=100_000)  # one more error, after which the client retries
     assert publish(publication, api=hub.api()).changed
     assert len(hub.lines("PUT")) == 3
     assert {path: hub.files("datasets", "saliency-bench/large")[path] for path in content} == content
 
 
-# Images that may not be passed on
+# Images that may not be redistributed
 
 
 @pytest.fixture
@@ -616,7 +616,7 @@ def test_annotations_are_joined_with_a_copy_of_the_source(annotations, closed, s
         joined, whole = sb.load_dataset(annotations, split, source=source), sb.load_dataset(closed, split)
         assert (joined.features, fingerprint(joined)) == (whole.features, fingerprint(whole))
     monkeypatch.setattr("saliency_bench.data.annotations.build", None)
-    assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was kept
+    assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was stored
     monkeypatch.setattr(pet_xai, "VERSION", "other")
     refused(r"pet-xai.*version \d+ .*version is other", sb.load_dataset, annotations, source=source)
 
@@ -727,7 +727,7 @@ def test_command(line, hub, pets, model, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
-    """Not in what is printed, logged, raised (with --debug) or written."""
+    """Test printed text, logs, errors (with --debug) and files."""
     caplog.set_level("DEBUG")
     for words in (("--namespace", "someone"), (), ("--name", "other")):
         hub.fault("PUT", status=500)
@@ -748,12 +748,12 @@ def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
         assert not [content for content in written if token.encode() in content]
 
 
-# What users type
+# Documented commands
 
 
 @pytest.mark.slow
 def test_the_three_lines(hub, pets, model, workspace):
-    """By unmodified clients, in processes of their own; a second machine, then the first one without network."""
+    """Test unmodified clients in separate processes: a second machine, then the first one without network."""
     publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
     publish(metric_publication("saliency_miou", "saliency-bench"), api=hub.api())
     publish(model_publication(model, "saliency-bench", api=hub.api()), api=hub.api())
@@ -790,7 +790,7 @@ os._exit(0)  # threads of pyarrow may abort a process that has streamed as it en
     online = hub.python(use + more, user=None)
     assert online.returncode == 0, online.stderr
     asked = len(hub.asked)
-    nowhere = "http://127.0.0.1:9"  # evaluate knows no HF_HUB_OFFLINE: it asks, and then takes what it has
+    nowhere = "http://127.0.0.1:9"  # evaluate ignores HF_HUB_OFFLINE: it sends a request and then uses its cache
     offline = hub.python(use, user=None, HF_HUB_OFFLINE="1", HF_ENDPOINT=nowhere)
     assert offline.returncode == 0, offline.stderr
     report = json.loads((pets / REPORT).read_text())

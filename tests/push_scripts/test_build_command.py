@@ -1,4 +1,4 @@
-"""What `saliency-bench build` prints: what was left out and why, and a next command that works as printed."""
+"""Tests of the output of `saliency-bench build`: omissions with reasons, and a next command that works."""
 
 import os
 import re
@@ -21,7 +21,7 @@ OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "options", "command"), [("pet-xai", "", "train"), ("voc-val", "--parts test", "run")])
 def test_the_next_line_works_as_printed(tmp_path, monkeypatch, name, options, command):
-    """In a folder whose name has a space, with a small network under the name that is printed."""
+    """Run the next command for a folder whose name has a space, with a small network under the printed name."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=5)
     ResNetForImageClassification(config).save_pretrained(tmp_path / "pretrained")

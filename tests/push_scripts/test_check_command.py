@@ -1,4 +1,4 @@
-"""`saliency-bench check`: a run against bounds and against an earlier run, with exit codes for a gate."""
+"""Tests of `saliency-bench check`: a run against bounds and against an earlier run, with exit codes."""
 
 import json
 import math
@@ -80,7 +80,7 @@ def test_several_requirements_have_a_line_each_and_one_failure_fails(run, capsys
 
 
 def test_python_gives_what_the_commands_give(run, tmp_path, capsys):
-    """`sb.check`, `sb.power` and `sb.report` against the JSON and the files of the commands."""
+    """Compare `sb.check`, `sb.power` and `sb.report` with the JSON and the files of the commands."""
 
     def shown(*words):
         main([*words, "--json"])
@@ -142,12 +142,12 @@ def test_an_explainer_that_became_worse_on_the_same_samples_fails(run, tmp_path,
     scores = [one.values[find_cell("gradcam:saliency_miou", one).cell_id] for one in both]
     difference = (scores[1] - scores[0])[np.isfinite(scores[0])]
     assert (earlier["mean"], earlier["is_worse"]) == (pytest.approx(difference.mean()), bool(code))
-    # All differences have one sign, so that no flip but chance reaches the sum; equal scores differ in nothing.
+    # All differences have one sign, so flips reach the sum only by chance; equal scores have no differences.
     assert earlier["p"] == (1.0 if change == 0 else pytest.approx(1 / (FLIPS + 1)))
 
 
 def test_only_what_is_required_is_compared_with_the_earlier_run(run, tmp_path):
-    """The family of the test is what the gate asks: the p of one pair is that of one test."""
+    """Test that the family of the test contains only required explainers: p of one pair equals p of one test."""
     now = read_run(shifted(run, tmp_path / "now", 0.1))
     before = read_run(run)
     cell = find_cell("gradcam:saliency_miou", now)
@@ -164,7 +164,7 @@ def test_only_what_is_required_is_compared_with_the_earlier_run(run, tmp_path):
 
 
 def test_an_explainer_of_another_version_is_compared_and_a_metric_is_not(run, tmp_path, capsys):
-    """A function of one's own has another version whenever its code changes, and that is when a gate is asked."""
+    """Test that a function's version may change with its code, because this is when users run the command."""
     for what, code in (("explainer_version", 0), ("metric_version", 2)):
         now = tmp_path / what
         shifted(run, now, 0.0)
@@ -219,7 +219,7 @@ def test_equal_scores_without_an_interval_say_so(run):
 
 
 def at_their_bounds(seed, count, samples, between=(0.3, 0.7)):
-    """A run of 0/1 scores of known share, and requirements that say so: each is true."""
+    """Return a run of 0/1 scores of known share, and true requirements with these shares as bounds."""
     rng = np.random.default_rng(seed)
     shares = rng.uniform(*between, count)
     cells, values = [], {}
@@ -233,7 +233,7 @@ def at_their_bounds(seed, count, samples, between=(0.3, 0.7)):
 
 
 def test_true_requirements_fail_no_more_often_because_there_are_many():
-    """Each by itself, 20 true requirements at their bound fail a run in 40 % of the cases."""
+    """Test 20 true requirements at their bounds. Without correction they fail a run in 40 % of the cases."""
     failed = [any(not one.passed for one in check(*at_their_bounds(seed, 20, 200))) for seed in range(120)]
     assert sum(failed) <= 120 * (0.05 + 2 * (0.05 * 0.95 / 120) ** 0.5)
     alone = [any(not check(run, [one])[0].passed for one in several)
@@ -242,7 +242,7 @@ def test_true_requirements_fail_no_more_often_because_there_are_many():
 
 
 def test_true_requirements_of_rare_scores_fail_no_more_often():
-    """Wilson's interval lies below a share of .98 where 47 of 50 or fewer are 1: in 8 % of the runs."""
+    """Test a share of .98. In 8 % of the runs, 47 of 50 or fewer are 1, and Wilson's interval lies below the share."""
     failed = [not check(*at_their_bounds(seed, 1, 50, (0.98, 0.98)))[0].passed for seed in range(400)]
     assert sum(failed) <= 400 * (0.025 + 2 * (0.025 * 0.975 / 400) ** 0.5)
 
@@ -250,11 +250,11 @@ def test_true_requirements_of_rare_scores_fail_no_more_often():
 def test_clusters_and_few_samples_are_named(run):
     cell = find_cell("gradcam:saliency_miou", read_run(run)).model_copy(update={"n": 60, "clusters": 15})
     line = CheckedRequirement(Requirement.read("gradcam:saliency_miou>=0.001"), cell, cell, 0.95).line("")
-    assert "n = 60 in 15 clusters, few samples; no violation would reliably fail" in line
+    assert "n = 60 in 15 clusters, few samples; with so few samples, no violation would fail reliably" in line
 
 
 def test_each_requirement_says_by_which_interval_it_was_judged():
-    """Holm by hand: three are judged at 1 - .05 / 3; once one is decided, the others at 1 - .05 / 2."""
+    """Test Holm by hand: three are judged at 1 - .05 / 3. Once one is decided, the others use 1 - .05 / 2."""
     run, _ = at_their_bounds(1, 3, 400)
     means = [cell.value for cell in run.cells]
     rules = [Requirement("method0:saliency_miou", True, means[0] - 0.2), *(
@@ -267,10 +267,10 @@ def test_each_requirement_says_by_which_interval_it_was_judged():
         assert one.interval.ends == pytest.approx((theirs.low, theirs.high))
     assert [one.verdict for one in (first, second, third)] == ["met", "undecided", "undecided"]
     assert "interval of 98.33 %" in first.line("")
-    assert "too few samples to pass or fail" in third.line("")
+    assert "the interval contains the bound, so these samples do not decide" in third.line("")
     (lone,) = check(run, [Requirement("method0:saliency_miou", True, means[0] + 0.02)])
     assert lone.level == 0.95
-    # The bound is .02 above the mean, the end of the interval further: n grows with the square of their ratio.
+    # The bound is .02 above the mean and the end of the interval further away: n grows with the square of the ratio.
     assert lone.needed == math.ceil(400 * ((lone.interval.high - means[0]) / 0.02) ** 2)
 
 
@@ -312,7 +312,7 @@ def test_met_does_not_rest_on_failures_that_no_sample_shows():
     assert (undecided.verdict, met.verdict) == ("undecided", "met")
     assert "rare failures possible" in undecided.line("")
     (ahead,) = check(run, [Requirement.read("gradcam:saliency_miou>random")])
-    assert ahead.verdict == "undecided"  # one failure in thirty would undo a lead of .03
+    assert ahead.verdict == "undecided"  # one failure in thirty would reverse a lead of .03
     equal = scored_run({"gradcam": narrow, "random": narrow}, 50)
     judged = check(equal, [Requirement.read(f"gradcam:saliency_miou{sign}random") for sign in "<>"])
     assert [one.verdict for one in judged] == ["undecided"] * 2
@@ -353,7 +353,8 @@ def test_the_smallest_violation_in_a_line_is_found_with_eighty_percent(law, boun
     if law == "0/1":
         ends = [stats.beta.ppf(1 - tail, hits + 1, 100 - hits) for hits in range(100)]
         hits = max(number for number, end in enumerate(ends) if end < bound)
-        mean = stats.beta.ppf(0.2, hits + 1, 100 - hits)  # at which 80 % of the runs have at most `hits` hits
+        # the share for which 80 % of the runs have at most `hits` hits
+        mean = stats.beta.ppf(0.2, hits + 1, 100 - hits)
         expected = bound - mean
     else:
         expected = (stats.norm.ppf(1 - tail) + stats.norm.ppf(0.8)) * 0.06 / math.sqrt(12)
@@ -375,7 +376,7 @@ def test_undecided_fails_where_it_is_strict(run, capsys):
     assert (main(words), main([*words, "--strict"])) == (0, 1)
     lines = said(capsys, ["check", str(run), "--require", "gradcam:saliency_miou>random", "--strict"]).splitlines()
     assert [line.split()[0] for line in lines] == ["undecided", "undecided", "met"]
-    assert all("would fail in 80 %" in line for line in lines)
+    assert all("would fail with 80 % probability" in line for line in lines)
     main([*words, "--strict", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["strict"], found["passed"]) == (True, False)
@@ -399,7 +400,7 @@ def test_an_edited_summary_is_not_believed(run, tmp_path, capsys):
 
 
 def noted(run, folder):
-    """A copy of a run that notes the hashes of its files."""
+    """Copy a run and record the hashes of its files."""
     shutil.copytree(run, folder)
     names = ("summary.json", "records.parquet")
     write_json(folder / "written.json", {"files": {name: sha256_of(folder / name) for name in names}})
@@ -426,7 +427,7 @@ def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path)
 
 @pytest.mark.parametrize(("line", "message"), [
     (["gradcam:saliency_miou>0.3"], "write >= before a number"),
-    (["gradcam:saliency_miou>gradcam"], "both sides name the same explainer"),
+    (["gradcam:saliency_miou>gradcam"], "both explainers are the same"),
     (["gradcam:saliency_miou>rando"], "did you mean"), (["gradcam>random"], "is not a requirement"),
     (["saliency_miou>=0.3"], "EXPLAINER:METRIC"), (["gradcam:saliency_miou>=many"], "'many'"),
     (["gradcam:saliency_miou>=nan"], "'nan'"), (["gradcam:saliency_miou>=0_1"], "'0_1'"),
@@ -450,4 +451,4 @@ def test_runs_over_other_samples_are_not_compared(run, tmp_path, capsys):
     ids = [f"other-{number}" for number in range(90)]
     other = make_run(tmp_path / "other", methods=MIOU, ids=ids, pictures=False)
     assert main(["check", str(run), "--require", "gradcam:saliency_miou>=0.1", "--against", str(other)]) == 2
-    assert "no sample in common" in capsys.readouterr().err
+    assert "no samples in common" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a person sees at the terminal: exit codes, one-line errors, JSON."""
+"""Tests of the command line: exit codes, one-line errors and JSON."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def test_errors_of_the_command_line_are_those_of_argparse(line, words, capsys):
     ("run --metrics miou --model m --out X", "unknown metric 'miou'"),
     ("train --dataset nope --model m --out X", "unknown dataset"),
     ("report nowhere", "nowhere"),
-    ("report -- -nowhere", "-nowhere"),  # a value that begins with a dash is not taken for an option
+    ("report -- -nowhere", "-nowhere"),  # a value that begins with a dash is not an option
     ("run --model m --out X --limit -1 --dataset nope", "nope"),
     ("help rnu", "or command 'rnu'; did you mean run"),
     ("--quiet list", "options follow the command, as in saliency-bench list --quiet"),
@@ -142,7 +142,7 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
 
 
 def test_a_restart_makes_no_further_links_once_they_were_printed(capsys, monkeypatch):
-    """Keep an option that has printed nothing yet: without its invitations, the study would be open to everybody."""
+    """Test a study that has not printed its invitations: without the option, it would be open to everybody."""
     words = ["annotate", "--dataset", "d", "--store", "s", "--owner", "--invite", "3", "--port=1"]
     module = registry.load("push_scripts", "annotate")
     printed = []
@@ -243,7 +243,7 @@ def test_no_line_of_help_is_wider_than_the_terminal(width, capsys, monkeypatch):
             assert main(line) == 0
         shown = capsys.readouterr().out
         assert [text for text in shown.splitlines() if len(text) > width] == [], line
-        assert re.findall(r"\bP[0-4]\b", shown) == [], line  # numbers of the project's own reading list
+        assert re.findall(r"\bP[0-4]\b", shown) == [], line  # numbers that the project uses for its papers
         assert "default: )" not in shown
         assert line[0] != "build" or ") (default: " not in shown
 
@@ -293,7 +293,7 @@ def sandbox(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     for name in progress.NO_BARS:
-        monkeypatch.setenv(name, "0")  # put back afterwards
+        monkeypatch.setenv(name, "0")  # monkeypatch restores it afterwards
     return tmp_path
 
 
@@ -312,7 +312,7 @@ def test_a_quiet_command_prints_nothing_and_does_the_same(command, sandbox, caps
 
 @pytest.mark.thorough
 def test_a_quiet_training_shows_no_bar_of_a_library(sandbox):
-    """In a process of its own: libraries read only once whether they may show bars."""
+    """Test in a separate process, because libraries read this setting only once."""
     done = subprocess.run([sys.executable, "-P", "-m", "saliency_bench", *words_of("train")], capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert (sandbox / "out/model.safetensors").exists()
@@ -320,7 +320,7 @@ def test_a_quiet_training_shows_no_bar_of_a_library(sandbox):
 
 def test_every_command_is_quiet_if_asked(capsys):
     # leaderboard, recompute and review need submissions: test_board_page, test_review; launch needs a Hub:
-    # test_launch; pages are served in studies/
+    # test_launch; pages are tested in studies/
     elsewhere = {"annotate", "assess", "demo", "launch", "leaderboard", "peekaboom", "recompute", "review"}
     assert set(QUICK) | elsewhere == set(registry.names("push_scripts"))
     assert "--quiet: not allowed with argument --json" in said(capsys, ["list", "--json", "--quiet"], 2)
@@ -356,7 +356,7 @@ def test_list_groups_what_it_lists_and_needs_no_torch(capsys):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """What a command prints on a terminal of 100 columns."""
+    """Return the output of a command on a terminal of 100 columns."""
 
     def shown(*words, **env):
         reading, writing = pty.openpty()
@@ -367,7 +367,7 @@ def terminal(monkeypatch):
                                 env=kept | settings)  # fmt: skip
         os.close(writing)
         parts = []
-        with suppress(OSError):  # raised where the other end is closed
+        with suppress(OSError):  # raised if the other end is closed
             while part := os.read(reading, 2**16):
                 parts.append(part)
         done.wait()

@@ -1,4 +1,4 @@
-"""What the tab key offers, in a process of its own, as the shell starts it."""
+"""Tests of completion with the tab key, in a separate process as the shell starts it."""
 
 import os
 import subprocess

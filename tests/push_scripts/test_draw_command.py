@@ -1,4 +1,4 @@
-"""`saliency-bench draw`: every panel of its pictures against pictures and numbers that are made another way."""
+"""Tests of `saliency-bench draw`: every panel against images and numbers computed in another way."""
 
 import base64
 import io
@@ -96,7 +96,7 @@ def over(images, values):
 
 
 def with_border(picture, mask):
-    """White where a pixel of the mask has a neighbour outside."""
+    """Draw white where a pixel of the mask has a neighbour outside."""
     pixels, (height, width) = np.asarray(picture).copy(), mask.shape
     for y in range(height):
         for x in range(width):
@@ -129,7 +129,7 @@ def test_maps_shows_mask_and_maps_of_several_runs_with_all_their_scores(
     assert picture.width == MARGIN + 4 * (SIDE + MARGIN)
     for row, (classifier, label) in enumerate(zip(classifiers[::-1], ("scene", "label"), strict=True)):
         batch = classifier.prepare([rows[name]])
-        top = row * (ROW + LINE)  # of the first run three lines, of a name and two scores
+        top = row * (ROW + LINE)  # three lines of the first run: a name and two scores
         shown = picture.crop((0, top, picture.width, picture.height))
         mask = batch.masks[0].numpy()
         pixels = eight_bit(batch.images[0])
@@ -141,7 +141,7 @@ def test_maps_shows_mask_and_maps_of_several_runs_with_all_their_scores(
     for text in ("edges", "random"):
         for metric in ("saliency_miou", "saliency_pointing_game"):
             assert scores["second", text][metric] == pytest.approx(recorded(tmp_path / "second", name, text, metric))
-    # That run was not asked for edges.
+    # The other run does not contain edges.
     assert set(scores["run", "edges"]) == {"run", "sample", "explainer"}
     expected = recorded(folder, name, "random", "saliency_insertion")
     assert scores["run", "random"]["saliency_insertion:reference=mean,steps=8"] == pytest.approx(expected)
@@ -245,7 +245,7 @@ def test_the_first_samples_of_the_run_and_a_table(folder, tmp_path, capsys):
 
 
 def test_python_draws_what_the_command_draws(folder, name, tmp_path, capsys):
-    """The text of a PDF or SVG stays text, and its pictures keep their pixels."""
+    """Test that texts of a PDF or SVG stay texts, and images keep their pixels."""
     picture, scores = drawn(folder, tmp_path, capsys, "maps", "--samples", name, "--explainers", "random")
     drawing = sb.draw(folder, "maps", samples=[name], explainers=["random"], device="cpu", out=tmp_path / "a.svg")
     assert np.array_equal(np.asarray(drawing.picture), np.asarray(picture))

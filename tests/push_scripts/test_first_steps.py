@@ -1,4 +1,4 @@
-"""What newcomers stumble over is said in words: no value, a failing explainer, half a name, a missing file."""
+"""Tests of messages for common mistakes: no value, a failing explainer, an incomplete name, a missing file."""
 
 import re
 import shutil
@@ -104,14 +104,14 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch, capsys):
 
 
 def test_a_checkpoint_of_one_logit_on_the_command_line(shapes, tmp_path, capsys):
-    """The class against the logit is explained where it is the likelier one, in a picture, a run and a template."""
+    """Test that the class against the logit is explained if it is more likely, in a picture, a run and a template."""
     from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
     rows, model = sb.load_dataset(str(shapes)), tmp_path / "model"
     name = rows.features["label"].names[0]
     config = ResNetConfig(embedding_size=4, hidden_sizes=[8], depths=[1], num_labels=1, id2label={0: name})
     network = ResNetForImageClassification(config).eval()
-    network.classifier[1].bias.data[:] = -10  # so that every picture speaks against it
+    network.classifier[1].bias.data[:] = -10  # the network predicts the class against the logit for every image
     network.save_pretrained(model)
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(model)
     rows[0]["image"].save(tmp_path / "picture.png")

@@ -1,11 +1,11 @@
-"""Hostile command lines end soon, with one line and nothing half-written: the first of benchmarks/hostile.py."""
+"""Tests of hostile command lines: they end soon with one line and no partial files (see benchmarks/hostile.py)."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child processes import from there as well
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child processes import from this folder as well
 
 from hostile import typed
 from hostile_lines import lines

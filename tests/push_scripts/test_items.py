@@ -1,4 +1,4 @@
-"""`help NAME` and `list NAME`: one explainer, metric or dataset in full."""
+"""Tests of `help NAME` and `list NAME`, which describe one explainer, metric or dataset."""
 
 import json
 

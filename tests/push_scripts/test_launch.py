@@ -1,4 +1,4 @@
-"""The first day of a namespace: planned without a trace, refused before anything is sent, resumed after any fault."""
+"""Tests of launching a namespace: a dry run changes nothing, refusals precede uploads, and faults can be resumed."""
 
 import json
 import re
@@ -30,7 +30,7 @@ from saliency_bench.publishing.models import model_publication
 from saliency_bench.push_scripts import _all, _first_rows, _native, _stranger
 from saliency_bench.push_scripts.launch import STEPS
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child processes import from there as well
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child processes import from this folder as well
 
 from children import Children
 from kill_loops.first_day import launch
@@ -161,7 +161,7 @@ def test_it_is_refused_before_anything_is_sent(line, here, capsys, monkeypatch, 
     assert "did you mean pet-xai?" in refusal("--only", "pet-xia")
     assert "did you mean gradcam or" in refusal("--explainers", "gradcan")
     here.fault("GET /api/datasets", times=9, status=503)
-    assert "503" in refusal(*SMALL, "--dry-run")  # a plan waits for nothing
+    assert "503" in refusal(*SMALL, "--dry-run")  # a plan does not retry
     here.heal()
     assert "resnet-18-pet-xai has no licence; set the licence of its weights" in refusal(*ONLY)
     assert "contains no built dataset" in refusal(data=tmp_path)
@@ -241,7 +241,7 @@ def test_a_card_never_leaves_out_its_dataset_because_the_hub_is_busy(here, built
     assert "trained on\n[saliency-bench/pet-xai]" in card()
 
 
-# Patience
+# Retries
 
 
 @pytest.mark.parametrize(("order", "waits"), [
@@ -287,7 +287,7 @@ def test_a_password_in_the_address_of_the_hub_is_not_shown():
     assert shown_endpoint(HfApi(endpoint="http://me:secret@hub.example:8080/at")) == "http://hub.example:8080/at"
 
 
-# Strangers and requests
+# Other users and requests
 
 
 def test_a_stranger_has_no_token_and_no_cache_of_ours(monkeypatch, tmp_path):
@@ -309,7 +309,7 @@ def test_the_requests_name_each_dataset():
 # The rehearsal
 
 FAULTS = ("repos/create", "preupload", "POST .*/commit/", "PUT", "/merge", "GET /api/datasets", "GET .*resolve")
-# What a child was answered last before it is killed: (part of the request, how often).
+# The last request that is answered before a child is killed: (part of the request, count).
 KILLS = (("repos/create", 2), ("results/commit", 2), ("/merge", 1), ("results/commit", 1))
 
 
@@ -317,7 +317,7 @@ CHANGING = ("command", "peak_memory", "provenance", "ran", "seconds", "submitted
 
 
 def seen(hub):
-    """What readers see, without what differs from launch to launch: commits, seconds, dates, chosen images."""
+    """Return the public content without data that differ between launches: commits, times, dates, chosen images."""
     return {
         (kind, name, re.sub(r"^status/\w+", "status/CONTENT", path)): _steady(path, content)
         for kind, name in hub.store.repos

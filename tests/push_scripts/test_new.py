@@ -1,4 +1,4 @@
-"""`saliency-bench new`: files that the contract knows as unfinished, line by line, and names that it refuses."""
+"""Tests of `saliency-bench new`: the contract reports each unfinished line, and invalid names are refused."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Wrong command lines, one after the other: one line, exit code 2, nothing written, nothing loaded before."""
+"""Tests of invalid command lines: one line, exit code 2, nothing written, and nothing loaded before."""
 
 import json
 import shlex
@@ -20,7 +20,7 @@ from test_reporting import make_run
 from saliency_bench.cli import main
 
 GOOD = "--dataset shapes --model net --explainers gradcam --metrics saliency_miou"
-# {template: "what stands for _ | what is in the message; ..."}. {good}: the settings above.
+# {template: "text for _ | part of the message; ..."}. {good}: the settings above.
 LINES = {
     "run {good} --out X _": """
         --limit many | --limit; --limit 0 | limit; --limit -1 | limit; --limit 1.5 | --limit;
@@ -151,12 +151,12 @@ def inside(folder: Path) -> dict[str, tuple]:
 
 
 class LoadedError(Exception):
-    """What is expensive was loaded."""
+    """Raised if a dataset or network is loaded."""
 
 
 @pytest.fixture
 def nothing_loads(monkeypatch):
-    """Neither a dataset nor a network is read, and the Hub is not asked."""
+    """Fail if a dataset or a network is loaded, or the Hub is requested."""
 
     def refuse(*args, **kwargs):
         raise LoadedError(str(args)[:200])
@@ -168,7 +168,7 @@ def nothing_loads(monkeypatch):
         monkeypatch.setattr(name, refuse)
 
 
-NEEDS_LOADING = ("--split tset",)  # what the dataset itself must say
+NEEDS_LOADING = ("--split tset",)  # errors that require the dataset
 
 
 @pytest.mark.sample(1)
@@ -190,13 +190,13 @@ def test_one_line_and_nothing_written(line, words, prepared, capsys, monkeypatch
     assert words in errors[0]
     assert "Traceback" not in shown.err
     others = [text for text in shown.err.splitlines() if "error:" not in text]
-    assert all("is the folder" in text for text in others), others  # which folder a name was taken for
+    assert all("is the folder" in text for text in others), others  # the folder with this name
     assert (shown.out, inside(prepared)) == ("", before)
     assert seconds < 3, seconds
 
 
-# What is known to whoever has imported torch: values of options of explainers and metrics, which devices there are,
-# names in torchvision.
+# Values that are known only after importing torch: options of explainers and metrics, devices, and names in
+# torchvision.
 NEEDS_TORCH = ("--device cuda:99", "--device mps", "rise:masks=", "rise:p=", "gradcam:on=", "gradcam:layer=",
                "integrated_gradients:", "occlusion:", "centre:", "saliency_miou:threshold=", "saliency_insertion:",
                "saliency_pointing_game:", "torchvision:", "--target full", "--split", "--dataset full",
@@ -228,7 +228,7 @@ def test_names_files_and_folders_are_checked_before_torch_is_imported(prepared):
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from([*(word for line, _ in lines() for word in shlex.split(line))]), max_size=6), st.data())
 def test_whatever_is_typed_is_one_line(words, data):
-    """Words of these lines in any order, behind any command that writes only where it is told."""
+    """Test random sequences of these words after any command that only writes to given paths."""
     command = data.draw(st.sampled_from(["run", "template", "report", "build", "push", "submit", "new", "train"]))
     shown = StringIO()
     with TemporaryDirectory() as folder, chdir(folder), redirect_stderr(shown), redirect_stdout(StringIO()):

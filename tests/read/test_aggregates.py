@@ -1,4 +1,4 @@
-"""A metric whose value is a function of the means of its parts: in summary, page, comparison and submission."""
+"""Tests of metrics whose value is a function of the means of their parts: summary, page, comparison and submission."""
 
 import json
 from dataclasses import replace
@@ -35,26 +35,26 @@ SAMPLES, NOTE = 60, "a made-up harmonic mean"
 
 
 def harmonic(means, options):
-    """Of the accuracies at two exposures."""
+    """Return the harmonic mean of the accuracies at two exposures."""
     first, second = means[:, 4], means[:, 6]
     return 2 * first * second / np.maximum(first + second, 1e-300)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def aggregate():
-    """saliency_kae, whose parts are accuracies, with one number over all samples."""
+    """Define saliency_kae, whose parts are accuracies, as a metric with one number over all samples."""
     with pytest.MonkeyPatch.context() as patch:
         function = registry.load("metrics", "saliency_kae", "score").saliency_kae
         changed = replace(function.declaration, reduce=None, aggregate=harmonic, note=NOTE)
         patch.setattr(function, "declaration", changed)
-        checks._metric.cache_clear()  # other tests may have loaded the metric as it is declared
+        checks._metric.cache_clear()  # another test may have loaded the metric without the aggregate
         yield
     checks._metric.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def model():
-    """A network whose prediction follows the colours of what it is shown."""
+    """Return a network whose prediction depends on the colours of the visible pixels."""
     torch.manual_seed(1)
     colours = nn.Conv2d(3, 8, 5, stride=4)
     module = nn.Sequential(colours, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -75,10 +75,10 @@ def done(shapes, model, tmp_path_factory):
 
 
 def parts_of(done, explainer):
-    """(the parts (n, P), their records), in the order of the clusters."""
+    """Return (parts (n, P), records), in the order of the clusters."""
     rows = pq.read_table(done.folder / "records.parquet").to_pylist()
     own = [row for row in rows if (row["metric"], row["explainer"]) == ("saliency_kae", explainer)]
-    own.sort(key=lambda row: row["group"] or row["image_id"])  # as clusters are numbered, which are single samples
+    own.sort(key=lambda row: row["group"] or row["image_id"])  # the order of clusters, each of which is a single sample
     names = list(dict.fromkeys(row["part"] for row in own if row["part"]))
     return np.array([[row["value"] for row in own if row["part"] == name] for name in names]).T, own
 
@@ -105,7 +105,7 @@ def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank
         assert (cell.n, cell.clusters, cell.rank, cell.median) == (SAMPLES, SAMPLES, None, None)
         assert cell.unranked == UNRANKED
         reasons = {(row["value"], row["reason"].partition("; ")[0]) for row in rows if row["part"] is None}
-        assert reasons == {(None, PARTS_ONLY)}  # marks of a map may follow
+        assert reasons == {(None, PARTS_ONLY)}  # remarks on the map may follow
         assert (cell.left_out, cell.scored) == ({}, 1.0)
         assert cell.parts["0.2"].value == pytest.approx(columns[:, 4].mean())
     assert all(cell.rank for cell in done.cells if not cell.aggregate)
@@ -122,7 +122,7 @@ def test_a_difference_has_an_interval_and_no_test(done):
 
 
 def test_aggregates_of_which_a_part_is_nowhere_are_not_compared(done):
-    """As where a second classifier is right about no image."""
+    """Test parts that are missing for all samples, as for a second classifier that classifies no image correctly."""
     cells = [cell for cell in done.cells if cell.metric == "saliency_kae"]
     parts = {cell.cell_id: np.full((SAMPLES, len(cell.parts)), 0.5) for cell in cells}
     scores, clusters = {cell.cell_id: np.full(SAMPLES, np.nan) for cell in cells}, np.arange(SAMPLES)

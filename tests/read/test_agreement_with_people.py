@@ -1,4 +1,4 @@
-"""`analyse --what agreement` on made-up answers whose order of explainers is known, against literal second writings."""
+"""Tests of `analyse --what agreement` on generated answers with a known order of explainers, against slow code."""
 
 import csv
 import json
@@ -48,7 +48,10 @@ def done(shapes, model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(done, tmp_path_factory):
-    """Of two people, on most images: the first right answer of explainer number k comes at one of the first ones."""
+    """Return the file of answers of up to two people.
+
+    Explainers with a higher number get their first correct answer later.
+    """
     rng, rows = np.random.default_rng(0), []
     images = [row["image_id"] for row in predictions(done)]
     for rank, explainer in enumerate(EXPLAINERS):
@@ -73,7 +76,7 @@ def predictions(done):
 
 
 def literal_people(path, explainer, exposure, images):
-    """(right, judgements) of each image: who was right at or before an exposure."""
+    """Return (number of people who were right at or before an exposure, number of people) for each image."""
     with path.open() as file:
         rows = [row for row in csv.DictReader(file) if row["explainer"] == explainer]
     found = []
@@ -98,12 +101,12 @@ def automated(done, metric, explainer, exposure, images):
 def test_agreement_at_each_exposure_is_that_of_scipy_with_drawn_images(done, answers, metric):
     rows = [row for row in sb.analyse(done, "agreement", answers=answers).data["exposures"] if row["metric"] == metric]
     assert [row["exposure"] for row in rows] == list(SHOWN)
-    images = sorted(row["image_id"] for row in predictions(done))  # as clusters are numbered
+    images = sorted(row["image_id"] for row in predictions(done))  # the order of clusters
     images = [one for one in images if one in answers.read_text()]
     bits = random_bits(seed_of(0, "bootstrap", 25, 0), 2000 * 25).reshape(2000, 25)
     draws = (bits % np.uint64(25)).astype(int)
     sign = -1 if metric == "saliency_roae" else 1
-    drawn_at = 0.2 if metric == "saliency_kae" else 0.3  # all draws of all would take long
+    drawn_at = 0.2 if metric == "saliency_kae" else 0.3  # all draws for all exposures would take too long
     for row in rows:
         people = [literal_people(answers, name, row["exposure"], images) for name in EXPLAINERS]
         values = [automated(done, metric, name, row["exposure"], images) for name in EXPLAINERS]
@@ -140,7 +143,7 @@ def test_the_area_of_people_by_hand_and_their_order(done, answers):
 
 
 def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
-    """Judgements made of the metric's own accuracies at 30 %: right then, where the network is."""
+    """Derive judgements from the metric: people are right at 30 % exactly where the network is."""
     images, means = [row["image_id"] for row in predictions(done)], {}
     table = {name: [] for name in ("image_id", "explainer", "exposure", "person", "right")}
     for explainer in EXPLAINERS:
@@ -155,7 +158,7 @@ def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
     row = next(row for row in data["exposures"] if (row["metric"], row["exposure"]) == ("saliency_kae", 0.3))
     assert (row["spearman"], row["kendall tau-b"]) == (pytest.approx(1), pytest.approx(1))
     row = next(row for row in data["exposures"] if (row["metric"], row["exposure"]) == ("saliency_kae", 0.2))
-    assert row["spearman"] is None  # no one was right before
+    assert row["spearman"] is None  # no one was right at a lower exposure
     for row in data["accuracies"]:
         if (row["metric"], row["exposure"]) == ("saliency_kae", 0.3):
             assert row["automated"] == row["people"] == pytest.approx(means[row["explainer"]])
@@ -164,7 +167,7 @@ def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
 
 @pytest.mark.slow
 def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers, tmp_path):
-    """Each folder holds the parts of its own cells only."""
+    """Test runs in several folders, each of which contains only the parts of its own cells."""
     parts = (EXPLAINERS[:3], "kae"), (EXPLAINERS[2:], "kae"), (EXPLAINERS[1:], "roae"), (EXPLAINERS[:1], "roae")
     runs = [start(shapes, model, tmp_path / str(number), explainers=names, metrics=[f"saliency_{metric}"])
             for number, (names, metric) in enumerate(parts)]  # fmt: skip
@@ -185,7 +188,7 @@ def test_records_are_read_once_for_all_parts(done, answers, monkeypatch):
     run, seen, read = read_run(done.folder), [], records.by_cell
     monkeypatch.setattr(records, "by_cell", lambda path, *rest: seen.append(path) or read(path, *rest))
     agreement([run], answers)
-    assert seen == [done.folder / "records.parquet"] * 2  # once for each of two metrics
+    assert seen == [done.folder / "records.parquet"] * 2  # read once for each of two metrics
 
 
 def test_the_parts_of_scores_are_those_of_the_records(done):
@@ -238,7 +241,7 @@ def test_what_has_nothing_to_compare_is_one_line(done, answers, tmp_path):
 
 
 def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(done, answers, tmp_path):
-    """People saw few maps of the gradient: its accuracy by the metric is over these images, whatever others show."""
+    """Show people only a few maps of the gradient. Its accuracy by the metric then covers only these images."""
     images = [row["image_id"] for row in predictions(done)]
     lines = [line for line in answers.read_text().splitlines(keepends=True)
              if ",gradient," not in line or line.split(",")[0] in images[:7]]  # fmt: skip
@@ -254,9 +257,10 @@ def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(do
         right, asked = literal_people(path, row["explainer"], row["exposure"], own).sum(axis=0)
         assert row["people"] == pytest.approx(right / asked, abs=1e-12)
     assert "Not in the runs: 1 of 26 images with answers, such as nowhere." in found.data["notes"]
-    assert "People judged the explainers on different images; each is compared on its own." in found.data["notes"]
+    note = "People judged the explainers on different images; each explainer is compared on its own images."
+    assert note in found.data["notes"]
     path.write_text("image_id,explainer,exposure,person,right\nnowhere,gradient,0.5,c,true\n")
-    words = r"no image of .*uneven\.csv is in the runs: it has nowhere, the runs have "
+    words = r"no image of .*uneven\.csv is in the runs: the file has ids such as nowhere, but the runs have ids such "
     refused(words, sb.analyse, done, "agreement", answers=path)
 
 
@@ -270,4 +274,4 @@ def test_answers_that_name_a_dataset_count_for_runs_over_it(done, answers, tmp_p
 
     runs = [read_run(done.folder)]
     assert agreement(runs, of(fingerprint)).data["people"] == agreement(runs, answers).data["people"]
-    refused(r"is about other datasets than the runs: voc$", agreement, runs, of("voc"))
+    refused(r"has only answers about other datasets than those of the runs: voc$", agreement, runs, of("voc"))

@@ -1,4 +1,4 @@
-"""`sb.analyse` and `saliency-bench analyse`, against literal second writings and scipy."""
+"""Tests of `sb.analyse` and `saliency-bench analyse`, against slow second implementations and SciPy."""
 
 import csv
 import json
@@ -69,24 +69,24 @@ def scores(run, explainer, metric):
 
 
 def draws(clusters, seed=0):
-    """The clusters of each draw, as the intervals of the package draw them."""
+    """Return the clusters of each bootstrap draw, as the package draws them."""
     bits = random_bits(seed_of(seed, "bootstrap", clusters, 0), 2000 * clusters).reshape(2000, clusters)
     return (bits % np.uint64(clusters)).astype(int)
 
 
 def expanded(clusters):
-    """The percentiles of a bootstrap interval, which makes up for draws that vary less than samples."""
+    """Return the percentiles of an expanded bootstrap interval, because draws vary less than samples."""
     tail = 100 * stats.norm.cdf(-math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1))
     return [tail, 100 - tail]
 
 
 def left_open(means, drawn, clusters):
-    """((least, greatest rho), (tau)): every two explainers are in order by a metric, or may be in either order.
+    """Return the ends of the intervals of (rho, tau) over all orders that the samples leave open.
 
     Args:
-        means: of each explainer by both metrics.
-        drawn: the same in each draw.
-        clusters: how many are drawn.
+        means: Means of each explainer by both metrics.
+        drawn: Means in each draw.
+        clusters: Number of drawn clusters.
     """
     pairs = list(combinations(range(len(means[0])), 2))
     gaps = [{pair: own[pair[0]] - own[pair[1]] for pair in pairs} for own in means]
@@ -102,7 +102,7 @@ def left_open(means, drawn, clusters):
     is_open = taus.count(0)
     tau = (sum(taus) - is_open) / len(pairs), (sum(taus) + is_open) / len(pairs)
     k, sets = len(means[0]), []
-    for own in signs:  # won: (the winner, the loser) of each decided pair
+    for own in signs:  # won: (winner, loser) of each decided pair
         won = [(pair[int(own[pair] < 0)], pair[int(own[pair] > 0)]) for pair in pairs if own[pair]]
         sets.append([(1 + sum(loser == index for _, loser in won), k - sum(winner == index for winner, _ in won))
                      for index in range(k)])  # fmt: skip
@@ -137,7 +137,7 @@ def test_correlation_over_samples_and_its_interval(run):
     first, second = (cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion"))
     one, other = run.values[first.cell_id], run.values[second.cell_id]
     both = np.isfinite(one) & np.isfinite(other)
-    order = np.argsort(np.array([f"s{run.ids[k]}" for k in np.flatnonzero(both)]))  # as clusters are numbered
+    order = np.argsort(np.array([f"s{run.ids[k]}" for k in np.flatnonzero(both)]))  # the order of clusters
     one, other = one[both][order], other[both][order]
     spearman, linear = cell_correlations(run, first, second)
     assert spearman.value == pytest.approx(stats.spearmanr(one, other).statistic)
@@ -152,7 +152,7 @@ def test_correlation_over_samples_and_its_interval(run):
 
 
 def test_the_clusters_are_what_is_drawn(run):
-    """Two samples of each group always come together, so that a copy of each sample changes no interval."""
+    """Draw two samples of each group together, so that duplicating each sample changes no interval."""
     twice = [f"{image_id}{copy}" for image_id in run.ids for copy in "ab"]
     groups = [image_id for image_id in run.ids for _ in "ab"]
     values = {key: np.repeat(own, 2) for key, own in run.values.items()}
@@ -206,7 +206,7 @@ def test_orders_of_explainers_agree_as_scipy_says(run):
 
 
 def test_the_interval_of_an_agreement_holds_that_of_the_true_orders():
-    """Of five close means by two metrics the orders of draws are nearer to chance: their percentiles held 80 %."""
+    """Test five close means by two metrics. In draws their orders are more random, so percentiles covered only 80 %."""
     rng = np.random.default_rng(4)
     true = np.array([0.0, 0.02, 0.04, 0.06, 0.3]), np.array([0.0, 0.04, 0.02, 0.06, 0.3])
     orders = [order_of(own[None]) for own in true]
@@ -223,7 +223,7 @@ def test_the_interval_of_an_agreement_holds_that_of_the_true_orders():
 
 
 def test_orders_are_compared_on_samples_that_all_have(run):
-    """Half of the samples have no score of one explainer by the second metric."""
+    """Remove the scores of half of the samples for one explainer by the second metric."""
     cells = [[cell_of(run, name, metric) for name in METHODS] for metric in ("saliency_miou", "saliency_insertion")]
     first, lacking = cells[1][0].cell_id, run.values[cells[1][0].cell_id].copy()
     lacking[::2] = np.nan
@@ -283,7 +283,7 @@ def test_a_sweep_is_a_point_with_interval_for_each_value(folder, run):
 
 
 def with_confidences(folder, out):
-    """A copy whose predictions have different confidences; which of them are wrong is drawn too."""
+    """Copy a run and replace the confidences and the correctness of its predictions by random values."""
     shutil.copytree(folder, out)
     table = pq.read_table(out / "predictions.parquet")
     confidences = np.random.default_rng(1).uniform(0.7, 1, len(table))
@@ -300,7 +300,7 @@ def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, ru
     confidences, correct = with_confidences(folder, tmp_path / "run")
     found = sb.analyse(tmp_path / "run", "clever-hans", **options)
     expected = []
-    for name in ("gradcam", "rise", "integrated_gradients"):  # no baseline
+    for name in ("gradcam", "rise", "integrated_gradients"):  # without the baseline
         pointing, insertion = scores(run, name, "saliency_pointing_game"), scores(run, name, "saliency_insertion")
         both = [k for k in range(len(run.ids)) if math.isfinite(pointing[k]) and math.isfinite(insertion[k])]
         least = options.get("insertion", sorted(insertion[both])[len(both) // 2 - 1 : len(both) // 2 + 1])
@@ -321,7 +321,7 @@ def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, ru
 
 
 class PersonAndMotorbike(nn.Module):
-    """p(person) = 0.55 and p(motorbike) = 0.99, a little more where the upper left corner is bright."""
+    """Network with p(person) = 0.55 and p(motorbike) = 0.99, slightly higher if the upper left corner is bright."""
 
     def forward(self, images):
         corner = images[:, :, :4, :4].mean(dim=(1, 2, 3))
@@ -330,7 +330,10 @@ class PersonAndMotorbike(nn.Module):
 
 @pytest.mark.parametrize(("target", "expected"), [("label", 0), ("predicted", 12)])
 def test_the_confidence_of_a_clever_hans_is_that_of_the_explained_class(tmp_path, target, expected):
-    """P1, eq. 19, sample by sample: with the largest probability, 12 of 24 people would be found."""
+    """Test equation 19 of P1 sample by sample.
+
+    With the largest probability instead, 12 of 24 samples of people would be found.
+    """
     rng = np.random.default_rng(0)
     pictures = [Image.fromarray(rng.integers(0, 256, (16, 16, 3)).astype(np.uint8)) for _ in range(24)]
     mask = Image.fromarray(np.where(np.add.outer(range(16), range(16)) > 16, 255, 0).astype(np.uint8))
@@ -393,7 +396,8 @@ def test_each_analysis_is_written_as_json_tables_and_a_plot(what, folder, tmp_pa
     for suffix in (".json", ".csv", ".md", ".tex", ".svg"):
         assert f"written: {tmp_path / 'first' / what}{suffix}" in shown
         assert (tmp_path / "second" / f"{what}{suffix}").stat().st_size > 50
-    assert "small-resnet" not in shown.partition("written")[0]  # of one run, it would stand in every row
+    # not repeated in every row, because there is only one run
+    assert "small-resnet" not in shown.partition("written")[0]
     assert json.loads((tmp_path / "second" / f"{what}.json").read_text())["what"] == what
     rows = list(csv.reader((tmp_path / "second" / f"{what}.csv").read_text().splitlines()))
     assert (rows[0], len(rows)) == (list(found.tables[0].header), 1 + len(found.tables[0].rows))

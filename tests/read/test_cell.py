@@ -1,4 +1,4 @@
-"""The cell as files hold it: strict, complete, read back as it was written."""
+"""Tests of cells in files: they are validated strictly, complete, and read back as they were written."""
 
 import json
 
@@ -11,7 +11,7 @@ from saliency_bench.read.summary import table, warnings
 from saliency_bench.score_notes import CHANGES_NETWORK, DEPENDS_ON_BATCH
 
 LATER = {"parts", "explainer_about", "metric_about", "aggregate", "note", "asked_for", "effective", "rare", "trainings",
-         "beats_baselines"}  # results made before them are still read  # fmt: skip
+         "beats_baselines"}  # absent in older results, which are still read  # fmt: skip
 KEY = {
     "cell_id": "0123456789abcdef", "explainer_id": "fedcba9876543210", "explainer": "rise",
     "explainer_options": {"masks": 10, "seed": None}, "explainer_text": "rise:masks=10", "explainer_version": 1,
@@ -102,7 +102,7 @@ def test_explainers_that_leak_or_depend_on_their_batch_are_named():
     lines = [line.partition(": ")[0] for line in found]
     assert lines == [f"{RESULT['explainer_text']} depends on its batch", "leaky changes the network"]
     assert "4 samples" in found[0]
-    assert "7 of its scores" in found[1]
+    assert "7 scores of leaky" in found[1]
 
 
 def test_two_functions_of_one_name_have_a_row_each():
@@ -130,13 +130,14 @@ def test_what_follows_from_a_cell(changes, ranks, few, approximate, small):
 
 @pytest.mark.parametrize(("cells", "marked"), [
     ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.95), "random": ([3, 3], 1.0)}, "ab"),
-    ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.94), "random": ([3, 3], 1.0)}, "a"),  # too few are scored
+    ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.94), "random": ([3, 3], 1.0)}, "a"),  # too few samples are scored
     ({"a": ([1, 2], 1.0, True), "b": ([1, 3], 1.0, False), "random": ([2, 3], 1.0)}, "a"),
     ({"a": ([1, 2], 1.0, None), "b": ([2, 2], 1.0, None)}, "a"),  # without a baseline
-    ({"a": ([1, 2], 1.0, None), "random": ([2, 2], 1.0)}, ""),  # an older summary does not say
-    ({"a": ([1, 3], 1.0), "b": ([1, 3], 1.0), "random": ([1, 3], 1.0)}, ""),  # no two differ
-    ({"random": ([1, 1], 1.0), "a": ([2, 3], 1.0), "b": ([2, 3], 1.0)}, ""),  # a baseline beats them
-    ({"a": ([1, 2], 1.0, False), "random": ([1, 2], 1.0), "b": ([3, 3], 1.0)}, ""),  # not shown to be better
+    ({"a": ([1, 2], 1.0, None), "random": ([2, 2], 1.0)}, ""),  # from an older summary, without this field
+    ({"a": ([1, 3], 1.0), "b": ([1, 3], 1.0), "random": ([1, 3], 1.0)}, ""),  # no two explainers differ
+    ({"random": ([1, 1], 1.0), "a": ([2, 3], 1.0), "b": ([2, 3], 1.0)}, ""),  # a baseline is better
+    # not shown to be better than the baseline
+    ({"a": ([1, 2], 1.0, False), "random": ([1, 2], 1.0), "b": ([3, 3], 1.0)}, ""),
     ({"a": (None, 1.0), "random": (None, 1.0)}, ""),
 ])  # fmt: skip
 def test_best_are_methods_that_none_beats_where_any_two_differ(cells, marked):

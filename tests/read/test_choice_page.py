@@ -1,4 +1,4 @@
-"""The page of `choose`, from plain data: what it shows, that it loads nothing, and that names are escaped."""
+"""Tests of the page of `choose`, made from plain data: content, no external files, and escaped names."""
 
 import numpy as np
 import pytest
@@ -56,8 +56,10 @@ def test_a_method_that_is_not_itself_shown_to_beat_the_baselines_is_not_recommen
     content = CONTENT | {"questions": [question], "metrics": [CONTENT["metrics"][0] | {
         "beat_baselines": [], "not_shown_to_beat": {"gradcam": ["random"]}}]}  # fmt: skip
     first, second, *_ = sentences(content)
-    assert first.startswith("For pointing at the object nothing is recommended: gradcam is not beaten, but not itself")
-    assert "gradcam, not itself shown to beat random maps (0.900 [" in second
+    assert first.startswith(
+        "For pointing at the object nothing is recommended: gradcam is not beaten, but is not shown"
+    )
+    assert "gradcam, not shown to beat random maps (0.900 [" in second
 
 
 @pytest.mark.parametrize("outcome", ["nothing", "baseline", "open", "method"])
@@ -87,20 +89,20 @@ def test_the_page_holds_recommendation_evidence_and_settings():
     summary = {"model": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95, "n": 4, "clusters": 4}}}
     page = page_text(CONTENT, run_of({"gradcam": np.ones(4), "random": np.zeros(4)}, metric=METRIC, summary=summary))
     for text in (
-        "For pointing at the object: gradcam (one pass an image).",
+        "For pointing at the object: gradcam (one pass per image).",
         "2 others are beaten by at least 0.12",
         "Reliability of the maps of gradcam: 0.50 (below 0.8; about 900 draws instead of 100 would reach 0.9).",
         "0.900", "[0.850, 0.950]", "gradcam leads by +0.500", "explainer = sb.load_explainer(&#34;gradcam&#34;)",
         "GradCAM(model=model)", "this network has none", "saliency-bench choose --dataset d",
         "10 % of the 1,000", "90.0", "&lt;b&gt;net&lt;/b&gt;", "label = 3",
-        "gradcam:layer=layer4 and gradcam give the same maps here and count once, as gradcam.",
-        "Not tried for lack of time: scorecam; --within 90m would try all.",
+        "gradcam:layer=layer4 and gradcam have the same maps here and are counted once, as gradcam.",
+        "Not tried for lack of time: scorecam; use --within 90m to try all.",
     ):  # fmt: skip
         assert text in page, text
-    # As long as it was asked: random for 16 of 24 images, lime for all.
+    # The length of a bar is the number of images: random explained 16 of 24 images, lime all of them.
     assert 'class="name">random</span><span><span class="bar" style="width: 66.67%">' in page
     assert 'class="name">lime</span><span><span class="bar" style="width: 100.0%">' in page
-    assert "Reliability of the maps of lime" not in page  # it is not recommended
+    assert "Reliability of the maps of lime" not in page  # lime is not recommended
     assert "<b>net" not in page
     assert "<script" not in page
 

@@ -1,4 +1,4 @@
-"""What the id of a cell is made of, entry by entry."""
+"""Tests of the components of a cell's id."""
 
 from pathlib import Path
 
@@ -23,15 +23,15 @@ OTHER = {
 }  # fmt: skip
 
 
-EVERYTHING = ("target", "labels", "groups", "masks")  # what a metric may ask for that entries depend on
-# The entries that count only for metrics that ask for this, unless the target is the label.
+EVERYTHING = ("target", "labels", "groups", "masks")  # inputs of a metric on which identity fields depend
+# Fields that are hashed only for metrics with these inputs, unless the target is the label.
 ASKED = {
     "target": "target", "labels": "labels", "label_column": "labels", "groups": "groups", "mask_values": "masks",
 }  # fmt: skip
 
 
 def test_ids_are_those_of_published_results():
-    """Computed before this table was made."""
+    """Compare with ids that were computed before the table of components existed."""
     assert HAND_MADE.cell_id(EXPLAINER, METRIC, ("maps", "masks")) == "2c93377ca69ec334"
 
 
@@ -94,7 +94,7 @@ def test_the_ids_a_reader_accepts_are_those_of_whatever_a_metric_may_ask_for():
         }
 
 
-# Of each setting of a run but its dataset, model, explainers and metrics: whether another value makes another cell.
+# For each setting of a run except dataset, model, explainers and metrics: whether another value changes the cell's id.
 CHANGES = {"split": "validation", "target": "predicted", "label_map": {}, "seed": 1, "precision": "bf16",
            "channels_last": True, "compile": True, "activation": "sigmoid", "mask_values": 255}  # fmt: skip
 KEEPS = {"out": "elsewhere", "limit": 3, "batch_size": 5, "strict": True, "keep_maps": True, "device": "cpu",
@@ -115,7 +115,7 @@ def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
     base = ids()
     for name, value in (CHANGES | KEEPS | values).items():
         assert (ids(**{name: value}) == base) == (name in KEEPS), name
-    own = {"metrics": ["saliency_cgs", "saliency_class_sensitivity"]}  # which ask questions of their own
+    own = {"metrics": ["saliency_cgs", "saliency_class_sensitivity"]}  # metrics that define their own targets
     assert ids(**own) == ids(**own, target="predicted") == ids(**own, label_map=values["label_map"])
     mapped = {"label_map": dict.fromkeys([*names, *sb.load_dataset(shapes).features["scene"].names], 1)}
     assert ids(**mapped, label_column="scene") != ids(**mapped)

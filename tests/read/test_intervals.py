@@ -1,4 +1,4 @@
-"""Intervals against hand-worked cases, SciPy, and slow second writings; what must not matter does not."""
+"""Tests of intervals against hand-computed cases, SciPy and slow second implementations, and of invariances."""
 
 import math
 
@@ -37,7 +37,7 @@ def test_a_share_has_wilson_s_interval_as_scipy_gives_it(hits, n):
 
 
 def literal_ends(values, clusters, low, high, tail=0.025, gate=False):
-    """Section by section as the definition has it: Wilson's ends, widened for rare scores."""
+    """Compute Wilson's ends, widened for rare scores, step by step as in the definition."""
     u = [(x - low) / (high - low) for x in values]
     n, count, sizes = len(u), len(set(clusters)), [clusters.count(c) for c in set(clusters)]
     m = sum(u) / n
@@ -57,7 +57,7 @@ def literal_ends(values, clusters, low, high, tail=0.025, gate=False):
 
 
 def literal_rare(ends, value, far, sizes, tail=0.025, gate=False):
-    """Return the furthest means of scores of which a share is `far`, trying 4,000 shares that none shows."""
+    """Return the most extreme means if the samples missed a share of scores at `far`, over 4,000 shares."""
     count = sum(sizes) ** 2 / sum(size**2 for size in sizes)
 
     def widened(sign, extreme, tails):
@@ -76,7 +76,7 @@ def literal_rare(ends, value, far, sizes, tail=0.025, gate=False):
 
 
 def literal_error(values, clusters):
-    """(The jackknife's standard error, Satterthwaite's degrees of freedom): every cluster is left out once."""
+    """Return (standard error, Satterthwaite's degrees of freedom) of the jackknife over clusters."""
     count, mean = len(set(clusters)), sum(values) / len(values)
     moves = []
     for c in set(clusters):
@@ -104,7 +104,7 @@ def test_bounded_scores_against_a_second_writing(draw, n, size, limits):
         assert (own.low, own.high) == pytest.approx(ends, abs=6e-4)
         assert limits[0] <= own.low < own.value < own.high <= limits[1]
         assert own.rare or draw != "narrow"
-    if draw == "narrow" and size == 1:  # a few failures among the next samples do not make it wrong
+    if draw == "narrow" and size == 1:  # the interval must allow for a few failures among the next samples
         assert own.low < (1 - 2 / n) * 0.75 + 2 / n * limits[0]
 
 
@@ -115,7 +115,7 @@ def test_a_paired_difference_outlasts_a_failure_of_either():
         first = second + gaps
         own = paired_difference(Matched([first, second], np.arange(60), UNIT), 0, 1)
         error, freedom = literal_error(gaps.tolist(), list(range(60)))
-        # where one of the two scores an end of the range, and the other its mean
+        # one of the two has a score at an end of the range, the other its mean score
         far = min(-second.mean(), first.mean() - 1), max(first.mean(), 1 - second.mean())
         law = stats.t(freedom, gaps.mean(), error)
         ends = literal_rare(lambda tail, sign, law=law: (law.ppf if sign < 0 else law.isf)(tail), gaps.mean(), far,
@@ -123,14 +123,16 @@ def test_a_paired_difference_outlasts_a_failure_of_either():
         assert (own.rare, own[1:3]) == (wider, pytest.approx(ends, abs=6e-4))
     missing = np.where(np.arange(60) < 5, np.nan, first)
     assert paired_difference(Matched([missing, second], np.arange(60), UNIT), 0, 1).n == 55
-    assert not paired_difference(Matched([first, second], np.arange(60), POSITIVE), 0, 1).rare  # no bound above
+    assert not paired_difference(Matched([first, second], np.arange(60), POSITIVE), 0, 1).rare  # no upper bound
     assert paired_difference(Matched([first, first], np.arange(60), UNIT), 0, 1)[:3] == (0, 0, 0)
 
 
 def test_alike_are_differences_that_no_rare_failure_could_hide():
-    """Compute by hand: for equal scores, (1 + .95 .05 / .95)^n reaches 40 at n = 75.6; no test can below 72.
+    """Compute by hand: for equal scores, (1 + .95 .05 / .95)^n reaches 40 at n = 75.6. No test can below n = 72.
 
-    .95^72 = .025: if one of the two fails on 5 % of the samples, 72 samples show none of it in 2.5 % of the cases.
+
+
+    .95^72 = .025: if one of the two fails on 5 % of the samples, 72 samples contain no failure in 2.5 % of the cases.
     """
 
     def alike(n, gap=0.0, size=1, limits=UNIT, spread=0.0):
@@ -143,7 +145,7 @@ def test_alike_are_differences_that_no_rare_failure_could_hide():
     assert alike(76, limits=(-1.0, 1.0))
     assert not alike(151, size=2)
     assert alike(152, size=2)
-    # .025 ahead in the mean: 1 + .95 (.05 - .025) / .95 a sample
+    # with a mean difference of .025, each sample contributes a factor 1 + .95 (.05 - .025) / .95
     need = math.ceil(math.log(40) / math.log(1.025))
     assert [alike(n, 0.025) for n in (need - 1, need)] == [False, True]
     assert not alike(2000, 0.051)
@@ -151,12 +153,12 @@ def test_alike_are_differences_that_no_rare_failure_could_hide():
 
 
 def test_only_an_end_of_the_range_that_is_known_bounds_rare_scores():
-    """Test that scores unbounded above are widened below only: how large a rare score above may be is unknown."""
+    """Test scores that are unbounded above. The interval is widened only below, because high scores have no bound."""
     values, codes = np.random.default_rng(0).normal(0.75, 0.01, 50), np.arange(50)
     bottom, top = bounded(values, codes, UNIT)[1:3]
     half_open = interval(values, codes, POSITIVE)
     assert half_open.rare
-    assert half_open.low == pytest.approx(bottom, abs=1e-4)  # Student's end is nearly Wilson's
+    assert half_open.low == pytest.approx(bottom, abs=1e-4)  # Student's end is close to Wilson's
     assert half_open.high < 0.76 < top
     without_ends = interval(values, codes, (-math.inf, math.inf))
     assert not without_ends.rare
@@ -164,14 +166,15 @@ def test_only_an_end_of_the_range_that_is_known_bounds_rare_scores():
 
 
 def test_uneven_clusters_by_hand():
-    """Ten clusters of one row and two of ten: 30 rows that say as much as 900 / 210 = 4.3 clusters of equal size."""
+    """Test ten clusters of one row and two clusters of ten: 30 rows have 900 / 210 = 4.3 effective clusters."""
     sizes = [1] * 10 + [10] * 2
     codes = np.repeat(np.arange(12), sizes)
     assert effective_clusters(np.bincount(codes)) == pytest.approx(900 / 210)
     own = bounded(np.arange(30) / 30, codes, UNIT)
     assert (own.n, own.clusters, own.effective) == pytest.approx((30, 12, 900 / 210))
     assert math.isnan(own.low)
-    # Left out, a row that is 1 moves the mean 0.4 by 0.6 / 29, one that is 0 by 0.4 / 29; ten by 4 or 6 / 20.
+    # Omitting a row that is 1 changes the mean of 0.4 by 0.6 / 29, a row that is 0 by 0.4 / 29, and ten rows by 4 or 6
+    # / 20.
     ones = [1.0] * 2 + [0.0] * 8 + [1.0] * 10 + [0.0] * 10
     moves = np.array([0.6 / 29] * 2 + [0.4 / 29] * 8 + [6 / 20, 4 / 20])
     error, freedom = cluster_error(np.bincount(codes, ones), np.bincount(codes), 0.4)
@@ -197,9 +200,9 @@ def test_few_clusters_have_a_value_alone():
             assert own.clusters == n
         assert not np.isnan(interval(np.linspace(0, 1, 10), np.arange(10), limits)[:6]).any()
         assert np.isnan(interval(np.full(3, np.nan), np.arange(3), limits)[:3]).all()
-    # 40 rows of 9 patients are nine
+    # 40 rows of 9 patients are nine clusters
     assert math.isnan(interval(np.linspace(0, 1, 40), np.arange(40) % 9, UNIT).low)
-    # and one patient with most of the rows counts less than the others say
+    # one patient with most of the rows reduces the number of effective clusters
     lopsided = np.concatenate([np.arange(12), np.zeros(60, int)])
     assert math.isnan(interval(np.linspace(0, 1, 72), lopsided, UNIT).low)
 
@@ -216,11 +219,11 @@ def test_a_difference_of_single_samples_is_scipy_s_t_interval():
     assert own[:7] == pytest.approx((gaps.mean(), gaps.mean() - half, gaps.mean() + half, 38, 38, 38, freedom))
     even = difference(Matched([np.tile([0.0, 1.0], 20), np.zeros(40)], np.arange(40)), 0, 1)
     theirs = stats.ttest_1samp(np.tile([0.0, 1.0], 20), 0).confidence_interval()
-    assert even[1:3] == pytest.approx((theirs.low, theirs.high))  # no sample makes up more of the variance than another
+    assert even[1:3] == pytest.approx((theirs.low, theirs.high))  # no sample dominates the variance
 
 
 def test_a_difference_of_clusters_by_hand():
-    """Twelve clusters of two: D of each is 0 or 2 by turns, so the mean is 0.5 and each residual 1."""
+    """Test twelve clusters of two samples: D is 0 and 2 in turn, so the mean is 0.5 and each residual is 1."""
     first = np.repeat([0.0, 1.0] * 6, 2)
     own = difference(Matched([first, np.zeros(24)], np.repeat(np.arange(12), 2)), 0, 1)
     error = math.sqrt(12 / 11 * 12 / 24**2)
@@ -259,7 +262,7 @@ def test_bootstrap_t_against_a_second_writing(size):
     values, codes = rng.lognormal(0, 1, 24), np.arange(24) // size
     (own,) = bootstrap_t(values[:, None], codes, POSITIVE, seed=4)
     assert own[:3] == pytest.approx(literal_bootstrap_t(values.tolist(), codes.tolist(), 4))
-    assert own.high - own.value > own.value - own.low  # it knows which way the scores lean
+    assert own.high - own.value > own.value - own.low  # the interval reflects the skewness of the scores
 
 
 def test_unbounded_scores_that_are_all_equal_have_no_interval():
@@ -329,7 +332,8 @@ def test_neither_order_nor_scale_nor_direction_matters(values, order, size, scal
 def test_clusters_are_numbered_by_name_and_samples_without_group_stand_alone():
     codes = cluster_codes(["c", "a", "b", "g"], ["p", None, "p", None])
     assert codes.tolist() == [0, 1, 0, 2]
-    assert cluster_codes(["p", "x"], [None, "p"]).tolist() == [1, 0]  # an id is no group of the same name
+    # an id and a group of the same name are different clusters
+    assert cluster_codes(["p", "x"], [None, "p"]).tolist() == [1, 0]
     assert len(cluster_codes([], [])) == 0
 
 

@@ -1,4 +1,4 @@
-"""What a page offers beyond its tables, in a browser: plots as files, samples by their scores. n beside few samples."""
+"""Browser tests of report pages: export of plots, filters of samples by score, and n next to few samples."""
 
 import html
 import json
@@ -67,7 +67,7 @@ def test_plots_are_downloaded_as_svg_and_png_under_the_policy_of_the_page(folder
     assert sum(f"stroke-width: {DOT}" in path.get("style", "") for path in paths) == len(METHODS)
     picture = Image.open(BytesIO(b64decode(files["plot.png"].partition(",")[2])))
     assert picture.size == tuple(2 * int(svg.get(name)) for name in ("width", "height"))
-    assert len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)) > 5  # something is drawn
+    assert len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)) > 5  # the picture is not empty
 
 
 SCORES = """
@@ -105,7 +105,7 @@ def test_samples_are_filtered_by_a_score(folder, tmp_path):
 
 
 def with_thumbnails(folder):
-    """The run with small maps of its explainers; the last sample of each lacks one."""
+    """Add thumbnails of the explainers to a run; the last sample of each explainer has none."""
     run = read_run(folder)
     maps = torch.linspace(0, 1, 36).reshape(1, 6, 6).repeat(len(run.ids) - 1, 1, 1)
     parts = RunStore.from_identity(folder, run.identity).thumbnails
@@ -158,9 +158,10 @@ def test_the_page_of_all_samples_holds_what_the_records_say(sampled):
 def test_samples_without_small_maps_or_of_another_dataset_are_told(folder, tmp_path):
     page = report(folder, tmp_path / "page.html", samples=True)
     text = page.with_name("page-samples.html").read_text(encoding="utf-8")
-    assert "has no small maps of gradcam, rise, integrated_gradients" in text
+    assert "has no thumbnails of maps of gradcam, rise, integrated_gradients" in text
     other = Dataset.from_dict({"image": [Image.new("RGB", (4, 4))], "label": [0]})
-    refused("holds other samples than the dataset of", report, folder, tmp_path / "page.html", samples=True, data=other)
+    words = "contains other samples than the dataset of"
+    refused(words, report, folder, tmp_path / "page.html", samples=True, data=other)
     two = [folder, make_run(tmp_path / "two", pictures=False)]
     refused("all samples can be shown for one run", report, two, tmp_path / "page.html", samples=True)
     refused("--samples", report, folder, tmp_path / "page.html", data=other)
@@ -187,7 +188,7 @@ def test_all_samples_are_filtered_and_sorted_in_a_browser(sampled):
                 return [...document.querySelectorAll("#list h2")].map((head) => head.textContent);
             }""")
 
-        assert page.locator("#list article").count() < 90  # the others come as one scrolls
+        assert page.locator("#list article").count() < 90  # the others are added while scrolling
         assert shown() == [one[0] for one in content["samples"]]
         assert page.locator("#list img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") > 96
         page.get_by_label("Prediction").select_option("wrong")

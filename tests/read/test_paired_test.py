@@ -1,4 +1,4 @@
-"""Step-down sign flips against a slow second writing and SciPy; neither order, scale nor threads change a p-value."""
+"""Tests of step-down sign flips against slow code and SciPy. Order, scale and threads do not change p-values."""
 
 import math
 import os
@@ -27,7 +27,7 @@ def p_of(columns, codes=None, flips=199, **options):
 
 
 def literal(columns, codes, flips, seed=0):
-    """Plain Python: cluster sums, signs, T, and for each rank the greatest T of it and those below."""
+    """Compute the adjusted p-values in plain Python: cluster sums, signs, T, and the greatest T down to each rank."""
     rows, width = len(columns), len(columns[0])
     clusters = max(codes) + 1
     words = -(-clusters // 64)
@@ -53,7 +53,7 @@ def literal(columns, codes, flips, seed=0):
         reached = sum(max(t(of[pair], sign) for pair in pairs) >= value * (1 - 1e-9) for sign in signs)
         return (1 + reached) / (flips + 1)
 
-    # One more cluster, as large as the largest, that speaks against the sum of the others.
+    # One more cluster, as large as the largest, that contradicts the sum of the others.
     longer = {pair: [*own, -math.copysign(max(map(abs, own)), sum(own))] for pair, own in sums.items()}
     seen = {pair: t(own, [1] * clusters) for pair, own in sums.items()}
     order = sorted(seen, key=lambda pair: -seen[pair])
@@ -66,7 +66,7 @@ def literal(columns, codes, flips, seed=0):
 
 
 def _bit(words, place):
-    """The bits of little-endian words, the highest of each byte first."""
+    """Return the bits of little-endian words, starting with the highest bit of each byte."""
     byte = (int(words[place // 64]) >> (8 * (place % 64 // 8))) & 255
     return byte >> (7 - place % 8) & 1
 
@@ -92,14 +92,14 @@ def test_one_pair_is_scipy_s_paired_permutation_test():
 
 
 def test_step_down_by_hand():
-    """T 3, 2, 1. The greatest of all is held against 3, of the last two against 2, the last against 1."""
+    """Test T 3, 2, 1: the greatest T of all is compared with 3, of the last two with 2, and of the last with 1."""
     flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
 
     def p_of_rows(seen, rows):
         return step_down(np.array(seen), np.array(seen), lambda pair: np.stack([rows[:, pair]] * 2))
 
     p = p_of_rows([2.0, 3.0, 1.0], flipped)
-    # 3: rows 1 and 3 reach it. 2, of T 2 and 1: rows 1 and 3. 1, alone: row 1, raised to the greatest before it.
+    # For 3, rows 1 and 3 reach it. For T 2 and 1, rows 1 and 3. For 1 alone, row 1, raised to the previous maximum.
     assert p.tolist() == [3 / 5, 3 / 5, 3 / 5]
     p = p_of_rows([2.0, 3.0, 1.0], flipped[1:])
     assert p.tolist() == [2 / 4, 2 / 4, 2 / 4]
@@ -108,11 +108,11 @@ def test_step_down_by_hand():
 
 
 def test_another_cluster_decides_where_chance_reaches_the_difference_that_is_left():
-    """T 3 of one pair, which 39 flips never reach; with another cluster it is 1, which one in two does."""
+    """Test T 3 of one pair, which 39 flips never reach. With another cluster T is 1, which half of the flips reach."""
     flipped = np.stack([np.full(39, 0.5), np.where(np.arange(39) % 2, 2.0, 0.5)])
     # (1 + 19) / 40, halved
     assert step_down(np.array([3.0]), np.array([1.0]), lambda pair: flipped).tolist() == [0.25]
-    # Above all flips: what is reported is p itself.
+    # If T exceeds all flips, p itself is reported.
     assert step_down(np.array([3.0]), np.array([2.5]), lambda pair: flipped).tolist() == [1 / 40]
 
 
@@ -125,7 +125,10 @@ def test_no_difference_has_p_one_also_beside_large_ones():
 
 
 def test_forty_explainers_can_be_told_apart():
-    """Where Holm's correction over 780 pairs of 9,999 flips cannot: the least p-value would be 0.078."""
+    """Test that 40 explainers can be distinguished.
+
+    With Holm's correction for 780 pairs and 9,999 flips, p would be >= 0.078.
+    """
     rng = np.random.default_rng(0)
     columns = 0.1 * np.arange(40) + rng.normal(0, 0.2, (100, 40))
     p = p_of(columns, flips=999)
@@ -134,11 +137,11 @@ def test_forty_explainers_can_be_told_apart():
 
 
 def test_scores_that_were_never_one_may_still_be():
-    """60 zeros of a 0/1 score against a constant .02: that no event was seen says little of a share of 2 %."""
+    """Compare 60 zeros of a 0/1 score with a constant .02. The 60 zeros do not rule out a share of 2 %."""
     zeros, constant = np.zeros(60), np.full(60, 0.02)
     assert adjusted_p([Matched([zeros, constant], np.arange(60))], [[(0, 1)]], flips=999)[0][0, 1] == 0.001
     p = adjusted_p([Matched([zeros, constant], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
-    # -1.2 and 1 are .2 together; the other cluster alone moves the flipped sums by 1.
+    # The sum of -1.2 and 1 is .2 in absolute value; the other cluster alone changes the flipped sums by 1.
     assert another_cluster(np.full(60, -0.02), 1.0) == 1
     assert p == pytest.approx(0.5, abs=0.01)
     many = Matched([np.zeros(600), np.full(600, 0.02)], np.arange(600), (0.0, 1.0))
@@ -147,8 +150,8 @@ def test_scores_that_were_never_one_may_still_be():
 
 @pytest.mark.parametrize(("events", "told_apart"), [(9, False), (10, True)])
 def test_few_events_of_any_size_do_not_show_how_large_they_are(events, told_apart, monkeypatch):
-    """So many scores of .1 among zeros, against a constant .04: from ten on, the largest event seen is what counts."""
-    monkeypatch.setattr(paired_test, "p_with_failures", lambda *_: (0.0, 0.0))  # the flips alone
+    """Compare a few scores of .1 among zeros with a constant .04. From ten on, the largest observed event is used."""
+    monkeypatch.setattr(paired_test, "p_with_failures", lambda *_: (0.0, 0.0))  # use only the flips
     rare = np.zeros(60)
     rare[:events] = 0.1
     p = adjusted_p([Matched([rare, np.full(60, 0.04)], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
@@ -156,12 +159,12 @@ def test_few_events_of_any_size_do_not_show_how_large_they_are(events, told_apar
 
 
 def literal_p(gaps, means, scores):
-    """The worst of very many shares of failures, and k by the interval: one number after the other."""
+    """Return the maximum over many shares of failures, with k from the interval, computed one number at a time."""
     count, mean, error = len(gaps), abs(np.mean(gaps)), np.std(gaps, ddof=1) / len(gaps) ** 0.5
     weights = (gaps - np.mean(gaps)) ** 2
     freedom = min(count - 1, 2 / ((weights**2).sum() / weights.sum() ** 2 - 1 / count))
     better, worse = max(means), min(means)
-    far = max(worse, 1 - better)  # the better fails, or the worse is right
+    far = max(worse, 1 - better)  # either the better one fails, or the worse one is perfect
     worst = 0
     for share in np.linspace(0, 0.6, 6001):
         without = mean - share * far / (1 - share)
@@ -222,7 +225,7 @@ def test_no_difference_is_found_beside_an_interval_with_0():
 
 
 def test_two_rare_scores_are_compared_by_their_samples_alone():
-    """Both are 0 or 1: under equal means their differences are as likely to have the other sign."""
+    """Compare two 0/1 scores: if their means are equal, differences of either sign are equally likely."""
     first, second = np.zeros(60), np.zeros(60)
     first[:9] = 1
     assert p_of(np.stack([first, second], axis=1), flips=999)[0, 1] < 0.05
@@ -239,7 +242,7 @@ def test_a_family_across_metrics_raises_the_p_of_its_pairs_and_of_no_other():
         assert other == one | {(0, 2): other[0, 2]}
         assert other[0, 2] >= one[0, 2]
     assert any(other[0, 2] > one[0, 2] for one, other in zip(alone, across, strict=True))
-    # The family alone: as if each metric's pair was a pair of one metric.
+    # Only the family of the baseline: as if the pairs of all metrics were pairs of one metric.
     gaps = np.stack([one[:, 0] - one[:, 2] for one in columns], axis=1)
     together = np.concatenate([gaps, np.zeros((60, 1))], axis=1)
     own = adjusted_p([Matched(list(together.T), np.arange(60))], [[(number, 6) for number in range(6)]], flips=499)[0]

@@ -1,4 +1,4 @@
-"""Is A better than B, by how much, on which samples: on the page, in a browser, and on the console."""
+"""Tests of comparisons of two explainers, on the page, in a browser and on the console."""
 
 import csv
 import html
@@ -103,8 +103,8 @@ def test_the_page_cites_what_was_used(folder):
 
 
 def in_browser(page: str, script: str, tmp_path, width: int = 1280) -> object:
-    """What a script leaves in `result` on a page, which a browser shows in a frame of this width."""
-    page = re.sub(r"<meta http-equiv[^>]+>", "", page)  # it would refuse the script
+    """Open a page in a browser window of this width, run a script, and return its `result`."""
+    page = re.sub(r"<meta http-equiv[^>]+>", "", page)  # the policy would block the script
     page = page.replace("</body>", f"<script>{script}; parent.document.title = JSON.stringify(result)</script></body>")
     outer = tmp_path / "outer.html"
     outer.write_text(f'<title>-</title><iframe width="{width}" height="800" srcdoc="{html.escape(page)}"></iframe>')
@@ -166,7 +166,7 @@ const result = [shown(), choose(label, "circle"), choose(outcome, "wrong"), choo
 def test_samples_are_filtered_by_class_and_by_right_and_wrong(folder, tmp_path):
     run, page = read_run(folder), page_of(folder)
     samples = [run.samples[str(image_id)] for image_id in run.examples["ids"] if f"<h4>{image_id}</h4>" in page]
-    assert len(samples) == len(run.examples["ids"]) - 2  # the best and the worst are shown above
+    assert len(samples) == len(run.examples["ids"]) - 2  # the best and the worst sample are shown above
     circles = [one for one in samples if one["label"] == "circle"]
     wrong = [one for one in samples if not one["correct"]]
     both = [one for one in circles if not one["correct"]]

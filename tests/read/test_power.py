@@ -1,4 +1,4 @@
-"""How many images it takes: against textbook numbers, a simulation of the test, and a run's own differences."""
+"""Tests of required numbers of images, against textbook values, simulations, and the differences of a run."""
 
 from math import sqrt
 
@@ -16,10 +16,11 @@ from saliency_bench.read.statistics.paired_test import adjusted_p
 
 
 def test_textbook_numbers():
-    # Cohen (1988), table 2.4.1: paired, d_z = 0.2 at two-sided .05 and power .80 takes 199 pairs, d_z = 0.5 34.
+    # Cohen (1988), table 2.4.1, paired: at two-sided .05 and power .80, d_z = 0.2 needs 199 pairs, and d_z = 0.5 needs
+    # 34.
     assert clusters_needed(1.0, 0.2) == 199
     assert power_at(34, 1.0, 0.5) >= 0.8 > power_at(33, 1.0, 0.5)
-    assert clusters_needed(1.0, 0.5) == 50  # reports rank from 50 clusters on
+    assert clusters_needed(1.0, 0.5) == 50  # reports rank explainers from 50 clusters on
     assert power_at(50, 1.0, 0.0) == pytest.approx(0.05)
 
 
@@ -42,7 +43,7 @@ def test_the_test_of_reports_has_the_power_that_is_stated(mean, spread, wanted):
 @pytest.mark.parametrize("clusters", [12, 25, 50, 75, 100, 300, 1000])
 @pytest.mark.parametrize("comparisons", [1, 45, 5000])
 def test_the_chance_is_the_integral_over_the_spread_for_every_difference(clusters, comparisons):
-    """Compare with scipy's adaptive quadrature, and with its non-central t where that is not NaN."""
+    """Compare with the adaptive quadrature of SciPy, and with its non-central t where that is not NaN."""
     freedom, alpha = clusters - 1, 0.05 / comparisons
     critical, ends = stats.t.ppf(1 - alpha / 2, freedom), stats.chi2.ppf([1e-14, 1 - 1e-14], freedom)
     for wanted in (0.0, 0.3, -0.3, 1.0, 2.0, 5.0, 100.0, 1e6):
@@ -105,7 +106,7 @@ def test_a_run_gives_its_own_spread():
     assert needed.observed == pytest.approx((first - second).mean())
     assert needed.clusters == needed.images == clusters_needed(spread, 0.1)
     three = of_run(run_of({"a": first, "b": second, "c": first}), 0.1)
-    assert [item.explainers for item in three][-1] == ("a", "c")  # which needs least
+    assert [item.explainers for item in three][-1] == ("a", "c")  # the pair that needs the fewest images
     assert three[0].clusters == clusters_needed(spread, 0.1, comparisons=3)
     refused("more images", of_run, run_of({"a": first[:8], "b": second[:8]}), 0.1)
 

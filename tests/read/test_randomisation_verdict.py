@@ -1,4 +1,4 @@
-"""`analyse --what randomisation`: verdicts of known explainers, and the criterion by hand."""
+"""Tests of `analyse --what randomisation`: verdicts on known explainers, and the criterion by hand."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Records are read stretch after stretch; a second, literal writing goes row by row."""
+"""Tests of reading records in batches, against slow code that reads them row by row."""
 
 import math
 from collections import Counter
@@ -19,7 +19,7 @@ MARK = "undefined region ignored"
 
 
 def rows(samples, shuffled=False):
-    """Records of three cells, sample after sample; some without a value, some marked."""
+    """Return records of three cells in the order of samples; some have no value, and some have remarks."""
     rng = np.random.default_rng(samples)
     found = [
         dict.fromkeys(records.SCHEMA.names, "x")
@@ -39,7 +39,7 @@ def written(found, path, row_group_size=None):
 
 
 def literal_outcomes(found):
-    """{cell: (scores, {part: values}, left out, marks)}"""
+    """Return {cell: (scores, {part: values}, left out, remarks)}."""
     outcomes = {}
     for row in found:
         scores, parts, left_out, marks = outcomes.setdefault(row["cell_id"], ([], {}, Counter(), Counter()))
@@ -54,7 +54,7 @@ def literal_outcomes(found):
 
 @pytest.fixture(params=[(40, None, False), (40, 7, False), (40, 11, True), (1, None, False)], ids=str)
 def made(request, tmp_path, monkeypatch):
-    """(rows, their file), in row groups of several sizes, also shuffled; read 16 rows at once."""
+    """Return (rows, file with these rows), in row groups of several sizes, also shuffled. Read 16 rows at a time."""
     monkeypatch.setattr(records, "READ", 16)
     samples, size, shuffled = request.param
     found = rows(samples, shuffled)
@@ -104,7 +104,7 @@ def test_only_row_groups_that_may_hold_a_cell_are_opened(tmp_path):
     path = written(rows(40), tmp_path / "records.parquet", 20)
     content = path.read_bytes()
     footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    path.write_bytes(content[:footer] + content[footer:].replace(CELLS[1].encode(), b"~" * 32))  # false statistics
+    path.write_bytes(content[:footer] + content[footer:].replace(CELLS[1].encode(), b"~" * 32))  # wrong statistics
     with pq.ParquetFile(path) as file:
         may = [number for number in range(file.num_row_groups) if records._holds(file, number, {CELLS[1]})]
         groups = [set(file.read_row_group(number)["cell_id"].to_pylist()) for number in range(file.num_row_groups)]

@@ -1,4 +1,4 @@
-"""The report of a small run that is made here with the core's own functions."""
+"""Tests of the report of a small run that is generated with functions of the core."""
 
 import json
 import re
@@ -51,7 +51,10 @@ LABELS = ("circle", "square")
 
 def make_run(folder: Path, samples=90, methods=METHODS, metrics=METRICS, side=24, ids=None, seed=0, pictures=True,
              no_masks=False) -> Path:  # fmt: skip
-    """A finished run folder: every third sample (or all) has no mask, the first map of each explainer is flat."""
+    """Write a finished run.
+
+    Every third sample (or every sample) has no mask; the first map of each explainer is flat.
+    """
     rng = np.random.default_rng(seed)
     ids = ids or [f"sample-{number:05d}" for number in range(samples)]
     predicted = [_prediction(rng, number, image_id, no_masks) for number, image_id in enumerate(ids)]
@@ -84,7 +87,7 @@ def _facts(samples: int, seed: int, digest: str = "d1") -> dict:
 
 
 def part_of(folder: Path, out: Path, methods: tuple[str, ...], samples: int | None = None) -> Path:
-    """The run of some explainers alone, over the first samples: what it would have written."""
+    """Write the run of only some explainers over the first samples."""
     manifest = read_manifest(folder)
     kept = {key: cell for key, cell in manifest.cells.items() if cell.explainer in methods}
     manifest.model_copy(update={"cells": kept}).write(out)
@@ -140,7 +143,7 @@ def _column(rng: np.random.Generator, key: CellKey, predicted: list[dict], level
 
 
 def _pictures(rng: np.random.Generator, folder: Path, chosen: list, methods: list[str], side: int) -> None:
-    """Each picture has a disc, which is its mask; each explainer a blob there, of its own width."""
+    """Return images of a disc, which is the mask, and for each explainer maps of a blob of some width at the disc."""
     count = len(chosen)
     y, x = np.mgrid[:side, :side] / side
     centres = rng.uniform(0.3, 0.7, (count, 2, 1, 1))
@@ -176,14 +179,14 @@ def change_summary(folder: Path, change) -> dict:
 
 
 def change_cells(folder: Path, **changes: dict) -> None:
-    """Change fields of the cells of explainers or metrics of these names."""
+    """Change fields of all cells of the given explainers or metrics."""
     change_summary(folder, lambda summary: [
         cell.update(changes[name]) for cell in summary["cells"] for name in (cell["explainer"], cell["metric"])
         if name in changes])  # fmt: skip
 
 
 class Structure(HTMLParser):
-    """What a browser would load, every table, and whether tags close in order."""
+    """HTML parser that collects external files and tables, and checks that tags are closed in order."""
 
     VOID = ("meta", "img", "br", "col", "wbr")
 
@@ -256,12 +259,12 @@ def test_equal_folders_give_equal_bytes(folder, tmp_path):
 
 
 def test_text_of_others_is_escaped(tmp_path):
-    hostile = "<script>alert(1)</script>\u202e\"'&"  # it also turns the direction of writing
+    hostile = "<script>alert(1)</script>\u202e\"'&"  # it also contains a character that reverses the text direction
     ids = [f"{hostile}{number}" for number in range(12)]
     folder = make_run(tmp_path / "run", ids=ids)
     change_summary(folder, lambda summary: summary["dataset"].update(id=hostile))
     page = page_of(folder)
-    assert page.count("<script") == 1  # the page's own
+    assert page.count("<script") == 1  # only the script of the page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e&#34;&#39;&amp;0" in page
     assert "\u202e" not in page
     assert Structure(page).open == []
@@ -293,7 +296,7 @@ def test_forgotten_metrics_and_passed_functions_are_described(copied):
     change_cells(copied, saliency_insertion={"metric": "saliency_forgotten", "metric_text": "saliency_forgotten"},
                  rise={"explainer": "mine", "explainer_text": "mine", "explainer_version": "0123abcd"})  # fmt: skip
     page = page_of(copied)
-    assert "Not known to the version of saliency-bench" in page
+    assert "This name is unknown to the version of saliency-bench" in page
     assert "A Python function" in page
 
 
@@ -306,7 +309,7 @@ def test_two_versions_of_a_metric_stay_apart(copied):
 
 
 def told(pairs: dict[tuple[str, str], tuple[float, float | None]], higher: bool = True, metrics=1) -> RunData:
-    """A run with a metric or several, of pairs with these differences and p-values: {(explainer, other): both}."""
+    """Create a run with one or several metrics and pairs {(explainer, other): (difference, p-value)}."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     keys = {(name, metric): _key(name, METRICS[metric], 0, higher) for name in names for metric in range(metrics)}
     cells = [_result(key, 60, 0.5, 0.4, 0.6) for key in keys.values()]
@@ -340,7 +343,7 @@ def test_verdict(pairs, higher, words):
 
 
 def test_a_verdict_on_all_metrics_does_not_say_less_than_it_means():
-    """Not to differ "on all" could mean that it does on some."""
+    """Test negated sentences: no difference "on all metrics" could mean a difference on some metrics."""
     sentences = verdict(told({("a", "random"): (0.1, 0.5)}, metrics=2))
     assert "a against random: no difference found on either metric." in sentences
     assert "a beats random on both metrics." in verdict(told({("a", "random"): (0.1, 0.01)}, metrics=2))
@@ -358,7 +361,10 @@ def test_groups_of_classes_are_named_once(folder, copied, tmp_path):
 
 
 def test_rank_agreement_of_metrics_by_hand():
-    """Two samples, three explainers. Orders 1 2 3 and 3 2 1: -1. Orders 1 2 3 and 1 3 2: 1 - 6 * (1 + 1) / 24 = 0.5."""
+    """Test two samples and three explainers.
+
+    Orders 1 2 3 and 3 2 1: -1. Orders 1 2 3 and 1 3 2: 1 - 6 * (1 + 1) / 24 = 0.5.
+    """
     cells = [_result(_key(name, metric, 0), 2) for name in "abc" for metric in METRICS[:2]]
     scores = {
         ("a", METRICS[0]): [1, 1], ("b", METRICS[0]): [2, 2], ("c", METRICS[0]): [3, 3],
@@ -401,14 +407,14 @@ def test_several_runs_side_by_side(folder, tmp_path):
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory) -> Path:
-    """Another run over the same samples, from another model, with a seed of its own."""
+    """Create another run over the same samples, with another model and another seed."""
     folder = make_run(tmp_path_factory.mktemp("other"), seed=1, pictures=False)
     change_summary(folder, lambda summary: (summary.update(seed=1), summary["model"].update(digest="d2")))
     return folder
 
 
 def change_records(folder: Path, change) -> None:
-    """`change` gets the rows, in their order; the summary says their means."""
+    """Apply `change` to the rows of the records, and update the means in the summary."""
     rows = pq.read_table(folder / "records.parquet").to_pylist()
     change(rows)
     records.write(folder / "records.parquet", rows, records.SCHEMA)
@@ -423,7 +429,7 @@ def change_records(folder: Path, change) -> None:
 
 
 def slow_differences(first: Path, second: Path) -> list[dict]:
-    """The same but for the test, written a second time: rows, dictionaries and SciPy."""
+    """Compute the differences, except for the test, by slow code with rows, dictionaries and SciPy."""
     scores = []
     for folder in (first, second):
         read = pq.read_table(folder / "records.parquet").to_pylist()
@@ -474,7 +480,10 @@ def rise_alone(seed: int, ids: list[str], values, higher=True) -> RunData:
 
 
 def test_differences_by_hand():
-    """Lower is better: of -0.2, 0 and +0.1 the first is better, the last worse; one more sample is in one run alone."""
+    """Test differences -0.2, 0 and +0.1 if lower is better: better, equal, worse.
+
+    One more sample is in only one run.
+    """
     first = rise_alone(0, ["a", "b", "c", "d"], [0.5, 0.3, 0.1, 0.9], higher=False)
     second = rise_alone(1, ["c", "b", "a"], [0.2, 0.3, 0.3], higher=False)
     (found,) = differences(first, second)
@@ -487,7 +496,7 @@ def test_differences_by_hand():
 
 
 def test_a_difference_of_runs_excludes_rare_failures():
-    """A difference that failures could turn around, if the 60 samples missed them by chance, is not significant."""
+    """Test a difference that failures could reverse if the 60 samples missed them by chance: it is not significant."""
     rng, verdicts = np.random.default_rng(0), set()
     names = [f"image {number}" for number in range(60)]
     for lead in (0.01, 0.03, 0.1, 0.3):
@@ -520,7 +529,7 @@ def test_what_cannot_be_compared_is_said(copied, other, tmp_path):
 def test_differences_are_on_the_page(folder, other, tmp_path):
     page = report([folder, other], tmp_path / "page.html").read_text(encoding="utf-8")
     first, second = folder.name, other.name
-    assert f"Every other run is compared with {first}, the first one named" in page
+    assert f"Every other run is compared with {first}, the first run" in page
     assert "seed 0 → 1." in page
     before = page[: page.index('aria-labelledby="comparison"')]
     assert f"<h1>{second} against {first}</h1>" in before
@@ -541,7 +550,7 @@ def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path
     assert comparison.conflicts == []
     page = report([folder, other, copied], tmp_path / "page.html").read_text(encoding="utf-8")
     both = " \\+ ".join(run_names([read_run(one) for one in (folder, other, copied)])[::2])
-    assert re.search(f"{both} agree .* shown as one", page)
+    assert re.search(f"{both} agree .* are merged", page)
     assert page.count('class="title"') == 2
     assert 'role="note"' not in page
     alone = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")
@@ -550,7 +559,7 @@ def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path
 
 
 def test_a_run_grown_from_another_gives_its_cells(tmp_path):
-    """Fewer explainers over all samples, and all explainers over the first ones: each cell from where it has most."""
+    """Merge all samples of a few explainers with the first samples of all: each cell gets the most samples."""
     small = make_run(tmp_path / "small", samples=40, methods={"gradcam": 0.5}, pictures=False)
     large = make_run(tmp_path / "large", samples=20, pictures=False)
     read = pq.read_table(small / "records.parquet").to_pylist()
@@ -576,7 +585,7 @@ def test_a_run_grown_from_another_gives_its_cells(tmp_path):
 
 
 def tables_of(page: str) -> list[str]:
-    """The scores with their ranks, and every two explainers, as the page shows them."""
+    """Return the scores with their ranks, and the pairs of explainers, as the page displays them."""
     rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", page[page.index("Mean score of each") :], flags=re.DOTALL)
     return sorted(row for row in rows if 'class="value"' in row)
 
@@ -595,7 +604,7 @@ def test_every_two_explainers_are_on_the_page(folder):
 
 @pytest.mark.slow
 def test_parts_of_a_run_are_ranked_and_compared_as_the_whole_run(folder, tmp_path, capsys):
-    """Two runs of other explainers over the same samples: ranks and pairs are those of one run of all of them."""
+    """Merge two runs of different explainers over the same samples. Ranks and pairs equal those of a joint run."""
     one = part_of(folder, tmp_path / "one", ("gradcam", "rise"))
     two = part_of(folder, tmp_path / "two", ("integrated_gradients", "centre", "random"))
     (merged,) = compare_runs([read_run(one), read_run(two)]).merged
@@ -628,7 +637,7 @@ def test_merged_ranks_use_the_samples_that_both_explainers_have(folder, tmp_path
 
 
 def test_runs_that_ask_another_question_do_not_become_one(folder, tmp_path, capsys):
-    """A cell may be shared by two questions, as that of a metric that asks its own: the others must not be ranked."""
+    """Test runs with different settings that share a cell, for a metric with its own targets. They stay separate."""
     one = part_of(folder, tmp_path / "one", ("gradcam", "random"))
     for name, change in (("target", "second"), ("layer", "layer1"), ("labels", [[1], [0]])):
         two = part_of(folder, tmp_path / name, ("gradcam", "rise"))
@@ -636,18 +645,18 @@ def test_runs_that_ask_another_question_do_not_become_one(folder, tmp_path, caps
         manifest.model_copy(update={"identity": manifest.identity.model_copy(update={name: change})}).write(two)
         assert len(compare_runs([read_run(one), read_run(two)]).merged) == 2
     assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
-    assert f"{two} and {one} are not shown as one: another label map (" in capsys.readouterr().out
+    assert f"{two} and {one} are not merged: another label map (" in capsys.readouterr().out
 
 
 def test_a_run_named_twice_is_read_once_and_that_is_said(folder, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", str(folder), f"{folder}/", "--out", str(page)]) == 0
     shown = capsys.readouterr()
-    assert f"{folder} is named twice" in shown.err
+    assert f"{folder} is listed twice" in shown.err
     assert shown.out.count("\ngradcam  ") == 1
     assert "side by side" not in page.read_text(encoding="utf-8")
     report([folder, folder], page)
-    assert "is named twice" in capsys.readouterr().err
+    assert "is listed twice" in capsys.readouterr().err
 
 
 def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
@@ -662,7 +671,7 @@ def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
     assert "Conflict:" in page
     assert page.count('<span class="tag">conflict</span>') == 2
     assert page.count(f"same as {folder.name}") == len(METHODS) * len(METRICS) - 1
-    assert "14 cells are the same" in page
+    assert "14 cells are equal" in page
     several = compare_runs([read_run(folder), read_run(folder), read_run(copied)])
     assert [conflict.samples for conflict in several.conflicts] == [2]
 
@@ -686,9 +695,9 @@ def test_faults_are_told_near_the_scores(copied):
     timings = read_json(copied / "timings.json")
     write_json(copied / "timings.json", timings | {"waiting_for_data": 0.5})
     page = page_of(copied)
-    assert "images of the test split, drawn from 300" in page  # without groups
+    assert "images of the test split, drawn from 300" in page  # the dataset has no groups
     notice = page[page.index('role="note"') : page.index("Classifier accuracy")]
-    assert "7 records have no score because something went wrong" in notice
+    assert "7 records have no score because of failures" in notice
     assert "6 records: cannot be read: &lt;torn&gt;" in notice
     assert "1 record: rise raised OverflowError" in notice
     assert "<dt>Batches halved to fit into memory</dt><dd>3</dd>" in page
@@ -697,7 +706,7 @@ def test_faults_are_told_near_the_scores(copied):
 
 
 def test_samples_that_could_not_be_read(copied):
-    """Their records and predictions are empty, even where a picture was kept."""
+    """Test samples without records and predictions, even if an image was stored."""
     lost = str(read_run(copied).examples["ids"][0])
     gone = [row["cell_id"] for row in pq.read_table(copied / "records.parquet").to_pylist()
             if row["image_id"] == lost and row["value"] is not None]  # fmt: skip
@@ -721,14 +730,14 @@ def test_samples_that_could_not_be_read(copied):
 
 
 def test_page_of_many_explainers_is_small(tmp_path):
-    """Noise does not compress: the worst pictures and maps there are."""
+    """Use noise, which compresses worst, for images and maps."""
     methods = {f"method_{number}": 0.3 for number in range(23)}
     folder = make_run(tmp_path, samples=60, methods=methods, metrics=METRICS[:1])
     stored, rng = dict(np.load(folder / "examples.npz")), np.random.default_rng(0)
     stored["images"] = rng.integers(0, 256, (len(stored["ids"]), 224, 224, 3)).astype(np.uint8)
     for name in methods:
         stored[f"maps/{hash_of(name)}"] = rng.integers(0, 256, (len(stored["ids"]), 56, 56)).astype(np.uint8)
-    assert len(picture(Image.fromarray(stored["images"][0]))) > 50_000  # more than what an encoder reckons with
+    assert len(picture(Image.fromarray(stored["images"][0]))) > 50_000  # larger than the buffer that an encoder expects
     stored["masks"] = np.zeros((len(stored["ids"]), 224, 224), bool)
     save_arrays(folder / "examples.npz", **stored)
     page = page_of(folder)
@@ -737,7 +746,7 @@ def test_page_of_many_explainers_is_small(tmp_path):
 
 
 def test_maps_lie_over_their_picture_as_they_do_elsewhere():
-    """Grey picture and heat map, put over each other as the page says, are `overlay`."""
+    """Compose the grey image and the heat map as the page does, and compare with `overlay`."""
     rng = np.random.default_rng(0)
     image, values = rng.integers(0, 256, (8, 8, 3)).astype(np.uint8), rng.integers(0, 256, (8, 8)).astype(np.uint8)
     values[0, :2] = 0, 255

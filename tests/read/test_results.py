@@ -1,4 +1,4 @@
-"""The schema of published results: what a run becomes, and what is refused, in one line that names file and field."""
+"""Tests of the schema of published results, and of one-line errors that name the file and the field."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def folder(submission, tmp_path):
 
 
 def change(folder, edit):
-    """Edit result.json as whoever writes one by hand."""
+    """Edit result.json by hand."""
     path = folder / "result.json"
     content = json.loads(path.read_text())
     edit(content)
@@ -74,7 +74,7 @@ def test_no_folder_of_this_machine_is_published(run, submission, shapes, resnet)
     assert str(resnet.parent) not in text
     assert set(submission.records["dataset"].to_pylist()) == {submission.result.dataset.id} == {"shapes-xai"}
     assert submission.result.model.id == "folder:tiny"
-    recorded = f"folder:{submission.result.model.digest[:16]}"  # whatever the folder is called
+    recorded = f"folder:{submission.result.model.digest[:16]}"  # independent of the name of the folder
     assert set(submission.records["model"].to_pylist()) == {recorded}
 
 
@@ -95,7 +95,7 @@ def test_public_names(tmp_path):
 
 
 def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):
-    """Written out again, from run.json and the hash's definition."""
+    """Compute the id again from run.json and the definition of the hash."""
     plan = json.loads((run.folder / "run.json").read_text())
     setting = {key: value for key, value in plan["identity"].items()
                if key not in {"groups", "activation", "label_column"}}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The race of `choose`: against a literal second writing, hand-worked cases, and a seeded part of its simulation."""
+"""Tests of the race of `choose` against a slow second implementation, hand-computed cases and a seeded simulation."""
 
 import importlib.util
 import sys
@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "choose.py"
 
 
 def literal_wealth(leader, other, groups, margin, span, largest):
-    """The weighted sum over bets of the product over clusters, one number after the other."""
+    """Return the weighted sum over bets of the product over clusters, computed one number at a time."""
     total = 0.0
     for place, bet in enumerate([0.95, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125]):
         product = 1.0
@@ -43,12 +43,12 @@ def test_wealth_is_that_of_the_equation():
 def test_a_candidate_is_dropped_at_its_threshold_and_the_next_one_at_less():
     race = Race(["a", "b", "c"], span=1.0)
     scores = {"a": np.ones(5), "b": np.zeros(5), "c": np.full(5, 0.9)}
-    # 1.95^5 / 2 is 14 by the largest bet alone, far below 3 / 0.05 = 60.
+    # 1.95^5 / 2 is 14 with the largest bet alone, which is far below 3 / 0.05 = 60.
     assert race.look(scores, np.arange(5), "a", "c", 5) == []
     dropped = race.look(scores, np.arange(5), "a", "c", 10)
     assert [(item.name, item.clusters, item.leader) for item in dropped] == [("b", 10, "a")]
     assert (race.left, race.threshold) == (["a", "c"], pytest.approx(log(2 / 0.05)))
-    race.exclude("c")  # which makes dropping no easier
+    race.exclude("c")  # excluding a candidate does not lower the threshold
     assert (race.left, race.threshold) == (["a"], pytest.approx(log(2 / 0.05)))
 
 

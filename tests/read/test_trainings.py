@@ -1,4 +1,4 @@
-"""Scores of networks that were trained anew: their intervals are for other images and other trainings."""
+"""Tests of scores of retrained networks, whose intervals cover other images and other trainings."""
 
 import json
 import math
@@ -35,7 +35,10 @@ def test_areas_of_each_training_by_hand():
 
 
 def test_intervals_hold_the_mean_over_trainings():
-    """Trainings and images both vary; from five trainings on nine in ten intervals are not enough for chance."""
+    """Simulate trainings and images that both vary.
+
+    With five or more trainings, more than nine in ten intervals must hold.
+    """
     rng, hits = np.random.default_rng(3), 0
     for _ in range(200):
         areas = 0.4 + rng.normal(0, 0.1, (60, 1)) + rng.normal(0, 0.05, (1, 5)) + rng.normal(0, 0.05, (60, 5))
@@ -67,7 +70,7 @@ def test_explainers_are_ranked_from_five_trainings_on(trainings):
 
 @pytest.fixture(scope="module")
 def networks(tmp_path_factory):
-    """Six runs that differ in nothing but the network."""
+    """Return six runs that differ only in the network."""
     root = tmp_path_factory.mktemp("networks")
     folders = [root / f"seed-{seed}" for seed in range(6)]
     for seed, folder in enumerate(folders):
@@ -80,7 +83,7 @@ def networks(tmp_path_factory):
 
 
 def literal(x):
-    """(mean, spread, low, high, variance of images, of trainings) of scores[image][network] in [0, 1], term by term."""
+    """Return (mean, spread, low, high, variance of images, of trainings) of scores[image][network] in [0, 1]."""
     n, t = len(x), len(x[0])
     of_images, of_networks = [sum(row) / t for row in x], [sum(row[k] for row in x) / n for k in range(t)]
     m = sum(of_images) / n
@@ -103,7 +106,7 @@ def literal(x):
 
 
 def outlasting(end, far, mean, clusters):
-    """The end of an interval that a share of images at `far` would need, if the samples show none of them."""
+    """Return the end of an interval that allows for a share of images at `far` that the samples do not contain."""
 
     def moved(chance):
         bounds = []
@@ -170,7 +173,7 @@ def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
     assert (tmp_path / "t.tex").read_text() == study.to_latex(digits=1, labels={"rise": "RISE"})
     bare = study.to_latex(intervals=False, labels={study.rows[0].metric: r"$\mathrm{mIoU}$"})
     assert "nterval" not in bare
-    assert bare.isascii()  # arrows too, beside a label in LaTeX
+    assert bare.isascii()  # also for arrows next to a label in LaTeX
     assert r"RISE & 0.4 $\pm$ 0.0 {\scriptsize [0.4, 0.5]}\rlap{\textsuperscript{a}} & " in study.to_latex(
         digits=1, labels={"rise": "RISE"})  # fmt: skip
     assert (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")

@@ -1,4 +1,4 @@
-"""Twelve runs: what report, console and comparison say of them follows from one p-value per pair, as the ranks do."""
+"""Tests that report, console and comparison of several runs agree with the p-values that determine the ranks."""
 
 import html
 import re
@@ -32,7 +32,7 @@ from saliency_bench.utils.files import read_json, write_json
 RANGES = {"saliency_miou": (0.0, 1.0), "saliency_pointing_game": (0.0, 1.0), "saliency_max_sensitivity": (0.0, None)}
 LEVELS = {"gradcam": 0.5, "rise": 0.44, "lime": 0.3, "twin": 0.3, "centre": 0.3, "random": 0.2}
 ALIKE = dict.fromkeys(LEVELS, 0.4)
-RUNS = {  # samples, samples of a group, share missing, explainers
+RUNS = {  # number of samples, samples per group, share of missing scores, number of explainers
     "6 samples": (6, 1, 0, 6),
     "14 samples": (14, 1, 0, 6),
     "30 samples, no random": (30, 1, 0, 4),
@@ -55,7 +55,7 @@ VERBS = "|".join(SIGNS)
 
 
 def made(folder: Path, seed: int, samples: int, size: int, missing: float, explainers: int, levels=LEVELS) -> Path:
-    """A finished run; `twin` has the scores of lime, and `random` is never missing."""
+    """Write a finished run; `twin` has the scores of lime, and the scores of `random` are never missing."""
     rng, names = np.random.default_rng([seed, samples]), list(levels)[:explainers]
     rows = [{"image_id": f"i{n:04d}", "group": f"g{n // size}" if size > 1 else None} for n in range(samples)]
     right = {"label": 0, "prediction": 0, "correct": True, "mask_share": 0.2, "confidence": 0.7, "logits": [1.0, 0.0]}
@@ -99,13 +99,13 @@ def table_of(key: CellKey, rows: list[dict], scores: np.ndarray) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory) -> Callable[[str], Path]:
-    """folder_of(name) -> the run of that name, made once."""
+    """Return a function from a name in RUNS to the folder of the run, which is written once."""
     root = tmp_path_factory.mktemp("runs")
     return cache(lambda name: made(root / name, list(RUNS).index(name), *RUNS[name]))
 
 
 def signs_of(run: RunData) -> dict[tuple[str, str, str], int | None]:
-    """{(explainer, other, metric): 1, -1, 0, or None with too few samples}, both ways, straight from the p-values."""
+    """Return {(explainer, other, metric): 1, -1, 0, or None with too few samples}, in both directions."""
     higher = {cell.metric_text: cell.higher_is_better for cell in run.cells}
     signs: dict[tuple[str, str, str], int | None] = {}
     for pair in run.summary["comparisons"]:
@@ -119,7 +119,7 @@ def signs_of(run: RunData) -> dict[tuple[str, str, str], int | None]:
 
 
 def claims_of(sentence: str) -> dict[tuple[str, str, str], int | None]:
-    """The same, of a sentence "A and B beat C on X; fall behind it on Y; no difference found on Z."."""
+    """Parse "A and B beat C on X; fall behind it on Y; no difference found on Z." to the format of `signs_of`."""
     subject = re.match(rf"(.*?) (?:against (\w+): )?(?:{VERBS}) ", sentence)
     assert subject, sentence
     names, other = re.split(r", | and ", subject[1]), subject[2]
@@ -166,7 +166,7 @@ def test_pairs_are_called_alike_as_the_two_tests_say(name, folder_of, tmp_path):
         row = re.search(rf'<th scope="row">(?:{names})</td>.*?</tr>', body[: body.index("</table>")])
         assert row is None or ("alike within ±0.05" in row[0]) == alike
     if name == "80 samples":
-        assert "alike within ±0.05" in page  # lime and its twin
+        assert "alike within ±0.05" in page  # lime and twin
     ranked = {cell.metric_text for cell in run.cells if cell.rank}
     for metric in RANGES:
         assert (f'aria-label="Ranks by {metric}, as in the table of scores"' in page) == (metric in ranked)
@@ -197,9 +197,9 @@ def test_no_legend_explains_what_a_table_does_not_show(folder_of, tmp_path):
         run = read_run(folder_of(name))
         page = text_of(report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8"))
         ranked, intervals = any(cell.rank for cell in run.cells), any(cell.ends for cell in run.cells)
-        assert ("#: the ranks" in legend(run.cells)) == ("# gives the ranks" in page) == ranked, name
+        assert ("#: the ranks" in legend(run.cells)) == ("# gives the possible ranks" in page) == ranked, name
         assert ("intervals in brackets" in legend(run.cells)) == ("intervals in brackets" in page) == intervals, name
-        assert ("Best: nothing is significantly better" in page) == bool(run.best), name
+        assert ("Best: no explainer is significantly better" in page) == bool(run.best), name
     assert legend(read_run(folder_of("6 samples")).cells) == ""
 
 
@@ -209,7 +209,7 @@ def test_sentences_say_what_the_pairs_say(name, folder_of):
     sentences = Verdict(run.cells, run.contrasts).sentences()
     signs, baselines = signs_of(run), [row.name for row in run.rows if row.baseline]
     told = [sentence for sentence in sentences if re.search(rf"\b(?:{VERBS})\b.* on ", sentence)]
-    if any(sentence.startswith("Too few to rank") for sentence in sentences):
+    if any(sentence.startswith("Too few samples to rank") for sentence in sentences):
         assert not told
         assert {cell.unranked for cell in run.cells} == {"too few to rank"}
         return
@@ -243,7 +243,7 @@ def test_sentences_say_what_the_pairs_say(name, folder_of):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_cards_and_tags_follow_from_the_pairs(name, folder_of):
-    """The names, the verdict and the tags of the cards, and each line about a baseline, from the p-values alone."""
+    """Compare the names, verdicts and tags of the cards, and each line about a baseline, with the p-values."""
     run = read_run(folder_of(name))
     signs, verdict = signs_of(run), Verdict(run.cells, run.contrasts)
     baselines = [row.name for row in run.rows if row.baseline]
@@ -352,8 +352,8 @@ AT_CHANCE = (
 
 @pytest.mark.parametrize(("change", "metrics"), [
     ({}, set(RANGES)),
-    ({"occlusion": 0.6}, set()),  # where one of them is better, the sign is not the reason
-    ({"gradcam": 0.2}, set()),  # nor where no explainer at all is
+    ({"occlusion": 0.6}, set()),  # if one of them is better, the sign is not the cause
+    ({"gradcam": 0.2}, set()),  # the sign is not the cause if no explainer is better
 ])  # fmt: skip
 def test_a_metric_in_which_all_signed_maps_sit_at_chance_is_named(change, metrics, tmp_path):
     run = read_run(made(tmp_path / "run", 0, 80, 1, 0, 5, SIGNED | change))
@@ -379,7 +379,10 @@ def test_many_explainers_on_few_samples_are_warned_of_scores_of_different_shapes
      (100, 60, "12 % .* 40 "), (100, 500, "8 % .*compared.$")],
 )  # fmt: skip
 def test_the_warning_of_different_shapes_follows_the_simulation(explainers, samples, said):
-    """Test the warnings. Simulated for 25 rare and 75 smooth rows: 12 % at 200 samples, 7 % at 500, 8 % at 1,000."""
+    """Test the warnings.
+
+    In simulations of 25 rare and 75 smooth rows: 12 % at 200 samples, 7 % at 500, 8 % at 1,000.
+    """
     (line,) = many_shapes(explainers, samples) or [""]
     assert re.search(said, line) if said else not line
 

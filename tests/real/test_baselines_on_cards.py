@@ -1,4 +1,4 @@
-"""Every metric card has the scores of baselines, as benchmarks/baselines.json has it, which a run computes today."""
+"""Tests that metric cards have the scores of baselines in benchmarks/baselines.json, and that a run reproduces them."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import pytest
 import saliency_bench as sb
 from saliency_bench import registry
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from there
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from this folder
 import baselines
 
 

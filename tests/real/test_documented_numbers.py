@@ -1,4 +1,4 @@
-"""Numbers that the documentation prints for photographs are those of the golden file, and of the page of findings."""
+"""Tests that numbers for photographs in the documentation equal the golden file and the page of findings."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def test_the_table_of_choosing_a_metric_is_measured():
 
 
 def findings_of(title):
-    """{(explainer, metric): its value} of a table of docs/findings.md, as it is printed."""
+    """Return {(explainer, metric): value} of a table of docs/findings.md, as printed."""
     section = (ROOT / "docs/findings.md").read_text().partition(f"## {title}")[2].partition("\n## ")[0]
     head, _, *lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     metrics = [cell.strip(" ↑↓") for cell in head]

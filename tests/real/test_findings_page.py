@@ -1,4 +1,4 @@
-"""The page of findings: regions of maps by their definitions, and a page that says the numbers of its runs."""
+"""Tests of the page of findings: regions of maps by their definitions, and numbers that equal those of its runs."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 
 import saliency_bench as sb
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from there
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from this folder
 import findings
 import findings_attention
 import findings_page as script
@@ -39,7 +39,7 @@ def test_regions_are_what_their_names_say():
 
 
 def test_readings_of_a_map_worked_out_by_hand():
-    """The region is the top row, the mask the left column of 2 x 2: IoU 1/3, and 1/3 of the background."""
+    """Test the top row as region and the left column as mask of 2 x 2 pixels: IoU 1/3, and 1/3 of the background."""
     maps = {"mine": {"a": np.array([[1.0, 1.0], [0.0, 0.0]])}}
     values = script.readings_of(maps, {"a": np.array([[True, False], [True, False]])})
     assert values["signed, > 0.5"]["mine"] == pytest.approx(1 / 3)
@@ -54,7 +54,7 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
                     progress=False)  # fmt: skip
     data = script.stored(tmp_path, 12, 4, tmp_path / "numbers.parquet")
     page = findings.rendered(data)
-    assert data.runs["lite0-pets"].cells == result.cells  # statistics of the run, made anew of its scores
+    assert data.runs["lite0-pets"].cells == result.cells  # the statistics of the run, recomputed from its scores
     for cell in result.cells:
         assert re.search(rf"\| \*?{cell.explainer}\*? \|.* {cell.value:.3f} ", page)
     assert "An explainer beats all three in 0 of 2 cases" in page
@@ -66,7 +66,7 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
 
 
 def test_the_published_page_has_the_numbers_of_its_data_file(tmp_path):
-    """Test that figures, ranks and sentences are those of today's statistics; render the page with --page if not."""
+    """Test that figures, ranks and sentences equal those of the current code; otherwise render the page with --page."""
     docs, data = Path(__file__).parents[2] / "docs", script.load()
     assert findings.rendered(data) == (docs / "findings.md").read_text(encoding="utf-8")
     script.figures(data, tmp_path)

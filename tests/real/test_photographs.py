@@ -1,4 +1,4 @@
-"""What must be true of explainers and metrics where the network is real and the pictures are photographs."""
+"""Tests of properties of explainers and metrics on a real network and photographs."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ CAMS = ("gradcam", "gradcam_plus_plus", "iia")
 
 
 def highest(maps):
-    """(row, column) of each map's highest pixel."""
+    """Return (row, column) of each map's highest pixel."""
     return [np.unravel_index(int(values.argmax()), values.shape) for values in maps]
 
 
@@ -26,7 +26,7 @@ def test_the_peak_of_a_class_activation_map_lies_on_the_cat_and_in_the_cup(name,
 
 @pytest.mark.slow
 def test_grad_cam_follows_the_class_in_a_grid_of_the_photographs(lite0, photos):
-    """GridPG (Boehle et al., 2021): the share of the positive values in the cell of the class; chance is a quarter."""
+    """Test GridPG (Boehle et al., 2021), the share of positive values in the cell of the class. Chance is a quarter."""
     grid = torch.cat([torch.cat(list(photos.images[i : i + 2]), dim=2) for i in (0, 2)], dim=1)[None]
     shown = [lite0.labels.index(name) for name in ("tiger cat", "espresso", "missile", "tripod")]
     maps = sb.load_explainer("gradcam")(lite0, grid.repeat(4, 1, 1, 1), targets.one_hot(shown, 1000)).clamp(min=0)
@@ -80,7 +80,7 @@ def test_captum_pytorch_grad_cam_and_quantus_agree(lite0, photos, predicted):
         theirs = torch.from_numpy(cam(input_tensor=images, targets=classes))
     ours = sb.load_explainer("gradcam")(lite0, images, predicted)
     smallest, largest = ours.amin(dim=(1, 2), keepdim=True), ours.amax(dim=(1, 2), keepdim=True)
-    # Theirs is scaled to [0, 1] and enlarged by another library.
+    # The other package scales the map to [0, 1] and enlarges it with another library.
     assert ((ours - smallest) / (largest - smallest) - theirs).abs().mean() < 0.02
 
     positive = ours.clamp(min=0).numpy()
@@ -93,5 +93,5 @@ def test_captum_pytorch_grad_cam_and_quantus_agree(lite0, photos, predicted):
 
 
 def close(ours, theirs):
-    """Assert that maps agree, but for pixels where a last digit turns a ReLU on or off, which are few."""
+    """Assert that maps agree, except for the few pixels where rounding turns a ReLU on or off."""
     assert (ours - theirs).abs().sum() < 1e-3 * theirs.abs().sum()

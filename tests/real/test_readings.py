@@ -1,4 +1,4 @@
-"""Readings of metrics by cases worked out by hand."""
+"""Tests of variants of metrics, against cases computed by hand."""
 
 import sys
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from there
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from this folder
 import readings as script
 
 
 def test_overlaps_at_the_size_of_the_map_and_of_the_last_layer():
-    """A bright 2 x 2 corner of 14 x 14 pixels is one cell of 7 x 7; the mask is this cell and the next one."""
+    """Test a bright 2 x 2 corner of 14 x 14 pixels, one cell of 7 x 7. The mask is this cell and the next cell."""
     values, mask = np.zeros((14, 14)), np.zeros((14, 14), dtype=bool)
     values[:2, :2], mask[:2, :4] = 1, True
     scores = dict(script.overlaps(values, mask))

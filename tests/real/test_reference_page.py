@@ -1,4 +1,4 @@
-"""The page of the reference study: its sentences follow from its numbers, generated here with known orders."""
+"""Tests of the page of the reference study: its sentences follow from generated numbers with known orders."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from there
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from this folder
 import reference
 import reference_figures
 import reference_page as script
@@ -31,7 +31,7 @@ def methods(run):
 
 
 def generated(run, place, images=60, seed=0):
-    """A run on new images whose explainers have the means place(explainer number, metric number), with little noise."""
+    """Generate a run on new images with means place(explainer number, metric number) and little noise."""
     rng, metrics = np.random.default_rng(seed), list(dict.fromkeys(cell.metric for cell in run.cells))
     numbers = {name: number for number, name in enumerate(methods(run))}
     values = {}
@@ -77,7 +77,7 @@ def test_an_order_is_spearmans_of_the_means_of_the_images_that_a_run_has(publish
 
 @pytest.mark.parametrize("images", [20, 60])
 def test_sentences_about_baselines_follow_from_known_leaders(published, images):
-    """The last two explainers lead by the first metric and nothing by the others; 20 images are too few to test."""
+    """Test that the last two explainers lead by the first metric and by no other; 20 images are too few to test."""
     run = published.runs["lite0-pets"]
     names = methods(run)
     run = generated(run, lambda number, metric: 3.0 if names[number] in names[-2:] and metric == 0 else -1.0, images)
@@ -89,7 +89,7 @@ def test_sentences_about_baselines_follow_from_known_leaders(published, images):
 
 
 def test_options_of_metrics_and_explainers_hide_no_leader(published):
-    """The last explainer, which has options, leads by every metric of two kinds; behaviour is no case."""
+    """Test that the last explainer, which has options, leads by every metric of two types; behaviour is not a case."""
     run = published.runs["resnet-shapes-shapes"]
     run = generated(run, lambda number, _: 3.0 if number == len(methods(run)) - 2 else -1.0)
     ((_, found),) = script.beaten({"resnet-shapes": [run]}).items()
@@ -125,7 +125,7 @@ def test_the_plan_counts_passes_at_the_documented_speed():
     run = {"datasets": ["pets"], "models": ["lite0", "lite1"], "explainers": ["rise:masks=40", "gradient"]}
     suite = Suite.model_validate(content | {"runs": {"all": run}, "tables": {"one": table}})
     ((_, images, cost, hours),) = script.plan(suite, 10)
-    forward, gradient = 1 + 40 * 4 + 2 * 10, 1 * 4  # a prediction; a map and those of 3 draws; insertion of each
+    forward, gradient = 1 + 40 * 4 + 2 * 10, 1 * 4  # a prediction; a map and the maps of 3 draws; insertion of each
     assert (images, cost.forward, cost.gradient) == (20, 20 * forward, 20 * gradient)
     assert hours == pytest.approx(20 * (forward * 1.938 / 16_000 + gradient * 0.239 / 800) / 3600)
     speed = (DOCS / "speed.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`choose`: its rounds with scores that are known, its words from numbers, its questions; and the whole once."""
+"""Tests of `choose`: its rounds with known scores, its sentences, its questions, and one complete run."""
 
 import json
 import re
@@ -33,7 +33,7 @@ METRIC = "saliency_average_precision"
 
 @dataclass
 class Known:
-    """A laboratory of constant scores with a little noise, which notes what it is asked."""
+    """Laboratory that returns constant scores with a little noise and records requests."""
 
     means: dict[str, float]
     unchanged: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ def test_a_method_that_survives_random_weights_neither_leads_nor_drops_others():
     assert "good" not in contest.race.dropped
     assert "random" not in laboratory.checked
     text = " ".join(sentences(content_of(narrowing, laboratory)))
-    assert "For pointing at the object: good (one pass an image)." in text
+    assert "For pointing at the object: good (one pass per image)." in text
     assert "Excluded, because their maps stay the same when all weights are random: edges_like." in text
 
 
@@ -128,7 +128,7 @@ def test_candidates_with_the_same_maps_count_once_and_widen_no_correction():
     assert (race.names, race.dropped) == (expected.names, expected.dropped)
     assert [METRIC in asked and "good:again" in asked[METRIC] for _, asked in laboratory.asked][:2] == [True, False]
     text = " ".join(sentences(content_of(narrowing, laboratory)))
-    assert "good:again and good give the same maps here and count once, as good." in text
+    assert "good:again and good have the same maps here and are counted once, as good." in text
 
 
 def test_images_that_could_not_tell_candidates_apart_are_not_spent():
@@ -138,7 +138,7 @@ def test_images_that_could_not_tell_candidates_apart_are_not_spent():
     assert contest.images < 100
     assert set(contest.race.left) == {"a", "b"}
     assert "random" in contest.race.dropped
-    more, _ = narrowed({"a": 0.8, "b": 0.6, "random": 0.1}, ["random"], noise=0.3)  # of which there are enough
+    more, _ = narrowed({"a": 0.8, "b": 0.6, "random": 0.1}, ["random"], noise=0.3)  # enough images to decide
     assert more.contests[METRIC].ended == rounds.ONE_LEFT
 
 
@@ -147,14 +147,14 @@ def test_time_ends_the_rounds_and_keeps_enough_for_the_images_that_do_not_decide
     narrowing, _ = narrowed(means, ["random"], limit=200.0)
     assert narrowing.contests[METRIC].ended == rounds.NO_TIME
     images = narrowing.rounds[-1].images
-    assert narrowing.budget.spent + 3 * images <= 200  # two finalists and a baseline, on as many images
+    assert narrowing.budget.spent + 3 * images <= 200  # two finalists and a baseline, on the same number of images
     narrowing, _ = narrowed(means, ["random"], images=16)
     assert (narrowing.contests[METRIC].ended, narrowing.rounds[-1].images) == (rounds.NO_IMAGES, 16)
 
 
 @dataclass
 class Drawn(Known):
-    """A laboratory of two metrics, the second the lower the better, with scores drawn at random."""
+    """Laboratory of two metrics with random scores; for the second metric, lower is better."""
 
     table: dict = field(default_factory=dict)
     groups: list = field(default_factory=list)
@@ -168,7 +168,7 @@ class Drawn(Known):
 
 
 def drawn(seed):
-    """Return (the rounds of a case drawn at random, its content, its laboratory)."""
+    """Return (rounds of a random case, content of choice.json, laboratory)."""
     rng = np.random.default_rng(seed)
     count = int(rng.choice([16, 24, 40, 41, 90, 300]))
     methods = [f"m{number}" for number in range(rng.integers(1, 6))]
@@ -214,14 +214,14 @@ def test_each_sentence_follows_from_the_tables(seed):
         if not left:
             assert "no candidate has scores" in line
             continue
-        # Scores are those of the table, and where another candidate has a better one, the sentence names it.
+        # Scores equal those of the table. If another candidate has a better score, the sentence names it.
         better = max if answer["higher_is_better"] else min
         named = re.match(r"By \S+: (\S+) \(|By \S+: (\S+), not itself|By \S+: (\S+) led on", line)
         name = next(filter(None, named.groups())) if named else left[0]
         if name in later:
             mine = later[name]
             assert f"({mine['value']:.3f}" in line
-            assert f" on {mine['n']} image{'s' * (mine['n'] > 1)} that did not decide" in line
+            assert f" on {mine['n']} held-out image{'s' * (mine['n'] > 1)}" in line
             best = better(later, key=lambda other: later[other]["value"])
             assert (
                 best == name or later[best]["value"] == mine["value"] or f"; {best} {later[best]['value']:.3f}" in line
@@ -230,8 +230,8 @@ def test_each_sentence_follows_from_the_tables(seed):
             assert f"{later[other]['value']:.3f}" == value
         if " led on " in line:
             assert max(deciding.values()) == deciding[name]
-            assert f"the {contest.images} images that decided" in line
-        if "not shown to beat" in line or "not itself shown" in line:
+            assert f"the {contest.images} images of the race" in line
+        if "not shown to beat" in line:
             assert answer["not_shown_to_beat"][name]
             assert name != recommended
         if beaten := re.search(r"(\d+) others? (?:is|are) beaten", line):
@@ -242,7 +242,7 @@ def test_each_sentence_follows_from_the_tables(seed):
                 assert (
                     method not in later or better(later[method]["value"], later[name]["value"]) == later[name]["value"]
                 )
-        # No advice that cannot help.
+        # The page gives no advice that cannot help.
         for text in advice:
             used = contest.images >= narrowing.images
             if "more time" in text:
@@ -260,13 +260,13 @@ def test_words_follow_from_the_numbers():
     narrowing, laboratory = narrowed({"good": 0.9, "poor": 0.3, "random": 0.2}, ["random"])
     content = content_of(narrowing, laboratory)
     (headline, by_metric, silent) = sentences(content)
-    assert headline == "For pointing at the object: good (one pass an image)."
+    assert headline == "For pointing at the object: good (one pass per image)."
     later = content["metrics"][0]["later"]["good"]
     assert later["rare"]  # scores between .85 and .95; one in a hundred may still be 0
     assert by_metric.startswith(f"By saliency_average_precision: good (0.898 [{later['low']:.3f}, 0.900] (rare")
     behind = min(item["behind"] for item in content["metrics"][0]["dropped"])
     assert by_metric.endswith(f"; random 0.199); 2 others are beaten by at least {behind:.2g}.")
-    assert silent.startswith("This does not say whether the network relies on")
+    assert silent.startswith("This does not show whether the network relies on")
 
 
 def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
@@ -286,7 +286,7 @@ def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
     assert lines[0].endswith(
         f"nothing can be said from 24 images: a dataset of at least about {rounded(least)} images is needed."
     )
-    assert "method led on the 24 images that decided, but is not shown to beat the centre spot." in lines[1]
+    assert "method led on the 24 images of the race, but is not shown to beat the centre spot." in lines[1]
     assert f"about {rounded(needed)} images (from {rounded(least)} to " in lines[2]
     assert [rounded(images) for images in (7, 48, 1_234, 98_765)] == ["7", "48", "1,200", "99,000"]
 
@@ -334,7 +334,7 @@ def test_only_a_method_that_is_itself_shown_to_beat_the_baselines_is_recommended
         assert race.beats("good", baselines)
         assert not race.beats("even", baselines)
         fresh = scores | {"even": np.full(60, 0.9)}
-        race.duel(fresh, np.arange(60), baselines)  # also images that did not decide count
+        race.duel(fresh, np.arange(60), baselines)  # held-out images are used, too
         assert race.beats("even", baselines)
 
 
@@ -354,7 +354,10 @@ def test_a_method_beats_a_baseline_by_bets_on_all_images_of_both():
 
 
 def test_a_method_that_ties_with_the_baseline_is_seldom_shown_to_beat_it():
-    """Test that the leader of ten methods with the baseline's mean is said to beat it in at most 5 % of the cases."""
+    """Test the leader of ten methods with the baseline's mean.
+
+    It seems to beat the baseline in at most 5 % of the cases.
+    """
     wrong = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -392,14 +395,14 @@ def test_settings_to_copy():
     assert 'module_named("layer3")' in elsewhere(explainer, "layer4")["pytorch-grad-cam"]
     assert 'module_named("layer4")' in elsewhere(sb.load_explainer("gradcam"), "layer4")["pytorch-grad-cam"]
     assert "n_steps=20" in elsewhere(sb.load_explainer("integrated_gradients:steps=20"), "")["captum"]
-    # A baseline that the line cannot say would give other maps.
+    # Baselines with options that the command cannot express would have other maps.
     assert elsewhere(sb.load_explainer("integrated_gradients:baseline=blur"), "") == {}
     assert elsewhere(sb.load_explainer("rise"), "") == {}
 
 
 @pytest.fixture(scope="module")
 def pictures():
-    """48 pictures whose class is the colour of a square, with masks, and a network that sees nothing else."""
+    """Write 48 images whose class is the colour of a square, with masks, and a network that uses only this colour."""
     datasets, torch = pytest.importorskip("datasets"), pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     rows = {"image": [], "mask": [], "label": []}
@@ -446,7 +449,7 @@ def test_a_layer_that_the_network_lacks_is_refused_before_anything_is_written(pi
 
 
 def affordable(within):
-    """Return what is tried of two explainers of 1 and 10 passes and a baseline, at a second a pass."""
+    """Return which of two explainers of 1 and 10 passes and a baseline are tried, at one second per pass."""
     chosen = [SimpleNamespace(name=name, baseline=name == "random", passes=passes)
               for name, passes in (("gradcam", 1), ("rise", 10), ("random", 0))]  # fmt: skip
     scoring = {(item.name, METRIC): 1.0 for item in chosen}
@@ -460,7 +463,7 @@ def test_the_dearest_are_not_tried_where_time_is_short():
     assert affordable(896) == (["gradcam", "rise", "random"], [])
     assert affordable(895) == (["gradcam", "random"], ["rise"])
     assert affordable(192) == (["gradcam", "random"], ["rise"])
-    # One round in half of it: 8 x (1 pass, and 2 of the metric) are 24 s.
+    # One round in half of the time: 8 x (1 pass, and 2 of the metric) are 24 s.
     assert affordable(48) == (["gradcam", "random"], ["rise"])
     refused(r"--within 47s is too short for .*a pass of the network takes 1 s; use --within 1m, or", affordable, 47)
 
@@ -478,7 +481,7 @@ def test_the_whole_resumes_to_the_same_bytes_and_extends(pictures, tmp_path):
     page = choice.page.read_text(encoding="utf-8")
     assert "use this" in page
     assert "http" not in page.replace("http-equiv", "").replace("https://www.w3.org", "")
-    # Stopped after any round: the same rounds again, and the same bytes.
+    # After an interruption in any round, the rounds and the bytes are the same.
     (tmp_path / "whole" / "costs.json").replace(tmp_path / "costs.json")
     (tmp_path / "half").mkdir()
     (tmp_path / "costs.json").replace(tmp_path / "half" / "costs.json")

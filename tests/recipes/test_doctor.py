@@ -1,4 +1,4 @@
-"""`doctor`: each planted fault is named, a healthy pair is clean, and accuracies are those of plain torch."""
+"""Tests of `doctor`: planted faults are reported, correct pairs pass, and accuracies equal those of plain torch."""
 
 import json
 import re
@@ -27,7 +27,7 @@ NAMES = list(COLOURS)
 
 
 def pictures(count=40, labels=range(5), grey=False, mask=lambda index, mask: mask, names=NAMES):
-    """Dark pictures of 24 x 24 with a square in the colour of their class, which is the mask."""
+    """Write dark images of 24 x 24 pixels with a square in the colour of the class, which is the mask."""
     rng = np.random.default_rng(0)
     rows = {"image": [], "label": [], "mask": []}
     for index in range(count):
@@ -46,7 +46,7 @@ def pictures(count=40, labels=range(5), grey=False, mask=lambda index, mask: mas
 
 
 class Colours(nn.Module):
-    """Answers with the colour that most pixels have; takes (x - mean) / std, and loses its way at another size."""
+    """Network that predicts the most frequent colour. It needs (x - mean) / std and one input size."""
 
     def __init__(self, order=range(5), mean=0.5, std=0.5, bgr=False, side=None):
         super().__init__()
@@ -213,7 +213,7 @@ def test_maps_of_a_saturated_network_are_flat():
 def test_the_commands_run_as_printed(shapes, resnet, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     line = ["doctor", "--dataset", str(shapes), "--model", str(resnet), "--limit", "24", "--within", "20s"]
-    assert cli.main([*line, "--device", "cpu", "--json", "--out", "doctor.json"]) == 1  # its weights are random
+    assert cli.main([*line, "--device", "cpu", "--json", "--out", "doctor.json"]) == 1  # the weights are random
     content = json.loads(capsys.readouterr().out)
     assert content == json.loads((tmp_path / "doctor.json").read_text())
     assert "accuracy" in {check["check"] for check in content["checks"] if check["mark"] == "wrong"}

@@ -1,4 +1,4 @@
-"""Test the check of metrics: interventions, evidence, counts and the sentences of the page."""
+"""Tests of the check of metrics: interventions, evidence, counts and the sentences of the page."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_evidence_of_a_small_pattern_by_hand(kind):
 
 
 def right_maps_by_loops(rows):
-    """Compute the right maps of the colour network for class `label`, pixel by pixel."""
+    """Compute the correct maps of the colour network for class `label`, pixel by pixel."""
     maps = np.zeros((len(rows), 32, 32))
     for number, row in enumerate(rows):
         pixels = np.asarray(row["image"], dtype=np.float64) / 255
@@ -56,7 +56,7 @@ def right_maps_by_loops(rows):
 
 
 def insertion_of_two_steps(kind, row, values):
-    """Integrate p of the label over no pixel, the top half and all pixels by the trapezoid rule."""
+    """Integrate p of the label over no pixels, the top half and all pixels by the trapezoid rule."""
     order = np.argsort(-values.ravel(), kind="stable")
     kept = np.zeros(1024, bool)
     kept[order[:512]] = True
@@ -90,9 +90,9 @@ def test_counts_equal_a_literal_second_computation(tmp_path, monkeypatch):
             signs = [0 if abs(a - b) < 1e-6 else 1 if a > b else -1 for a, b in pairs]
             count = by_place[metric, damage]
             assert (count.ahead, count.ties, count.behind) == tuple(signs.count(sign) for sign in (1, 0, -1)), damage
-    # A flipped map is above the middle of its range nearly everywhere, so its region contains the object.
+    # A flipped map exceeds the middle of its range nearly everywhere, so its region contains the object.
     assert min((values > (values.min() + values.max()) / 2).mean() for values in -right) > 0.9
-    # The top half of the pixels holds all evidence in the order of the right map, and none in the reversed order.
+    # The top half of the pixels contains all evidence in the order of the correct map, and none in the reversed order.
     ahead = sum(insertion_of_two_steps("colour", row, a) > insertion_of_two_steps("colour", row, -a) + 1e-6
                 for row, a in zip(rows, right, strict=True))  # fmt: skip
     assert by_place["saliency_insertion:steps=2", "sign flipped"].ahead == ahead == 6
@@ -116,7 +116,7 @@ def test_ties_count_half_and_images_without_a_score_are_left_out():
     scores = np.array([1, 0.5, 0.2, np.nan, 3]), np.array([0.5, 0.5 + 1e-9, 0.4, 1, np.nan])
     count = check.Count("colour", "saliency_energy", "shifted", *check.compared(*scores))
     assert (count.ahead, count.ties, count.behind, count.left_out, count.n, count.rate) == (1, 1, 1, 2, 3, 0.5)
-    # p of the sign tests by hand, times the number of counts left (Holm): 2 / 2^9 x 3, 2 (1 + 7) / 2^7 x 2, 1
+    # p of the sign tests by hand, times the number of remaining counts (Holm): 2 / 2^9 x 3, 2 (1 + 7) / 2^7 x 2, 1
     three = [check.Count("colour", "saliency_energy", "shifted", *numbers) for numbers in ((6, 0, 1), (0, 55, 9))]
     assert [count.verdict for count in check.judged([count, *three])] == [0, 0, -1]
     for number, verdict in ((12, -1), (13, 0)):  # 12 x 2 / 2^9 < 0.05 < 13 x 2 / 2^9

@@ -1,4 +1,4 @@
-"""Suites: what a file may say, which runs follow from it, and the tables that are made of them."""
+"""Tests of suites: valid files, the runs that follow from a file, and the tables made from the runs."""
 
 import json
 import os
@@ -73,7 +73,7 @@ SUITE = {
 
 
 def changed(path, **tables):
-    """The suite as a file, with these keys of its tables changed, added or (None) taken out."""
+    """Write the suite to a file with keys of its tables changed, added or, if None, removed."""
     content = json.loads(json.dumps(SUITE))
     for name, keys in tables.items():
         content["tables"][name] = {
@@ -149,13 +149,13 @@ def test_means_weight_datasets_equally_and_take_models_together_image_by_image(d
                     scores.setdefault(image, []).append(score)
             own = [sum(pair) / 2 for pair in scores.values() if np.isfinite(pair).all()]
             means.append(sum(own) / len(own))
-            squares.append(np.var(own, ddof=1) / len(own))  # each image is a cluster of its own
+            squares.append(np.var(own, ddof=1) / len(own))  # each image is a separate cluster
             spread = (np.array(own) - means[-1]) ** 2
             freedoms.append(min(len(own) - 1, 2 / ((spread**2).sum() / spread.sum() ** 2 - 1 / len(own))))
             fewest = min(fewest, len(own))
         assert number.value == pytest.approx(sum(means) / 3, rel=1e-12)
         errors = np.sqrt(squares)
-        # Satterthwaite's degrees of freedom of each dataset, whose images are clusters of their own.
+        # Satterthwaite's degrees of freedom of each dataset, whose images are separate clusters.
         freedom = min(freedoms)
         half = stats.t.ppf(0.975, freedom) * np.sqrt(sum(squares)) / 3
         ordinary = Estimate(number.value, number.value - half, number.value + half, 0, 0, 3 * fewest, freedom)
@@ -171,7 +171,8 @@ def test_correlations_are_over_datasets_and_of_one_direction(done):
                   for metric in ("saliency_miou", "saliency_deletion:steps=16")]
                  for dataset in ("one", "two", "three")]  # fmt: skip
         first, second = np.array(pairs).T
-        assert number.value == pytest.approx(np.corrcoef(first, -second)[0, 1], abs=1e-9)  # deletion: lower is better
+        # for deletion, lower is better
+        assert number.value == pytest.approx(np.corrcoef(first, -second)[0, 1], abs=1e-9)
         assert number.n == 3
         assert number.low is None
 
@@ -208,7 +209,7 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     assert len(set(header)) == len(header)
     assert all((done.folder / row["runs"]).is_dir() for row in rows)
     page = done.page.read_text()
-    assert page.count("<table>") == len(SUITE["tables"]) + 2  # the settings and the plan
+    assert page.count("<table>") == len(SUITE["tables"]) + 2  # the tables of settings and of the plan
     links = re.findall(r'href="(runs/[^"]+)"', page)
     assert len(links) == 6
     assert all((done.folder / link).is_file() for link in links)
@@ -228,14 +229,14 @@ def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done, tmp
     assert panels("scores") == 2
     assert {path.name for path in tmp_path.iterdir()} == {f"scores.{kind}" for kind in ("pdf", "svg", "png")}
     assert (panels("scores", ["iAUC"]), panels("scores", ["iAUC", "mIoU"])) == (1, 0)
-    assert panels("means") == 1  # variants of one quantity are compared in one panel
+    assert panels("means") == 1  # variants of one quantity share a panel
 
 
 @pytest.mark.slow
 def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
     files = [path for path in sorted(done.folder.rglob("*")) if path.is_file()]
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
-    stale = done.folder / "tables" / ".means.csv.4711.tmp"  # of a start that was killed
+    stale = done.folder / "tables" / ".means.csv.4711.tmp"  # left by a start that was killed
     stale.touch()
     again = suite(str(file), out=done.folder, smoke=True, compare=True, device="cpu", progress=False)
     assert not again.failed
@@ -250,7 +251,7 @@ def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
 
 @pytest.mark.slow
 def test_a_part_leaves_what_is_there_in_the_tables(done, file, capsys):
-    """A start with --select does less, and its tables show what earlier ones have made."""
+    """Start with --select, which computes less; the tables still contain the results of earlier starts."""
     before = [path.read_bytes() for path in sorted((done.folder / "tables").glob("means*"))]
     chosen = {"select": "dataset=one explainer=random", "compare": True}
     part = suite(f"{file}:means", out=done.folder, smoke=True, device="cpu", progress=False, **chosen)
@@ -309,7 +310,7 @@ def test_the_crowd_of_a_table_is_its_answers_about_the_pictures_of_the_run(done,
     areas = [sum((after - before) * ((before >= right) + (after >= right)) / 2
                  for before, after in pairwise(exposures)) for right in (0.3, 2, 0.1)]  # fmt: skip
     numbers = numbers_of(result, "people")
-    for model in ("small", "wide"):  # the same pictures
+    for model in ("small", "wide"):  # the same images
         number = numbers[("one", model), ("gradient", "Crowd")]
         assert (number.value, number.n, number.least) == (pytest.approx(np.mean(areas), abs=1e-12), 2, 2)
     assert numbers[("one", "small"), ("gradcam", "Crowd")].missing.startswith("no answers of people")
@@ -327,7 +328,7 @@ def test_tables_and_datasets_can_be_selected(file, tmp_path):
     asked = "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.5", "saliency_miou"
     assert {job.spec.metrics for job in jobs} == {asked}
     every = jobs_of(found, found.tables, SuiteChoice(tmp_path))
-    assert {job.folder for job in jobs} <= {job.folder for job in every}  # runs are shared by all tables
+    assert {job.folder for job in jobs} <= {job.folder for job in every}  # tables share runs
     elsewhere = jobs_of(
         found, tables, SuiteChoice(tmp_path / "other", data=tmp_path, limit=3, batch_size=4, select=chosen)
     )
@@ -387,7 +388,7 @@ def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", [{"name": "models/mine/last"}, {"name": "./gone"}, {"name": "torchvision:resnet1"}])
 def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, tmp_path, capsys):
-    """Whether they are used as they are or trained first."""
+    """Test models that are used directly and models that are trained first."""
     content = json.loads(json.dumps(SUITE))
     entry = entry | {"family": "resnet"}
     content["models"] = {"small": entry, "wide": entry | {"train": {"epochs": 1}}}
@@ -406,7 +407,7 @@ def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, 
 
 
 def test_a_dataset_that_is_built_in_two_ways_has_a_folder_of_its_own(tmp_path):
-    """Else the other suite's build of that name would be taken for it."""
+    """Test that a build of another suite with this name is not reused."""
     places = []
     for name in ("p1", "p3"):
         (tmp_path / "voc-val").mkdir(exist_ok=True)
@@ -452,7 +453,7 @@ def test_the_published_schema_is_that_of_the_files():
 
 @pytest.mark.slow
 def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
-    """Against those that a run counts; equal where they depend on nothing but the options and the size."""
+    """Compare with the passes that a run counts; they are equal if they depend only on options and sizes."""
     counted = [name for name in sb.list_metrics() if sb.load_metric(name).declaration.passes is not None]
     chosen = [*counted, "saliency_insertion:steps=8", "saliency_max_sensitivity:draws=3",
               "saliency_single_deletion:grid=2"]  # fmt: skip
@@ -489,12 +490,13 @@ def test_the_plan_counts_trainings_and_each_retraining_once():
     roar, kar = f"saliency_roar:{options}", f"saliency_kar:{options}"
     pairs = [("gradient", roar), ("gradient", "saliency_miou"), ("random", roar)]
     cost = cost_of_retraining(pairs, 100, 10, 5)
-    # Seven exposures of the gradient, its blurred and random maps; whole and empty pictures belong to nobody.
+    # Seven exposures of the gradient and its blurred and random maps; completely visible and empty images are shared.
     trainings = 2 * (7 * 3 + 2)
     assert cost == Cost(forward=trainings * (4 * 10 + 2 * 5), gradient=2 * (16 + 10 + 5), trained=trainings * 4 * 16,
                         retrained=trainings)  # fmt: skip
     both = [*pairs, ("gradient", kar), ("random", kar)]
-    assert cost_of_retraining(both, 100, 10, 5).retrained == 2 * (2 * 7 * 3 + 2)  # the ends are the same trainings
+    # the ends of the curve share their trainings
+    assert cost_of_retraining(both, 100, 10, 5).retrained == 2 * (2 * 7 * 3 + 2)
 
 
 def test_timing_a_network_leaves_it_as_it_was():
@@ -515,11 +517,11 @@ def test_timing_a_network_leaves_it_as_it_was():
 
 @pytest.mark.parametrize(("costs", "chunks", "processes", "expected"), [
     ([5, 5], 10, 1, None),  # one process
-    ([5, 5], 10, 2, [[0], [1]]),  # as early either way
-    ([5, 5, 5], 10, 2, None),  # 7.5 rather than 10
-    ([5, 5, 5], 1, 2, [[0, 2], [1]]),  # 10 rather than 15: one of two would have nothing to do
-    ([1, 2, 9, 4, 4], 10, 2, [[2, 0], [3, 4, 1]]),  # 10 either way, the longest first
-    ([3, 8, 4, 4], 10, 2, None),  # 11 rather than 9.5
+    ([5, 5], 10, 2, [[0], [1]]),  # equally early in both cases
+    ([5, 5, 5], 10, 2, None),  # 7.5 instead of 10
+    ([5, 5, 5], 1, 2, [[0, 2], [1]]),  # 10 instead of 15, because one of two processes would be idle
+    ([1, 2, 9, 4, 4], 10, 2, [[2, 0], [3, 4, 1]]),  # 10 in both cases, the longest first
+    ([3, 8, 4, 4], 10, 2, None),  # 11 instead of 9.5
 ])  # fmt: skip
 def test_processes_make_whole_runs_where_these_are_done_earlier(costs, chunks, processes, expected):
     job = SimpleNamespace(spec=SimpleNamespace(batch_size=4))
@@ -530,7 +532,7 @@ def test_processes_make_whole_runs_where_these_are_done_earlier(costs, chunks, p
 @pytest.mark.thorough
 @pytest.mark.parametrize(("batch_size", "side"), [("2", False), ("16", True)])
 def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_path):
-    """Each with one process, as on two nodes: they meet on loopback."""
+    """Start two launchers with one process each, as on two nodes, which connect on loopback."""
     line = ["-m", "saliency_bench", "suite", "p0-table4", "--smoke", "--select", "dataset=pet-xai", "--device", "cpu",
             "--batch-size", batch_size]  # fmt: skip
     alone = [sys.executable, *line, "--out", "alone"]
@@ -552,7 +554,7 @@ def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_p
         shown, _ = node.communicate(timeout=300)
         assert node.returncode == 0, shown
         told.append("2 processes do whole runs in parallel" in shown)
-    assert told == [side, False]  # the first one speaks for all
+    assert told == [side, False]  # only the first process prints
 
     def files(name):
         names = ("records.parquet", "predictions.parquet", "*.csv", "*.md", "model.safetensors")
@@ -587,7 +589,7 @@ def test_a_smoke_suite_that_is_killed_in_the_middle_ends_with_the_same_bytes(tmp
 
 
 def named_by_another(tmp_path):
-    """The suite, whose models explain what `small` predicts."""
+    """Write the suite with models that explain the predictions of `small`."""
     content = json.loads(json.dumps(SUITE))
     content["runs"]["all"] |= {"settings": {"target": "predicted-by:small"}, "datasets": ["one"]}
     content["datasets"] = {"one": content["datasets"]["one"]}
@@ -629,7 +631,7 @@ def predictions(folder):
 
 
 def test_the_smaller_of_two_limits_wins(tmp_path):
-    """A table of five examples never shows twenty; one without a limit of its own takes that of the command."""
+    """Test that a table of five examples never shows twenty. A table without a limit uses the command's limit."""
     _, content, tables = find_suite("p1-figure12")
     own = jobs_of(content, tables, SuiteChoice(tmp_path))[0]
     for given, expected in ((None, 5), (20, 5), (3, 3)):
@@ -643,7 +645,7 @@ def test_the_smaller_of_two_limits_wins(tmp_path):
 
 
 def test_a_plan_tells_passes_and_their_time_at_a_measured_speed(done, file, tmp_path, capsys):
-    """Gradient, Grad-CAM and random, mIoU and a curve of 8 steps, on 15 images."""
+    """Test gradient, Grad-CAM and random by mIoU and a curve of 8 steps, on 15 images."""
     for part in ("data", "models"):
         shutil.copytree(done.folder / part, tmp_path / "out" / part)
     words = ["suite", f"{file}:scores", "--smoke", "--out", str(tmp_path / "out"), "--device", "cpu", "--plan",

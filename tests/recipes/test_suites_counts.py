@@ -1,4 +1,4 @@
-"""Tables of the sizes of datasets: counted over all splits, beside the paper's, without a run."""
+"""Tests of tables with sizes of datasets: counted over all splits, next to the paper's numbers, without a run."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def split(name, masked, label=0):
 
 @pytest.fixture
 def data(tmp_path):
-    """Five pictures in two splits, three of them with a mask, of three classes of which two are there."""
+    """Write five images in two splits, three with masks, in two of three classes."""
     splits = {"train": split("a", [True, False, True]), "test": split("b", [False, True], 2)}
     DatasetDict(splits).save_to_disk(tmp_path / "data" / "pets")
     return tmp_path / "data"
@@ -66,7 +66,7 @@ def test_a_table_of_sizes_needs_no_run(data, tmp_path):
 
 
 def test_the_binary_sets_of_p0_are_evaluated_on_the_positive_class(tmp_path):
-    """Saliency-Bench, appendix C: all scores rest on images with a mask."""
+    """Test that all scores use images with a mask (Saliency-Bench, appendix C)."""
     _, content, _ = find_suite("p0")
     for job in jobs_of(content, ["p0-table2", "p0-table4"], SuiteChoice(tmp_path)):
         only = ("masked",) if job.dataset in ("disease-xai", "cancer-xai", "security-xai") else ()

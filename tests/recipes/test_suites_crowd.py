@@ -1,4 +1,4 @@
-"""What tables show of people's answers, against counts by hand; several files count as several studies."""
+"""Tests of people's answers in tables against counts by hand; several files are several studies."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -62,13 +62,13 @@ def test_fewer_judgements_are_drawn_and_all_of_them_are_the_area(run, answers):
 
 @pytest.mark.parametrize(
     ("count", "bin_", "expected"),
-    # Of image a the right answers were at 0.2 and 0.5, of b at 0.1; of one ann at 0.2 and 0.1, of the other at 0.5.
+    # Image a was first named correctly at 0.2 and 0.5, b at 0.1; one "ann" has 0.2 and 0.1, the other 0.5.
     [("image", "0 0.1", 1), ("image", "0.3 0.4", 1), ("image", "0.4 1", 0),
      ("person", "0.1 0.2", 1), ("person", "0.4 0.5", 1), ("person", "0.5 1", 0)],
 )  # fmt: skip
 def test_images_and_people_are_counted_by_their_mean_exposure(run, answers, count, bin_, expected):
     number = crowd_number(answers, run, "random", Value(crowd=True, count=count, bin=bin_))
-    assert (number.value, number.n) == (expected, 2)  # nobody but two anns was ever right
+    assert (number.value, number.n) == (expected, 2)  # only the two people called "ann" were ever right
 
 
 @pytest.mark.parametrize(("kind", "by_scipy"), [("spearman", spearmanr), ("kendall", kendalltau)])
@@ -81,7 +81,7 @@ def test_a_correlation_of_orders_turns_signs(kind, by_scipy):
 
 
 def test_a_correlation_over_datasets_has_an_interval_from_four_on():
-    """The interval is that of Fisher's transformation, atanh r -+ 1.96 / sqrt(D - 3); the error of orders is larger."""
+    """Test Fisher's interval, atanh r -+ 1.96 / sqrt(D - 3); orders have a larger standard error."""
     first, second = [0.1, 0.4, 0.5, 0.9, 0.7], [3.0, 2.0, 5.0, 4.5, 6.0]
     numbers = [[Number(value) for value in values] for values in (first, second)]
     for kind, by_scipy in (("pearson", pearsonr), ("spearman", spearmanr)):
@@ -112,7 +112,7 @@ def test_what_is_of_people_goes_with_people(keys):
 
 
 def test_answers_that_name_their_dataset_count_for_it_alone(run, tmp_path):
-    """Image "a" of two datasets is two images."""
+    """Test that image "a" of two datasets is two images."""
     lines = ["image_id,explainer,exposure,person,right,dataset", "a,gradcam,0.2,p,true,pets", "a,gradcam,0.5,p,true,f9"]
     (tmp_path / "answers.csv").write_text("\n".join(lines) + "\n")
     answers = [read_answers(tmp_path / "answers.csv")]

@@ -1,4 +1,4 @@
-"""The papers' suites: each file says what can be loaded and built, and its figures fit its tables and each other."""
+"""Tests of the papers' suites: names can be loaded and built, and figures match the tables and each other."""
 
 import inspect
 import re
@@ -33,7 +33,7 @@ def bare(text):
 
 
 def cells(suite, table):
-    """All places of a table, {axis: name} each, in the paper's order; of what it shows."""
+    """Return the positions of a table, each as {axis: name}, in the order of the paper."""
     found = []
     for name in table.runs:
         run = suite.runs[name]
@@ -47,14 +47,14 @@ def cells(suite, table):
 
 
 def lines(table, found, axes):
-    """The names of the rows or columns, (name, ...) each; an axis has the order of `show`, or else that of the runs."""
+    """Return the names (name, ...) of the rows or columns in the order of `show`, or else of the runs."""
     order = {axis: table.show.get(axis) or list(dict.fromkeys(place[axis] for place in found)) for axis in axes}
     named = {tuple(place[axis] for axis in axes) for place in found}
     return sorted(named, key=lambda names: [order[axis].index(name) for axis, name in zip(axes, names, strict=True)])
 
 
 def figures(suite, name):
-    """[({axis: name}, what the paper prints there)]"""
+    """Return [({axis: name}, number in the paper)]."""
     table = SUITES[suite].tables[name]
     found = cells(SUITES[suite], table)
     rows, columns = lines(table, found, table.rows), lines(table, found, table.columns)
@@ -155,7 +155,7 @@ def test_datasets_are_known_and_their_commands_build_them(suite):
 
 @every_suite
 def test_models_are_those_that_the_package_names(suite):
-    """Others are checkpoints of timm, or trained from a config."""
+    """Test that other models are checkpoints of timm, or trained from a config."""
     others = [model for model in suite.models.values() if model.name not in KNOWN]
     assert all(model.name.startswith("timm/") or model.train for model in others)
 
@@ -172,7 +172,7 @@ def test_everything_that_is_listed_is_used_and_named(suite):
 
 
 def test_a_file_trains_as_train_does():
-    """What a file leaves out is what `train` and its options leave out."""
+    """Test that settings that a file omits are those that `train` uses by default."""
     taken = {name: one.default for name, one in inspect.signature(sb.train).parameters.items()}
     recipe = schema.TrainingSpec().model_dump()
     assert recipe == {name: taken[name] for name in recipe}
@@ -197,7 +197,7 @@ def test_figures_have_a_row_and_column_for_each_of_the_table(suite, name):
     assert found
     for axis, shown in table.show.items():
         assert set(shown) == {place[axis] for place in found}, axis
-    # What is on no axis of the table has one name, or no influence.
+    # A setting that is not an axis of the table has one value, or no influence.
     scored = any(value.metric for value in table.values.values())
     axes = {"dataset", *(["model"] if table.needs_runs else []), *(["explainer"] if scored else [])}
     for axis in axes - {*table.rows, *table.columns, *table.over}:
@@ -234,7 +234,7 @@ def test_a_transform_is_of_an_accuracy():
         schema.Value(metric="saliency_miou", transform="left")
 
 
-# What the papers print must follow from what else they print, but where a note says that it does not.
+# Numbers of the papers must be consistent with each other, except where a note states a contradiction.
 
 
 def over_datasets(**where):
@@ -283,7 +283,7 @@ def test_p2_figures_have_the_ranks_in_their_brackets():
 
 @pytest.mark.parametrize("table", ["p3-table1", "p3-table3"])
 def test_p3_orders_are_those_of_its_text_and_groups_are_above_what_they_can_be(table):
-    """IIA is the best everywhere; the transformers' TAttr and GAE follow it, of the CNNs Grad-CAM and Score-CAM."""
+    """Test that IIA is the best. T-Attr and GAE follow for transformers, Grad-CAM and Score-CAM for CNNs."""
     assert all(printed > 100 / 5 for place, printed in figures("p3", table) if place["value"] in ("PGS", "CGS"))
     rows = np.array(SUITES["p3"].tables[table].figures).reshape(-1, 5, 4)
     assert (np.diff(rows[:, [0, 1, 3, 4]], axis=1) < 0).all()
@@ -300,7 +300,7 @@ def test_p3_table_2_leaves_iia_the_third_place_of_cdrop_alone():
 
 
 def test_p4_pseudo_f1_follows_from_accuracies():
-    """Of table 2, or where those are not legible of tables 4 and 5, which print the same for k = 5."""
+    """Compare with table 2 or, where it is illegible, with tables 4 and 5, which have equal numbers for k = 5."""
     compared = 0
     for explainer, top in product(SUITES["p4"].tables["p4-table2"].show["explainer"], (1, 5)):
         printed = figure("p4", "p4-table2", value=f"Pseudo-F1 @{top}", explainer=explainer)

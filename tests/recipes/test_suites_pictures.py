@@ -1,4 +1,4 @@
-"""Pictures of suites: which images are chosen, what a cell shows, and the files of every picture."""
+"""Tests of the pictures of suites: selected images, the content of a cell, and the files of each picture."""
 
 from types import SimpleNamespace
 
@@ -44,7 +44,7 @@ def test_images_are_chosen_by_id_or_by_rule(run, images, expected):
 
 def test_rules_go_by_the_explainers_of_the_picture(run):
     images = Images(rule="lowest", count=2)
-    assert chosen(images, run, ["saliency_miou"], ["random"]) == ["b", "a"]  # of gradcam too it would be a and c
+    assert chosen(images, run, ["saliency_miou"], ["random"]) == ["b", "a"]  # with gradcam, the images would be a and c
     refused("needs a value", chosen, images, run, ["saliency_miou"], ["rise"])
 
 
@@ -61,7 +61,7 @@ CLASSES = 3  # person, motorbike, chair
 
 @pytest.fixture
 def several(tmp_path):
-    """Return a multi-label run of 40 samples of 30 images with the scores that eq. 19 needs, and its context."""
+    """Return a multi-label run of 40 samples of 30 images with the scores that equation 19 needs, and its context."""
     rng, rows = np.random.default_rng(5), []
     for number in range(40):
         image = number % 30
@@ -87,7 +87,7 @@ def several(tmp_path):
 
 
 def equation_19(several):
-    """Return the samples that eq. 19 of P1 selects, computed by a loop, highest iAUC first."""
+    """Return the samples that equation 19 of P1 selects, computed by a loop, highest iAUC first."""
     known = [k for k in range(40) if not np.isnan(several.values["iauc"][k])]
     median = sorted(several.values["iauc"][k] for k in known)[len(known) // 2]  # of 39
     found = []
@@ -105,7 +105,7 @@ def test_a_clever_hans_is_confident_right_faithful_and_points_elsewhere(several)
     images = Images(rule="clever hans", count=3)
     assert chosen(images, several.run, ["pg", "iauc"], ["gradcam"]) == [f"s{k}" for k in expected[:3]]
     lowest = [k for k in range(40) if several.values["pg"][k] == 0]
-    assert expected != lowest[: len(expected)]  # the pointing game alone chooses others
+    assert expected != lowest[: len(expected)]  # the pointing game alone selects other samples
     number = numbers._clever_hans(several.run, "gradcam", "pg", "iauc")
     assert (number.value, number.n) == (pytest.approx(len(expected) / 39), 39)
     assert number.low < number.value < number.high
@@ -129,7 +129,8 @@ def test_a_false_positive_is_of_a_class_with_clever_hans_features_that_the_image
     assert len(expected) > 3
     found = _false_positives(several.context, several.run, ["pg", "iauc"], "gradcam")
     assert found == [name for _, name in sorted(expected.values())]
-    assert len({int(name[1:]) % 30 for name in found}) == len(found)  # an image once, though it has several rows
+    # an image occurs once, although it has several rows
+    assert len({int(name[1:]) % 30 for name in found}) == len(found)
     for name in found:
         row = several.rows[int(name[1:])]
         sample = SimpleNamespace(context=several.context, row=row)
@@ -138,7 +139,7 @@ def test_a_false_positive_is_of_a_class_with_clever_hans_features_that_the_image
 
 
 class White(nn.Module):
-    """Logits (2 ln 3 times the share of white, 0), so that p of class 0 is 1 / 2 for black and 0.9 for white."""
+    """Network with logits (2 ln 3 times the share of white, 0): p of class 0 is 1 / 2 for black and 0.9 for white."""
 
     activation = "softmax"
 
@@ -159,12 +160,12 @@ def test_parts_of_a_picture_are_those_of_its_map():
         "rest": [False, True, True, True],
         "region": [True, False, True, False],
     }
-    # A half is white: 3 / (3 + 1).
+    # Half of the image is white: 3 / (3 + 1).
     assert shown["region"].lines == ("50% of the image, p 0.750",)
 
 
 def test_the_salient_region_of_the_partner_is_pasted_or_the_rest_of_it():
-    """The partner is white and its map marks the left half; the image itself is black."""
+    """Test a white partner whose map marks the left half, and a black image."""
     maps = np.array([[[0.9, 0.1], [0.8, 0.2]]], np.float32)
     context = SimpleNamespace(classifier=White())
     partner = PartnerSamples(["h"], torch.ones(1, 3, 2, 2), np.array([[True, False]]), [7])

@@ -1,4 +1,4 @@
-"""Every suite at smoke size: each table with every row and column of the paper's."""
+"""Tests of every suite at smoke size: each table has all rows and columns of the paper."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from saliency_bench.recipes.suites.suite import suite
 from saliency_bench.recipes.suites.suite_schema import find_suite, suite_files
 
-# Cells without a number whatever networks and people answer: explainers that all agree have no order.
+# Cells that never have a number: explainers that all agree have no order.
 UNDEFINED = {"p2-figure7": {"one of the two metrics is constant"}}
 
 
@@ -20,7 +20,7 @@ def out(tmp_path_factory):
 @pytest.mark.sample(0, 1)
 @pytest.mark.parametrize(
     "paper", sorted(suite_files(), key=lambda name: (name != "reference", name), reverse=True)
-)  # the quickest first
+)  # the fastest first
 def test_every_table_has_all_rows_and_columns(paper, out):
     done = suite(paper, out=out, smoke=True, compare=True, device="cpu", progress=False)
     assert done.failed == {}

@@ -1,4 +1,4 @@
-"""The paired t-test beside a table: its textbook formula on the scores that both explainers have."""
+"""Tests of the paired t-test next to a table, against its textbook formula on the common samples."""
 
 from math import sqrt
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ SCORES["gradient"][[3, 7]] = np.nan
 
 
 def literal(first, second):
-    """The p of a paired t-test, from the mean and the standard deviation of the differences."""
+    """Compute p of a paired t-test from the mean and the standard deviation of the differences."""
     differences = [x - y for x, y in zip(first, second, strict=True) if not np.isnan(x + y)]
     n, mean = len(differences), sum(differences) / len(differences)
     deviation = sqrt(sum((x - mean) ** 2 for x in differences) / (n - 1))

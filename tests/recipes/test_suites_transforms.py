@@ -1,4 +1,4 @@
-"""The accuracy under a transform: that of the run without one, and a loop over images with one."""
+"""Tests of the accuracy under a transform, against the run without a transform and a loop over images."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def settings(tmp_path_factory):
 
 
 def literal(settings, change):
-    """(acc@1, acc@5) of the test images, one by one."""
+    """Return (acc@1, acc@5) of the test images, computed one by one."""
     rows, model = sb.load_dataset(settings["dataset"], split="test"), settings["model"]
     found = []
     for row in rows:
@@ -47,7 +47,7 @@ def literal(settings, change):
 
 
 def right(picture):
-    """By a fifth of 32 pixels, rounded: 6; black comes in."""
+    """Shift images right by a fifth of 32 pixels, rounded to 6, and fill with black."""
     moved = torch.zeros_like(picture)
     moved[:, :, 6:] = picture[:, :, :-6]
     return moved

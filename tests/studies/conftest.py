@@ -1,4 +1,4 @@
-"""Stores of studies: a SQLite file, and a PostgreSQL server of the test's own where Debian's package is installed."""
+"""Stores of studies: a SQLite file and, where Debian's package is installed, a PostgreSQL server for these tests."""
 
 from itertools import count
 
@@ -10,12 +10,12 @@ import saliency_bench as sb
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.answer_store import Store
 
-EXPLAINERS = ["gradient", "edges", "random"]  # of the run below
+EXPLAINERS = ["gradient", "edges", "random"]  # explainers of the run below
 
 
 @pytest.fixture(scope="session")
 def done(shapes, resnet, tmp_path_factory):
-    """The folder of a run that has kept its maps, of 12 images."""
+    """Return the folder of a run of 12 images that stores its maps."""
     out = tmp_path_factory.mktemp("people") / "run"
     sb.run(dataset=str(shapes), model=str(resnet), split="train", limit=12, device="cpu", progress=False, out=out,
            explainers=EXPLAINERS, metrics=["saliency_kae"], keep_maps=True)  # fmt: skip
@@ -24,7 +24,7 @@ def done(shapes, resnet, tmp_path_factory):
 
 @pytest.fixture
 def annotating(tmp_path):
-    """A study of four images, each for two people."""
+    """Return an annotation study of four images with two people per image."""
     return study_of(tmp_path, 4)
 
 
@@ -46,7 +46,7 @@ def browser():
 
 @pytest.fixture
 def same_pseudonyms(monkeypatch):
-    """Orders depend on them, and they follow from random keys."""
+    """Fix the random keys, because orders depend on pseudonyms, which depend on the keys."""
     numbers = count()
     monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: f"p-{next(numbers):06d}")
 

@@ -1,7 +1,7 @@
-"""Images whose classes are colours, maps whose worth is known, and people who look at the pixels they are sent.
+"""Simulated studies: images whose classes are colours, maps of known quality, and workers who see only pixels.
 
-The order is planted: `good` shows the object first, `half` as much of it as of the rest, `noise` a quarter, as the
-picture has, `bad` the object last.
+The order of the maps is known: `good` shows the object first, `half` shows as much object as background, `noise` shows
+the object in proportion to its area, and `bad` shows the object last.
 """
 
 from io import BytesIO
@@ -14,9 +14,9 @@ from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 60, 230), "yellow": (230, 220, 30),
            "cyan": (20, 210, 210)}  # fmt: skip
-PLANTED = ["good", "half", "noise", "bad"]  # from the best
+PLANTED = ["good", "half", "noise", "bad"]  # best first
 SIZE = 20
-ENOUGH = 30  # pixels of a colour by which it is recognised
+ENOUGH = 30  # pixels of a colour that are needed to recognise it
 
 
 def run_images(count=12, size=SIZE, explainers=PLANTED):
@@ -45,13 +45,18 @@ def map_of(name, image_id, frame):
 
 
 class Worker:
-    """noise: how often a label is mistaken; careless: whether any label is taken."""
+    """Worker who names the colour that is visible.
+
+    Attributes:
+        noise: Probability of a wrong label.
+        careless: Whether the worker chooses labels at random.
+    """
 
     def __init__(self, name, noise=0.05, careless=False):
         self.name, self.noise, self.careless, self.asked = name, noise, careless, 0
 
     def choose(self, png, state):
-        """One of the labels that are left, or None, from the pixels alone."""
+        """Return one of the remaining labels, or None, based only on the pixels."""
         left = [label for label in state["choices"] if not state["strike"] or label not in state["tried"]]
         self.asked += 1
         if self.careless or self.draw("noise") < self.noise:
@@ -72,7 +77,7 @@ class Clicker(Worker):
 
 
 def work(peekaboom, worker, most=None):
-    """A worker joins and does all that is asked, or so many answers; returns the pseudonym."""
+    """Let a worker join and answer all tasks, or at most `most`, and return the worker's pseudonym."""
     person = peekaboom.study.join().name
     answered = 0
     while (state := peekaboom.state(person))["place"] is not None and answered != most:

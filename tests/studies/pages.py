@@ -1,4 +1,4 @@
-"""Serving a study in a process of its own, which can be killed; and a second, literal writing of what is drawn."""
+"""Helpers for pages of studies: servers in processes that can be killed, and a second implementation of drawing."""
 
 import json
 import signal
@@ -29,7 +29,7 @@ BOX[10:30, 5:25] = True  # the known masks of `dataset`
 
 
 def dataset(count, size=(60, 80), masks=0, seed=0):
-    """Images of noise of (height, width) pixels, of which the first `masks` have a mask."""
+    """Write a dataset of noise images with these (height, width); the first `masks` images have a mask."""
     random = np.random.default_rng(seed)
     rows = {"image_id": [], "image": [], "label": [], "mask": []}
     for index in range(count):
@@ -43,7 +43,7 @@ def dataset(count, size=(60, 80), masks=0, seed=0):
 
 
 def study_of(folder, rows, **settings):
-    """An annotation study in a folder, for two people an image, of rows of a dataset or of so many images of noise."""
+    """Create an annotation study in a folder with two people per image, from a dataset or a number of noise images."""
     images = StudyImages(dataset(rows) if isinstance(rows, int) else rows)
     return open_study(Store(folder / "study.db"), "noise", images, "print", **{"annotators": 2} | settings)
 
@@ -59,7 +59,7 @@ def joined(client, request="r"):
 
 
 class Command:
-    """`saliency-bench` with these words, at a fixed port, in a process of its own that can be killed."""
+    """Run `saliency-bench` with these arguments at a fixed port, in a separate process that can be killed."""
 
     def __init__(self, *words):
         with socket.socket() as free:
@@ -136,7 +136,7 @@ def chromium():
 
 
 def stroke(mask, points, diameter, value=True):
-    """Draw on a bool mask: each pixel whose centre is within the radius of a segment, and the pixels of its ends."""
+    """Draw on a bool mask: all pixels whose centre is within the radius of a segment, and the pixels of its ends."""
     height, width = mask.shape
     y, x = np.mgrid[:height, :width] + 0.5
     pairs = list(pairwise(points)) or [(points[0], points[0])]
@@ -151,7 +151,7 @@ def stroke(mask, points, diameter, value=True):
 
 
 def import_masks(annotating, path, format, person):
-    """Read masks and store them, as `annotate --import` does: (how many images, names that fit none)."""
+    """Read and store masks like `annotate --import`; return (number of images, names that match no image)."""
     imported = read_masks(annotating.images, path, format, person)
     store_masks(annotating, imported)
     return len(imported.masks), imported.strange

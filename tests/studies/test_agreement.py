@@ -1,4 +1,4 @@
-"""Agreement against the definitions, written out; consensus by counting."""
+"""Tests of agreement measures against their definitions, and of consensus masks by counting."""
 
 from collections import Counter
 from itertools import combinations
@@ -23,7 +23,7 @@ masks = st.lists(st.lists(st.booleans(), min_size=12, max_size=12), min_size=2, 
 
 
 def literal_alpha(masks):
-    """1 - D_o / D_e from all pairs of values, of the same pixel and of any two."""
+    """Compute 1 - D_o / D_e from all pairs of values of the same pixel, and all pairs of any values."""
     units = list(zip(*(mask.ravel().tolist() for mask in masks), strict=True))
     count = len(masks)
     observed = sum(a != b for unit in units for a, b in combinations(unit, 2)) * 2 / (count - 1)
@@ -47,11 +47,11 @@ def test_agreement_is_what_the_definitions_say(given):
 
 
 def test_a_case_by_hand():
-    """2 x 3 pixels: left column against top row; they share one of four pixels."""
+    """Test 2 x 3 pixels with the left column against the top row, which share one of four pixels."""
     assert (iou(LEFT, TOP), dice(LEFT, TOP)) == (1 / 4, 2 / 5)
-    # they agree on 3 of 6; by chance on 1/3 1/2 + 2/3 1/2 = 1/2
+    # they agree on 3 of 6 pixels; by chance on 1/3 1/2 + 2/3 1/2 = 1/2
     assert cohens_kappa(LEFT, TOP) == pytest.approx(0)
-    # D_o = 3 / 6; of 12 values 5 are marked: D_e = 2 5 7 / (12 11)
+    # D_o = 3 / 6; 5 of 12 values are marked: D_e = 2 5 7 / (12 11)
     assert krippendorffs_alpha([LEFT, TOP]) == pytest.approx(1 - (1 / 2) / (70 / 132))
 
 
@@ -94,7 +94,7 @@ def test_rules_of_the_consensus_by_hand():
 
 
 def test_staple_trusts_those_who_agree():
-    """Three people of whom one marks at random: STAPLE follows the two, as a vote does; of two it is no plain union."""
+    """Test three people of whom one marks at random: STAPLE agrees with the other two, like a majority vote."""
     pytest.importorskip("SimpleITK")
     truth = np.zeros((40, 40), bool)
     truth[10:30, 10:30] = True

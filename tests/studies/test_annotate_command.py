@@ -1,4 +1,4 @@
-"""The command beside its page: import, report and export, and what it refuses."""
+"""Tests of the command `annotate` without its page: import, report, export and invalid arguments."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The page for annotators in a real browser: what is drawn is what is stored, whatever happens in between."""
+"""Browser tests of the page for annotators: drawings are stored exactly, even after interruptions."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def count(page, text):
 
 
 def view(page):
-    """(scale, left, top) of the image on the screen, and the brush."""
+    """Return (scale, left, top) of the image on the screen, and the brush."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     board = page.locator("#board")
     box, data = board.bounding_box(), board.evaluate("(board) => ({...board.dataset})")
@@ -84,7 +84,7 @@ def view(page):
 
 
 def drag(page, points, mask=None, value=True):
-    """Draw through points of the screen, given in pixels of the image; on `mask` the same in another writing."""
+    """Draw a line through points in pixels of the image on the screen, and on `mask` with the second implementation."""
     scale, left, top, size = view(page)
     screen = [(round(left + x * scale), round(top + y * scale)) for x, y in points]
     page.mouse.move(*screen[0])
@@ -104,7 +104,7 @@ def test_ten_images_in_a_row_are_stored_as_they_were_drawn(page, served):
         low, high = ((30, 22), (50, 38)) if index == 3 else ((5, 5), (75, 55))  # on the screen
         for _ in range(index % 3):
             page.keyboard.press("]" if index % 2 else "[")
-        if index == 3:  # zoomed in at a place
+        if index == 3:  # zoomed in
             page.mouse.move(700, 380)
             page.mouse.wheel(0, -400)
         for _ in range(3):
@@ -139,8 +139,8 @@ def test_a_polygon_clear_skip_and_no_region(page, served):
     page.keyboard.press("p")
     for x, y in corners:
         page.mouse.click(round(left + x * scale), round(top + y * scale))
-    page.keyboard.press("Enter")  # closes it
-    page.keyboard.press("Enter")  # saves it
+    page.keyboard.press("Enter")  # closes the dialog
+    page.keyboard.press("Enter")  # saves the drawing
     page.wait_for_selector(READY)
     drag(page, [(5, 5), (9, 9)])
     page.keyboard.press("b")
@@ -172,7 +172,7 @@ def crossings(polygon, x, y):
 
 
 def tiles(folder):
-    """Images of 6 x 8 tiles of one colour each, in which pieces are smaller than the image."""
+    """Write images of 6 x 8 tiles of one colour each, for which superpixels are smaller than the image."""
     random = np.random.default_rng(2)
     rows = dataset(4).remove_columns("image")
     colours = random.integers(0, 255, (4, 6, 8, 3), np.uint8).repeat(10, axis=1).repeat(10, axis=2)
@@ -196,11 +196,11 @@ def test_a_click_marks_the_pixels_of_a_piece_and_undo_takes_them_away(browser, t
                     page.mouse.click(left + (x + 0.5) * scale, top + (y + 0.5) * scale)
                 for _ in points[1:]:
                     page.keyboard.press("z")
-                with page.expect_response("**/api/superpixels*"):  # of the next image
+                with page.expect_response("**/api/superpixels*"):  # superpixels of the next image
                     page.keyboard.press("Enter")
                     page.wait_for_selector(READY)
             scale, left, top, _ = view(page)
-            for x, y in ((40, 30), (10, 50), (10, 50)):  # a second click takes the second piece away
+            for x, y in ((40, 30), (10, 50), (10, 50)):  # a second click removes the second superpixel
                 page.mouse.click(left + (x + 0.5) * scale, top + (y + 0.5) * scale)
             page.keyboard.press("Enter")
             page.wait_for_selector(READY)
@@ -230,7 +230,7 @@ def test_the_keyboard_alone_is_enough(page, served):
     count(page, "1 of 14")
     saved(page)
     np.testing.assert_array_equal(answers(served)[0].pixels, mask)
-    for _ in range(30):  # every control is reached, and has a name
+    for _ in range(30):  # every control can be reached and has a name
         page.keyboard.press("Tab")
         assert page.evaluate(NAME).strip() not in ("", "INPUT", "BUTTON")
 
@@ -249,7 +249,7 @@ def test_a_phone_draws_with_one_finger_and_moves_with_two(browser, served):
         for place in screen[1:]:
             send("touchMove", place)
         send("touchEnd")
-        send("touchStart", (150, 300))  # two fingers: nothing is drawn, the picture grows
+        send("touchStart", (150, 300))  # two fingers draw nothing and enlarge the image
         send("touchStart", (150, 300), (220, 300))
         for step in range(1, 5):
             send("touchMove", (150 - 10 * step, 300), (220 + 10 * step, 300))
@@ -297,14 +297,14 @@ def test_two_browsers_a_kill_and_a_closed_tab_lose_nothing(browser, served):
     drag(second, [(30, 10), (60, 50)], masks[-1])
     second.keyboard.press("Enter")
     playwright.expect(second.locator("#status")).to_have_text("Offline: 1 stored in this browser")
-    second.close(run_before_unload=False)  # what was not sent is in the browser
+    second.close(run_before_unload=False)  # unsent answers are stored in the browser
     served.start()
     second = contexts[1].new_page()
     second.goto(served.url)
     second.wait_for_selector(READY)
     saved(second)
     count(second, "3 of 14")
-    first.reload()  # the drawing that was not saved is still there
+    first.reload()  # the unsaved drawing is restored
     first.wait_for_selector(READY)
     masks.append(np.zeros((60, 80), bool))
     scale, left, top, size = view(first)
@@ -351,7 +351,7 @@ def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
 
 
 def test_what_was_sent_back_is_named_and_found_by_who_comes_back_to_a_finished_page(browser, tmp_path):
-    """An answer without a region has nothing to show but the words."""
+    """Return an answer without a region, which is shown to the annotator only as text."""
     study = study_of(tmp_path, 1, annotators=1)
     with serving(create_app(study)) as url:
         for page in opened(browser, url, DESKTOP):

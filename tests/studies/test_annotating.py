@@ -1,4 +1,4 @@
-"""The annotation protocol and the page's interface: who is asked what, what is refused, who sees what."""
+"""Tests of the annotation protocol and the interface of the page: assignments, refusals and permissions."""
 
 from io import BytesIO
 

@@ -1,4 +1,4 @@
-"""Assessment: what people are asked, what is stored, and what it comes to, by hand and as krippendorff says."""
+"""Tests of assessments: questions, stored answers, and results by hand and compared with the package krippendorff."""
 
 import csv
 from collections import Counter
@@ -54,7 +54,7 @@ def rate(study, person, rating, most=None):
 @pytest.mark.slow
 def test_every_image_gets_its_raters_with_all_its_maps(study):
     people = [rate(study, study.study.join().name, lambda *about: 3) for _ in range(7)]
-    assert study.state(people[-1])["total"] == 0  # 12 images for 2 people each, 4 a person: 6 people
+    assert study.state(people[-1])["total"] == 0  # 12 images for 2 people each, 4 images per person: 6 people
     counts = Counter(one.unit for one in study.study.answers())
     assert counts == {unit_of(image, name): 2 for image in study.images.ids for name in PLANTED}
     for person in people[:6]:
@@ -114,7 +114,7 @@ def test_a_repeated_answer_is_stored_once_and_a_change_is_a_revision(study, tmp_
     assert [one.payload["ratings"]["precise"] for one in study.study.answers(last=False)] == [2, 5]
     again = start(Store(tmp_path / "study.db"))
     assert again.state(person)["maps"][0]["ratings"] == dict.fromkeys(QUESTIONS, 5)
-    # Another person may send the same request: it is another one.
+    # If another person sends the same request, it is a different request.
     other = study.study.join().name
     study.save(other, sent | {"place": study.state(other)["maps"][0]["place"]})
     assert len(study.study.answers()) == 2
@@ -145,7 +145,7 @@ def test_numbers_that_do_not_fit_are_refused(options, line):
 
 
 def test_results_by_hand(study):
-    """Two people rate one image by "good": 4 and 5 are complete, 1 and 1 precise."""
+    """Test two people who rate one image by "good": 4 and 5 for complete, 1 and 1 for precise."""
     image = study.study.configuration["images"][0]
     for person, complete in (("a", 4), ("b", 5)):
         payload = {"place": 0, "ratings": {"complete": complete, "precise": 1, "convincing": 2}}
@@ -186,7 +186,7 @@ def test_alpha_is_that_of_the_package(ratings):
     counts = np.array([np.bincount(own, minlength=5) for own in ratings], float)
     expected = krippendorff.alpha(value_counts=counts, level_of_measurement="ordinal")
     assert ordinal_alpha(counts, np.ones((1, len(counts))))[0] == pytest.approx(expected)
-    twice = np.concatenate([counts, counts[:1]])  # a weight of 2 is a map that is there twice
+    twice = np.concatenate([counts, counts[:1]])  # a weight of 2 equals a map that occurs twice
     weights = np.array([[2.0] + [1.0] * (len(counts) - 1)])
     expected = krippendorff.alpha(value_counts=twice, level_of_measurement="ordinal")
     assert ordinal_alpha(counts, weights)[0] == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Assessment: the attention checks, by a crowd of which some do not look, and human masks among the maps."""
+"""Tests of attention checks in assessments, with inattentive people, and of human masks among the maps."""
 
 import csv
 from collections import Counter
@@ -27,7 +27,7 @@ LOOKING, STRAIGHT = "looks", "always in the middle"
 
 
 def with_masks(count=12):
-    """Of all images but the last, whose object nobody has marked."""
+    """Add masks for all images except the last."""
     images = run_images(count)
     masks = {one: images.frame(one).max(axis=2) > 100 for one in images.ids[:-1]}
     return replace(images, masks=masks)
@@ -39,7 +39,7 @@ def start(folder, images, **options):
 
 
 def rate(study, kind=LOOKING):
-    """A person joins and rates everything: by what is seen, or without a look."""
+    """Join as a person and rate everything, either by the visible image or without looking."""
     person = study.study.join().name
     while maps := study.state(person)["maps"]:
         for one in maps:
@@ -50,7 +50,7 @@ def rate(study, kind=LOOKING):
 
 
 def look(study, person, place):
-    """1 where the picture under the map is not the image; otherwise 5 less the rank of the explainer."""
+    """Return 1 if the picture does not contain the image, else 5 minus the rank of the explainer."""
     image, name = pair_of(unit_at(study, person, place))
     shown = np.asarray(Image.open(BytesIO(study.picture(person, place))))
     expected = {one: overlay(study.images.frame(image), study.images.map(image, one)) for one in names_of(study)}
@@ -82,8 +82,8 @@ def test_a_check_is_an_image_of_its_own_with_the_map_of_another_class(tmp_path):
                 assert Counter(name is None for name in names) == {True: 1, False: 3}
             else:
                 assert sorted(names) == sorted(PLANTED)
-    assert len(positions) > 3  # at other places for each person
-    assert study.given(study.study.join().name) == []  # nothing is left, and checks alone are not asked
+    assert len(positions) > 3  # at different positions for each person
+    assert study.given(study.study.join().name) == []  # all images are assigned, and nobody gets only checks
 
 
 def test_the_picture_of_a_check_is_of_the_other_image_and_without_its_map_of_the_image(tmp_path):
@@ -114,7 +114,7 @@ def test_who_failed_is_left_out_of_the_means_and_reported(tmp_path):
     people = [rate(study, kind) for kind in (LOOKING, LOOKING, LOOKING, STRAIGHT)]
     found = rated(study.study)
     assert found.checks == {person: [person != people[3]] for person in people}
-    assert len(found.ratings) == 4 * 11 * 4  # without those of the check
+    assert len(found.ratings) == 4 * 11 * 4  # without the ratings of the check
     whole = results(study.study, with_failed=True)
     means = {row["explainer"]: row["mean"] for row in whole.data["ratings"] if row["question"] == "complete"}
     assert means == {"good": 4.5, "half": 3.75, "noise": 3.0, "bad": 2.25}
@@ -164,7 +164,7 @@ def test_checks_that_do_not_fit_are_refused(options, line):
 
 @pytest.mark.slow
 def test_human_masks_are_rated_like_maps_and_are_no_explainer(tmp_path, monkeypatch):
-    names = (f"p-person3{number}" for number in range(2))  # the order of maps is drawn from the name of the person
+    names = (f"p-person3{number}" for number in range(2))  # the order of maps depends on the name of the person
     monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: next(names))
     study = start(tmp_path, with_masks(), per_person=10, raters=2)
     assert study.images.ids[-1] not in {*study.study.configuration["images"], *study.study.configuration["checks"]}
@@ -175,7 +175,7 @@ def test_human_masks_are_rated_like_maps_and_are_no_explainer(tmp_path, monkeypa
     assert set(positions) == set(range(5))
     findings = results(study.study)
     rows = [row for row in findings.data["ratings"] if row["question"] == "precise"]
-    # By the rank that the crowd gives, the mask is the worst; the next test has it the best.
+    # By the crowd's ranks the mask is the worst; in the next test it is the best.
     assert [(row["explainer"], row["mean"]) for row in rows] == [
         ("good", 5), ("half", 4), ("noise", 3), ("bad", 2), (HUMAN, 1)]  # fmt: skip
     assert {row["maps"] for row in findings.data["agreement"]} == {10 * 4}
@@ -208,7 +208,7 @@ def test_only_masks_of_the_class_that_is_asked_about_are_shown():
 
 
 def test_masks_of_a_dataset_are_in_the_frame_and_those_that_cannot_be_shown_are_left_out(capsys):
-    """4 x 4 pixels, of which the frame is the middle 2 x 2."""
+    """Test 4 x 4 pixels whose central 2 x 2 pixels are the frame."""
     drawn = np.zeros((4, 4), np.uint8)
     drawn[1, 1] = drawn[3, 3] = 255
     corner = np.zeros((4, 4), np.uint8)

@@ -1,4 +1,4 @@
-"""The page of assessment from outside: hostile clients, and a person at a keyboard or a phone."""
+"""Tests of the page of assessments: hostile clients, and people who use a keyboard or a phone."""
 
 import json
 import threading
@@ -92,16 +92,16 @@ def test_two_images_by_keyboard(study, served, browser):
     page.wait_for_selector("#helpDialog[open]")
     page.keyboard.press("Enter")
     page.wait_for_selector(READY)
-    for _ in range(7):  # two maps, and one question of the third
+    for _ in range(7):  # two maps, and one question on the third map
         page.keyboard.press("4")
     page.wait_for_selector("#status:has-text('5 answers left')")
     page.wait_for_timeout(300)
-    page.reload()  # what was stored is there again
+    page.reload()  # stored answers are displayed again
     page.wait_for_selector(READY)
     assert page.locator("input:checked").count() == 6
     for key in "555":
         page.keyboard.press(key)
-    page.keyboard.press("ArrowUp")  # back, to change the last one
+    page.keyboard.press("ArrowUp")  # go back and change the last answer
     page.keyboard.press("1")
     for key in "222":
         page.keyboard.press(key)
@@ -135,7 +135,7 @@ def test_on_a_phone(study, served, browser):
         page.locator("fieldset").nth(number).locator("label").nth(number).tap()
     page.wait_for_selector(".map.rated")
     page.wait_for_selector("#status:has-text('9 answers left')")
-    page.tap("#next", force=True)  # leads to what is left
+    page.tap("#next", force=True)  # goes to the first unanswered question
     assert page.locator("#finished").is_hidden()
     page.wait_for_timeout(300)
     assert [one.payload["ratings"] for one in study.study.answers()] == [{"complete": 1, "precise": 2, "convincing": 3}]

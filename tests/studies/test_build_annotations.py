@@ -1,4 +1,4 @@
-"""From a built dataset without masks, by a study, to the same dataset with the masks that people drew."""
+"""Tests of building a dataset without masks, annotating it in a study, and building it again with the masks."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ BUILDERS = {"gender-xai": gender_xai, "environment-xai": environment_xai}
 
 @pytest.fixture(params=BUILDERS)
 def case(request, tmp_path):
-    """(name, source without masks, its options, rows of one split)."""
+    """Return (name, source without masks, options, rows of one split)."""
     name = request.param
     source = tmp_path / "raw"
     BUILDERS[name].example(source, 12, 48)

@@ -1,4 +1,4 @@
-"""What a study with a crowd needs: invitations, parameters of the address, leases, completion, tables of payment."""
+"""Tests of studies with crowd workers: invitations, URL parameters, leases, completion codes and payment tables."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""One click answers one question: a second click does not answer the next, and no drawing is left out unasked."""
+"""Tests of double clicks: a second click does not answer the next question, and no drawing is skipped by accident."""
 
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,12 +16,12 @@ from .crowd import run_images
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 pytestmark = pytest.mark.slow
 READY = "#save:not([disabled])"
-LATER = 700  # milliseconds in which a second click would have been answered
+LATER = 700  # milliseconds after which a second click is accepted
 
 
 @pytest.fixture
 def page(browser):
-    """A page whose clock the tests stop: how busy the machine is must not decide which click comes too soon."""
+    """Open a page with a clock that tests control, so that the speed of the machine does not matter."""
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.set_default_timeout(15000)
     page.clock.install()
@@ -39,7 +39,7 @@ def served(tmp_path):
 
 @contextmanager
 def stopped_clock(page):
-    """Stop the page's clock, which only moves on by `page.clock.run_for`, and let it run on afterwards."""
+    """Stop the clock of the page within the context; `page.clock.run_for` advances it."""
     page.clock.pause_at(datetime.fromtimestamp(page.evaluate("Date.now()") / 1000 + 1))
     yield
     page.clock.run_for(LATER)
@@ -60,7 +60,7 @@ def settling(page):
 
 
 def twice(page, selector, pause, shown):
-    """Double-click with so many milliseconds in between, once `shown(page)` returns, whatever is there by then."""
+    """Double-click with a pause in milliseconds, waiting for `shown(page)` after the first click."""
     point = place(page, selector)
     with stopped_clock(page):
         page.mouse.click(*point)
@@ -71,7 +71,7 @@ def twice(page, selector, pause, shown):
 
 
 def taps(page, selector, pause, shown):
-    """As `twice`, of a finger: each tap is a click of its own."""
+    """Tap twice with a pause, like `twice`; each tap is a separate click."""
     point = place(page, selector)
     with stopped_clock(page):
         page.mouse.click(*point)
@@ -99,13 +99,13 @@ def test_annotate_and_review(page, served):
         all_saved(page)
         assert len(served.study.answers()) == before + 1
     page.goto(served.links["review"])
-    page.reload()  # only the part after # differs
+    page.reload()  # only the part after # changes
     page.wait_for_selector(READY)
     twice(page, "#save", 150, all_saved)
     all_saved(page)
     assert len(served.study.reviews()) == 1
     page.wait_for_selector(READY)
-    page.keyboard.press("Enter")  # once it is settled, a key is taken at once
+    page.keyboard.press("Enter")  # after the delay, keys are accepted at once
     playwright.expect(page.locator("#count")).to_have_text("2 of 3")
 
 
@@ -117,7 +117,7 @@ def test_no_region_asks_before_it_leaves_a_drawing_out_and_back_shows_it(page, s
         click()
         playwright.expect(page.locator("#note")).to_contain_text("You have drawn a region")
         assert served.study.answers() == []
-        page.keyboard.press("z")  # whoever goes on drawing is asked again
+        page.keyboard.press("z")  # annotators who continue to draw are asked again
         page.keyboard.press("y")
     page.keyboard.press("n")
     with stopped_clock(page):

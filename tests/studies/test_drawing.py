@@ -1,4 +1,4 @@
-"""Tools of the drawing page in a real browser: pieces, brush, polygon, strokes, corrections; and what they send."""
+"""Browser tests of the drawing tools: superpixels, brush, polygon, strokes, corrections, and the stored masks."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_the_brush_keeps_its_size_on_the_screen(browser, annotating):
     for page in shown(browser, annotating):
         scale, *_, size = view(page)
         page.mouse.move(640, 400)
-        page.mouse.wheel(0, -462)  # twice as large
+        page.mouse.wheel(0, -462)  # zoom in by a factor of two
         zoomed, *_, smaller = view(page)
         assert zoomed == pytest.approx(2 * scale, rel=0.01)
         assert size * scale == pytest.approx(24) == smaller * zoomed
@@ -88,7 +88,7 @@ def test_a_polygon_takes_away_and_strokes_find_a_region(browser, annotating):
                 click(page, x + 0.5, 30.5)
             page.keyboard.up("Shift")
         page.wait_for_function("() => document.querySelector('#undo').disabled === false")
-        page.keyboard.press("z")  # the last stroke
+        page.keyboard.press("z")  # undo the last stroke
         page.keyboard.press("p")
         page.keyboard.press("t")
         for corner in ((40, 20), (60, 20), (60, 30), (40, 30)):
@@ -106,8 +106,8 @@ def test_no_region_is_lost_that_is_still_being_found(browser, annotating):
         page.keyboard.press("g")
         click(page, 20.5, 30.5)
         playwright.expect(page.locator("#note")).to_have_text("The region for your strokes is being computed.")
-        page.keyboard.press("b")  # another tool
-        page.keyboard.press("Enter")  # and saved at once
+        page.keyboard.press("b")  # switch to another tool
+        page.keyboard.press("Enter")  # save immediately
         count(page, "1 of 5")
         answer = stored_before(page, annotating)
     expected = np.zeros((60, 80), bool)
@@ -134,7 +134,7 @@ def test_a_reviewer_looks_at_what_others_drew_and_corrects(browser, annotating):
             page.wait_for_selector(READY)
             saved(page)
             count(page, "1 of 2")
-            page.keyboard.press("Enter")  # accepts the second
+            page.keyboard.press("Enter")  # accepts the second answer
             playwright.expect(page.locator("#finishedTitle")).to_have_text("All done")
             saved(page)
     first, second = annotating.counted()[annotating.units[0]]
@@ -145,7 +145,7 @@ def test_a_reviewer_looks_at_what_others_drew_and_corrects(browser, annotating):
 def test_the_number_of_images_stays_while_others_draw(browser, annotating):
     for page in shown(browser, annotating):
         count(page, "0 of 5")
-        for letter in "ab":  # who take all that is left
+        for letter in "ab":  # two people take all images that are left
             annotating.study.assign(annotating.study.join(letter * 32).name, annotating.units)
         drag(page, [(10, 10), (60, 20)])
         page.keyboard.press("Enter")
@@ -185,7 +185,7 @@ def test_a_stroke_that_was_taken_back_is_drawn_again(browser, annotating):
             page.wait_for_function("() => document.querySelector('#note').hidden")
         page.keyboard.press("z")
         page.keyboard.press("z")
-        page.keyboard.press("z")  # what the brush drew, too
+        page.keyboard.press("z")  # undo the brush stroke as well
         playwright.expect(page.locator("#undo")).to_be_disabled()
         for _ in range(3):
             page.keyboard.press("y")

@@ -1,4 +1,4 @@
-"""Masks written for annotation programs and read back: every pixel, and no damage taken for a mask."""
+"""Tests of writing masks for annotation programs and reading them back: exact pixels, and errors for damaged files."""
 
 import json
 from base64 import b64encode
@@ -30,7 +30,7 @@ def drawn(seed):
 
 @pytest.fixture
 def annotated(tmp_path):
-    """Three images: two people on the first, one on the second, nobody but "no region" on the third."""
+    """Return a study of three images: two people on the first, one on the second, and only "no region" on the third."""
     annotating = study_of(tmp_path, dataset(5))
     study = annotating.study
     for person, unit, mask in (("p-a", 0, 1), ("p-b", 0, 2), ("p-a", 1, 3)):
@@ -126,7 +126,7 @@ def test_brush_masks_come_back(height, width, level, random):
 
 
 def test_a_brush_mask_by_hand():
-    """2 pixels, the second marked: 8 bytes as two runs of 4 (3 bits hold 4 - 1), or singly, as others write them."""
+    """Test 2 pixels, the second marked: 8 bytes as two runs of 4 (3 bits store 4 - 1), or as single values."""
     runs = "1" + "00" + "011" + "00000000" + "1" + "00" + "011" + "11111111"
     single = "0" + "00" + "111" + "".join(f"{byte:08b}" for byte in (9, 9, 9, 0, 1, 2, 3, 255))
     for content in (single, runs):
@@ -189,7 +189,7 @@ def test_label_studios_own_converter_reads_the_same_pixels_and_writes_the_same_b
 
 @pytest.mark.slow
 def test_cvats_sdk_reads_the_same_pixels_and_writes_the_same_runs(annotated, tmp_path):
-    """An element becomes the points of a shape as CVAT's import does it: the runs, then the corners of the box."""
+    """Convert an element to the points of a shape like CVAT's import: the runs, followed by the corners of the box."""
     masks = pytest.importorskip("cvat_sdk.masks", reason="needs cvat-sdk")
     export(annotated, tmp_path / "out", "cvat")
     for person, unit, number in (("p-a", "image-000", 1), ("p-b", "image-000", 2), ("p-a", "image-001", 3)):
@@ -203,11 +203,11 @@ def test_cvats_sdk_reads_the_same_pixels_and_writes_the_same_runs(annotated, tmp
         assert masks.encode_mask(drawn(number)) == points
 
 
-# What other programs write.
+# Files of other programs
 
 
 class Images:
-    """Images of SIZE as a study knows them: {id: class}."""
+    """Images of SIZE as a study stores them: {id: class}."""
 
     def __init__(self, classes, size=SIZE):
         self.classes, self.units, self.size = classes, list(classes), lambda unit: size
@@ -215,7 +215,8 @@ class Images:
 
 
 CATS = Images({"p1": "cat", "p2": "cat", "p3": "cat"})
-CAT = {"x": 10, "y": 10, "width": 20, "height": 50, "rotation": 0, "rectanglelabels": ["cat"]}  # 8:24, 6:36
+# rows 8:24, columns 6:36
+CAT = {"x": 10, "y": 10, "width": 20, "height": 50, "rotation": 0, "rectanglelabels": ["cat"]}
 
 
 def rectangle(rows, columns):
@@ -262,7 +263,7 @@ def bitmask(mask):
 ROWS, COLUMNS = np.mgrid[:60, :80] + 0.5
 SHAPES = {
     "rectangle": (CAT, BOX),
-    # turned by 90 degrees around its upper left corner (8, 6): 16 x 30 pixels become 30 x 16 to its left
+    # rotated by 90 degrees around its upper left corner (8, 6): 16 x 30 pixels become 30 x 16 to the left
     "turned rectangle": (CAT | {"x": 50, "rotation": 90}, rectangle(slice(6, 22), slice(10, 40))),
     "polygon": (
         {"points": [[10, 10], [30, 10], [30, 60], [10, 60]], "closed": True, "polygonlabels": ["cat"]}, BOX
@@ -322,7 +323,7 @@ def test_what_is_no_area_is_counted_and_is_no_answer(tmp_path):
 
 
 def test_results_with_one_id_are_one_region(tmp_path):
-    """As the tags Rectangle and Labels write it, with what people said of the region."""
+    """Test the output of the tags Rectangle and Labels, with attributes of the region."""
     shape = {name: value for name, value in CAT.items() if name != "rectanglelabels"}
     results = [result(shape, "rectangle", id="a"), result(shape | {"labels": ["cat"]}, "labels", id="a"),
                result(shape | {"choices": ["sharp"]}, "choices", id="a"),
@@ -423,7 +424,7 @@ def test_a_dataset_without_classes_takes_the_only_label(tmp_path):
         np.testing.assert_array_equal(found.masks["p1"], columns(place))
 
 
-@pytest.mark.parametrize("joint", [", ", ":"])  # of a study of rows with one id, and of what `build coco-json` builds
+@pytest.mark.parametrize("joint", [", ", ":"])  # for rows that share an id, and for datasets of `build coco-json`
 def test_a_picture_of_several_classes_has_a_mask_of_each(tmp_path, joint):
     cat, dog = f"p1{joint}cat", f"p1{joint}dog"
     images = Images({cat: "cat", dog: "dog"})

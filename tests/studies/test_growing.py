@@ -1,4 +1,4 @@
-"""A study that grows: more people, more images, as a revision that the report names."""
+"""Tests of studies that grow: more people or more images create a revision that the report mentions."""
 
 import pytest
 from pages import dataset

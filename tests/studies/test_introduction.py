@@ -1,4 +1,4 @@
-"""Consent and instructions from Markdown: what is rendered, who has to agree, and how the pages show it."""
+"""Tests of consent and instructions in Markdown: rendering, required consent, and display on the pages."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Many people at once draw, rate or guess, while the server is killed and the database closes its connections."""
+"""Tests of many simultaneous people who draw, rate or guess while the server is killed and connections are closed."""
 
 import json
 import time
@@ -15,7 +15,7 @@ from saliency_bench.studies.runs import runs_of
 
 from .conftest import EXPLAINERS
 
-PEOPLE, EACH = 12, 5  # so many images for each person who rates or guesses
+PEOPLE, EACH = 12, 5  # number of people, and images for each person who rates or guesses
 pytestmark = pytest.mark.thorough
 
 
@@ -24,14 +24,14 @@ def join(server, number):
 
 
 def answer(server, key, sent, random):
-    """Some click twice."""
+    """Send an answer, sometimes twice."""
     for _ in range(1 + int(random.integers(2))):
         reply = server.insist("api/answer", key, sent)
     return reply
 
 
 def annotate(server, number):
-    """Draw on everything; {unit: mask}."""
+    """Draw on all images and return {unit: mask}."""
     random, key, drawn = np.random.default_rng(number), join(server, number), {}
     while tasks := (state := server.insist("api/state", key))["tasks"]:
         unit = tasks[0]["unit"]
@@ -43,7 +43,7 @@ def annotate(server, number):
 
 
 def rate(server, number):
-    """Rate all maps; {place: ratings}."""
+    """Rate all maps and return {position: ratings}."""
     random, key, sent = np.random.default_rng(number), join(server, number), {}
     while maps := (state := server.insist("api/state", key))["maps"]:
         for one in maps:
@@ -56,7 +56,7 @@ def rate(server, number):
 
 
 def guess(server, number):
-    """Name all classes by chance; {(place, step): label}."""
+    """Choose all classes at random and return {(position, step): label}."""
     random, key, sent = np.random.default_rng(number), join(server, number), {}
     while (state := server.insist("api/state", key))["place"] is not None:
         at = state["place"], state["step"]
@@ -69,7 +69,7 @@ def guess(server, number):
 
 
 def disconnect(place):
-    """Close all connections of a PostgreSQL database, as its restart does; of a SQLite file there are none."""
+    """Close all connections of a PostgreSQL database, like a restart; a SQLite file has no connections."""
     if str(place).startswith("postgresql://"):
         import psycopg
 
@@ -79,7 +79,7 @@ def disconnect(place):
 
 
 def crowd(place, words, act, expected, people=PEOPLE):
-    """What people sent; the server is killed, and the database cuts it off, after so many answers each."""
+    """Return the answers that people sent, while the server is killed twice and its connections are closed once."""
     with Command(*words) as server, ThreadPoolExecutor(people) as pool:
         working = [pool.submit(act, server, number) for number in range(people)]
         for share, stop in ((1 / 5, "kill"), (2 / 5, "disconnect"), (3 / 5, "kill")):
@@ -126,7 +126,7 @@ def test_masks_of_fifty_people_are_stored_once_each(place, study, tmp_path):
 
 @pytest.mark.sample(0, 1)
 def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study, done):
-    """12 people, 5 images and an attention check each: 10 of 12 images, each for 6 people."""
+    """Test 12 people with 5 images and an attention check each: 10 of 12 images are rated by 6 people each."""
     words = ["assess", "serve", done, "--store", place, "--raters", PEOPLE * EACH // 10, "--per-person", EACH]
     maps = (EACH + 1) * len(EXPLAINERS)
     sent = crowd(place, [*words, "--images", 10], rate, PEOPLE * maps)
@@ -146,7 +146,7 @@ def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study
 
 @pytest.mark.sample(0, 1)
 def test_guesses_are_stored_once_each_and_every_map_gets_its_judgements(place, study, done):
-    """10 images by 3 explainers, twice, in sheets of 5: 12 people."""
+    """Test 12 people and 10 images by 3 explainers, with two judgements each, in sheets of 5."""
     words = ["peekaboom", "serve", done, "--store", place, "--judgements", 2, "--pairs", EACH]
     sent = crowd(place, words, guess, PEOPLE * EACH * 3)
     study = study()

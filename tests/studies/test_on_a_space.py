@@ -1,4 +1,4 @@
-"""The pages of studies as Spaces: what is published runs by itself, and its answers outlive its disk."""
+"""Tests of study pages as Spaces: a published Space runs by itself, and its answers survive the loss of its disk."""
 
 import json
 import re
@@ -31,7 +31,7 @@ OPTIONS = "--json --sync-every 0.01"
 
 
 class Space:
-    """A published Space, started in a folder of its own as the Hub starts it: `python app.py`, with its variables."""
+    """Start a published Space like the Hub: `python app.py` in a separate folder with its environment variables."""
 
     def __init__(self, hub, name, folder, *, refused=False, **variables):
         for path, content in hub.files("spaces", f"visitor/{name}").items():
@@ -64,7 +64,7 @@ class Space:
 
 @pytest.fixture(scope="module")
 def here(shared_hub, tmp_path_factory):
-    """A Hub with the three Spaces, a dataset to annotate, and a run with kept maps of a dataset that is there."""
+    """Create a Hub with the three Spaces, a dataset to annotate, and a run with stored maps."""
     for name in STUDIES:
         publish(space_publication(name, "visitor"), api=shared_hub.api(VISITOR))
     folder = tmp_path_factory.mktemp("noise")
@@ -123,7 +123,7 @@ def test_a_space_goes_on_after_its_disk_is_lost(here, tmp_path):
     second = Space(here, "annotate", tmp_path / "second", **variables)
     assert draw(second, "ada") == 0, "what was copied is there, and the browser is known"
     assert draw(second, "bob") == 3
-    code, log = second.end(signal.SIGTERM)  # at once, as when a Space is restarted
+    code, log = second.end(signal.SIGTERM)  # ends at once, as when a Space is restarted
     assert code == 143, log
     assert "Traceback" not in log
     assert here.repo("datasets", "visitor/drawn").private

@@ -1,4 +1,4 @@
-"""Pages of other sites, and names of others that lead to this machine, get nothing of a study."""
+"""Tests that pages of other sites, and other host names of this machine, cannot read or change a study."""
 
 import json
 import urllib.error

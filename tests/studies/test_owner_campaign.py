@@ -1,4 +1,4 @@
-"""The commands of an owner, from photographs to a table: `benchmarks/campaign.py` with a few small photographs."""
+"""Tests of an owner's commands from photographs to a table: `benchmarks/campaign.py` with a few small photographs."""
 
 import importlib.util
 import socket
@@ -22,7 +22,7 @@ def campaign():
 
 
 def photographs(folder, count):
-    """Photographs as a phone stores them, turned by EXIF, and the masks of what they show."""
+    """Write photographs as a phone stores them, rotated by EXIF, with masks of their objects."""
     random = np.random.default_rng(0)
     for index in range(count):
         label, orientation = ("disc", "square")[index % 2], list(TURNED)[index // 2 % 4]

@@ -1,4 +1,4 @@
-"""The protocol of peek-a-boom against literal second writings, and a simulated crowd whose order is planted."""
+"""Tests of the protocol of peek-a-boom against slow second implementations, and with a crowd of known preferences."""
 
 import csv
 from collections import Counter
@@ -91,7 +91,7 @@ def test_people_see_what_kae_shows_the_network_unless_the_study_is_an_earlier_on
 
 @pytest.mark.slow
 def test_under_the_protocol_of_the_paper_there_are_no_checks_and_the_careless_count(tmp_path):
-    """Lu et al., table 3 and figure 6: `--protocol p2`."""
+    """Test the protocol of Lu et al., table 3 and figure 6: `--protocol p2`."""
     game = start(Store(tmp_path / "study.db"), run_images(6), **PROTOCOLS["p2"] | {"judgements": 2})
     assert PROTOCOLS["p2"] == {"judgements": 10, "pairs": 20, "checks": 0}
     assert (game.study.configuration["checks"], len(game.study.configuration["images"])) == ([], 6)
@@ -137,7 +137,7 @@ def test_the_right_label_is_among_the_same_others_for_all(game):
         found = [game.choices(person, unit_of(image, name)) for person in people for name in PLANTED]
         assert all(len(own) == 4 and game.images.labels[image] in own for own in found)
         assert len({frozenset(own) for own in found}) == 1
-        assert len({tuple(own) for own in found}) > 1  # in orders of their own
+        assert len({tuple(own) for own in found}) > 1  # in different orders
 
 
 def test_wrong_and_unknown_show_more_until_right_or_the_whole_image(game):
@@ -187,11 +187,11 @@ def test_numbers_that_do_not_fit_are_refused(options, line):
 
 @pytest.mark.slow
 def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_path):
-    """12 images less 2 checks, 4 explainers, 3 judgements, 5 pairs a person: 24 people, every sixth careless."""
+    """Test 12 images minus 2 checks, 4 explainers, 3 judgements, 5 pairs a person: 24 people, every sixth careless."""
     game = start(Store(tmp_path / "study.db"), judgements=3)
     for number in range(24):
         work(game, Worker(f"w{number}", careless=number % 6 == 0))
-    assert game.state(game.study.join().name)["place"] is None  # nothing is left
+    assert game.state(game.study.join().name)["place"] is None  # all pairs are assigned
     found = judged(game.study)
     counts = Counter(zip(found.judgements["image"], found.judgements["explainer"], strict=True))
     assert (len(counts), set(counts.values())) == (10 * 4, {3})
@@ -208,7 +208,7 @@ def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_
 def test_those_who_leave_are_replaced(tmp_path):
     game = start(Store(tmp_path / "study.db"), judgements=1)
     people = [work(game, Worker(f"w{number}"), most=7 if number % 2 else None) for number in range(8)]
-    assert game.state(game.study.join().name)["place"] is None  # the others may come back
+    assert game.state(game.study.join().name)["place"] is None  # people who have not finished may come back
     game = replace(game, lease_hours=0.0)
     for number in range(8):
         work(game, Worker(f"x{number}"))
@@ -220,7 +220,7 @@ def test_those_who_leave_are_replaced(tmp_path):
 
 
 def make(game, person, unit, steps):
-    """Store answers as they are: (exposure, right)."""
+    """Store answers (exposure, right) without checking them."""
     for step, (exposure, right) in enumerate(steps):
         payload = {"step": step, "exposure": exposure, "choice": "red" if right else None, "right": right}
         game.study.record(person, unit, f"{person} {unit} {step}", payload, seconds=2.0)
@@ -228,7 +228,7 @@ def make(game, person, unit, steps):
 
 @pytest.fixture
 def by_hand(game):
-    """Explainer "good" on one image: right at 5 %, right at 15 %, never, and one that has not ended."""
+    """Store judgements of "good" on one image: right at 5 %, right at 15 %, never right, and one that is unfinished."""
     image = game.study.configuration["images"][0]
     unit, other = unit_of(image, "good"), unit_of(image, "bad")
     no = [(exposure, False) for exposure in SHOWN]
@@ -248,7 +248,7 @@ def test_results_by_hand(by_hand):
     curve = {row["exposure"]: row["accuracy"] for row in findings.data["accuracies"] if row["explainer"] == "good"}
     third = 1 / 3
     assert curve == pytest.approx({0.05: third, 0.1: third} | dict.fromkeys(SHOWN[2:], 2 * third))
-    # The trapezoid rule from (0, 0): right at 5 %: .05 / 2 + .95; at 15 %: .05 / 2 + .85; never: 0.
+    # Trapezoid rule from (0, 0): right at 5 %: .05 / 2 + .95; right at 15 %: .05 / 2 + .85; never right: 0.
     good, bad, guessing = findings.data["crowd"]
     assert guessing["explainer"] == "guessing"
     assert good["saliency_crowd_auc"] == pytest.approx((0.975 + 0.875 + 0) / 3)
@@ -292,7 +292,7 @@ def test_people_are_excluded_by_name(by_hand):
 
 @pytest.mark.parametrize(("choices", "strike"), [(4, True), (4, False), (2, False), (9, True)])
 def test_the_area_of_guessing_is_that_of_simulated_blind_clickers(choices, strike):
-    """A literal second writing: 20,000 clickers, each label with equal chance among those that can be chosen."""
+    """Simulate 20,000 people who click each remaining label with equal probability."""
     draw = np.random.default_rng(0)
     areas = []
     for _ in range(20_000):
@@ -323,7 +323,7 @@ def test_the_corrected_area_is_0_for_guessing_and_1_at_the_first_exposure(by_han
 
 
 def test_the_evidence_of_guessing_by_hand():
-    """Two others were right 3 times of 4 where "a" was right once and wrong once: (3 + 1) / (4 + 2) = 2 / 3."""
+    """Test others who were right 3 times of 4 where "a" was right once and wrong once: (3 + 1) / (4 + 2) = 2 / 3."""
     answers = [("a", True), ("a", False), ("b", True), ("b", True), ("c", True), ("c", False)]
     rows = pd.DataFrame([(person, "good", 0.3, right, 0.25) for person, right in answers],
                         columns=["person", "explainer", "exposure", "right", "chance"])  # fmt: skip
@@ -333,7 +333,7 @@ def test_the_evidence_of_guessing_by_hand():
 
 @pytest.mark.thorough
 def test_guessers_are_named_and_nobody_else(tmp_path):
-    """12 people with an error of 5 %, two of whom click blindly."""
+    """Test 12 people with an error of 5 %, two of whom guess."""
     game = start(Store(tmp_path / "study.db"), run_images(22), judgements=3, pairs=20)
     workers = [Clicker(f"w{number}") if number % 6 == 0 else Worker(f"w{number}") for number in range(12)]
     clickers = {work(game, worker) for worker in workers if isinstance(worker, Clicker)}
@@ -366,7 +366,7 @@ def test_labels_that_were_tried_stay_choosable_unless_they_are_struck_out(tmp_pa
 
 
 def test_ranks_are_those_of_the_paired_test(tmp_path):
-    """On 60 images one explainer is right at 5 %, two at about 50 %, in turn: who beats whom is plain."""
+    """Test 60 images on which one explainer is right at 5 %, and two in turn at about 50 %. The ranks are obvious."""
     game = start(Store(tmp_path / "study.db"), run_images(62, 8, ["good", "half", "noise"]), judgements=1, pairs=60)
     firsts = {"good": [0.05, 0.05], "half": [0.3, 0.5], "noise": [0.5, 0.3]}
     for number, image in enumerate(game.study.configuration["images"]):
@@ -375,7 +375,8 @@ def test_ranks_are_those_of_the_paired_test(tmp_path):
     rows = {row["explainer"]: row for row in results(game.study).data["crowd"]}
     assert rows.pop("guessing")["rank"] == ""
     assert {name: row["rank"] for name, row in rows.items()} == {"good": "1", "half": "2-3", "noise": "2-3"}
-    assert rows["good"]["low"] < rows["good"]["saliency_crowd_auc"] == pytest.approx(0.975)  # though all are equal
+    # although all values are equal
+    assert rows["good"]["low"] < rows["good"]["saliency_crowd_auc"] == pytest.approx(0.975)
     assert rows["half"]["low"] < rows["half"]["saliency_crowd_auc"] < rows["half"]["high"]
 
 

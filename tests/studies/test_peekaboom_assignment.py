@@ -1,4 +1,4 @@
-"""Who judges what: the properties of the squares, whatever the numbers."""
+"""Tests of the assignment of judgements by Latin squares, for any numbers of images, explainers and people."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ def test_everything_is_judged_equally_often_and_nobody_sees_an_image_twice(image
 
 @given(**numbers)
 def test_each_round_is_a_latin_square(images, explainers, judgements, pairs, seed):
-    """At any time no pair is ahead of another of its image by more than one judgement."""
+    """Test that within an image, the numbers of judgements of two pairs never differ by more than one."""
     seen = Counter({(i, e): 0 for i in names("i", images) for e in names("e", explainers)})
     for sheet in sheets(names("i", images), names("e", explainers), judgements, pairs, seed):
         seen.update(sheet)

@@ -1,4 +1,4 @@
-"""The page of peek-a-boom from outside: hostile clients, and a person at a keyboard or a phone."""
+"""Tests of the page of peek-a-boom: hostile clients, and people who use a keyboard or a phone."""
 
 import json
 import threading
@@ -49,7 +49,7 @@ def test_what_a_client_gets_to_know(client, game, key):
 def test_joining_again_is_the_same_person(client, game):
     assert (joined(client), len(game.study.people())) == (joined(client), 1)
     assert client.post("/api/join", json={"request": "short"}).status_code == 400
-    assert client.post("/api/join", json={}).status_code == 200  # a browser that cannot make ids
+    assert client.post("/api/join", json={}).status_code == 200  # a browser that cannot create ids
     assert client.post("/api/join", json={"request": 7}).status_code == 400
 
 
@@ -81,7 +81,7 @@ def test_nobody_without_a_key_and_nobody_for_another(client, game):
             assert client.get(path, headers=headers).status_code == 401
     one, other = (client.get("/api/state", headers=key).json() for key in (first, second))
     assert one["person"] != other["person"]
-    # What the first may see is not what the second sees at the same address.
+    # The address of a picture that the first person may see is not valid for the second person.
     assert len({client.get("/api/picture?place=0&step=0", headers=key).content for key in (first, second)}) == 2
     sent = {"place": 0, "step": 0, "choice": None, "person": other["person"]}
     assert client.post("/api/answer", headers=first, json=sent).status_code == 200
@@ -143,7 +143,7 @@ def ready(page):
 
 
 def until(page, text):
-    """Wait until the page says how much is shown; its policy forbids to evaluate conditions in it."""
+    """Wait until the page displays this exposure; the page's policy forbids evaluating conditions in it."""
     page.wait_for_selector(f"body:not(.waiting) #shown:has-text('{text}')")
 
 
@@ -167,7 +167,7 @@ def test_a_whole_sheet_by_keyboard(game, served, browser):
     (person,) = game.study.people()
     page.keyboard.press("0")
     until(page, "10 %")
-    page.reload()  # what was shown stays shown
+    page.reload()  # the visible pixels stay visible
     ready(page)
     assert page.text_content("#shown").startswith("10 %")
     assert not page.is_visible("#helpDialog")
@@ -185,7 +185,7 @@ def test_a_whole_sheet_by_keyboard(game, served, browser):
     assert len(pictures) == 5
     for body in pictures:
         picture = Image.open(BytesIO(body))
-        assert picture.info == {}  # no text; three given letters are in compressed pixels by chance now and then
+        assert picture.info == {}  # no metadata; a search for text would match compressed pixels by chance
         assert (np.asarray(picture) != 0).any(axis=2).sum() <= round(0.1 * 48 * 48)
     texts = [body.decode() for url, body in bodies.items() if "picture" not in url and "join" not in url]
     everything = "".join(texts) + json.dumps(list(bodies))
@@ -202,13 +202,13 @@ def test_on_a_phone_with_a_server_that_restarts(game, served, browser, tmp_path)
     ready(page)
     assert page.evaluate("document.documentElement.scrollWidth") == 375
     bottom = page.locator("#unknown").bounding_box()
-    assert bottom["y"] + bottom["height"] <= 667  # nothing to scroll to
+    assert bottom["y"] + bottom["height"] <= 667  # fits on the screen without scrolling
     assert all(page.locator("#choices button").nth(index).bounding_box()["height"] >= 44 for index in range(4))
     page.route("**/api/answer", lambda route: route.abort())
     page.tap("#unknown")
     page.wait_for_selector("#offline:not([hidden])")
     page.unroute("**/api/answer")
-    page.reload()  # the answer was kept in the browser
+    page.reload()  # the answer is stored in the browser
     until(page, "10 %")
     assert len(game.study.answers(last=False)) == 1
     assert page.is_hidden("#offline")

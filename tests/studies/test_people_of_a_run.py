@@ -1,4 +1,4 @@
-"""Studies over the maps of a real run, by the commands as people type them."""
+"""Tests of studies on the maps of a real run, with the commands that users type."""
 
 import json
 import re
@@ -90,7 +90,7 @@ def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
         for _ in range(7):
             sent = {"place": state["place"], "step": state["step"], "choice": None}
             state = server.call("api/answer", key, sent)["state"]
-    with Command(*words) as server:  # killed, and started again
+    with Command(*words) as server:  # killed and started again
         assert server.call("api/state", key) == state
         for number in range(6):
             own = (
@@ -130,7 +130,7 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
             key = server.call("api/join", body={"request": f"a random text of many characters {number}"})["key"]
             while maps := (state := server.call("api/state", key))["maps"]:
                 assert state["questions"]["good"] == f"Is it a good map of {state['class']}?"
-                assert (state["total"], len(maps)) == (4 + 1, 4)  # with an attention check, and the human mask
+                assert (state["total"], len(maps)) == (4 + 1, 4)  # with an attention check and the human mask
                 for one in maps:
                     assert server.call(f"api/map?place={one['place']}", key)[:4] == b"\x89PNG"
                     sent = {"place": one["place"], "ratings": {"good": 2}, "request": f"{number} {one} {'x' * 20}"}

@@ -1,4 +1,4 @@
-"""Practice: images with known masks come first, with feedback, and count for nothing that is reported of the study."""
+"""Tests of practice: images with known masks come first, with feedback, and are excluded from all results."""
 
 import pytest
 from pages import BOX, chromium, dataset, joined, serving, study_of

@@ -1,4 +1,4 @@
-"""Tests of requests from strangers and slow clients, of a full disk, and of the permissions of a store."""
+"""Tests of hostile requests, slow clients, a full disk, and the file permissions of a store."""
 
 import json
 import logging
@@ -42,7 +42,7 @@ def head(path, length, key=""):
 
 
 def reply(connection):
-    """Return the status of the answer, or None if the connection was closed without one."""
+    """Return the status of the response, or None if the connection was closed without a response."""
     connection.settimeout(5)
     answer = connection.recv(100)
     return int(answer.split()[1]) if answer else None
@@ -170,7 +170,7 @@ def test_nobody_else_reads_a_store_or_a_table_about_people(tmp_path):
     before = os.umask(0)
     try:
         for name in ("payments.csv", "payments.parquet"):
-            (tmp_path / name).touch()  # one that everybody could read is replaced
+            (tmp_path / name).touch()  # a world-readable file is replaced
             write_rows(tmp_path / name, ("person",), [("p-a",)])
             assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
         store = Store(tmp_path / "study.db")

@@ -1,4 +1,4 @@
-"""Review as work: reviewers hold what they review, second opinions, and what happens to what was sent back."""
+"""Tests of reviews: reviewers lease answers, second opinions, and answers that are sent back."""
 
 from dataclasses import replace
 
@@ -101,7 +101,7 @@ def test_the_protocol_of_the_paper(tmp_path, shapes):
 def test_a_correction_counts_instead_and_names_what_it_corrects(annotating):
     person = draw(annotating, "a")
     rita, saul = (annotating.study.join(letter * 32, "reviewer").name for letter in "rs")
-    for _ in range(2):  # a repeat stores nothing
+    for _ in range(2):  # repeating a request stores nothing
         corrected(annotating, rita, 1)
     (unit,) = [answer.unit for answer in annotating.study.answers() if answer.id == 1]
     correction = annotating.study.corrections()[1]

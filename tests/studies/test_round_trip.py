@@ -1,4 +1,4 @@
-"""Export and import again: every answer of every person, and nothing of anybody else."""
+"""Tests of export and import: all answers of every person are restored, and no answers of others."""
 
 import json
 
@@ -12,7 +12,7 @@ from saliency_bench.studies.annotation_report import annotation_report
 from saliency_bench.studies.exporting import export, module_of
 from saliency_bench.studies.formats.regions import FORMATS
 
-FILES = {"coco": "annotations.json", "label-studio": "tasks.json"}  # those of all people in one file
+FILES = {"coco": "annotations.json", "label-studio": "tasks.json"}  # files with the answers of all people
 PEOPLE = ("p-a", "p-b", "p-c")
 
 
@@ -22,7 +22,7 @@ def drawn(seed, marked=0.3):
 
 @pytest.fixture
 def annotated(tmp_path):
-    """Six images of three people: masks, "no region" of some or all, one image that one of them has not answered."""
+    """Return a study of six images and three people: masks, "no region" of some or all, and one unanswered image."""
     annotating = study_of(tmp_path, dataset(6))
     for number, person in enumerate(PEOPLE):
         for image in range(6):
@@ -44,7 +44,7 @@ def other(tmp_path):
 
 
 def answers(annotating):
-    """{(person, unit): mask, None for no region} of the answers that say something about the image."""
+    """Return {(person, unit): mask, or None for no region} of the answers that were not skipped."""
     found = [one for one in annotating.study.answers() if one.payload["kind"] != "skip"]
     return {(one.person, one.unit): None if one.pixels is None else one.pixels.tobytes() for one in found}
 
@@ -120,7 +120,7 @@ def test_images_that_would_share_a_file_name_are_exported_otherwise(tmp_path):
 
 
 def test_images_of_other_programs_without_annotations_are_not_answered(tmp_path):
-    """Somebody may not have seen them yet."""
+    """Leave images without annotations unanswered, because nobody may have seen them yet."""
     size = {"height": 60, "width": 80}
     content = {"images": [{"id": 1, "file_name": "a.jpg"} | size], "annotations": []}
     (tmp_path / "coco").write_text(json.dumps(content))
@@ -131,7 +131,7 @@ def test_images_of_other_programs_without_annotations_are_not_answered(tmp_path)
 
 
 def label_studio(path, accounts):
-    """A file with an annotation of each account, of which nothing is marked in the image of its number."""
+    """Return a file with an annotation by each account, of which the image with the account's number is empty."""
     annotations = [{"completed_by": account, "result": [], "no_region": [60, 80]} for account in accounts]
     tasks = [{"data": {"image": f"image-{number:03d}"}, "annotations": [one]} for number, one in enumerate(annotations)]
     path.write_text(json.dumps(tasks))

@@ -1,4 +1,4 @@
-"""Pictures as pages show them: upright, of 8 bits, made once, served as files."""
+"""Tests of images on pages: upright, 8 bits, created once, and served as files."""
 
 import tracemalloc
 from io import BytesIO
@@ -33,7 +33,7 @@ def encoded(image, kind="png", **options):
 
 
 def turned(kind="jpeg", pixels=PIXELS):
-    """A photograph of a phone that was held upright: 30 x 50 stored, shown as 50 x 30."""
+    """Write a photograph of an upright phone: stored as 30 x 50, displayed as 50 x 30."""
     image = Image.fromarray(pixels)
     exif = image.getexif()
     exif[0x0112] = 6
@@ -66,7 +66,7 @@ def test_an_upright_rgb_file_is_shown_as_it_is(kind):
 
 
 def test_a_large_picture_of_16_bits_takes_little_memory():
-    """A file of a few kilobytes may hold 60 million pixels; each may take a few bytes, and not 32 of them."""
+    """Test a small file with 60 million pixels: memory per pixel must be a few bytes, not 32."""
     values = np.arange(2000, dtype=np.uint16)[:, None].repeat(1000, axis=1)
     data = encoded(Image.fromarray(values))
     tracemalloc.start()
@@ -81,7 +81,7 @@ def test_a_large_picture_of_16_bits_takes_little_memory():
 
 def test_a_picture_of_16_bits_is_shown_in_a_window_of_its_values():
     values = np.linspace(30_000, 31_000, 10_000).reshape(100, 100).astype(np.uint16)
-    values[0, 0] = 65_535  # a marker in a corner, as X-rays have it, does not make the rest black
+    values[0, 0] = 65_535  # a bright marker in a corner, as in X-rays, does not make other pixels black
     pixels = np.asarray(Image.open(shown(encoded(Image.fromarray(values))).path))
     assert (pixels[..., 0].min(), pixels[50, :, 0].mean().round()) == (0, pytest.approx(128, abs=2))
     flat = np.full((4, 4), 7, np.uint16)
@@ -98,7 +98,7 @@ def test_what_is_no_picture_says_why(data, cache):
 def test_a_picture_is_made_once_unless_its_file_is_lost(monkeypatch):
     first = shown(turned())
     with monkeypatch.context() as patch:
-        patch.setattr(shown_pictures, "_made", None)  # calling it would be an error
+        patch.setattr(shown_pictures, "_made", None)  # the image must not be created again
         assert shown(turned()) == first
     first.path.unlink()
     assert shown(turned()).path.is_file()

@@ -1,4 +1,4 @@
-"""The store: rows are added once, never changed, whoever writes at the same moment and whatever is killed."""
+"""Tests of the store: rows are added once and never changed, with simultaneous writers and after kills."""
 
 import os
 import signal
@@ -124,7 +124,7 @@ def test_units_are_asked_in_the_order_of_the_assignment(study):
 
 
 def draw_units(places, person, per_unit=1, count=1):
-    """Return the units that a person has to answer, in order; draw up to `count` units first if there are none."""
+    """Return the units that a person has to answer, in order; draw up to `count` units if there are none."""
     places.refresh()
     if not (waiting := set(places.given(person)) - set(places.answered(person))):
         places.draw(person, np.ones(len(places.order), bool), per_unit, count)
@@ -162,7 +162,7 @@ def undone(places, person, unit):
 
 
 def counted(study, units, lease_hours):
-    """Return the number of people who answered or hold each of `units`, from all rows of the store."""
+    """Return the number of people who answered or lease each of `units`, computed from all rows of the store."""
     answers, first, last = study.answers(masks=False), *lately(lease_hours)
     answered = {(one.person, one.unit) for one in answers}
     skipped = {(one.person, one.unit) for one in answers if one.payload["kind"] == "skip"}
@@ -181,7 +181,7 @@ def counted(study, units, lease_hours):
 @pytest.mark.sample(2, 2)
 @pytest.mark.parametrize("seed", range(4))
 def test_places_are_those_of_all_rows_whatever_happens_and_whoever_writes(place, seed, monkeypatch):
-    """Test two servers with people who come and go, reviews, exclusions, wrong clocks and transactions that fail."""
+    """Test two servers with people who come and go, reviews, exclusions, wrong clocks and failing transactions."""
     random = np.random.default_rng(seed)
     stores = [Store(place), Store(place)]
     studies = [made(store) for store in stores]
@@ -312,7 +312,7 @@ def test_reading_a_locked_table_is_given_up(request):
 
 @pytest.mark.slow
 def test_many_people_save_at_the_same_moment(study):
-    """Eight threads: everybody's answers, each request sent three times, and two tabs of one person."""
+    """Use eight threads in which each request is sent three times, and one person has two tabs."""
 
     def save(index):
         person, unit = f"p-{index % 8 // 2}", UNITS[index // 8 % 3]
@@ -359,7 +359,7 @@ def test_what_was_confirmed_survives_a_kill(place):
     stored = [one.payload for one in study.answers()]
     assert stored[: len(confirmed)] == confirmed
     assert len(stored) <= len(confirmed) + 1, "at most the one that was being confirmed"
-    if len(stored) > len(confirmed):  # the page repeats what was not confirmed
+    if len(stored) > len(confirmed):  # the page repeats requests that were not confirmed
         last = stored[-1]
         assert study.record("p-a", f"image-{last}", f"r{last}", last).revision == 1
 

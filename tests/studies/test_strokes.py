@@ -1,4 +1,4 @@
-"""A region found by strokes: what a page may send, GrabCut, and a small network in the place of Segment Anything."""
+"""Tests of regions from strokes: validation of requests, GrabCut, and a small network instead of Segment Anything."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from saliency_bench.studies.runs import runs_of
 from saliency_bench.studies.segment_anything import MEAN, STD, SegmentAnything
 from saliency_bench.studies.strokes import LONGEST, MOST_POINTS, GrabCut, Stroke, strokes_of
 
-SIDE = 32  # of the encoder's picture
+SIDE = 32  # side of the encoder's image
 
 
 def test_strokes_are_what_a_page_may_send():
@@ -38,7 +38,7 @@ def test_anything_else_is_refused(sent):
 
 @pytest.fixture
 def disc(tmp_path):
-    """(a file of a red disc on green, with a little noise; the disc), larger than what GrabCut works on."""
+    """Return (file of a red disc on green with a little noise, mask), larger than the images for GrabCut."""
     y, x = np.mgrid[:270, :360]
     mask = (x - 130) ** 2 + (y - 110) ** 2 < 65**2
     noise = np.random.default_rng(0).integers(0, 30, (270, 360, 3))
@@ -67,9 +67,9 @@ def test_a_picture_of_a_few_pixels_is_no_problem(tmp_path):
 
 
 def networks(folder, full=True):
-    """An encoder that keeps the picture, and a decoder: the pixels whose red is like that under the first point.
+    """Write an encoder that returns the image, and a decoder for the pixels with the red value of the first point.
 
-    full: the masks have the size of the image, by orig_im_size; else a quarter of the padded picture's.
+    full: Whether masks have the size of the image, given by orig_im_size, instead of a quarter of the padded image.
     """
     onnx = pytest.importorskip("onnx", reason="needs onnx")
     pytest.importorskip("onnxruntime", reason="needs onnxruntime")

@@ -1,4 +1,4 @@
-"""A store kept in a repository of the Hub: nothing is lost with the disk, no server overwrites what another stored."""
+"""Tests of a store in a Hub repository: no rows are lost with the disk or overwritten by another server."""
 
 import threading
 from itertools import chain
@@ -44,7 +44,7 @@ def by(path):
 def copied(hub, path):
     files = hub.files("datasets", REPO)
     lines = [files[name].decode().splitlines() for name in sorted(files) if name.startswith("study.db/")]
-    add_lines(Store(path), chain(*lines), REPO)  # together: the study's own row is in the file of one server only
+    add_lines(Store(path), chain(*lines), REPO)  # together, because only one server's file has the row of the study
     return path
 
 
@@ -88,7 +88,7 @@ def test_only_new_answers_are_committed(hub, tmp_path):
 
 @pytest.mark.slow
 def test_each_commit_holds_whole_answers_while_people_answer(hub, tmp_path, monkeypatch):
-    """Each commit is a beginning of the answers, whether a file is continued or a new one is begun."""
+    """Test that each commit is a prefix of the answers, both for extended and for new files."""
     monkeypatch.setattr("saliency_bench.studies.sync.LARGE", 5000)
     sync, study = started(hub, tmp_path / "study.db")
     names = [f"person {number}" for number in range(60)]
@@ -148,7 +148,7 @@ def test_a_commit_that_comes_in_between_is_not_overwritten(hub, tmp_path, monkey
 
     def late():
         added = fetch()
-        second.push()  # after the first server has looked what is there
+        second.push()  # after the first server has listed the repository
         return added
 
     monkeypatch.setattr(first, "_fetch", late)

@@ -1,4 +1,4 @@
-"""A child process reads what strangers sent: whatever ends it, takes too long or grows, the caller gets one line."""
+"""Tests of a child process that reads untrusted data. If it crashes, hangs or grows, the caller gets one line."""
 
 import json
 import os
@@ -15,9 +15,9 @@ from saliency_bench.utils import bounded as module
 from saliency_bench.utils.bounded import ReaderDiedError, bounded
 
 OS, MANY = "__import__('os')", 10**6
-# {what the child does: what the line says}
+# {action of the child: text of the message}
 DEATHS = {
-    f"{OS}.abort()": "SIGABRT",  # as C++ `terminate` does
+    f"{OS}.abort()": "SIGABRT",  # like C++ `terminate`
     "__import__('ctypes').string_at(0)": "SIGSEGV",
     f"{OS}.kill({OS}.getpid(), 9)": "SIGKILL",
     f"{OS}._exit(0)": "exit code 0",
@@ -60,7 +60,7 @@ def test_prints_are_no_answer_and_files_are_not_written(tmp_path):
 
 def test_the_child_knows_no_token_and_where_paths_begin(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    monkeypatch.setattr(module, "_idle", [])  # a child that starts now
+    monkeypatch.setattr(module, "_idle", [])  # use a new child process
     monkeypatch.chdir(tmp_path)
     assert b"hf_secret" not in bounded(eval, f"str({OS}.environ).encode()")
     assert bounded(eval, f"{OS}.getcwd().encode()").decode() == str(tmp_path)
@@ -79,7 +79,7 @@ def test_a_later_call_may_import_what_writes(tmp_path, monkeypatch):
         "def answer() -> bytes:\n    return b'imported'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(module, "_idle", [])  # a child that starts now
+    monkeypatch.setattr(module, "_idle", [])  # use a new child process
     from writing import answer
 
     assert bounded(eval, "b'first'") == b"first"
@@ -110,7 +110,7 @@ bounded(eval, "__import__('time').sleep(200)")
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         child = int(parent.stdout.readline())
-        time.sleep(0.5)  # so that the call has begun
+        time.sleep(0.5)  # wait until the call has started
         parent.kill()
     ends = time.monotonic() + 20
     while Path(f"/proc/{child}/stat").exists() and time.monotonic() < ends:

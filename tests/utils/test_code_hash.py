@@ -1,4 +1,4 @@
-"""The version of your own function: whatever it computes with is in it; else it is another one each time."""
+"""Tests of the version of a user's function, which depends on all code that the function uses."""
 
 import importlib
 import os
@@ -77,7 +77,7 @@ FILES = {
 
 
 def loaded(folder, monkeypatch, changed=("", "", "")):
-    """The functions of these files, with a text of one of them exchanged, as another start of Python has them."""
+    """Return the functions of these files after replacing a text in one of them, as in another Python process."""
     file, old, new = changed
     for name, text in FILES.items():
         text = textwrap.dedent(text)
@@ -109,7 +109,7 @@ CHANGES = {
     "a module of a package": ("own_package/inner", "sum", "prod"),
     "a module imported inside under another name": ("own_package/deep", "3", "4"),
 }
-# Files are hashed whole: what a function may use some day is computed anew once too often.
+# Files are hashed completely, because a function may use any part of them.
 CHANGES |= {"what is not used": ("own_helpers", "return 5", "return 6"),
             "a global that is not used": ("own_main", "UNUSED = 1", "UNUSED = 2")}  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_the_methods_of_parents_are_part_of_a_class(tmp_path, monkeypatch):
 
 
 def test_a_file_that_was_edited_after_its_import_is_not_believed(tmp_path, monkeypatch):
-    """In a notebook a module may be older than its file."""
+    """Test a module that was edited after its import, for example in a notebook."""
     module = loaded(tmp_path / "first", monkeypatch)
     before, path = version(module.mine), tmp_path / "first" / "own_helpers.py"
     path.write_text(path.read_text().replace("images.mean(1) * FACTOR", "images.amax(1) * FACTOR"))
@@ -197,7 +197,7 @@ def test_what_a_function_holds_is_in_its_version(one, other, way):
 
 @pytest.mark.parametrize("make", [lambda: SimpleNamespace(a=Plain()), lambda: Plain(), lambda: {"b", "a", "c"}])
 def test_options_that_only_python_has_keep_the_id_of_their_content(make):
-    """The text of an object has its address, that of a set an order of its own in each process."""
+    """Test options whose text contains an address, or depends on the order of a set in the process."""
     one, other = (as_explainer(way(make())) for way in (defaulting, defaulting))
     assert one.identity == other.identity
     assert " at 0x" not in str(one.identity)
@@ -286,7 +286,7 @@ print(code_hash(Mine()))
 
 @pytest.mark.thorough
 def test_the_version_is_the_same_in_every_process(tmp_path):
-    """Sets have another order in each; a script is compiled anew, a module is read from its cache."""
+    """Test sets, whose order differs between processes, and code that is compiled or read from a cache."""
     (tmp_path / "script.py").write_text(SCRIPT)
     ways = [["script.py"], ["script.py"], ["-c", "import script"], ["-c", "import script"]]
     found = [

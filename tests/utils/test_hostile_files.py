@@ -1,4 +1,4 @@
-"""Files that never end, that are or unpack to gigabytes, or that hold something else: one line each, none is read."""
+"""Tests of files without an end, files that expand to gigabytes, and files of another type: one-line errors."""
 
 import io
 import json
@@ -156,12 +156,12 @@ def lying_bomb(path, table):
 
 
 def many_of_one_text(path, table):
-    """A dictionary of one text, for every row."""
+    """Write a dictionary of one text that all rows use."""
     pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**6] * len(table))), path)
 
 
 def prefixes(path, table):
-    """Each text is the one before and nothing more."""
+    """Write texts that each repeat the previous text."""
     texts = pa.array(["x" * 10**6] * len(table))
     pq.write_table(table.set_column(8, "image_id", texts), path, use_dictionary=False,
                    column_encoding={"image_id": "DELTA_BYTE_ARRAY"})  # fmt: skip

@@ -1,4 +1,4 @@
-"""The reader of masks, pixel by pixel against masks that numpy drew, in every form that people store them."""
+"""Tests of the reader of masks, pixel by pixel against masks drawn with NumPy, in all common formats."""
 
 from io import BytesIO
 
@@ -49,7 +49,7 @@ def stored(image, form="PNG", **options):
     return buffer.getvalue()
 
 
-TOLD = {  # masks that tell the object themselves
+TOLD = {  # masks in which the object is unambiguous
     "0 and 255": grey(FULL),
     "0 and 1": grey(ONES),
     "0 and 7": grey(ONES * np.uint8(7)),
@@ -108,7 +108,7 @@ TRIMAP = np.where(BOX, 1, 2).astype(np.uint8) + EDGE * np.uint8(2)  # 1 pet, 2 b
 VOID = palette(np.where(EDGE, 255, ONES), VOC)
 OPPOSITE = with_alpha(255 - np.repeat(FULL[..., None], 3, 2))
 TINTED = np.hypot(*(np.indices((48, 40)) - 20)) < 9
-NAMED = {  # mask, what is named, the object
+NAMED = {  # mask, --foreground, object
     "an Oxford trimap": (TRIMAP, "1", BOX & ~EDGE),
     "an Oxford trimap with its border": (TRIMAP, "1 3", BOX),
     "a class inside a void outline": (VOID, "1", BOX & ~EDGE),
@@ -195,11 +195,11 @@ def test_a_mask_is_turned_as_its_picture_is(orientation, caplog):
     upright, exif = turned(BOX, orientation), Image.Exif()
     exif[0x0112] = orientation
     complain_once.cache_clear()
-    for mask in (FULL, stored(grey(FULL), exif=exif)):  # as stored, with or without an orientation of its own
+    for mask in (FULL, stored(grey(FULL), exif=exif)):  # as stored, with or without an orientation of the mask file
         np.testing.assert_array_equal(read_mask(mask, upright.shape, orientation), upright)
     sizes_tell = orientation in (1, 5, 6, 7, 8)
     assert sizes_tell != ("both have the same size" in caplog.text)
-    if sizes_tell:  # drawn on the upright picture
+    if sizes_tell:  # drawn on the upright image
         np.testing.assert_array_equal(read_mask(upright * np.uint8(255), upright.shape, orientation), upright)
     np.testing.assert_array_equal(read_mask(stored(grey(FULL), exif=exif), upright.shape), upright)
 

@@ -1,4 +1,4 @@
-"""Lines about what is wrong: where they go, by what the calling program has set up."""
+"""Tests of messages: the stream depends on the logging configuration of the calling program."""
 
 import logging
 import subprocess
@@ -13,7 +13,7 @@ from saliency_bench.utils.progress import bar, step, without_bars
 
 @pytest.fixture
 def logged(monkeypatch):
-    """As it is in a program of somebody else; tests/conftest.py has it otherwise."""
+    """Configure logging as in a program that uses the package; tests/conftest.py uses another configuration."""
     monkeypatch.setattr(LOGGER, "propagate", True)
     monkeypatch.setattr(LOGGER, "handlers", [])
 

@@ -1,4 +1,4 @@
-"""Outlines as masks, against a literal second writing: each pixel asks whether its centre is inside."""
+"""Tests of masks from outlines, against a slow second implementation that tests the centre of each pixel."""
 
 from itertools import pairwise
 from math import cos, radians, sin
@@ -12,7 +12,7 @@ SIZE = (20, 28)
 
 
 def winding(points, height, width):
-    """How often the corners go around the centre of each pixel, pixel by pixel."""
+    """Return the winding number of the corners around the centre of each pixel, pixel by pixel."""
     mask = np.zeros((height, width), bool)
     for row, column in np.ndindex(height, width):
         x, y, turns = column + 0.5, row + 0.5, 0
@@ -27,7 +27,7 @@ def winding(points, height, width):
 def test_pixels_inside_a_polygon(seed):
     random = np.random.default_rng(seed)
     points = random.random((random.integers(3, 9), 2)) * (40, 30) - (6, 5)
-    if seed % 2:  # corners and edges that go through the centres of pixels
+    if seed % 2:  # corners and edges through the centres of pixels
         points = (points * 2).round() / 2
     np.testing.assert_array_equal(polygon(points.tolist(), *SIZE), winding(points.tolist(), *SIZE))
 
@@ -36,7 +36,7 @@ def test_a_box_is_its_pixels_and_neighbours_share_none():
     mask = np.zeros(SIZE, bool)
     mask[3:9, 5:11] = True
     np.testing.assert_array_equal(polygon(box(5, 3, 6, 6), *SIZE), mask)
-    np.testing.assert_array_equal(polygon(box(5, 3, 6, 6, 90), *SIZE), mask)  # a square around its centre
+    np.testing.assert_array_equal(polygon(box(5, 3, 6, 6, 90), *SIZE), mask)  # a square rotated around its centre
     left, right = (polygon(box(x, 2.5, 4.5, 7), *SIZE) for x in (3, 7.5))
     assert not (left & right).any()
     np.testing.assert_array_equal(left | right, polygon(box(3, 2.5, 9, 7), *SIZE))
@@ -46,7 +46,7 @@ def test_a_box_is_its_pixels_and_neighbours_share_none():
 
 def test_a_box_is_turned_clockwise_around_a_corner():
     turned, mask = polygon(box(10, 4, 6, 3, 90, at=(10, 4)), *SIZE), np.zeros(SIZE, bool)
-    mask[4:10, 7:10] = True  # what went to the right goes down, what went down goes to the left
+    mask[4:10, 7:10] = True  # the right side becomes the bottom, and the bottom becomes the left side
     np.testing.assert_array_equal(turned, mask)
 
 

@@ -1,4 +1,4 @@
-"""What programs write as the name of a picture, and the picture that they mean."""
+"""Tests of names of images written by programs, and of the images they refer to."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_of_two_matching_names_the_exact_path_gets_the_picture():
 
 
 @pytest.mark.parametrize(("given", "pictures", "picture"), [
-    (["dog/1.jpg"], ["cat/1.jpg", "dog/2.jpg"], ""),  # dog/1.jpg is missing, or a file that is not read
+    (["dog/1.jpg"], ["cat/1.jpg", "dog/2.jpg"], ""),  # dog/1.jpg is missing, or in a file that is not read
     (["dog/1.jpg", "cat/2.jpg"], ["cat/1.jpg", "cat/2.jpg"], ""),
     (["C:\\x\\dog\\1.jpg"], ["cat/1.jpg", "dog/2.jpg"], ""),
     (["dog/1.jpg"], ["1.jpg", "dog/2.jpg"], ""),

@@ -8,7 +8,7 @@ from saliency_bench.utils.seeds import normal, normals, random_bits, seed_of, un
 
 
 def splitmix64(seed, count):
-    """The published algorithm with Python's own integers."""
+    """Implement the published algorithm with Python integers."""
     out, word = [], (1 << 64) - 1
     for _ in range(count):
         seed = (seed + 0x9E3779B97F4A7C15) & word
@@ -25,7 +25,7 @@ def test_bits_are_splitmix64(seed):
 
 
 def test_first_output_published_for_seed_1234567():
-    # The first value of the reference implementation's own test vector.
+    # The first value of the test vector of the reference implementation.
     assert int(random_bits(1234567, 1)[0]) == 6457827717110365317
 
 

@@ -1,4 +1,4 @@
-"""Writes that can be trusted: on the disk before they have a name, over no device, named where there is no room."""
+"""Tests of writing files: synchronised before they are renamed, never over devices, with clear errors on full disks."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ RUN = {"explainers": ["random", "centre"], "metrics": ["saliency_miou"], "device
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What is written through to the disk and renamed, in order: ("sync", path) and ("name", path)."""
+    """Record synchronisations and renames in order: ("sync", path) and ("name", path)."""
     made: list[tuple[str, Path]] = []
     fsync, replace = os.fsync, os.replace
 
@@ -53,7 +53,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_after(calls, 
     assert calls[at - 1][0] == "sync"
     assert calls[at - 1][1].name.startswith(".file.txt.")
     assert (calls[at], calls[at + 1]) == (("name", path), ("sync", path.parent))
-    # New folders are names, too.
+    # New folders are renamed, too.
     assert {("sync", tmp_path), ("sync", tmp_path / "new")} <= set(calls[: at - 1])
 
 
@@ -108,7 +108,7 @@ def run(shapes, resnet, tmp_path_factory):
 @pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
 def test_what_is_no_file_is_not_replaced_by_a_page(kind, linked, run, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)  # the name of a socket is short
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     path = Path("odd")
     odd(kind, path)
     before = path.stat()
@@ -135,12 +135,12 @@ def test_a_file_of_a_run_that_is_a_pipe_is_not_replaced(shapes, resnet, tmp_path
         (tmp_path / "run" / name).unlink()
 
 
-# A full disk.
+# Full disks
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of its own with little room; small_disk(kilobytes) -> its folder."""
+    """Return small_disk(kilobytes), which mounts a small file system and returns its folder."""
     mounted = []
 
     def mount(kilobytes):
@@ -185,7 +185,7 @@ def test_a_full_disk_under_a_build_is_named(small_disk, capsys):
     assert list(disk.iterdir()) == []
 
 
-@pytest.mark.parametrize("kilobytes", [40, 2200])  # too little for the state of the first epoch, for the checkpoint
+@pytest.mark.parametrize("kilobytes", [40, 2200])  # too small for the state of the first epoch, and for the checkpoint
 def test_a_full_disk_under_a_training_is_named(kilobytes, shapes, small_disk, capsys):
     disk = small_disk(kilobytes)
     refused("cannot write .*No space left on device; free some space", train, dataset=str(shapes),
@@ -203,7 +203,7 @@ def test_a_full_disk_under_a_report_is_named(run, small_disk, capsys):
 
 
 def loading(folder, variable, resnet, tmp_path, dataset):
-    """`run` in a process of its own, with a cache in another folder."""
+    """Execute `run` in a separate process, with a cache in another folder."""
     words = ["--dataset", str(dataset), "--model", str(resnet), "--explainers", "random", "--limit", "4",
              "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
     environment = os.environ | {variable: str(folder), "HF_HUB_OFFLINE": "1"}
@@ -226,7 +226,7 @@ def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, sma
     dataset = shapes if variable == "HF_DATASETS_CACHE" else "shapes-xai"
     done = loading(folder, variable, resnet, tmp_path, dataset)
     why = {"full": "No space left on device", "a file": "Not a directory", "read-only": "Read-only file system"}[kind]
-    does_without = variable == "HF_DATASETS_CACHE" and kind != "full"  # a folder of data is read all the same
+    does_without = variable == "HF_DATASETS_CACHE" and kind != "full"  # a folder of data is read without a cache
     assert done.returncode == (0 if does_without else 2), done.stderr
     lines = done.stderr.strip().splitlines()
     line = next(line for line in (lines if does_without else lines[-1:]) if "cache folder" in line)
@@ -242,8 +242,8 @@ def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, sma
     (RuntimeError("I/O error: No space left on device (os error 28)"), "No space left on device"),
     (sqlite3.OperationalError("database or disk is full"), "cannot write to the disk: database or disk is full; free"),
     (OSError(errno.EACCES, "x", "CACHE/file"), "to the cache folder .*: Permission denied; make it writable"),
-    (OSError(errno.EACCES, "x", "/data/file"), None),  # may be about reading
-    (OSError(errno.ENOENT, "x", "CACHE/file"), None),  # a cache that is there, and can be written to
+    (OSError(errno.EACCES, "x", "/data/file"), None),  # may be an error of reading
+    (OSError(errno.ENOENT, "x", "CACHE/file"), None),  # a cache that exists and is writable
     (ValueError("x"), None),
 ])  # fmt: skip
 def test_what_is_about_storage_and_what_is_not(error, words, tmp_path, monkeypatch):

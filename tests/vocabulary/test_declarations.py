@@ -1,4 +1,4 @@
-"""What `@sb.explainer` and `@sb.metric` say of a function, and what they refuse where it is defined."""
+"""Tests of the declarations by `@sb.explainer` and `@sb.metric`, and of errors at definition time."""
 
 from functools import partial
 
@@ -101,7 +101,7 @@ def test_the_function_stays_as_it_is_and_what_is_declared_is_on_it():
     assert declaration_of(bright) is declared
     explainer = sb.load_explainer(bright)
     assert (explainer.baseline, explainer.about, explainer.declaration) == (True, "How bright a pixel is.", declared)
-    assert explainer.version not in (before, 1)  # a hash, of what is declared too
+    assert explainer.version not in (before, 1)  # a hash, which includes the declarations
 
 
 def test_passes_are_a_number_or_a_function_of_the_options():
@@ -141,7 +141,7 @@ def test_the_declaration_of_a_metric_is_all_that_is_known_of_it():
     declared = metric.declaration
     assert isinstance(declared, MetricDeclaration)
     assert metric.aggregate is declared.aggregate is not None
-    assert sb.load_metric("saliency_mcs").aggregate is None  # as aggregate_if says
+    assert sb.load_metric("saliency_mcs").aggregate is None  # because of aggregate_if
     assert (metric.version, metric.range) == (declared.version, (-1.0, 1.0))
     turned = {published: sb.load_metric("saliency_ccs", published=published) for published in (False, True)}
     assert [turned[published].higher_is_better for published in (False, True)] == [True, False]

@@ -1,4 +1,4 @@
-"""Reading maps and masks, the normalised map, and the order of pixels, against loops."""
+"""Tests of reading maps and masks, the normalised map, and the order of pixels, against loops."""
 
 import datasets
 import numpy as np
@@ -96,7 +96,7 @@ def test_flat():
 
 
 def literal_order(one):
-    """Pixel indices by a sort with the pair (value, position in the permutation) as the key."""
+    """Sort pixel indices by (value, position in the permutation)."""
     place = {int(pixel): position for position, pixel in enumerate(M.tie_breaker(*one.shape))}
     return sorted(range(one.size), key=lambda pixel: (-float(one.flat[pixel]), place[pixel]))
 
@@ -115,7 +115,7 @@ def test_top_pixels_are_the_first_of_the_order(maps, counts):
 
 
 def test_peaked_maps_keep_their_order():
-    """exp(30 m): rounded to 1/32768 of the range, most of its pixels would tie."""
+    """Test exp(30 m): rounded to 1/32768 of the range, most of its pixels would be tied."""
     exponents = np.random.default_rng(0).permutation(30_000).reshape(1, 200, 150) / 1000
     values = np.exp(exponents).astype(np.float32)
     assert len(np.unique(values)) == values.size
@@ -126,7 +126,7 @@ def test_peaked_maps_keep_their_order():
 
 @given(SMALL)
 def test_tied_pixels_by_a_loop(maps):
-    """Each pixel whose value another pixel has before it."""
+    """Count pixels whose value occurs in an earlier pixel."""
     for one, share in zip(maps, M.tied_share(maps), strict=True):
         seen, tied = [], 0
         for value in one.flat:
@@ -138,7 +138,7 @@ def test_tied_pixels_by_a_loop(maps):
 def test_permutation_is_fixed_and_a_permutation():
     assert sorted(M.tie_breaker(7, 9)) == list(range(63))
     assert M.tie_breaker(2, 3).tolist() == M.tie_breaker.__wrapped__(2, 3).tolist()
-    # Written down once: another order is another number, and a new VERSION of every metric that orders pixels.
+    # Stored numbers: another order changes them, and requires a new VERSION of every metric that orders pixels.
     assert M.tie_breaker(4, 4)[:5].tolist() == [12, 9, 3, 5, 14]
 
 

@@ -1,4 +1,4 @@
-"""A plain function is a metric: what it asks for, its direction, range and version, through run, report and board."""
+"""Tests of plain functions as metrics: arguments, direction, range and version, through run, report and board."""
 
 from functools import partial
 
@@ -30,13 +30,13 @@ def spread(maps, *, power: float = 2.0):
 
 
 def margin(classifier, images, target, maps):
-    """Logit of the target in the picture that the map dims."""
+    """Return the logit of the target for the image darkened by the map."""
     return (classifier(images * torch.from_numpy(maps)[:, None].sigmoid()) * target).sum(dim=1)
 
 
 @sb.metric(higher_is_better=True, range=(-10, 10))
 class Quantile:
-    """The value that a share of the map lies under."""
+    """Metric of the value below which a share of the map lies."""
 
     def __init__(self, share):
         self.share = share
@@ -77,7 +77,8 @@ def test_the_function_is_given_what_its_parameters_name():
 def test_direction_and_range_are_declared():
     told = as_metric(brightest_outside)
     assert (told.higher_is_better, told.range) == (False, (0.0, 1.0))
-    assert brightest_outside(np.ones((1, 2, 2)), np.ones((1, 2, 2), bool)).tolist() == [False]  # it stays a function
+    # the decorated function can still be called
+    assert brightest_outside(np.ones((1, 2, 2)), np.ones((1, 2, 2), bool)).tolist() == [False]
 
     def plain(maps):
         return maps.mean(axis=(1, 2))
@@ -87,7 +88,7 @@ def test_direction_and_range_are_declared():
     sb.metric(higher_is_better=False, range=(0, np.inf))(plain)
     second = as_metric(plain)
     assert (second.higher_is_better, second.range) == (False, (0.0, np.inf))
-    assert first.version != second.version  # no interval of one range is taken for that of another
+    assert first.version != second.version  # intervals of one range must not be used for another
 
 
 @pytest.mark.parametrize(("function", "words"), [

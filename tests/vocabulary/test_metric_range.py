@@ -1,4 +1,4 @@
-"""A metric declares its range: intervals rely on it, so a score outside is an error."""
+"""Tests of the declared range of a metric: intervals depend on it, so a score outside is an error."""
 
 from dataclasses import replace
 from types import SimpleNamespace

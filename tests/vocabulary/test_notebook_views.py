@@ -1,4 +1,4 @@
-"""What objects show in a notebook: tables with intervals, pictures large enough to be seen, and texts as texts."""
+"""Tests of notebook output: tables with intervals, images that are large enough, and escaped texts."""
 
 import re
 import sys
@@ -30,7 +30,7 @@ HOSTILE = "<script>alert('x')</script>"
 
 
 class Tags(HTMLParser):
-    """Balanced tags of a few kinds, and their texts."""
+    """Parser that checks balanced tags of a few types and collects their texts."""
 
     ALLOWED = ("table", "thead", "tbody", "tr", "th", "td", "p", "strong", "div", "figure", "figcaption", "img")
 
@@ -90,7 +90,7 @@ def test_the_best_is_set_apart(done):
     assert marked
     for cell in marked:
         assert f"<strong>{cell.value:.3f} [" in done._repr_html_()
-    assert done._repr_html_().count("<strong>") - 1 == len(marked)  # and its title
+    assert done._repr_html_().count("<strong>") - 1 == len(marked)  # and the title
 
 
 def test_an_explanation_shows_the_picture_beside_the_map(shapes, resnet):
@@ -147,7 +147,7 @@ def test_a_board_shows_its_cells(done, tmp_path):
     refused("cannot be the name of a method", of_run, done.folder, "ada")
     write(tmp_path, {"gradcam": np.linspace(0.1, 0.9, 60), "mine@1": np.linspace(0.2, 0.3, 60)}, "ada")
     board = sb.load_results(tmp_path)
-    hostile = board.rows[1].cell.model_copy(update={"explainer_text": HOSTILE})  # what no submission can be called
+    hostile = board.rows[1].cell.model_copy(update={"explainer_text": HOSTILE})  # a name that no submission can have
     board = Board([board.rows[0], replace(board.rows[1], cell=hostile)], [], [], board.results)
     shown = Tags(board._repr_html_())
     texts = " ".join(shown.texts)
@@ -180,7 +180,7 @@ def test_progress_in_a_notebook_is_that_of_tqdm_auto(monkeypatch):
 def test_a_signed_map_is_drawn_around_zero_in_two_colours():
     values = np.zeros((20, 20))
     values[2:6, 2:6], values[12:16, 12:16] = 1.0, -0.5
-    values[0, 0] = 1000.0  # as one pixel of a gradient may be
+    values[0, 0] = 1000.0  # as for a single pixel of a gradient
     drawn = np.asarray(overlay(np.full((20, 20, 3), 128, np.uint8), values), dtype=int)
     red, blue = drawn[..., 0] - drawn[..., 2], drawn[..., 2] - drawn[..., 0]
     assert red[4, 4] > 30
@@ -196,7 +196,8 @@ def test_what_is_drawn_of_a_map_keeps_its_zero_and_its_signs():
     np.testing.assert_array_equal(np.sign(scaled(values)), np.sign(values))
     assert scaled(values).max() == 1
     np.testing.assert_allclose(scaled(values + 1), (values + 1) / 4)
-    np.testing.assert_allclose(scaled(values + 1 - 1e-9), (values + 1) / 4, atol=1e-8)  # below zero by rounding alone
+    # negative only because of rounding
+    np.testing.assert_allclose(scaled(values + 1 - 1e-9), (values + 1) / 4, atol=1e-8)
     assert not scaled(np.full((3, 3), 7.0)).any()
     assert (scaled(np.full((3, 3), -7.0)) == -1).all()
 

@@ -1,4 +1,4 @@
-"""Options: what an annotation allows is taken, everything else is refused when the explainer or metric is made."""
+"""Tests of options: values that an annotation allows are accepted, and others are refused at construction."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Any callable is an explainer: its name and the version that its code makes, through run, report and results."""
+"""Tests of callables as explainers: the name, and the version from the code, through run, report and results."""
 
 import re
 from functools import partial
@@ -58,7 +58,7 @@ def test_run_report_and_results_name_every_own_function(done, tmp_path):
     assert [cell["explainer"] for cell in done.summary["cells"]] == list(OWN)
     page = done.report.read_text()
     assert "A Python function" in page
-    assert "<lambda>" not in page  # it is no tag of the page
+    assert "<lambda>" not in page  # it is escaped on the page
     assert "&lt;lambda&gt;" in page
     cells = read_checked(of_run(done.folder, "ada").write(tmp_path)[0].parent).result.cells
     assert [cell.explainer for cell in cells] == list(OWN)

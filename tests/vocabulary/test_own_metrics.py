@@ -1,4 +1,4 @@
-"""What a metric of your own may do wrong: one line that names it, never a traceback, never a silent end."""
+"""Tests of errors in users' metrics: one line that names the metric, without tracebacks or silent failures."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The range of a score, and with it its interval, follows what the maps are asked: a probability, or a difference."""
+"""Tests of ranges of scores, and so of intervals, that depend on the target: a probability or a difference."""
 
 import json
 from dataclasses import replace
@@ -43,7 +43,7 @@ def test_with_a_sigmoid_every_class_of_a_group_may_reach_1():
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 def test_no_probabilities_leave_the_range_of_their_target_and_some_reach_its_ends(activation):
-    """All corners of what an activation can give, summed by hand."""
+    """Test all extreme probabilities of an activation, summed by hand."""
     corners = np.eye(4) if activation == "softmax" else np.array(list(product([0.0, 1.0], repeat=4)))
     for weights in ([1, 0, 0, 0], [1, 1, 0, 0], [1, -1, 0, 0], [1, 1, -1, 0], [0.5, 0.5, -1, 0], [0, 3, 0, -2]):
         row = np.array([weights], dtype=float)
@@ -56,7 +56,7 @@ def test_no_probabilities_leave_the_range_of_their_target_and_some_reach_its_end
 
 
 class Sure(torch.nn.Module):
-    """Every class of a multi-label head is certain for a white picture and impossible for a black one."""
+    """Multi-label network for which every class is certain for a white image and impossible for a black image."""
 
     activation = "sigmoid"
     mean = torch.zeros(1, 3, 1, 1)
@@ -134,14 +134,14 @@ def test_the_range_of_a_target_file_follows_what_it_holds(against, expected, sha
 
 
 def widened(folder):
-    """A run folder as an earlier version wrote it, whose ranges were those of a contrast."""
+    """Write a run folder of an earlier version, in which ranges were those of a contrast."""
     for name in ("run.json", "summary.json"):
         content = json.loads((folder / name).read_text())
         cells = content["cells"].values() if name == "run.json" else content["cells"]
         for cell, own in zip(cells, CONTRASTS * 2, strict=False):
             cell["range"] = own
         (folder / name).write_text(json.dumps(content))
-    (folder / "written.json").unlink()  # which an earlier version wrote in another way
+    (folder / "written.json").unlink()  # an earlier version wrote another format
 
 
 @pytest.mark.slow

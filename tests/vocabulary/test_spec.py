@@ -1,4 +1,4 @@
-"""The settings of a run are written once: every field of RunSpec is in all that names settings."""
+"""Tests that every field of RunSpec is available wherever settings are listed."""
 
 import argparse
 import inspect
@@ -26,7 +26,7 @@ from saliency_bench.settings import RunSettings, SampleSettings
 from saliency_bench.spec import PythonObject, RunSpec, flag, takes_settings
 
 LEAST = {"dataset": "d", "model": "m", "explainers": ["e"], "metrics": ["s"], "out": "o"}
-# Another value for each setting that is not required.
+# Another value for each optional setting.
 OTHER = {"split": "train", "target": "predicted", "label_map": "labels of mine.json", "groups": "g.csv", "limit": 3,
          "batch_size": 5, "seed": -2, "precision": "bf16", "channels_last": True, "strict": True, "device": "cpu",
          "keep_maps": True, "compile": True, "label_column": "scene", "activation": "sigmoid",
@@ -41,7 +41,7 @@ def options(parser):
 
 @pytest.fixture
 def wider(monkeypatch):
-    """RunSpec with one field more, in the place of the class."""
+    """Replace RunSpec by a class with an additional field."""
 
     class Wider(RunSpec):
         colour: str | None = module._setting("of the frames", None, metavar="NAME")
@@ -219,8 +219,8 @@ def test_a_run_without_metrics_or_explainers_names_good_first_choices(name, firs
 def test_type_checkers_see_the_settings():
     assert set(RunSettings.__annotations__) == set(RunSpec.model_fields)
     required = {name for name, field in RunSpec.model_fields.items() if field.is_required()}
-    assert RunSettings.__required_keys__ == required - {"explainers"}  # which precomputed maps may take the place of
-    named = {"dataset", "model", "out"}  # written out in the signature of `template`
+    assert RunSettings.__required_keys__ == required - {"explainers"}  # precomputed maps may replace explainers
+    named = {"dataset", "model", "out"}  # explicit in the signature of `template`
     assert set(SampleSettings.__annotations__) == set(RunSpec.model_fields) - {*NOT_YET, *named}
     for name in ("activation", "precision"):
         annotation = SampleSettings.__annotations__[name]

@@ -1,4 +1,4 @@
-"""What a mistyped or differently called name gets: one suggestion that is right, never another item."""
+"""Tests of suggestions for mistyped names and aliases: one correct suggestion, never a wrong one."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""A function of your own file in the place of a name, in commands, calls and suites."""
+"""Tests of functions in users' files instead of names, in commands, calls and suites."""
 
 import re
 import sys
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_one_line(folder, text, said, shapes, resnet, capsys):
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--device", "cpu", "--out", "run"]
     for items in (["--explainers", text, "--metrics", "saliency_miou"], ["--explainers", "gradcam", "--metrics", text]):
         if "sigam" in text and items[-1] == text:
-            continue  # it is no metric either
+            continue  # not a metric
         assert main([*words, *items]) == 2
         line = capsys.readouterr().err.strip().splitlines()[-1]
         assert re.search(said, line), line
@@ -148,7 +148,7 @@ def test_what_others_have_written_imports_no_file(folder):
 
 @pytest.mark.slow
 def test_the_words_of_others_import_nothing(folder, shapes, resnet, capsys):
-    """A run's folder that somebody else made: its run.json, summary and records name a file."""
+    """Test a run folder by another user whose run.json, summary and records contain the path of a file."""
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
     words += ["--explainers", "gradcam", "--metrics", "saliency_miou", "saliency_insertion:steps=2"]
     assert main(words) == 0
@@ -166,7 +166,7 @@ def test_the_words_of_others_import_nothing(folder, shapes, resnet, capsys):
     sb.load_dataset(str(shapes))[0]["image"].save("picture.png")
     explain = ["explain", "picture.png", "--model", str(resnet), "--out", "b.png"]
     assert main([*explain, "--explainers", "evil.py:f"]) != 0
-    assert (folder / "executed").exists()  # as it was asked for by whoever typed the command
+    assert (folder / "executed").exists()  # executed because the user typed the command
 
 
 def test_draw_and_explain_take_files(folder, shapes, resnet):

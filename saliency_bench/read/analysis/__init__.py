@@ -1,1 +1,1 @@
-"""Analyse the results of runs: comparisons, pairs of explainers, requirements, and analyses of scores."""
+"""Analyses of the results of runs: comparisons, pairs of explainers, requirements, correlations and rankings."""

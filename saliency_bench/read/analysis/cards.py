@@ -1,4 +1,4 @@
-"""Summarise the verdict on a run: one card per metric, and the explainers that are worse than a baseline."""
+"""Summarise the verdict on a run as cards, one per metric, and list the explainers that are worse than a baseline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from saliency_bench.read.analysis.verdict import Verdict, listed
 from saliency_bench.read.cell import BEST_FROM, UNCOMPARED, CellResult
 
-MOST_LINES = 4  # lines about explainers that are worse than a baseline; more are merged
+MOST_LINES = 4  # lines about explainers that are worse than a baseline; if there are more, they are merged
 
 
 @dataclass(frozen=True)
 class Card:
-    """Verdict of a run's table on one metric.
+    """Verdict on the explainers of a run by one metric.
 
     Attributes:
         metric: Name of the metric in tables.
         higher_is_better: Direction of the metric.
         cells: Cells of the explainers that the card names, best mean first.
-        verdict: Verdict on these explainers, in a few words.
-        is_good: Whether this metric supports recommending them.
+        verdict: Short verdict on these explainers.
+        is_good: Whether this metric supports recommending these explainers.
     """
 
     metric: str
@@ -43,7 +43,7 @@ def cards(verdict: Verdict) -> list[Card]:
 
 
 def _card(verdict: Verdict, metric: tuple[str, int | str], name: str) -> Card:
-    """Return the card of a metric: the explainers marked as best, or why none is."""
+    """Return the card of a metric, with the explainers that are marked as best, or the reason why none is."""
     cells = [cell for key in verdict.order if (cell := verdict.cells.get((key, metric))) is not None]
     higher = cells[0].higher_is_better
     scored = sorted((cell for cell in cells if cell.value is not None), key=lambda cell: -cell.oriented)
@@ -79,7 +79,7 @@ def below(verdict: Verdict) -> dict[str, list[str]]:
 
 
 def worse(verdict: Verdict) -> list[Worse]:
-    """Return which explainers are significantly worse than a baseline; explainers that share metrics share an entry."""
+    """Return the explainers that are significantly worse than a baseline, grouped by baseline and metrics."""
     entries = []
     for comparisons in verdict.against_baselines():
         metrics: dict[str, list[str]] = {}
@@ -94,7 +94,7 @@ def worse(verdict: Verdict) -> list[Worse]:
 
 
 def worse_lines(verdict: Verdict, title: Callable[[str], str]) -> list[str]:
-    """Return `worse` as sentences; if there are too many, one sentence per baseline.
+    """Return `worse` as sentences; more than `MOST_LINES` are merged into one sentence per baseline.
 
     Args:
         verdict: Verdict on the run.

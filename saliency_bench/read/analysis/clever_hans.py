@@ -1,9 +1,10 @@
-"""Find Clever Hans samples: the network predicts the target with confidence from pixels outside the object.
+"""Find Clever Hans samples, for which the network predicts the target with confidence from pixels outside the object.
 
-Equation 19 of Li et al. (2020): f_c above 0.9, pointing game below 0.5, insertion above the run's median. The map
-points outside the mask, and the pixels that it points at are enough for the network, so the network may use the wrong
-evidence. f_c is the confidence in what the maps explain, not in the most probable class: the probability of the target
-class, the sum over the classes of a group or, for a contrast, the difference between the two sides, as in insertion.
+A sample must meet three conditions (Li et al., 2020, equation 19): f_c above 0.9, pointing game below 0.5, and
+insertion above the run's median. The map then points outside the mask, and the highlighted pixels are enough for the
+network, so the network may use the wrong evidence. f_c is the confidence in the target that the maps explain, not in
+the most probable class. As in insertion, it is the probability of the target class, the sum over the classes of a group
+or, for a contrast, the difference between its two groups of classes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,7 @@ def clever_hans(
     Args:
         runs: Runs with saliency_pointing_game and saliency_insertion.
         confidence: Lower limit of f_c, the confidence in the target that the maps explain. Samples that the network is
-            known to classify incorrectly are left out.
+            known to classify incorrectly are ignored.
         pointing_game: Upper limit of the pointing game.
         insertion: Lower limit of insertion; by default the median of the explainer's own scores in the run.
 
@@ -59,15 +60,15 @@ def clever_hans(
             counts.append((*subject, row.name, len(chosen.order), scored, *share.known, chosen.least))
     if not counts:
         raise UserError(
-            f"Clever Hans samples are found by {POINTING} and {INSERTION}, but no explainer of these runs has both; "
-            "start a run again with both metrics"
+            f"Clever Hans samples require scores by {POINTING} and {INSERTION}, but no explainer of these runs has "
+            "both; start a run again with both metrics"
         )
     above = "the median of the explainer" if insertion is None else f"{insertion:g}"
     notes = [
         f"Confidence in the explained target above {confidence:g}, pointing game below {pointing_game:g}, insertion "
-        f"above {above}; samples known to be wrong are left out.",
-        "95 % intervals of the shares are for these thresholds; they ignore the variation of the median itself.",
-        "Look at each sample: the mask may be wrong, and evidence may well lie outside the object.",
+        f"above {above}; samples that are known to be misclassified are ignored.",
+        "The 95 % intervals of the shares hold for these thresholds and ignore the variation of the median.",
+        "Inspect each sample: the mask may be wrong, and valid evidence may lie outside the object.",
     ]
     data = {"samples": dicts(HEADER, rows), "explainers": dicts(COUNTS, counts)}
     return Findings("clever-hans", [Table(COUNTS, counts), Table(HEADER, rows, "samples")], data, notes)
@@ -78,7 +79,7 @@ class FoundSamples:
     """Samples of a run that meet all three conditions.
 
     Attributes:
-        hits: (n,) in the order of the run's ids: 1 for these samples, 0 for others, NaN if a score is missing.
+        hits: Array (n,) in the order of the run's ids: 1 for these samples, 0 for others, NaN if a score is missing.
         order: Positions of these samples, highest insertion first.
         confidences: f_c (n,).
         least: Lower limit of insertion.
@@ -98,7 +99,7 @@ def found_by(
     pointing_game: float = POINTED,
     insertion: float | None = None,
 ) -> FoundSamples:
-    """Return the samples that meet all conditions, given two cells of an explainer; see `clever_hans`."""
+    """Return the samples that meet all conditions of `clever_hans`, given two cells of an explainer."""
     confidences, right = _confidences(run)
     scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
     common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
@@ -109,7 +110,7 @@ def found_by(
 
 
 def _scored_by_both(run: RunData) -> Iterator[tuple[ExplainerRow, CellResult, CellResult]]:
-    """Yield each explainer with its cells of both metrics, with default options if a metric has several."""
+    """Yield each explainer with its cells of both metrics, preferring default options if a metric has several cells."""
     for row in run.rows:
         cells: dict[str, CellResult] = {}
         for cell in sorted(run.cells_of_row(row), key=lambda cell: len(cell.metric_text)):
@@ -119,15 +120,15 @@ def _scored_by_both(run: RunData) -> Iterator[tuple[ExplainerRow, CellResult, Ce
 
 
 def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
-    """Return (f_c (n,) in the order of the run's ids, NaN if unknown; whether each sample may be correct).
+    """Return (f_c (n,), NaN if unknown; bool (n,), False if a sample is known to be misclassified).
 
     Raises:
         UserError: The predictions are missing, or have no confidence in the target.
     """
     if "target_confidence" not in run.predictions:
         raise UserError(
-            f"{run.folder} has no predictions.parquet with the column target_confidence (the confidence in what the "
-            "maps explain); it may come from an earlier version: start the run again"
+            f"predictions.parquet in {run.folder} is missing or lacks the column target_confidence, which earlier "
+            "versions did not write; start the run again"
         )
     confidences = [np.nan if value is None else value for value in run.predictions["target_confidence"]]
     right = [value is not False for value in run.predictions.get("correct", [None] * len(run.ids))]
@@ -135,7 +136,7 @@ def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
-    """Return {image id: (label, prediction, target)} of these samples of a cell."""
+    """Return {image id: (label, prediction, target)} for these samples of a cell."""
     wanted, classes, names = set(ids), {}, ("label", "prediction", "target")
     path = run.folders.get(cell.cell_id, run.folder) / "records.parquet"
     stretches = records.by_cell(path, ["image_id", *names], [cell.cell_id])

@@ -1,4 +1,4 @@
-"""Match the explainers and metrics of several runs, and give them common names."""
+"""Match the explainers and metrics of several runs, and assign common names."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ from saliency_bench.read.run_folder import RunData
 
 @dataclass(frozen=True)
 class Method:
-    """An explainer or metric as described by a cell, with options as JSON."""
+    """Name, options as JSON, and version of an explainer or metric."""
 
     text: str
     options: str
@@ -38,13 +38,13 @@ def metric_of(cell: CellKey) -> Method:
 
 
 class CommonNames:
-    """Explainers, or metrics, that several runs have in common: those with equal name, options and version.
+    """Common names of the explainers, or of the metrics, of several runs.
 
-    An option `seed` follows the run's own seed, so methods that differ only in it are the same, unless one run has
-    both.
+    Methods are the same if name, options and version are equal. The default of an option `seed` is the seed of the run,
+    so methods that differ only in this option are also the same, unless one run has both.
 
     Attributes:
-        texts: {method: its name}.
+        texts: {method: name}.
     """
 
     def __init__(self, runs: Sequence[RunData], method_of: Callable[[CellKey], Method]):
@@ -59,7 +59,7 @@ class CommonNames:
         self.texts = _texts(self._same)
 
     def key(self, cell: CellKey) -> Method:
-        """Return the key of a cell's explainer or metric in all runs."""
+        """Return the key that a cell's explainer or metric has in all runs."""
         return self._same[self._method_of(cell)]
 
     def text(self, cell: CellKey) -> str:
@@ -68,12 +68,12 @@ class CommonNames:
 
 
 def names_of(runs: Sequence[RunData]) -> tuple[CommonNames, CommonNames]:
-    """Return the common names of (the explainers, the metrics) of several runs."""
+    """Return (common names of the explainers, common names of the metrics) of several runs."""
     return CommonNames(runs, explainer_of), CommonNames(runs, metric_of)
 
 
 def _texts(methods: dict[Method, Method]) -> dict[Method, str]:
-    """Return a method's own text if all runs agree on it; with its version if two methods would share a text."""
+    """Return {method: name}: the text if all runs use the same text, with the version if two methods share a name."""
     written: dict[Method, set[str]] = {}
     for exact, common in methods.items():
         written.setdefault(common, set()).add(exact.text)

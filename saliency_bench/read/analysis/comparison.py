@@ -1,7 +1,7 @@
-"""Compare several runs: runs with the same question are merged and ranked again; others are compared with the first.
+"""Compare several runs: compatible runs are merged and ranked again; all others are compared with the first run.
 
-Runs have the same question if their identities are equal (`read/identity.py`), so that their cells differ only in
-explainer and metric, and if they do not contradict each other on the cells that they share.
+Runs are compatible if their identities are equal (`read/identity.py`), so that their cells differ only in explainer and
+metric, and if they have equal scores in the cells that they share.
 """
 
 from collections import Counter
@@ -22,12 +22,12 @@ from saliency_bench.read.statistics.ranking import NOT_TESTED, TOO_FEW_TO_TELL, 
 from saliency_bench.read.summary import faults_of
 from saliency_bench.spec import one_after_the_other
 
-QUESTION = ("target", "groups", "precision", "seed")  # settings in a summary on which scores depend
+QUESTION = ("target", "groups", "precision", "seed")  # settings of a summary on which scores depend
 
 
 @dataclass(frozen=True)
 class MergedRuns:
-    """Runs with the same question that agree, merged into one; `members` are their numbers, counted from 1."""
+    """Compatible runs that are merged into one. `members` are the numbers of the runs, counted from 1."""
 
     members: list[int]
     runs: list[RunData]
@@ -35,18 +35,18 @@ class MergedRuns:
 
     @property
     def shared(self) -> int:
-        """Return the number of cells that more than one of the runs has."""
+        """Return the number of cells that several of the runs have."""
         return sum(times > 1 for times in Counter(cell_id for run in self.runs for cell_id in run.cell_ids).values())
 
     @property
     def samples(self) -> list[int]:
-        """Return how many samples each run covers."""
+        """Return the number of samples that each run covers."""
         return [run.summary["dataset"]["used"] for run in self.runs]
 
 
 @dataclass(frozen=True)
 class RunConflict(Conflict):
-    """A conflict between two runs, by their numbers, counted from 1."""
+    """A conflict between two runs. `runs` are the numbers of the runs, counted from 1."""
 
     runs: tuple[int, int]
 
@@ -57,8 +57,8 @@ class RunDifference:
 
     Attributes:
         merged: The merged runs of the group.
-        settings: Settings that differ between the two groups and prevent merging them.
-        reason: Why the groups cannot be compared sample by sample; None if they can.
+        settings: Settings that differ between the two groups and prevent merging.
+        reason: Reason why the groups cannot be compared sample by sample; None if they can be compared.
         pairs: The cells that both groups have.
     """
 
@@ -70,14 +70,14 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of several runs: each cell once, the conflicts, and the first run against each other one."""
+    """Comparison of several runs: the merged runs, conflicting cells, and the differences from the first run."""
 
     merged: list[MergedRuns]
     conflicts: list[RunConflict]
 
     @cached_property
     def differences(self) -> list[RunDifference]:
-        """Return the differences of all other merged runs from the first."""
+        """Return the difference between the first and each other group of merged runs."""
         first, *others = self.merged
         reasons = [why_not(first.data, other.data) for other in others]
         return [
@@ -91,7 +91,7 @@ class Comparison:
         ]
 
     def as_dict(self, folders: Sequence[str]) -> dict:
-        """Return plain data in which runs are named as in `folders`."""
+        """Return plain data; `folders` are the names of the runs."""
 
         def named(numbers: Sequence[int]) -> list[str]:
             """Return the names of runs."""
@@ -115,7 +115,7 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[RunData]) -> Comparison:
-    """Merge runs that ask the same question and do not contradict each other in any cell; others stay separate."""
+    """Merge compatible runs; runs with other settings or conflicting cells stay separate."""
     contradictions = [
         RunConflict(**vars(conflict), runs=(first + 1, second + 1))
         for second in range(len(runs))
@@ -125,7 +125,7 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
     conflicting = {frozenset(number - 1 for number in conflict.runs) for conflict in contradictions}
     clusters = _clusters(runs, conflicting)
     cluster_of = {index + 1: cluster for cluster, indices in enumerate(clusters) for index in indices}
-    # Merged runs agree, so one of them represents all.
+    # Merged runs have equal scores, so one conflict represents all runs of a group.
     once = {
         (conflict.cell_id, *(cluster_of[number] for number in conflict.runs)): conflict
         for conflict in reversed(contradictions)
@@ -139,7 +139,7 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
 
 
 def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list[list[int]]:
-    """Return the indices of the runs that are merged, in order."""
+    """Return groups of indices of runs to merge, in order."""
     clusters: list[list[int]] = []
     for index, run in enumerate(runs):
         compatible = [
@@ -150,7 +150,7 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
             and not any(differing_question(run, runs[other]) for other in cluster)
         ]
         joined: list[int] = []
-        for cluster in compatible:  # a run may connect two clusters that share nothing with each other
+        for cluster in compatible:  # a run may connect two clusters that share no cell
             if not any(frozenset((first, second)) in conflicting for first in cluster for second in joined):
                 joined += cluster
                 clusters.remove(cluster)
@@ -159,7 +159,7 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
 
 
 def _related(first: RunData, second: RunData) -> bool:
-    """Return whether two runs without known differences ask the same question; unknown identities prove nothing."""
+    """Return whether two runs without known differences share a cell, or both have a known identity."""
     return bool(first.cell_ids & second.cell_ids) or None not in (first.identity, second.identity)
 
 
@@ -179,13 +179,13 @@ def differing_question(first: RunData, second: RunData) -> list[str]:
     named_alike = any(
         cells.get((cell.explainer_id, cell.metric_id), cell.cell_id) != cell.cell_id for cell in second.cells
     )
-    return settings or ["setting that only the ids of their cells show"] * named_alike
+    return settings or ["setting that is visible only in the cell ids"] * named_alike
 
 
 def merge_runs(runs: list[RunData]) -> RunData:
-    """Merge runs that agree: each cell once, from the run with the most samples, or the first of equal ones.
+    """Merge compatible runs; a cell of several runs is taken from the run with the most samples.
 
-    Explainers are compared in pairs and ranked again, over the samples that both have.
+    Every two explainers are compared again on the samples that both have, and all explainers are ranked together.
     """
     if len(runs) == 1:
         return runs[0]
@@ -210,7 +210,7 @@ def merge_runs(runs: list[RunData]) -> RunData:
                     parts[cell.cell_id] = np.full((len(ids), columns.shape[1]), np.nan)
                     parts[cell.cell_id][indices] = columns
     seconds: dict[str, float] = {}
-    for run in reversed(ordered):  # if two runs have an explainer, the one with more samples counts
+    for run in reversed(ordered):  # for an explainer of two runs, the run with more samples is used
         seconds |= run.timings.get("explainers", {})
     base = ordered[0]
     named = [cells[cell_id] for cell_id in dict.fromkeys(cell.cell_id for run in runs for cell in run.cells)]
@@ -247,9 +247,9 @@ def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
 
 
 def merged_words(merged: MergedRuns) -> str:
-    """Return the reason for which runs are shown as one."""
+    """Describe why runs are merged."""
     shared = f"agree on the {merged.shared} cells they share" if merged.shared else "share no cell"
-    return f"{shared}; they ask the same question and are shown as one, their explainers ranked together"
+    return f"{shared}; they have the same settings, so they are merged and their explainers are ranked together"
 
 
 def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
@@ -276,7 +276,7 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
     for difference in comparison.differences:
         if difference.settings and not difference.reason:
             both = f"{named(difference.merged.members, ' + ')} and {first}"
-            text.append(f"{both} are not shown as one: another {', another '.join(difference.settings)}")
+            text.append(f"{both} are not merged: another {', another '.join(difference.settings)}")
         text += _difference_lines(difference, f"{named(difference.merged.members, ' + ')} minus {first}")
     return [*text, ""] if text else []
 

@@ -1,4 +1,4 @@
-"""Compare scores of images that the classifier gets right with scores of images that it gets wrong."""
+"""Compare scores of correctly classified images with scores of misclassified images."""
 
 import numpy as np
 
@@ -12,19 +12,18 @@ GROUPS = {True: "right", False: "wrong"}
 
 
 def by_correctness(run: RunData) -> Table:
-    """Return the mean of each cell over the correctly classified images, and over the misclassified ones.
+    """Return the mean of each cell over the correctly classified images, and over the misclassified images.
 
-    Both means have the usual intervals of a mean of scores. Images without a known label are in neither group. Cells
+    Both means have the usual interval of a mean of scores. Images without a known label are in neither group. Cells
     whose value is not a mean of scores, and cells of retraining metrics, have no rows.
 
     Raises:
-        UserError: No image is known to be classified correctly or incorrectly.
+        UserError: No image of the run has a known label.
     """
     right = run.predictions.get("correct", [])
     if all(known is None for known in right):
         raise UserError(
-            f"{run.folder} has no image that is known to be classified correctly or incorrectly; use a run of a "
-            "labelled dataset"
+            f"no image of {run.folder} is known to be classified correctly or not; use a run of a labelled dataset"
         )
     groups = {name: np.array([answer is known for answer in right]) for known, name in GROUPS.items()}
     codes = run.codes()

@@ -1,10 +1,10 @@
 """Correlate two metrics over the samples of one explainer, and over the means of datasets.
 
-Pearson's r measures whether scores lie on a line, Spearman's rho (ranks, ties at their mean) whether they have one
-order. Metrics where lower is better are negated first, so that 1 always means agreement. The interval of a correlation
-over samples is a percentile bootstrap over clusters, in which both are recomputed in each draw. Over datasets there are
-as many points as datasets (eight in table 3 of the Saliency-Bench paper); the interval is Fisher's (`over_points`), for
-new datasets like these.
+Pearson's r measures whether scores lie on a line. Spearman's rho, which uses ranks and gives ties their mean rank,
+measures whether scores have the same order. Metrics where lower is better are negated first, so that 1 always means
+agreement. The interval of a correlation over samples is a percentile bootstrap over clusters that recomputes both
+correlations in each draw. A correlation over datasets has one point per dataset (eight in table 3 of the Saliency-Bench
+paper) and Fisher's interval (`over_points`), which holds for new datasets of the same population.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,11 +23,11 @@ SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spea
            "pearson low", "pearson high", "n", "clusters")  # fmt: skip
 DATASETS = ("model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
             "pearson low", "pearson high", "datasets")  # fmt: skip
-FEWEST = 3  # points; a correlation of fewer is not reported
+FEWEST = 3  # points; with fewer, no correlation is reported
 
 
 def correlation(runs: Sequence[RunData]) -> Findings:
-    """Correlate every two metrics of a run, per explainer; and over datasets if there are at least three."""
+    """Correlate every two metrics of each run over samples, per explainer, and over datasets if there are three."""
     rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
     tables = [Table(SAMPLES, rows)]
     if means := list(_over_datasets(runs)):
@@ -35,25 +35,25 @@ def correlation(runs: Sequence[RunData]) -> Findings:
     notes = ["Metrics where lower is better are negated: 1 means that both agree.",
              "Intervals: 95 %, percentile bootstrap over clusters, not corrected for multiple tests."]  # fmt: skip
     if means:
-        notes.append("Over datasets: by Fisher's transformation, from four datasets on, for new datasets like these.")
+        notes.append("Intervals over datasets: Fisher's transformation, for at least four datasets.")
     if len(runs) > 1 and not means:
         notes.append(_why_no_datasets(runs))
     return Findings("correlation", tables, {"samples": dicts(SAMPLES, rows), "datasets": dicts(DATASETS, means)}, notes)
 
 
 def _why_no_datasets(runs: Sequence[RunData]) -> str:
-    """Return the reason for which there is no correlation over datasets."""
+    """Return a sentence on why there is no correlation over datasets."""
     datasets = sorted({run.subject[0] for run in runs})
     why = (
         f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(datasets)}"
         if len(datasets) < FEWEST
-        else f"needs a model and an explainer with the same two metrics on {FEWEST} datasets; none of these has them"
+        else f"needs a model and an explainer with the same two metrics on {FEWEST} datasets, which these runs lack"
     )
     return f"No correlation over datasets: it {why}."
 
 
 def _dataset_of(run: RunData, runs: Sequence[RunData]) -> str:
-    """Return the dataset of a run, with its folder if another run has the same dataset and model."""
+    """Return the dataset of a run, followed by the run's folder if another run has the same dataset and model."""
     key = run.subject
     same_question = [other for other in runs if other.subject == key]
     return key[0] if len(same_question) == 1 else f"{key[0]} ({run.folder.name})"
@@ -73,9 +73,9 @@ def _over_samples(run: RunData, dataset: str) -> Iterator[tuple]:
 
 
 def cell_correlations(run: RunData, first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
-    """Return (Spearman's, Pearson's) correlation of two cells of a run, with higher as better.
+    """Return (Spearman's, Pearson's) correlation of two cells over the samples that both have.
 
-    It is computed over the samples that both cells have.
+    Scores are oriented so that higher is better.
     """
     scores = [run.oriented(cell) for cell in (first, second)]
     rows = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1]))
@@ -96,7 +96,7 @@ def cell_correlations(run: RunData, first: CellResult, second: CellResult) -> tu
 def _centre(values: np.ndarray) -> float:
     """Return the mean of values, or 0 if there are none.
 
-    It is subtracted before squares are summed, because sums of large values with little spread would lose digits.
+    The mean is subtracted before squares are summed, because sums of large values with little spread lose digits.
     """
     return float(values.mean()) if len(values) else 0.0
 
@@ -110,7 +110,7 @@ def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.nd
     x = first - (weights * first).sum(axis=1, keepdims=True) / total
     y = second - (weights * second).sum(axis=1, keepdims=True) / total
     squares = (weights * x**2).sum(axis=1), (weights * y**2).sum(axis=1)
-    # In a constant column, only the rounding of its mean remains.
+    # In a constant column, only the rounding error of the mean remains.
     least = [1e-20 * total[:, 0] * (np.abs(column).max(initial=0) + 1e-300) ** 2 for column in (first, second)]
     is_constant = (squares[0] <= least[0]) | (squares[1] <= least[1])
     scale = np.where(is_constant, np.nan, np.sqrt(squares[0] * squares[1]))
@@ -118,7 +118,7 @@ def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.nd
 
 
 class Ranked:
-    """Values (n,), prepared for ranking in many draws with replacement."""
+    """Values (n,) that are prepared for ranking in many draws with replacement."""
 
     def __init__(self, values: np.ndarray):
         self.distinct, self.index = np.unique(values, return_inverse=True)
@@ -126,7 +126,7 @@ class Ranked:
         self.starts = np.searchsorted(self.index[self.order], np.arange(len(self.distinct)))
 
     def ranks(self, weights: np.ndarray) -> np.ndarray:
-        """Return ranks (draws, n) if samples count `weights` (draws, n) times; ties get their mean rank."""
+        """Return ranks (draws, n) in draws that contain each sample `weights` times; ties get their mean rank."""
         repeats = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
         below = np.cumsum(repeats, axis=1) - repeats
         return (below + (repeats + 1) / 2)[:, self.index]
@@ -135,11 +135,11 @@ class Ranked:
 def metric_agreement(run: RunData) -> dict | None:
     """Return Spearman's correlation of every two metrics over explainers within each sample, averaged over samples.
 
-    A sample for which a metric gives all explainers the same score has no order and is left out.
+    A sample is ignored if all explainers have equal scores by one of the metrics.
 
     Returns:
-        Dict of columns, explainers (their number), and table: rows of (correlation, samples that count), None on the
-        diagonal; or None with fewer than two metrics or three explainers.
+        {"columns": metrics, "explainers": number of explainers, "table": rows of (correlation, number of samples), with
+        None on the diagonal}; or None if there are fewer than two metrics or three explainers.
     """
     rows = [row for row in run.rows if all(run.cell(row, column) for column in run.columns)]
     if len(run.columns) < 2 or len(rows) < FEWEST:
@@ -152,23 +152,23 @@ def metric_agreement(run: RunData) -> dict | None:
 def _centred_ranks(run: RunData, rows: Sequence[ExplainerRow], column: MetricColumn) -> np.ndarray:
     """Return the ranks (samples, explainers) of explainers within each sample, centred on zero.
 
-    Ties share their mean rank. A sample with a missing score is NaN.
+    Ties get their mean rank. All ranks of a sample with a missing score are NaN.
     """
     scores = np.stack([run.oriented(cell) for row in rows if (cell := run.cell(row, column))], axis=1)
     return stats.rankdata(scores, axis=1, nan_policy="propagate") - (len(rows) + 1) / 2
 
 
 def _mean_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int] | None:
-    """Return (row-wise correlation of two tables of centred ranks, averaged over rows; number of rows that count)."""
+    """Return (mean of the row-wise correlations of two tables of centred ranks, number of rows with a correlation)."""
     scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
-    counts = scale > 0  # False if all ranks are tied or one is NaN
+    counts = scale > 0  # False if all ranks of a row are tied, or a rank is NaN
     if not counts.any():
         return None
     return float(((first * second).sum(axis=1)[counts] / scale[counts]).mean()), int(counts.sum())
 
 
 def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:
-    """Yield a row of DATASETS per model, explainer and two metrics: the correlation of means over datasets."""
+    """Yield a row of DATASETS, the correlation of means over datasets, per model, explainer and pair of metrics."""
     explainers, metrics_of_runs = names_of(runs)
     means: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for run in runs:
@@ -195,7 +195,7 @@ def over_points(correlation: float, count: int, spread: float = 1.0) -> tuple[fl
     """Return (r, low, high) of a correlation over points: tanh(artanh r -+ 1.96 sqrt(v / (D - 3))).
 
     v is 1 for Pearson's r (Fisher, 1915) and 1 + rho^2 / 2 for Spearman's rho (Bonett and Wright, 2000). The ends are
-    NaN with fewer than four points, or if the points lie on a line.
+    NaN if there are fewer than four points, or if the points lie on a line.
 
     Args:
         correlation: r or rho.

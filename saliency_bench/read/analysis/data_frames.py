@@ -1,4 +1,4 @@
-"""`sb.check` and `sb.power`: the output of the commands with these names, as data frames."""
+"""`sb.check` and `sb.power`, which return the output of the commands with these names as data frames."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def check(run: Any, *requirements: str, against: Any = None, strict: bool = False) -> "pd.DataFrame":
-    """Return a row per requirement; all are tested jointly, as by `saliency-bench check`.
+    """Check requirements of a run jointly, like `saliency-bench check`, and return a row per requirement.
 
         sb.check("runs/new", "gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
 
     Args:
         run: Result of `run`, or its folder.
         *requirements: "EXPLAINER:METRIC>=NUMBER" or <=, or "EXPLAINER:METRIC>EXPLAINER" or <.
-        against: An earlier run; a requirement fails if its explainer was better in that run.
+        against: An earlier run; a requirement also fails if its explainer was significantly better in that run.
         strict: Whether an undecided requirement fails.
 
     Raises:
-        UserError: There is no requirement, a text is not a requirement, a score does not exist or has too few samples,
-            or the runs cannot be compared.
+        UserError: No requirement is given, a requirement is invalid, a score does not exist or has too few samples, or
+            the runs cannot be compared.
     """
     import pandas as pd
 
@@ -42,26 +42,26 @@ def power(
     run: Any = None, *, difference: float, spread: float | None = None, power: float = needed_for.POWER,
     single: bool = False, cluster_size: int = 1, correlation: float = 0.0,
 ) -> "pd.DataFrame":  # fmt: skip
-    """Return the number of images needed to distinguish two explainers, as `saliency-bench power` does.
+    """Return the number of images needed to distinguish two explainers, like `saliency-bench power`.
 
         sb.power("runs/pilot", difference=0.02)[["metric", "explainers", "images"]]
 
     Args:
-        run: Result of `run`, or its folder; the spread is that of its paired differences.
+        run: Result of `run`, or its folder; the spread is computed from its paired differences.
         difference: Smallest difference that matters.
         spread: Instead of a run, the standard deviation of the differences of two explainers on an image.
         power: Probability of finding the difference.
-        single: Whether one pair is tested alone, not all pairs of a metric together.
+        single: Whether only one pair is tested, instead of all pairs of a metric together.
         cluster_size: With `spread`, images per cluster, such as slices of a patient.
         correlation: With `spread`, correlation of the differences within a cluster.
 
     Returns:
-        A row per pair of explainers and metric, starting with the pairs that need the most images. It has `spread`,
-        `clusters` and `images` (missing if more than ten million are needed). For a run it also has `observed`, the
-        difference in the run, and `seen`, the number of its clusters.
+        A row per pair of explainers and metric, starting with the pairs that need the most images. The columns include
+        `spread`, `clusters` and `images`; the last two are missing if more than ten million are needed. For a run,
+        `observed` is the difference in the run, and `seen` is the number of its clusters.
 
     Raises:
-        UserError: Neither or both of `run` and `spread` are given, a number is out of range, or no two explainers of
+        UserError: Not exactly one of `run` and `spread` is given, a number is out of range, or no two explainers of
             the run share enough samples.
     """
     import pandas as pd

@@ -25,13 +25,13 @@ from saliency_bench.read.statistics.ranking import (
     sign_of,
 )
 
-TOLERANCE = 1e-5  # relative: differences that another machine or batch size may cause in the last digits
-NEGLIGIBLE = 1e-9  # smaller differences count as none, however small the numbers
+TOLERANCE = 1e-5  # relative difference that another machine or batch size may cause
+NEGLIGIBLE = 1e-9  # smaller absolute differences are ignored, even between small numbers
 MOST = 5  # samples listed per pair
 
 
 def same(first: ArrayLike, second: ArrayLike) -> np.ndarray:
-    """Return whether numbers are equal up to their last digits. Two gaps (NaN) are equal, gap and number are not."""
+    """Return whether numbers are equal up to their last digits; NaN is equal only to NaN."""
     tolerance = np.maximum(TOLERANCE * np.maximum(np.abs(first), np.abs(second)), NEGLIGIBLE)
     return (np.abs(np.subtract(first, second)) <= tolerance) | (np.isnan(first) & np.isnan(second))
 
@@ -48,17 +48,17 @@ class SampleDifference:
 
 @dataclass(frozen=True)
 class RunPair:
-    """One explainer and metric in two runs, on the samples that both have scored, in the order of the first run.
+    """Scores of one explainer by one metric in two runs, on the samples that both runs have scored.
 
     Attributes:
         first: Scores in the first run; NaN for aggregates.
         second: Scores in the second run; NaN for aggregates.
-        unpaired: Number of samples that only one of the two has scored.
+        unpaired: Number of samples that only one of the two runs has scored.
         effective: Number of clusters of equal size with the same information as `clusters`.
         low: Lower end of the 95 % interval of the mean difference, not corrected for multiple comparisons.
         high: Upper end of the interval.
-        p: p adjusted over all pairs of the two runs; None with too few samples.
-        aggregate: For values that are aggregates, the second minus the first; not tested.
+        p: p-value adjusted over all pairs of the two runs; None if there are too few samples.
+        aggregate: Second value minus first value, for values that are aggregates; not tested.
         rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
@@ -68,13 +68,13 @@ class RunPair:
     ids: list[str]
     first: np.ndarray
     second: np.ndarray
-    unpaired: int  # samples that only one of the two has scored
+    unpaired: int
     clusters: int = 0
     effective: float = 0
-    low: float = np.nan  # 95 % interval of the mean difference, not corrected for multiple comparisons
+    low: float = np.nan
     high: float = np.nan
-    p: float | None = None  # adjusted over all pairs of the two runs; None with too few samples
-    aggregate: float | None = None  # for values that are aggregates, the second minus the first; not tested
+    p: float | None = None
+    aggregate: float | None = None
     rare: bool = False
 
     @property
@@ -89,7 +89,7 @@ class RunPair:
 
     @cached_property
     def differences(self) -> np.ndarray:
-        """Return second minus first (n,); zero if they differ only in their last digits."""
+        """Return the second scores minus the first scores (n,), or 0 where they differ only in their last digits."""
         return np.where(same(self.first, self.second), 0.0, self.second - self.first)
 
     @property
@@ -101,26 +101,26 @@ class RunPair:
 
     @property
     def mean(self) -> float | None:
-        """Return the mean difference or, for aggregates, their difference; None without samples."""
+        """Return the mean difference or, for aggregates, the difference of the values; None without samples."""
         if not self.is_tested:
             return self.aggregate
         return float(np.mean(self.second - self.first)) if len(self.ids) else None
 
     @property
     def direction(self) -> int:
-        """Return 1 if the second is significantly better, -1 if worse, 0 if no difference was found."""
+        """Return 1 if the second run is significantly better, -1 if worse, 0 if no difference was found."""
         return sign_of(float(self.differences.sum()), self.p, self.higher_is_better)
 
     @property
     def word(self) -> str:
-        """Return how the second compares with the first, in the words of a report."""
+        """Describe how the second run compares with the first, in the terms of reports."""
         if self.p is None:
             return TOO_FEW_TO_TELL if self.is_tested else NOT_TESTED
         return {1: "better", -1: "worse", 0: NO_DIFFERENCE}[self.direction]
 
     @property
     def is_tested(self) -> bool:
-        """Return whether a test exists, as for means of scores, however few samples there are."""
+        """Return whether the values are means of scores, which can be tested if there are enough samples."""
         return not self.cells[0].aggregate
 
     @property
@@ -130,7 +130,7 @@ class RunPair:
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
-        """Return the shares of samples on which the second is better, equal and worse; None for aggregates."""
+        """Return the shares of samples on which the second run is (better, equal, worse); None for aggregates."""
         if not len(self.ids) or not self.is_tested:
             return None
         gains = self.differences if self.higher_is_better else -self.differences
@@ -138,7 +138,7 @@ class RunPair:
 
     @property
     def largest(self) -> list[SampleDifference]:
-        """Return the samples that differ most, at most `MOST`."""
+        """Return up to `MOST` samples that differ most."""
         order = np.argsort(-np.abs(self.differences), kind="stable")[:MOST]
         return [
             _sample(self.ids[index], self.first[index], self.second[index])
@@ -174,7 +174,7 @@ def _sample(image_id: str, first: float, second: float) -> SampleDifference:
 
 
 def why_not(first: RunData, second: RunData) -> str | None:
-    """Return why two runs cannot be compared sample by sample; None if they can."""
+    """Return the reason why two runs cannot be compared sample by sample; None if they can be compared."""
     datasets = first.summary["dataset"], second.summary["dataset"]
     if datasets[0]["fingerprint"] != datasets[1]["fingerprint"]:
         names = " and ".join(f"{dataset['id']} with fingerprint {dataset['fingerprint'][:8]}" for dataset in datasets)
@@ -185,21 +185,22 @@ def why_not(first: RunData, second: RunData) -> str | None:
 
 
 def differences(first: RunData | str | Path, second: RunData | str | Path) -> list[dict]:
-    """Compare each explainer and metric that two runs share, sample by sample, and return plain data.
+    """Compare the explainers and metrics that two runs share, sample by sample, and return plain data.
 
     Args:
         first: Folder of a run, or a run that has been read.
-        second: The same, over the same dataset and split; model, target rule, precision, seed or batch size may differ.
+        second: Folder of another run over the same dataset and split, or a run that has been read. The model, target
+            rule, precision, seed or batch size may differ.
 
     Returns:
-        A dict per pair: `mean` (second minus first, over the `n` samples that both have scored) with its 95 % interval
-        `low` to `high`, not corrected for multiple comparisons; `p` of the paired test over all entries, from 50
-        `clusters` on; the shares of samples on which the second is `better`, `equal` (up to the last digits) or
-        `worse`; `largest`, the five samples that differ most; `unpaired`, the number of samples that only one run has
-        scored. Unknown values are None.
+        A dict for each shared pair of explainer and metric. `mean` is second minus first over the `n` samples that both
+        runs have scored. Its 95 % interval, `low` to `high`, is not corrected for multiple comparisons. `p` is the
+        p-value of the paired test over all entries, for at least 50 `clusters`. `better`, `equal` (up to the last
+        digits) and `worse` are the shares of samples on which the second run is so. `largest` contains the five samples
+        that differ most, and `unpaired` is the number of samples that only one run has scored. Unknown values are None.
 
     Raises:
-        UserError: The runs are over different datasets or share no cell, or a folder has no finished run.
+        UserError: The runs are over different datasets or share no cell, or a folder contains no finished run.
     """
     runs = [run if isinstance(run, RunData) else read_run(Path(run)) for run in (first, second)]
     if reason := why_not(*runs):
@@ -210,7 +211,7 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
 
 
 def _other_versions(first: RunData, second: RunData) -> str:
-    """Return which names have different versions in two runs, as the end of a sentence; "" if none has."""
+    """Return the end of a message that lists names with different versions in two runs; "" if there are none."""
     sentences = []
     for method_of in (explainer_of, metric_of):
         before, after = (
@@ -225,7 +226,7 @@ def _other_versions(first: RunData, second: RunData) -> str:
 
 
 def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return the samples that both runs have, in the order of the first, and their positions in each."""
+    """Return (ids of the common samples in the order of the first run, positions in the first, in the second)."""
     ids = [image_id for image_id in first.ids if image_id in second.position]
     in_first = np.array([first.position[image_id] for image_id in ids], dtype=int)
     in_second = np.array([second.position[image_id] for image_id in ids], dtype=int)
@@ -233,7 +234,7 @@ def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndar
 
 
 def pairs(first: RunData, second: RunData) -> list[RunPair]:
-    """Compare the cells that two runs share, in the order of the first run, with baselines last for each metric."""
+    """Compare the cells that two runs share, in the order of the first run; for each metric, baselines come last."""
     explainers, metric_names = names_of([first, second])
     before, after = (
         {(metric_names.key(cell), explainers.key(cell)): cell for cell in run.cells} for run in (first, second)
@@ -252,12 +253,12 @@ def pairs(first: RunData, second: RunData) -> list[RunPair]:
 def compared(
     first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]
 ) -> list[RunPair]:
-    """Compare cells of two runs on the samples that both have scored, and test them together.
+    """Compare cells of two runs on the samples that both have scored; all pairs are one family of the paired test.
 
     Args:
         first: A run.
         second: Another run.
-        cells: (cell of the first, cell of the second, name of the explainer, name of the metric).
+        cells: Tuples (cell of the first run, cell of the second run, name of the explainer, name of the metric).
     """
     ids, in_first, in_second = _shared_samples(first, second)
     pairs_found, rows = [], []
@@ -289,7 +290,7 @@ def compared(
 def _of_aggregates(
     pair: RunPair, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray], codes: np.ndarray
 ) -> RunPair:
-    """Add the difference of two aggregates and its interval to a pair."""
+    """Return a pair of aggregates with their difference and its interval."""
     parts = first.parts.get(pair.cells[0].cell_id), second.parts.get(pair.cells[1].cell_id)
     if (aggregate := aggregate_of(pair.cells[0])) is None or parts[0] is None or parts[1] is None:
         return pair
@@ -303,7 +304,7 @@ def _of_aggregates(
 
 
 def _tested(pairs_and_rows: list[tuple[RunPair, np.ndarray]], codes: np.ndarray) -> list[RunPair]:
-    """Add intervals and p-values; all pairs of two runs are one family of the paired test.
+    """Return pairs with intervals and p-values; all pairs of two runs are one family of the paired test.
 
     Args:
         pairs_and_rows: Each pair with the mask of its samples, bool (n,).
@@ -320,7 +321,7 @@ def _tested(pairs_and_rows: list[tuple[RunPair, np.ndarray]], codes: np.ndarray)
         estimates.append(paired_difference(matched[-1], 0, 1))
     enough = [(index, nothing) for index, estimate in enumerate(estimates) if estimate.effective >= RANKED_FROM]
     (flipped,) = adjusted_p([Matched([*columns, np.zeros(len(codes))], codes)], [enough])
-    # The test only sees differences; how far a failure moves them depends on the scores.
+    # The test uses only differences, but the effect of a failure depends on the scores.
     p = {
         index: p if p >= ALPHA else outlasting_failures(p, p_with_failures(matched[index], 0, 1), 2 * len(enough))
         for (index, _), p in flipped.items()
@@ -338,8 +339,8 @@ class Conflict:
 
     Attributes:
         cells: Both cells.
-        samples: Number of samples that differ.
-        common: Number of samples that both have.
+        samples: Number of samples whose scores differ.
+        common: Number of samples that both cells have.
         largest: Sample that differs most; None if only the means differ.
     """
 
@@ -398,7 +399,7 @@ def conflicts(first: RunData, second: RunData) -> list[Conflict]:
 def _parts_differ(
     cell: CellResult, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
-    """Return bool (n,), whether the parts of each sample differ, for an aggregate."""
+    """Return bool (n,), whether any part of each sample differs; False for cells that are not aggregates."""
     parts = [run.parts.get(cell.cell_id) for run in (first, second)]
     if parts[0] is None or parts[1] is None:
         return np.zeros(len(positions[0]), bool)
@@ -411,7 +412,7 @@ def _number(cell: CellResult) -> float:
 
 
 def _furthest(ids: list[str], scores: Sequence[np.ndarray], differing: np.ndarray) -> SampleDifference | None:
-    """Return the sample whose scores are furthest apart; a score and a gap count as further apart than any scores."""
+    """Return the sample whose scores differ most; a missing score differs more than any number."""
     if len(differing) == 0:
         return None
     gaps = np.abs(scores[0] - scores[1])[differing]

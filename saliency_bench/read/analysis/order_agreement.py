@@ -1,19 +1,19 @@
-"""Agreement of metrics and people on the order of explainers, by the accuracies of networks and people at exposures.
+"""Compare the order of explainers by a metric with the order by people, as in figure 7 of Lu et al. (2021).
 
-Figure 7 of Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021. People see the top share of a
-picture by a map, and then more of it until they name its class. Their answers are a CSV or Parquet table with one row
-per answer:
+The orders are based on the accuracies of networks and of people at each exposure (Lu et al., Crowdsourcing Evaluation
+of Saliency-based XAI Methods, 2021). People see the most important pixels of an image according to a map, and then more
+and more pixels until they name the class. Their answers are a CSV or Parquet table with one row per answer:
 
     image_id    as in the dataset
     explainer   as in the run, with its options: "gradcam", "rise:masks=1000"
-    exposure    share of the pixels that was shown, above 0 and at most 1
-    person      person who answered, any text
+    exposure    share of the pixels that were shown, above 0 and at most 1
+    person      any text that identifies the person
     right       true or false (CSV: also 1 or 0); "I don't know" is false
     dataset     optional: name or fingerprint of the dataset that image_id belongs to. Two datasets may have equal ids,
                 so answers that name their dataset count only for runs over it
 
-All answers of a person about an image and explainer are one judgement. The accuracy of people at r is the share of
-judgements that are correct at or before r; `saliency_crowd_auc` is the area under it, with 0 at r = 0.
+All answers of a person about an image and explainer form one judgement. The accuracy of people at r is the share of
+judgements that are correct at or before r. `saliency_crowd_auc` is the area under this curve, which is 0 at r = 0.
 """
 
 import re
@@ -65,7 +65,7 @@ class Answers:
     by_dataset: "dict[str, Answers]" = field(default_factory=dict)
 
     def about(self, run: RunData) -> "Answers":
-        """Return the answers about the dataset of a run; all of them if the file names no dataset."""
+        """Return the answers about the dataset of a run; all answers if the file does not name datasets."""
         if not self.by_dataset:
             return self
         dataset = run.summary["dataset"]
@@ -73,7 +73,7 @@ class Answers:
         return self.by_dataset[names[0]] if names else Answers({}, self.sha256)
 
     def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (judgements of each image (n,), correct judgements at or before each exposure (n, R))."""
+        """Return (number of judgements of each image (n,), number that are correct by each exposure (n, R))."""
         firsts = self.firsts(explainer, ids)
         right = [right_by(first_exposures, exposures).sum(axis=0) for first_exposures in firsts]
         return np.array([len(first_exposures) for first_exposures in firsts], float), np.array(right, float).reshape(
@@ -81,27 +81,29 @@ class Answers:
         )
 
     def firsts(self, explainer: str, ids: Sequence[str]) -> list[np.ndarray]:
-        """Return, for each image, the exposures of the first correct answers of its judgements."""
+        """Return, for each image, the exposures of the judgements' first correct answers."""
         return [np.array(self.judgements.get(explainer, {}).get(image_id, [])) for image_id in ids]
 
 
 def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
     """Compare the orders of explainers by a metric and by people, at each exposure.
 
-    The orders are compared by Spearman's rho and Kendall's tau-b. Both accuracies of an explainer are over the images
-    on which people have judged it; baselines are included, and higher is better for all. Intervals cover everything
-    that the images leave open about both orders (`rank_correlations`).
+    The orders are compared by Spearman's rho and Kendall's tau-b. Both accuracies of an explainer are computed over the
+    images for which people have judged the explainer. Baselines are included, and metrics are oriented so that higher
+    is better. Intervals cover all orders that are compatible with the images (`rank_correlations`).
 
     Args:
         runs: Runs with a metric of accuracies at exposures, such as saliency_kae.
-        answers: CSV or Parquet file with the columns that this module's docstring lists.
+        answers: CSV or Parquet file with the columns that are listed in the docstring of this module.
 
     Raises:
-        UserError: The file does not contain these columns, or no run has such a metric for three explainers that people
+        UserError: The file lacks one of these columns, or no run has such a metric for three explainers that people
             have judged.
     """
     if answers is None:
-        raise UserError(f"agreement needs the answers of people: a CSV or Parquet file with {', '.join(COLUMNS)}")
+        raise UserError(
+            f"agreement needs the answers of people; give answers, a CSV or Parquet file with {', '.join(COLUMNS)}"
+        )
     answers_read = read_answers(Path(answers))
     rows: list[tuple] = []
     people: list[tuple] = []
@@ -109,10 +111,13 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
     without: set[str] = set()
     answered = {image for exposures_by_image in answers_read.judgements.values() for image in exposures_by_image}
     if not answered & (run_ids := {image_id for run in runs for image_id in run.ids}):
-        raise UserError(f"no image of {answers} is in the runs: it has {min(answered)}, the runs have {min(run_ids)}")
+        raise UserError(
+            f"no image of {answers} is in the runs: the file has ids such as {min(answered)}, but the runs have ids "
+            f"such as {min(run_ids)}"
+        )
     if not any(answers_read.about(run).judgements for run in runs):
         named = ", ".join(sorted(answers_read.by_dataset))
-        raise UserError(f"{answers} is about other datasets than the runs: {named}")
+        raise UserError(f"{answers} has only answers about other datasets than those of the runs: {named}")
     for run in runs:
         about_run = answers_read.about(run)
         ids = [
@@ -138,7 +143,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
     if missing := answered - run_ids:
         notes.append(f"Not in the runs: {len(missing)} of {len(answered)} images with answers, such as {min(missing)}.")
     if len({frozenset(exposures_by_image) for exposures_by_image in answers_read.judgements.values()}) > 1:
-        notes.append("People judged the explainers on different images; each is compared on its own.")
+        notes.append("People judged the explainers on different images; each explainer is compared on its own images.")
     tables = [Table(AGREEMENT, rows), Table(PEOPLE, people, "people"), Table(ACCURACIES, accuracies, "accuracies")]
     data = {"exposures": dicts(AGREEMENT, rows), "people": dicts(PEOPLE, people),
             "accuracies": dicts(ACCURACIES, accuracies), "answers": answers_read.sha256}  # fmt: skip
@@ -148,7 +153,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
 def _of_metric(
     run: RunData, column: MetricColumn, cells: dict[str, CellResult], given: Answers, ids: list[str]
 ) -> tuple[list[tuple], list[tuple]]:
-    """Return (rows of AGREEMENT, rows of ACCURACIES) of one metric; ([], []) of one without exposures."""
+    """Return (rows of AGREEMENT, rows of ACCURACIES) of a metric; ([], []) if the metric has no exposures."""
     automated = _automated(run, cells, ids)
     if len(automated) < FEWEST or (exposures := list(next(iter(automated.values())))) == []:
         return [], []
@@ -185,7 +190,7 @@ def _of_metric(
 
 
 def _automated(run: RunData, cells: dict[str, CellResult], ids: Sequence[str]) -> dict[str, dict[float, np.ndarray]]:
-    """Return {explainer: {exposure above 0: (n,) mean over trainings}} of cells whose parts are exposures."""
+    """Return {explainer: {exposure above 0: accuracies (n,), averaged over trainings}} of cells with exposures."""
     parts = {part: EXPOSURE.fullmatch(part) for cell in cells.values() for part in cell.parts}
     if not parts or not all(parts.values()):
         return {}
@@ -202,7 +207,7 @@ def _automated(run: RunData, cells: dict[str, CellResult], ids: Sequence[str]) -
 
 
 def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return the share of judgements (draws,) under weights (draws, n); NaN if there are none."""
+    """Return the weighted share of judgements (draws,) for weights (draws, n); NaN if there are no judgements."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.einsum("dn,n->d", weights, part) / np.einsum("dn,n->d", weights, whole)
 
@@ -216,7 +221,7 @@ def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> 
 
 
 def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) -> Estimate:
-    """Return saliency_crowd_auc, the mean area over judgements, with the interval of bounded scores over clusters.
+    """Return saliency_crowd_auc, the mean area over judgements, with an interval for bounded scores of clusters.
 
     Args:
         firsts: For each image, the exposures of the first correct answers of its judgements, NaN for none.
@@ -228,10 +233,10 @@ def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) ->
 
 
 def read_answers(path: Path) -> Answers:
-    """Read a table of answers; raise a UserError that names the file, and the row or column with the error."""
+    """Read a table of answers; the UserError for invalid content names the file, and the row or column."""
     rows = _table(path).to_pylist()
     if not rows:
-        raise UserError(f"{path} holds no answer")
+        raise UserError(f"{path} contains no answers")
     first: dict[tuple[str, str, str, str], float] = {}
     seen: set[tuple] = set()
     for number, row in enumerate(rows, 1):
@@ -253,7 +258,7 @@ def read_answers(path: Path) -> Answers:
 
 
 def _table(path: Path) -> pa.Table:
-    """Read the columns of a CSV or Parquet file of answers; raise UserError if that fails."""
+    """Read the columns of a CSV or Parquet file of answers; raise UserError if the file cannot be read."""
     try:
         if path.suffix.lower() == ".parquet":
             about = pq.read_metadata(path)
@@ -264,7 +269,8 @@ def _table(path: Path) -> pa.Table:
             texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
             table = pa.csv.read_csv(path, convert_options=texts)
             for index, name in enumerate(table.column_names):
-                if name in types and pc.any(pc.starts_with(table[name], "'")).as_py():  # our own writer escapes them
+                # `csv_text` escapes some texts with an apostrophe.
+                if name in types and pc.any(pc.starts_with(table[name], "'")).as_py():
                     values = [value and unescaped(value) for value in table[name].to_pylist()]
                     table = table.set_column(index, name, pa.array(values, pa.string()))
     except (OSError, ValueError, pa.ArrowException) as error:

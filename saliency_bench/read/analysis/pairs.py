@@ -1,4 +1,4 @@
-"""Compare every two explainers of a run by each metric: which is better, by how much, and on which samples."""
+"""Compare every two explainers of a run by each metric: their difference, and the samples that differ most."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -11,15 +11,15 @@ from saliency_bench.read.analysis.verdict import Against, Verdict
 from saliency_bench.read.cell import RARE, CellResult
 from saliency_bench.read.run_folder import MetricColumn, RunData
 
-MOST = 3  # samples listed per side of a pair
+MOST = 3  # samples that are listed for each explainer of a pair
 
 
 @dataclass(frozen=True)
 class ExplainerPair:
-    """Two explainers by one metric on the samples that both have.
+    """Comparison of two explainers by one metric on the samples that both have.
 
     Attributes:
-        against: The difference and its test.
+        against: Difference and its test.
         better: Share of samples on which the first is better; None for an aggregate, whose samples have no scores.
         equal: Share of samples on which both are equal; None for an aggregate.
         worse: Share of samples on which the first is worse; None for an aggregate.
@@ -48,14 +48,14 @@ class ExplainerPair:
 
 
 def explainer_pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
-    """Return [(metric, every two explainers that share samples, with the better mean first)]."""
+    """Return [(metric, pairs of explainers that share samples)]; in a pair, the better mean comes first."""
     verdict = Verdict(run.cells, run.contrasts)
     columns_and_pairs = [(column, list(_pairs_of(run, column, verdict))) for column in run.columns]
     return [(column, pairs) for column, pairs in columns_and_pairs if pairs]
 
 
 def pair_rows(run: RunData) -> list[tuple[str, list[list[str]]]]:
-    """Return `explainer_pairs` as [(metric, table of texts whose first row is its header)]."""
+    """Return `explainer_pairs` as [(metric, table of texts with a header)]."""
     header = ["explainer", "against", "difference", "the first", "p", "n", "better/equal/worse on", "furthest ahead"]
     return [
         (f"{column.name} {column.arrow}", [[*header, "furthest behind"], *map(_row, pairs)])
@@ -113,7 +113,7 @@ def _pair(run: RunData, against: Against, first: CellResult, second: CellResult)
 
 
 def _largest(gains: np.ndarray) -> np.ndarray:
-    """Return the indices of the `MOST` largest gains above zero, the first of equal ones, without a full sort."""
+    """Return the indices of the `MOST` largest positive gains, preferring earlier ones, without a full sort."""
     least = np.partition(gains, -MOST)[-MOST] if len(gains) > MOST else -np.inf
     indices = np.flatnonzero((gains >= least) & (gains > 0))
     return indices[np.argsort(-gains[indices], kind="stable")][:MOST]

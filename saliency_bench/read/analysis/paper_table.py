@@ -1,4 +1,4 @@
-"""Tables for papers in LaTeX or Markdown: a number per cell, with remarks as footnotes below the table."""
+"""Tables for papers in LaTeX or Markdown, with remarks on numbers as footnotes below the table."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,16 +26,16 @@ class TableEntry:
     """A cell of a table.
 
     Attributes:
-        value: Number, or None; the notes give the reason.
-        ends: Interval of the number; None without one.
-        spread: Standard deviation to print after the value; None for none.
-        rank: "1" or "1-3"; "" for none.
-        best: Whether it may be set in bold.
-        notes: Remarks on this number, for footnotes.
-        of_interval: Remarks on its interval, printed only with the interval.
-        text: Text to print instead of a value, if not "".
+        value: Number; None if there is none, with the reason in `notes`.
+        ends: Interval of the number; None if there is no interval.
+        spread: Standard deviation to print after the value; None if there is none.
+        rank: "1" or "1-3"; "" without a rank.
+        best: Whether the number is printed in bold if bold is enabled.
+        notes: Remarks on the number, which become footnotes.
+        of_interval: Remarks on the interval, which are printed only if the interval is printed.
+        text: Text to print instead of a number; "" to print the number.
         after: Text to print after the number and its interval.
-        count: Whether it is a whole number.
+        count: Whether the number is a whole number.
     """
 
     value: float | None = None
@@ -66,11 +66,11 @@ class PaperTable:
     Attributes:
         header: Names of the columns that name the rows.
         columns: Names of the columns of numbers.
-        arrows: An arrow after the name of each column of numbers; "" for none.
-        lines: The rows.
+        arrows: Arrow after the name of each column of numbers; "" for no arrow.
+        lines: Rows of the table.
         notes: Remarks on the whole table.
-        tied: What bold means; "" if nothing is ever bold.
-        brackets: What brackets hold.
+        tied: Explanation of bold numbers; "" if no number is bold.
+        brackets: Explanation of the numbers in brackets.
     """
 
     header: tuple[str, ...]
@@ -93,21 +93,21 @@ class PaperTables:
         self, *, bold: bool = True, digits: int = 3, labels: Mapping[str, str] | None = None, caption: str = "",
         intervals: bool = True, ranks: bool = False,
     ) -> str:  # fmt: skip
-        r"""Return the table in LaTeX, for the package booktabs, with footnotes below it.
+        r"""Return the table in LaTeX, for the package booktabs, with footnotes below the table.
 
             print(run.to_latex(digits=2, labels={"gradcam": "Grad-CAM", "saliency_miou": "mIoU"}))
 
         Args:
-            bold: Whether to set the best explainers of each metric in bold, as `Run.to_pandas` marks them.
+            bold: Whether to print the best explainers of each metric in bold, as marked in `Run.to_pandas`.
             digits: Digits after the decimal point.
             labels: {name of an explainer or metric: text to print instead}. A label or caption with a backslash or a
                 pair of $ is LaTeX and is inserted unchanged; other texts are escaped.
-            caption: If given, the table is put into a `table` environment with this caption.
+            caption: If given, the table is placed in a `table` environment with this caption.
             intervals: Whether to print 95 % intervals.
             ranks: Whether to print the ranks that the paired test leaves open.
 
         Raises:
-            UserError: A label is for a name that is not in the table, two rows or columns get the same name, or
+            UserError: A name in `labels` is not in the table, two rows or columns get the same name, or
                 `digits` is not a whole number from 0 to 12.
         """
         table = _labelled(self.paper_table(), labels or {})
@@ -143,13 +143,13 @@ class PaperTables:
         self, *, bold: bool = True, digits: int = 3, labels: Mapping[str, str] | None = None, caption: str = "",
         intervals: bool = True, ranks: bool = False,
     ) -> str:  # fmt: skip
-        """Return the table in Markdown, with footnotes below it.
+        """Return the table in Markdown, with footnotes below the table.
 
         Args:
             bold: As in `to_latex`.
             digits: As in `to_latex`.
             labels: As in `to_latex`.
-            caption: If given, text in a line above the table.
+            caption: Text of a line above the table; "" for no line.
             intervals: As in `to_latex`.
             ranks: As in `to_latex`.
 
@@ -205,7 +205,7 @@ class _Markdown:
         return self.plain((text.lstrip("-") if not text.strip("-0.") else text).replace("-", "−"))
 
     def plain(self, text: str) -> str:
-        """Return a text in the form that a cell shows."""
+        """Return a text with special characters escaped."""
         return text
 
     def strong(self, text: str) -> str:
@@ -213,7 +213,7 @@ class _Markdown:
         return f"**{text}**"
 
     def small(self, text: str) -> str:
-        """Return text that is less important than the number."""
+        """Return a text that is printed in small type if the format supports it."""
         return text
 
     def raised(self, text: str) -> str:
@@ -225,7 +225,7 @@ class _Latex(_Markdown):
     """Writer of a table's numbers in LaTeX."""
 
     def plain(self, text: str) -> str:
-        """Return a text with the signs of LaTeX escaped."""
+        """Return a text with the special characters of LaTeX escaped."""
         return latex(text)
 
     def strong(self, text: str) -> str:
@@ -233,20 +233,20 @@ class _Latex(_Markdown):
         return rf"\textbf{{{text}}}"
 
     def small(self, text: str) -> str:
-        """Return a text in small letters."""
+        """Return a text in small type."""
         return rf"{{\scriptsize {text}}}"
 
     def raised(self, text: str) -> str:
-        """Return the mark of a footnote; it takes no width, so that digits stay aligned."""
+        """Return the mark of a footnote without width, so that digits stay aligned."""
         return rf"\rlap{{\textsuperscript{{{text}}}}}"
 
 
 def _footnotes(
     table: PaperTable, bold: bool, intervals: bool, ranks: bool
 ) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return ({a remark on cells: its mark}, [(mark or "", text) of each line below the table]).
+    """Return ({remark on cells: mark}, [(mark, text) of each line below the table]).
 
-    A remark on all numbers has no mark.
+    A remark on all numbers has the mark "".
     """
     entries = [entry for line in table.lines for entry in line.entries]
     numbers = [entry for entry in entries if entry.value is not None]
@@ -272,14 +272,14 @@ def _letters() -> Sequence[str]:
 
 
 def _sentence(text: str) -> str:
-    """Return a remark as a sentence: with a capital letter first, unless it starts with a name, and a full stop."""
+    """Return a remark as a sentence: with a full stop, and a capital letter unless it starts with an identifier."""
     first = text.partition(" ")[0]
     text = text if set(first) & set("_:/") else text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _labelled(table: PaperTable, labels: Mapping[str, str]) -> PaperTable:
-    """Return the table with labels as names; raise UserError for a label that does not fit."""
+    """Return the table with labels instead of names; raise UserError for an invalid label."""
     check_labels(table, labels)
     lines = [
         Line(tuple(labels.get(name, name) for name in line.names), line.entries, line.block) for line in table.lines
@@ -288,7 +288,7 @@ def _labelled(table: PaperTable, labels: Mapping[str, str]) -> PaperTable:
     for kind, names in (("rows", [line.names for line in lines]), ("columns", [(name,) for name in columns])):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if labels and twice:
-            raise UserError(f"two {kind} are called {', '.join(twice[0])}; give each its own label")
+            raise UserError(f"two {kind} are called {', '.join(twice[0])}; use different labels")
     notes = tuple(_renamed(note, labels) for note in table.notes)
     header = tuple(labels.get(name, name) for name in table.header)
     return replace(table, header=header, columns=columns, lines=lines, notes=notes)
@@ -303,7 +303,7 @@ def check_labels(table: PaperTable, labels: Mapping[str, str]) -> None:
 
 
 def _renamed(note: str, labels: Mapping[str, str]) -> str:
-    """Return a remark in which names that end at a space, colon or comma are replaced by their labels."""
+    """Replace names in a remark by their labels; names end at a space, colon, comma or semicolon."""
     words = [(word.rstrip(":,;"), word) for word in note.split(" ")]
     return " ".join(labels[name] + word[len(name) :] if name in labels else word for name, word in words)
 
@@ -316,7 +316,7 @@ def _checked(digits: int) -> int:
 
 
 def _escaped(text: str) -> str:
-    r"""Return a text escaped for LaTeX; a text with a backslash or a pair of $ is LaTeX already."""
+    r"""Escape a text for LaTeX, unless it has a backslash or a pair of $ and thus is LaTeX already."""
     return text if "\\" in text or text.count("$") in (2, 4, 6) else latex(text)
 
 
@@ -326,7 +326,7 @@ def _one_cell(text: str) -> str:
 
 @dataclass(frozen=True)
 class RunTable(PaperTables):
-    """Table of a run that was read, or of several merged runs."""
+    """Table of a run, or of several merged runs."""
 
     run: RunData
 
@@ -337,12 +337,12 @@ class RunTable(PaperTables):
 
 
 def table_of_cells(cells: Sequence[CellResult], used: int, name: str = "") -> PaperTable:
-    """Return the table of a run: one row per explainer, baselines below a rule, and one column per metric.
+    """Return the table of a run, with one row per explainer, baselines below a rule, and one column per metric.
 
     Args:
         cells: Cells of one run.
         used: Number of samples that the run covers.
-        name: Subject of the run, such as its model and dataset.
+        name: Description of the run, such as its model and dataset.
     """
     metrics, explainers, marked = metric_names(cells), explainer_names(cells), best(cells)
     by_ids = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
@@ -361,7 +361,7 @@ def table_of_cells(cells: Sequence[CellResult], used: int, name: str = "") -> Pa
 
 
 def _entry(cell: CellResult | None, used: int, marked: frozenset[str]) -> TableEntry:
-    """Return the entry of a cell; an empty one if the run has no such cell."""
+    """Return the entry of a cell; an empty entry if the run has no such cell."""
     if cell is None:
         return TableEntry()
     if cell.without:

@@ -6,11 +6,12 @@ differences (`read/statistics/intervals.py`). A two-sided t-test at level alpha 
     power = P(|T| > t(1 - alpha / 2, C - 1)),    T non-central t with C - 1 degrees of freedom and d sqrt(C) / sigma
 
 (Cohen, Statistical Power Analysis, 1988, chapter 2). The sign flips of reports have nearly the same power. If k
-differences are tested together, alpha is 0.05 / k (Bonferroni), an upper bound on what the step-down test needs. Fewer
-than 50 effective clusters are never enough, because reports do not rank them.
+differences are tested together, alpha is 0.05 / k (Bonferroni). The step-down test needs at most as many clusters as
+this correction. Fewer than 50 effective clusters are never enough, because reports do not rank explainers then.
 
-A difference must also outlast failures that no sample shows (`intervals.p_of_failures`). For a given standard error and
-number of clusters, it does so from some mean difference on, so the power is at most the probability of such a mean.
+A difference must also stay significant if rare failures are allowed for (`intervals.p_of_failures`). For a given
+standard error and number of clusters, this requires a minimum mean difference, so the power is at most the probability
+of reaching this minimum.
 """
 
 from dataclasses import dataclass
@@ -38,17 +39,17 @@ from saliency_bench.read.statistics.ranking import ALPHA, RANKED_FROM
 
 POWER = 0.8
 MOST = 10_000_000  # largest number of clusters that is tried
-CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # multiples of the needed clusters
+CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # multiples of the needed number of clusters
 
 
 @dataclass(frozen=True)
 class Failures:
-    """Rare failures that a difference must outlast.
+    """Rare failures despite which a difference must stay significant.
 
     Attributes:
         reach: Greatest absolute difference on a sample where one of two explainers fails; 0 for scores without a range.
-        columns: Number of explainers that are tested together and may fail.
-        evenness: Effective clusters per cluster.
+        columns: Number of explainers that are tested together, each of which may fail.
+        evenness: Number of effective clusters / number of clusters.
     """
 
     reach: float = 0.0
@@ -56,7 +57,7 @@ class Failures:
     evenness: float = 1.0
 
     def outlasted(self, mean: float, clusters: int, spread: float) -> bool:
-        """Return whether a mean difference over this many clusters outlasts the failures."""
+        """Return whether a mean difference over this many clusters stays significant despite the failures."""
         if not self.reach:
             return True
         if mean <= 0:
@@ -70,10 +71,10 @@ class Failures:
         return outlasting_failures(0.0, p, self.columns) < ALPHA
 
     def chance(self, clusters: int, spread: float, wanted: float) -> float:
-        """Return the probability that a true difference outlasts the failures."""
+        """Return the probability that a true difference stays significant despite the failures."""
         if not self.reach:
             return 1.0
-        low, high = 0.0, 2 * self.reach + abs(wanted)  # bounds of the least mean difference that outlasts them
+        low, high = 0.0, 2 * self.reach + abs(wanted)  # bounds of the smallest mean difference that stays significant
         for _ in range(STEPS):
             middle = (low + high) / 2
             low, high = (low, middle) if self.outlasted(middle, clusters, spread) else (middle, high)
@@ -97,7 +98,7 @@ class Needed:
         images: Number of images in these clusters.
         observed: Difference in the run; None if the spread was assumed.
         seen: Number of clusters in the run.
-        failures: Failures that the difference must outlast.
+        failures: Failures despite which the difference must stay significant.
     """
 
     metric: str
@@ -120,12 +121,12 @@ class Needed:
 def power_at(
     clusters: int, spread: float, wanted: float, alpha: float = ALPHA, failures: Failures = NO_FAILURES
 ) -> float:
-    """Return the probability that a paired t-test finds a true difference that also outlasts rare failures.
+    """Return the probability that a paired t-test finds a true difference, also if rare failures are allowed for.
 
     Args:
         clusters: Number of independent differences, at least 2.
         spread: Standard deviation of these differences.
-        wanted: The true difference.
+        wanted: True difference.
         alpha: Level of the two-sided test.
         failures: Rare failures; by default none.
     """
@@ -138,7 +139,7 @@ def _power_of_t(clusters: int, spread: float, wanted: float, alpha: float) -> fl
         return 1.0
     critical = stats.t.ppf(1 - alpha / 2, clusters - 1)
     shift = abs(wanted) / spread * sqrt(clusters)
-    if clusters > 1000:  # both distributions are normal to four digits here, and scipy's tail is slow
+    if clusters > 1000:  # both distributions are normal to four digits, and the exact tails are slow
         return float(stats.norm.sf(critical - shift) + stats.norm.cdf(-critical - shift))
     return _tails(critical, clusters - 1, shift)
 
@@ -166,11 +167,11 @@ def _legendre() -> tuple[np.ndarray, np.ndarray]:
 def clusters_needed(
     spread: float, wanted: float, power: float = POWER, comparisons: int = 1, failures: Failures = NO_FAILURES
 ) -> int | None:
-    """Return the fewest clusters, at least 50 effective ones, with which the test has this power for a difference.
+    """Return the smallest number of clusters for which the test has this power, with at least 50 effective clusters.
 
     Args:
         spread: Standard deviation of the mean difference over one cluster.
-        wanted: The true difference.
+        wanted: True difference.
         power: Required power, between 0 and 1.
         comparisons: Number of differences that are tested together.
         failures: As in `power_at`.
@@ -191,9 +192,8 @@ def clusters_needed(
     quantile = float(stats.norm.isf(power))
 
     def are_enough(clusters: int) -> bool:
-        least = abs(wanted) + quantile * spread / sqrt(
-            clusters
-        )  # the mean difference that this share of samples exceeds
+        # The mean difference exceeds `least` with probability `power`.
+        least = abs(wanted) + quantile * spread / sqrt(clusters)
         return power_at(clusters, spread, wanted, alpha) >= power and failures.outlasted(least, clusters, spread)
 
     high = ceil(RANKED_FROM / failures.evenness)
@@ -209,12 +209,14 @@ def clusters_needed(
 
 
 def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = True) -> list[Needed]:
-    """Return the images that every two explainers of a run need, for each metric, starting with the largest need.
+    """Return the numbers of images needed to distinguish every two explainers of a run, for each metric.
+
+    For each metric, the pairs that need most images come first.
 
     Args:
-        run: Run with at least 10 clusters; with fewer there is no spread.
-        wanted: Difference to find; explainers and direction do not matter.
-        power: Power with which to find it.
+        run: Run with at least 10 clusters; with fewer clusters there is no spread.
+        wanted: Difference to find, which is the same for all pairs.
+        power: Power with which the difference is found.
         together: Whether all pairs of a metric are tested together, as in reports.
 
     Raises:
@@ -261,12 +263,12 @@ def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = T
 
 
 def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, correlation: float = 0.0) -> Needed:
-    """Return what is needed for an assumed spread of differences, for scores from 0 to 1.
+    """Return the number of images needed for an assumed spread of differences, for scores from 0 to 1.
 
     Args:
         spread: Standard deviation of the paired differences of images.
         wanted: Difference to find.
-        power: Power with which to find it.
+        power: Power with which the difference is found.
         size: Images per cluster.
         correlation: Correlation of the differences within a cluster; the variance of a cluster's mean is
             spread^2 (1 + (size - 1) correlation) / size.
@@ -281,7 +283,7 @@ def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, c
 
 
 def curve(needed: Needed, comparisons: int = 1) -> list[tuple[int, float]]:
-    """Return [(clusters, power)] around the needed number of clusters; [] if that exceeds `MOST`."""
+    """Return points [(clusters, power)] around the needed number of clusters; [] if that number exceeds `MOST`."""
     if needed.clusters is None:
         return []
     points = sorted({max(2, round(part * needed.clusters)) for part in CURVE})

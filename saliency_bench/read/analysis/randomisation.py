@@ -1,7 +1,8 @@
-"""Judge by model randomisation whether an explainer's map depends on the weights of the layers, from the logits down.
+"""Judge by model randomisation whether the maps of an explainer depend on the weights of the network.
 
-A part of `saliency_randomisation` is the similarity of the maps before and after all layers from the logits down to one
-layer get new weights. Maps that stay similar do not depend on the weights of those layers (Adebayo et al., 2018).
+Each part of `saliency_randomisation` belongs to a layer. It is the similarity of the maps before and after all layers
+from the logits down to this layer get new weights. Maps that stay similar do not depend on the weights of those layers
+(Adebayo et al., 2018).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,17 +22,18 @@ STAYS, CHANGES, OPEN, FEW = "does not depend", "depends", "undecided", "too few 
 def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
     """Judge for each explainer and layer whether the map depends on the weights from the logits down to that layer.
 
-    The verdict uses the 95 % interval of the similarity of the maps before and after: "does not depend" if all of it is
-    above `bound`, "depends" if all of it is below, else "undecided". The verdict on an explainer is that for all layers
-    together; "changes at" is the first layer, from the logits down, at which the map depends on the weights.
+    The verdict uses the 95 % interval of the similarity of the maps before and after randomisation. It is "does not
+    depend" if the whole interval is above `bound`, "depends" if the whole interval is below, and "undecided" otherwise.
+    The verdict on an explainer is the verdict for all layers together. "changes at" is the first layer, from the logits
+    down, at which the map depends on the weights.
 
     Args:
-        runs: Runs with saliency_randomisation by a similarity.
-        bound: Bound of the similarity (structural similarity or rank correlation), between -1 and 1; no paper gives
-            one.
+        runs: Runs with scores of saliency_randomisation that are similarities.
+        bound: Bound of the similarity (structural similarity or rank correlation), between -1 and 1. No paper
+            recommends a value.
 
     Raises:
-        UserError: The bound is out of range, or no run has such a metric.
+        UserError: The bound is out of range, or no run has similarities by saliency_randomisation.
     """
     if not -1 < bound < 1:
         raise UserError(f"bound must be a similarity between -1 and 1; got {bound:g}")
@@ -49,10 +51,10 @@ def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
             f"no run has scores by {METRIC} with form=ssim or form=spearman; add it: --metrics {METRIC}:layers=5"
         )
     notes = [
-        f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: below it. Layers lose their "
-        "weights one after the other, from the logits down; the first table is for all layers.",
-        "A map that depends on the weights is not correct for that reason; one that does not cannot explain what was "
-        "learned.",
+        f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: below. Layers get new weights "
+        "one after the other, from the logits down; the first table is for all layers.",
+        "A map that depends on the weights is not necessarily correct; a map that does not cannot explain what the "
+        "network learned.",
     ]
     data = {"bound": bound, "explainers": dicts(VERDICTS, verdicts), "layers": dicts(LAYERS, rows)}
     return Findings("randomisation", [Table(VERDICTS, verdicts), Table(LAYERS, rows, "layers")], data, notes)
@@ -67,7 +69,7 @@ def verdict(similarity: PartResult, bound: float) -> str:
 
 
 def _cells(runs: Sequence[RunData]) -> Iterator[tuple[RunData, str, str, CellResult]]:
-    """Yield (run, explainer, metric, cell) for each cell of similarities."""
+    """Yield (run, explainer, metric, cell) for each cell whose scores are similarities."""
     for run in runs:
         for row in run.rows:
             for column in run.columns:

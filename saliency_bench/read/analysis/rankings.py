@@ -1,4 +1,4 @@
-"""Compare rankings of explainers: do metrics agree, and does the winner survive another setting of a metric?"""
+"""Compare rankings of explainers between metrics, and between settings of one metric."""
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -17,17 +17,17 @@ from saliency_bench.read.statistics.paired_test import ALPHA
 ENDS = ("spearman", "spearman low", "spearman high", "kendall tau-b", "kendall low", "kendall high")
 AGREEMENT = ("dataset", "model", "metric", "other", *ENDS, "explainers", "n")
 SETTINGS = ("dataset", "model", "metric", "explainer", "mean rank", "worst rank", "survives", "settings")
-FEWEST = 3  # explainers; the order of fewer is not compared
-OPEN = "Intervals hold every order of the explainers that the samples leave open."
+FEWEST = 3  # explainers; with fewer, orders are not compared
+OPEN = "Intervals cover every order of the explainers that is compatible with the samples."
 Means = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 def rank(runs: Sequence[RunData]) -> Findings:
     """Compare every two metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
 
-    Means are over the samples for which every explainer has scores by both metrics; n is the number of these samples.
-    Baselines are included, higher is better for all, and ties are ties. The interval covers everything that the samples
-    leave open about both orders (`rank_correlations`).
+    Means are over the n samples for which every explainer has scores by both metrics. Baselines are included, metrics
+    are oriented so that higher is better, and equal means are tied. The interval covers all orders of both metrics that
+    are compatible with the samples (`rank_correlations`).
     """
     rows = [row for run in runs for row in _agreements(run)]
     if not rows:
@@ -64,7 +64,7 @@ def _has_mean(cell: CellResult) -> bool:
 def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
     """Return (Spearman's rho, Kendall's tau-b) of the orders of the same explainers by two metrics.
 
-    The orders are over the samples that all cells have; the result is NaN if there are none.
+    The orders are computed over the samples that all cells have; the result is NaN if there are no such samples.
     """
     columns = [np.stack([run.oriented(cell) for cell in cells], axis=1) for cells in (first, second)]
     scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
@@ -78,16 +78,17 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
 
 
 def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:
-    """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with all that the samples leave open.
+    """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with intervals.
 
-    A percentile bootstrap covers only 80 % if means are close, because the orders in the draws are nearer to chance
-    than the true ones. The interval therefore covers all pairs of orders that the samples leave open. A metric decides
-    the order of two explainers if |gap| > c se. Gaps of means and their standard errors come from drawing clusters; c
-    is the .95 quantile of the greatest |gap* - gap| / se over all pairs of both orders, so that all decided pairs hold
-    together.
+    If means are close, a percentile bootstrap covers the true value in only 80 % of cases, because the orders in the
+    draws are more random than the true orders. The interval therefore covers all pairs of orders that are compatible
+    with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of means and their standard
+    errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* - gap| / se over all pairs
+    of both orders, so that all decided pairs hold together.
 
     Args:
-        means: Function from weights (draws, n), how often each sample counts, to the means (draws, k) by both metrics.
+        means: Function from weights (draws, n), which are counts of each sample, to the means (draws, k) by both
+            metrics.
         codes: Cluster of each sample.
         seed: Seed of the draws.
     """
@@ -101,13 +102,13 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
 
 
 def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the signs (k, k) of the gaps that the samples decide, by both metrics; 0 for an open pair."""
+    """Return the signs (k, k) of the gaps that the samples decide, by both metrics; 0 for an undecided pair."""
     gaps, draws = (
         np.stack([column[:, :, None] - column[:, None, :] for column in columns], axis=1)
         for columns in (means(np.ones((1, len(codes)))), _drawn_means(means, codes, seed))
     )
     errors = draws.std(axis=0, ddof=1)
-    # One bound on |gap* - gap| / se for all gaps of both metrics, so that all signs together are right with 95 %.
+    # One bound on |gap* - gap| / se covers all gaps of both metrics, so all signs are correct together with 95 %.
     with np.errstate(invalid="ignore", divide="ignore"):
         greatest = np.nanmax(np.abs(draws - gaps) / errors, axis=(1, 2, 3))  # NaN if a gap never varies
     counts = np.bincount(codes)
@@ -119,13 +120,13 @@ def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np
 
 
 def _drawn_means(means: Means, codes: np.ndarray, seed: int) -> list[np.ndarray]:
-    """Return the means (draws, k) by both metrics, from the draws in which none is missing."""
+    """Return the means (draws, k) by both metrics, for the draws in which no mean is missing."""
     both = drawn_statistics(lambda weights: np.concatenate(means(weights), axis=1), codes, seed)
     return np.split(both[np.isfinite(both).all(axis=1)], 2, axis=1)
 
 
 def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Return the least and the greatest tau: a pair that is open in either order may agree or not."""
+    """Return the smallest and the greatest tau; a pair that either order leaves undecided may agree or disagree."""
     above = np.triu_indices(len(first), 1)
     products = (first * second)[above]
     known, is_open = products.sum(), np.count_nonzero(products == 0)
@@ -133,9 +134,9 @@ def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]
 
 
 def _rho_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Return bounds of rho = 1 - 6 sum d^2 / (k^3 - k), with d the difference of an explainer's ranks in their sets."""
+    """Return bounds of rho = 1 - 6 sum d^2 / (k^3 - k), where d is the difference between an explainer's two ranks."""
     k = len(first)
-    # A centred rank is half the number above minus below; an open pair moves it by a half in either direction.
+    # A centred rank is half of (number above - number below); an undecided pair moves it by a half in either direction.
     gap = (first.sum(axis=1) - second.sum(axis=1)) / 2
     slack = sum(np.count_nonzero(signs == 0, axis=1) - 1 for signs in (first, second)) / 2
     least, most = (float((distance**2).sum()) for distance in (np.maximum(np.abs(gap) - slack, 0), np.abs(gap) + slack))
@@ -150,7 +151,7 @@ def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def order_of(means: np.ndarray) -> np.ndarray:
-    """Return the sign (draws, k, k) of each mean minus each other one; means equal up to their last digits are tied."""
+    """Return the sign (draws, k, k) of each difference of two means; 0 if they differ only in their last digits."""
     gaps = means[:, :, None] - means[:, None, :]
     equal = np.abs(gaps) <= 1e-12 * np.nanmax(np.abs(means), axis=1, initial=0)[:, None, None]
     return np.where(equal, 0, np.sign(gaps))
@@ -162,12 +163,12 @@ def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def spearman_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of ranks; the number below minus the number above is twice the centred rank."""
+    """Return Pearson's correlation of centred ranks, each half of (number below - number above)."""
     return _cosine(first.sum(axis=2), second.sum(axis=2))
 
 
 def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the cosine of rows; NaN if one is all zeros."""
+    """Return the cosine similarity of each pair of rows; NaN if a row is all zeros."""
     scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     return (first * second).sum(axis=1) / np.where(scale > 0, scale, np.nan)
 
@@ -175,9 +176,8 @@ def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def sensitivity(runs: Sequence[RunData]) -> Findings:
     """Rank each explainer over all settings of a metric: mean rank, worst rank, and whether it survives.
 
-    Ranks are those of the means, with ties at their mean, among the explainers that have all settings. An explainer
-    survives if no other one is significantly better in any setting (its rank set contains 1); None if nothing is
-    ranked.
+    Explainers that have scores in all settings are ranked by their means; ties get their mean rank. An explainer
+    survives if no other explainer is significantly better in any setting. The value is None if there are no ranks.
     """
     rows: list[tuple] = []
     details: list[dict[str, Any]] = []

@@ -1,20 +1,20 @@
 """Check requirements of a run, such as "gradcam:saliency_miou>=0.3", as a gate in continuous integration.
 
-A requirement may also compare two explainers of the run: "gradcam:saliency_miou>random". It is then judged by the
-interval of their difference on the samples that both have, with the bound 0.
+A requirement may also compare two explainers of the run: "gradcam:saliency_miou>random". The verdict then depends on
+the interval of the difference on the samples that both explainers have, and the bound is 0.
 
 A requirement fails only if the samples contradict it: the whole interval lies on the wrong side of the bound, or the
-paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides nothing: the
-requirement passes, unless `strict` makes undecided requirements fail (`passes`). If the range of the metric is bounded,
-the interval allows for rare failures at its full level (`intervals.outlasting_rare_scores`), so it may be wider than
-the interval in a table.
+paired test shows that the explainer is worse than in an earlier run. If the interval contains the bound, the
+requirement is undecided. It then passes, unless `strict` makes undecided requirements fail (`passes`). If the range of
+the metric is bounded, the interval allows for rare failures at its full level (`intervals.outlasting_rare_scores`), so
+it may be wider than the interval in a table.
 
-Intervals follow Holm's method (1979) over the requirements of one call. All m requirements are judged by intervals of
-level 1 - .05 / m. Decided ones are set aside, and the remaining k are judged by 1 - .05 / k, until none of them is
-decided. All verdicts of a call therefore hold together with 95 %, and true requirements fail by chance in 2.5 % of the
-calls; with an earlier run, in 5 %, because the paired test is two-sided and one side of it fails. 0/1 scores of single
-samples have exact intervals here, which guarantee this for every share; others do so as far as their intervals are
-correct.
+Holm's method (1979) corrects for the number of requirements of a call. First, all m requirements are judged by
+intervals of level 1 - .05 / m. Those that are decided are removed, and the remaining k are judged by intervals of level
+1 - .05 / k, and so on until no further requirement is decided. All verdicts of a call therefore hold together with
+95 %, and true requirements fail by chance in 2.5 % of the calls. With an earlier run it is 5 %, because the paired test
+is two-sided and only one side fails. Shares of single samples with 0/1 scores have exact intervals, which guarantee
+these rates; for other scores the rates are as accurate as the intervals.
 """
 
 import re
@@ -47,7 +47,8 @@ from saliency_bench.read.statistics.intervals import (
 from saliency_bench.read.statistics.ranking import aggregate_of, aggregated
 from saliency_bench.read.statistics.trainings import areas_by_training, crossed
 
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # not 0_1, which Python reads as 1
+# `float` would also accept 0_1.
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 LEVEL = 1 - 2 * TAIL
 MET, UNDECIDED, FAILED = "met", "undecided", "failed"
 FORM = (
@@ -55,18 +56,18 @@ FORM = (
     "<, for example 'gradcam:saliency_miou>random'"
 )
 MOST = 1e9  # samples; larger numbers are not printed
-POWER = 0.8  # probability that the smallest violation printed in a line fails the requirement
+POWER = 0.8  # probability with which the smallest reported violation fails the requirement
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A bound on the mean of a cell, or on its difference from the mean of another explainer in the run.
+    """A bound on the mean of a cell, or on the difference between the means of two explainers.
 
     Attributes:
         names: Explainer and metric with their options, joined by a colon.
         at_least: True for >= and >, False for <= and <.
-        bound: The number; 0 for a difference.
-        other: The other explainer; "" if there is none.
+        bound: Number on the right side; 0 for a difference.
+        other: Explainer on the right side; "" for a number.
     """
 
     names: str
@@ -104,11 +105,11 @@ class CheckedRequirement:
 
     Attributes:
         requirement: The requirement.
-        cell: Cell that it refers to.
-        interval: Interval that decides the verdict; of the difference if another explainer is named.
+        cell: Cell to which the requirement refers.
+        interval: Interval that determines the verdict, of the mean or of the difference of two explainers.
         level: Confidence level of the interval.
         exact: Whether the interval is Clopper and Pearson's, for scores of 0 and 1.
-        pair: The cell in an earlier run and in this one.
+        pair: Cells of the earlier run and of this run; None without an earlier run.
     """
 
     requirement: Requirement
@@ -120,12 +121,12 @@ class CheckedRequirement:
 
     @property
     def is_worse(self) -> bool:
-        """Return whether the paired test finds the explainer worse than in the earlier run."""
+        """Return whether the paired test shows that the explainer is worse than in the earlier run."""
         return self.pair is not None and self.pair.direction < 0
 
     @property
     def verdict(self) -> str:
-        """Return "failed" if the interval lies beyond the bound, "met" if it lies within, else "undecided"."""
+        """Return "failed" if the samples contradict the requirement, "met" if they confirm it, else "undecided"."""
         return FAILED if self.is_worse else verdict(self.requirement, self.interval)
 
     @property
@@ -135,18 +136,21 @@ class CheckedRequirement:
 
     @property
     def needed(self) -> int | None:
-        """Return roughly how many samples would decide with this mean; None if decided or too close to the bound."""
+        """Return the approximate number of samples that would decide the requirement if the mean stays the same.
+
+        It is None if the requirement is decided, or if the mean is too close to the bound.
+        """
         value, ends = self.interval.value or 0.0, self.interval.ends
         if self.verdict != UNDECIDED or ends is None or value == self.requirement.bound:
             return None
         half = ends[1] - value if self.requirement.bound > value else value - ends[0]
-        # The width of an interval falls with the square root of n.
+        # The width of an interval is proportional to 1 / sqrt(n).
         needed = self.interval.n * (half / (self.requirement.bound - value)) ** 2
         return ceil(needed) if needed < MOST else None
 
     @property
     def smallest_violation(self) -> float | None:
-        """Return the smallest violation that this many samples detect with 80 % probability; None if there is none."""
+        """Return the smallest violation that these samples detect with 80 % probability; None if there is none."""
         if (ends := self.interval.ends) is None:
             return None
         value, (low, high), tail = self.interval.value or 0.0, self.cell.limits, (1 - self.level) / 2
@@ -164,7 +168,7 @@ class CheckedRequirement:
         return found_violation(half, tail) if half > 0 and found_violation(half, tail) <= high - low else None
 
     def passes(self, strict: bool = False) -> bool:
-        """Return whether the requirement has not failed or, with `strict`, whether it is met."""
+        """Return whether the requirement passes: it has not failed or, if `strict`, it is met."""
         return self.verdict == MET if strict else self.passed
 
     def line(self, against: str) -> str:
@@ -178,14 +182,14 @@ class CheckedRequirement:
         text += f", {RARE}" * self.interval.rare
         text += f", interval of {100 * self.level:.4g} %" if ends and self.level > LEVEL else ""
         if self.verdict == UNDECIDED:
-            about = f"; about {self.needed:,} would decide" if self.needed else ""
-            text += f", the interval contains the bound: too few samples to pass or fail{about}"
+            about = f"; about {self.needed:,} samples would decide" if self.needed else ""
+            text += f", the interval contains the bound, so these samples do not decide{about}"
         if not ends:
             text += ", no interval: all scores are equal"
         elif (violation := self.smallest_violation) is not None:
-            text += f"; a violation by {_number(violation)} would fail in {100 * POWER:.0f} %"
+            text += f"; a violation by {_number(violation)} would fail with {100 * POWER:.0f} % probability"
         else:
-            text += "; no violation would reliably fail with so few samples"
+            text += "; with so few samples, no violation would fail reliably"
         limits, below = self.cell.limits, self.requirement.at_least == (self.verdict == MET)
         needed = limits if self.requirement.other else limits[:1] if below else limits[1:]
         if self.verdict != UNDECIDED and not all(map(isfinite, needed)):
@@ -220,10 +224,10 @@ class CheckedRequirement:
 
 
 def found_violation(half: float, tail: float) -> float:
-    """Return the distance of the mean from a bound at which `POWER` of the intervals lie entirely beyond the bound.
+    """Return the distance between mean and bound at which a share `POWER` of the intervals lies beyond the bound.
 
-    The half of the interval on the side of the bound is z(1 - tail) standard errors wide. The mean must be another
-    z(.8) standard errors further from the bound: half (1 + z(.8) / z(1 - tail)).
+    The half of the interval towards the bound is z(1 - tail) standard errors wide. The mean must be z(.8) standard
+    errors further away from the bound, so the distance is half (1 + z(.8) / z(1 - tail)).
     """
     return half * (1 + t_quantile(inf, 1 - POWER) / t_quantile(inf, tail))
 
@@ -231,8 +235,9 @@ def found_violation(half: float, tail: float) -> float:
 def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
     """Return `found_violation` for a share of n samples that must be at least `bound`; None if there is none.
 
-    The requirement fails if the interval of `clopper_pearson` ends below the bound, which holds up to some number of
-    hits. The violation is bound - p for the share p with which `POWER` of the samples do not exceed this number.
+    The requirement fails if the interval of `clopper_pearson` ends below the bound, which is true up to some number of
+    hits. The violation is bound - p, where p is the share at which this number is not exceeded with probability
+    `POWER`.
     """
     numbers = np.arange(n)
     hits = int(np.count_nonzero(special.betaincinv(numbers + 1, n - numbers, 1 - tail) < bound)) - 1
@@ -240,10 +245,10 @@ def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
 
 
 def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
-    """Return the sample size at which Wilson's interval of a share has the first of two ends.
+    """Return the sample size at which Wilson's interval of a share has a given end.
 
-    (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2. If the first end is 0, 1 or the mean
-    itself, the second end is used; the size is 0 if neither determines it.
+    (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2. The first of two ends is used or, if
+    this end is 0, 1 or equal to the mean, the second. If neither end determines the size, the result is 0.
     """
     z = t_quantile(inf, tail)
     sizes = [z**2 * end * (1 - end) / (end - mean) ** 2 for end in ends if 0 < end < 1 and end != mean]
@@ -253,9 +258,9 @@ def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
 def violation_of_share(bound: float, size: float, tail: float) -> float | None:
     """Return `found_violation` for a mean in [0, 1] that must be at least `bound`; None if there is none.
 
-    The variance of the mean m is assumed to be m (1 - m) / size, as for 0/1 scores, so it changes with the mean. Sample
-    means up to c = bound - z(1 - tail) sqrt(bound (1 - bound) / size) fail. The sample mean is at most c in `POWER` of
-    the cases if the true mean is the lower end of Wilson's interval of c with z(.8).
+    The variance of the mean m is assumed to be m (1 - m) / size, as for 0/1 scores. The requirement fails for sample
+    means up to c = bound - z(1 - tail) sqrt(bound (1 - bound) / size). The sample mean is at most c with probability
+    `POWER` if the true mean is the lower end of Wilson's interval of c with z(.8).
     """
     if not 0 < bound <= 1 or not size:
         return None
@@ -264,7 +269,7 @@ def violation_of_share(bound: float, size: float, tail: float) -> float | None:
 
 
 def verdict(requirement: Requirement, interval: Interval) -> str:
-    """Return the verdict of an interval on a requirement. Equal scores may have no interval; their value decides."""
+    """Return the verdict on a requirement from an interval or, if there is none because scores are equal, the value."""
     value = interval.value or 0.0
     low, high = interval.ends or (value, value)
     if requirement.other and low == high == 0:
@@ -277,17 +282,17 @@ def verdict(requirement: Requirement, interval: Interval) -> str:
 def check(
     run: RunData, requirements: Sequence[Requirement], against: RunData | None = None
 ) -> list[CheckedRequirement]:
-    """Check requirements of a run, and that no explainer is worse than in an earlier run over the same samples.
+    """Check requirements of a run and, if an earlier run is given, that no explainer is worse than in that run.
 
     All requirements of one call are judged jointly (Holm), and all pairs of one call are one family of the paired test.
 
     Args:
-        run: The run.
+        run: Run to check.
         requirements: Requirements of the run.
-        against: The earlier run.
+        against: Earlier run over the same samples.
 
     Raises:
-        UserError: A requirement has no cell, a cell has no interval, or the runs cannot be compared.
+        UserError: A requirement refers to no cell, a cell has no interval, or the runs cannot be compared.
     """
     cells = [_cell(requirement, run) for requirement in requirements]
     others = [_other(requirement, cell, run) for requirement, cell in zip(requirements, cells, strict=True)]
@@ -302,7 +307,7 @@ def check(
 def _holm(
     run: RunData, requirements: Sequence[Requirement], cells: Sequence[tuple[CellResult, CellResult | None]]
 ) -> list[tuple[Interval, float, bool]]:
-    """Return (interval that judges each requirement, its level, whether it is Clopper and Pearson's)."""
+    """Return, for each requirement, (interval, its level, whether it is Clopper and Pearson's)."""
     codes = run.codes()
     judged: dict[int, tuple[Interval, float, bool]] = {}
     undecided = list(range(len(cells)))
@@ -320,7 +325,7 @@ def _holm(
 
 
 def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: np.ndarray, tail: float) -> Estimate:
-    """Return the value of a cell, or its difference from another, with the interval that leaves `tail` on each side."""
+    """Return the value of a cell, or its difference from another cell, with an interval at `tail` on each side."""
     if other is not None:
         return _difference(run, cell, other, codes, tail)
     if cell.aggregate:
@@ -350,42 +355,48 @@ def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.nda
         matched = Matched([run.values[cell.cell_id], run.values[other.cell_id]], codes, cell.limits)
         return paired_difference(matched, 0, 1, tail, gate=True)
     if (aggregate := aggregate_of(cell)) is None:
-        raise UserError(f"this version has no {cell.metric_text} of version {cell.metric_version}; make the run again")
+        raise UserError(
+            f"the installed package has no version {cell.metric_version} of {cell.metric_text}; repeat the run"
+        )
     first, second = run.parts[cell.cell_id], run.parts[other.cell_id]
     return aggregate_difference(aggregate, first, second, codes, run.summary["seed"], tail)
 
 
 def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResult | None:
-    """Return the cell that a requirement compares with; raise UserError if it is missing or shares too few samples."""
+    """Return the cell of the second explainer of a requirement; None if the requirement has only one.
+
+    Raises:
+        UserError: The cell is missing, or shares too few samples with the first.
+    """
     if not requirement.other:
         return None
     other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
     if other.cell_id == cell.cell_id:
-        raise UserError(f"{requirement}: both sides name the same explainer; name another one")
+        raise UserError(f"{requirement}: both explainers are the same; compare different explainers")
     common = run.takes_part(cell) & run.takes_part(other)
     count = effective_clusters(np.bincount(run.codes()[common]))
     if count < INTERVAL_FROM:
         raise UserError(
-            f"{requirement}: the two explainers share {int(count)} independent samples of {run.folder}, too few to "
-            f"pass or fail; an interval needs {INTERVAL_FROM}, so raise --limit of the run"
+            f"{requirement}: the two explainers share {int(count)} independent samples of {run.folder}, but an "
+            f"interval needs {INTERVAL_FROM}; increase --limit of the run"
         )
     return other
 
 
 def _cell(requirement: Requirement, run: RunData) -> CellResult:
-    """Return the cell of a requirement; raise UserError if there is none or it cannot be checked."""
+    """Return the cell of a requirement; raise UserError if there is no cell or it cannot be checked."""
     cell = find_cell(requirement.names, run)
     low, high = cell.limits
     if not requirement.other and not low <= requirement.bound <= high:
         raise UserError(
-            f"{requirement}: scores of {cell.metric_text} are from {low:g} to {high:g}; choose a bound between"
+            f"{requirement}: scores of {cell.metric_text} are from {low:g} to {high:g}; choose a bound in this range"
         )
     if cell.value is None:
         raise UserError(f"{requirement}: no sample of {run.folder} has a score: {cell.without}")
     if cell.independent < INTERVAL_FROM:
         raise UserError(
-            f"{requirement}: {run.folder} has {int(cell.independent)} independent samples, too few to pass or fail; "
-            f"an interval needs {INTERVAL_FROM}, raise --limit of the run"
+            f"{requirement}: {run.folder} has {int(cell.independent)} independent samples, but an interval needs "
+            f"{INTERVAL_FROM}; increase --limit of the run"
         )
     return cell
 
@@ -393,7 +404,7 @@ def _cell(requirement: Requirement, run: RunData) -> CellResult:
 def find_cell(names: str, run: RunData) -> CellResult:
     """Return the cell that "EXPLAINER:METRIC" names; omitted options have their defaults.
 
-    The names in the run determine where the explainer ends, because options may contain colons.
+    Options may contain colons, so the text is split where both parts are names in the run.
     """
     explainers, metrics = explainer_names(run.cells), metric_names(run.cells)
     splits = [(names[:index].strip(), names[index + 1 :].strip()) for index, sign in enumerate(names) if sign == ":"]
@@ -417,18 +428,18 @@ def find_cell(names: str, run: RunData) -> CellResult:
         raise unknown("explainer and metric", names, by_name, owner=str(run.folder))
     if len(cells) > 1:
         names_of_cells = " or ".join(name for name, cell in by_name.items() if cell in cells)
-        raise UserError(f"{names} may mean {names_of_cells} of {run.folder}; write one of these")
+        raise UserError(f"{names} is ambiguous in {run.folder}; write {names_of_cells}")
     return cells[0]
 
 
 def _is_called(given: str, name: str, text: str, options: Mapping[str, JsonValue]) -> bool:
-    """Return whether a name, as typed by the user, refers to an item.
+    """Return whether a name that the user typed refers to an explainer or metric.
 
     Args:
-        given: Name as typed.
-        name: Name that distinguishes the item from all others of the run.
-        text: Name with the options that are not defaults.
-        options: All options.
+        given: Name that the user typed.
+        name: Unique name of the explainer or metric in the run.
+        text: Name with the options that differ from their defaults.
+        options: All options of the explainer or metric.
     """
     if given in (name, text):
         return True
@@ -444,7 +455,7 @@ def _is_called(given: str, name: str, text: str, options: Mapping[str, JsonValue
 
 
 def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> dict[str, RunPair]:
-    """Return {cell id in the later run: the cell in both}; raise UserError for runs that cannot be compared."""
+    """Return {cell id in the later run: pair of cells}; raise UserError if the runs cannot be compared."""
     if reason := why_not(before, after):
         raise UserError(f"{before.folder} and {after.folder} cannot be compared sample by sample: {reason}")
     both = [(_counterpart(cell, before), cell) for cell in cells.values()]
@@ -454,18 +465,18 @@ def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> 
     for pair in pairs:
         if not pair.ids:
             raise UserError(
-                f"{before.folder} and {after.folder} have no sample in common; give a run over the same samples"
+                f"{before.folder} and {after.folder} have no samples in common; give a run over the same samples"
             )
     return dict(zip(cells, pairs, strict=True))
 
 
 def _counterpart(cell: CellResult, before: RunData) -> CellResult:
-    """Return the cell of the same explainer, in any version, and the same metric in an earlier run."""
+    """Return the cell of an earlier run with the same metric and the same explainer, in any version."""
     earlier = find_cell(f"{cell.explainer_text}:{cell.metric_text}", before)
     if earlier.metric_version != cell.metric_version:
         raise UserError(
             f"{cell.metric_text} has version {earlier.metric_version} in {before.folder} and {cell.metric_version} "
-            f"in the other run, so their scores cannot be compared; make {before.folder} again"
+            f"in the other run, so their scores cannot be compared; repeat the run {before.folder}"
         )
     return earlier
 

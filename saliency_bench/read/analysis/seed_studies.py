@@ -1,14 +1,15 @@
-"""Seed studies: the same explainers and metrics on networks that differ only in their training, as one table.
+"""Seed studies: results of the same explainers and metrics on networks that differ only in training, as one table.
 
 Let x_it be the score of image i with network t, over the images that all T networks have scored. The mean is over all
-x_it; the spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval is for
-other images and other trainings (`read/statistics/trainings.py`): se^2 = se_C^2 + s_T^2 / T. Two networks have no
-interval: in simulations it covered the mean in as few as 88 % of cases, against 93 % or more with at least three.
+x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval covers
+other images and other trainings (`read/statistics/trainings.py`), with se^2 = se_C^2 + s_T^2 / T. Two networks have no
+interval, because in simulations it contained the mean in as few as 88 % of cases, compared with 93 % or more for at
+least three networks.
 
 With at least five networks, two explainers are compared by their differences on the same images and networks:
-t = d / se, corrected for all pairs of a metric (Holm). Its degrees of freedom are (T - 1) se^2 / (s_T^2 / T), at most
-those of se_C. These are fewer than Satterthwaite's, with which five networks showed a difference among five equal
-explainers in up to 10 % of simulated studies; with these it was at most 5 %.
+t = d / se, corrected for all pairs of a metric (Holm). The degrees of freedom are (T - 1) se^2 / (s_T^2 / T), but not
+more than those of se_C. This is fewer than Satterthwaite's degrees of freedom. With Satterthwaite's, up to 10 % of
+simulated studies with five networks found a difference among five equal explainers; with these it was at most 5 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,8 +47,9 @@ class NetworkMean:
         estimate: Mean and interval, over the images that all networks have scored.
         means: Mean of each network.
         used: Number of images that the runs cover.
-        rank: Ranks that the test leaves open, among all explainers of the metric; None if nothing is tested.
-        best: Whether no explainer is significantly better, and it is significantly better than every baseline.
+        rank: Ranks that the test leaves open, among all explainers of the metric; None without a test.
+        best: Whether no explainer is significantly better, and this explainer is significantly better than every
+            baseline.
     """
 
     cell: CellResult
@@ -67,7 +69,13 @@ class NetworkMean:
 
 @dataclass(frozen=True)
 class Networks:
-    """Results over networks: `rows`, `accuracies` of the networks, and `left_out`, cells that not all runs have."""
+    """Results over networks.
+
+    Attributes:
+        rows: One result per explainer and metric.
+        accuracies: Accuracy of each network; empty if one is unknown.
+        left_out: Names of cells that some runs lack.
+    """
 
     rows: list[NetworkMean]
     accuracies: tuple[float, ...]
@@ -75,17 +83,20 @@ class Networks:
 
 
 def over_networks(runs: Sequence[RunData]) -> Networks:
-    """Return the means of several networks.
+    """Compute the results of explainers over several networks.
 
     Raises:
-        UserError: There is only one run, two runs have the same network, or they differ in more than the network or
+        UserError: There is only one run, two runs have the same network, runs differ in more than the network, or runs
             share no explainer and metric.
     """
     _check(runs)
     keyed = [{(_explainer_key(cell), cell.metric_id): cell for cell in run.cells} for run in runs]
     shared = [key for key in keyed[0] if all(key in cells for cells in keyed)]
     if not shared:
-        raise UserError(f"{_name(runs)} share no explainer and metric (versions count too); run the same ones on each")
+        raise UserError(
+            f"{_name(runs)} share no explainer and metric of the same version; run the same explainers and metrics on "
+            "each network"
+        )
     others = {key: cell for cells in keyed for key, cell in cells.items() if key not in shared}
     left_out = [f"{cell.explainer_text} by {cell.metric_text}" for cell in others.values()]
     by_metric: dict[tuple, list[tuple]] = {}
@@ -103,7 +114,7 @@ def over_networks(runs: Sequence[RunData]) -> Networks:
 
 
 def _check(runs: Sequence[RunData]) -> None:
-    """Raise UserError unless the runs are of several networks and ask the same question."""
+    """Raise UserError unless the runs are of different networks and have equal settings."""
     if len(runs) < 2:
         raise UserError(
             "a seed study needs runs of at least two networks; train more with `saliency-bench train --seed`"
@@ -128,7 +139,7 @@ def _name(runs: Sequence[RunData]) -> str:
 
 
 def _explainer_key(cell: CellResult) -> tuple[str, str]:
-    """Return the key by which an explainer is the same in all runs; precomputed maps are identified only by name."""
+    """Return the key that identifies an explainer in all runs; precomputed maps are identified only by name."""
     version = str(cell.explainer_version)
     return cell.explainer_text, PRECOMPUTED if version.startswith(PRECOMPUTED) else version
 
@@ -154,8 +165,8 @@ def _metric(runs: Sequence[RunData], cells: list[list[CellResult]], names: Mappi
 
 
 def _mean(cells: Sequence[CellResult], scores: np.ndarray, codes: np.ndarray) -> tuple[Estimate, tuple[float, ...]]:
-    """Return (mean with an interval, mean of each network) of scores (n, T)."""
-    if cells[0].aggregate:  # not a mean of scores, so only the networks' values are used
+    """Return (mean of scores (n, T) with an interval, mean of each network)."""
+    if cells[0].aggregate:  # aggregates are not means of scores, so the values of the networks are averaged
         means = [np.nan if cell.value is None else cell.value for cell in cells]
         return Estimate(float(np.mean(means)), np.nan, np.nan, min(cell.n for cell in cells), 0, 0.0), tuple(means)
     rows = np.isfinite(scores).all(axis=1)
@@ -167,7 +178,7 @@ def _mean(cells: Sequence[CellResult], scores: np.ndarray, codes: np.ndarray) ->
 
 
 def _rank(rows: list[NetworkMean], scores: Sequence[np.ndarray], codes: np.ndarray) -> list[NetworkMean]:
-    """Return rows with their ranks, if there are enough networks and images."""
+    """Return rows with ranks if there are enough networks and images, else unchanged rows."""
     if len(rows[0].means) < FEWEST_TRAININGS:
         return rows
     tested = {pair: test for pair in combinations(range(len(rows)), 2)
@@ -194,7 +205,7 @@ def _rank(rows: list[NetworkMean], scores: Sequence[np.ndarray], codes: np.ndarr
 
 
 def _test(differences: np.ndarray, codes: np.ndarray) -> tuple[float, float] | None:
-    """Return (mean of differences (n, T), its two-sided p); None with too few images."""
+    """Return (mean of differences (n, T), two-sided p-value); None if there are too few images."""
     rows = np.isfinite(differences).all(axis=1)
     if effective_clusters(np.unique(codes[rows], return_counts=True)[1]) < RANKED_FROM:
         return None

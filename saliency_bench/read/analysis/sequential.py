@@ -1,38 +1,39 @@
-r"""Drop candidates by a sequential test that stays valid after any number of looks: each bets against the leader.
+r"""Sequential test that drops candidates by bets against the leader and stays valid after any number of looks.
 
-Candidates i = 1..K have oriented scores X_i (higher is better); two scores of one sample differ by at most `span`.
-Clusters of samples are drawn independently. Before a look one opponent j is named, the leader on all data so far. The
-clusters of the look then give candidate i the numbers, each between -1 and 1,
+Candidates i = 1..K have oriented scores X_i (higher is better). Two scores of one sample differ by at most `span`.
+Clusters of samples are drawn independently. Before each look, one opponent j is chosen: the leader on all data so far.
+For each cluster c of the look, candidate i gets a number between -1 and 1,
 
     Y_c = sum over samples s of c (X_j(s) - X_i(s) - margin) / (largest cluster * (span + margin))
 
-and the wealth W_i = sum over bets b of w(b) * product over clusters (1 + b * Y_c), with b = 0.95, 1/2, 1/4, ..., 1/128
-and weights w(b) proportional to 1, 1/2, 1/4, ..., 1/128 whose sum is 1, so that distant candidates are dropped early.
+and the wealth is W_i = sum over bets b of w(b) * product over clusters (1 + b * Y_c), with b = 0.95, 1/2, 1/4, ...,
+1/128. The weights w(b) are proportional to 1, 1/2, 1/4, ..., 1/128 and sum to 1, so that candidates far behind are
+dropped early.
 
-**Theorem.** Let T be the candidates whose expected score is within `margin` of every opponent's. For i in T the
-expectation of Y_c given the past is at most 0, whichever opponent the past has chosen. W_i is therefore a non-negative
-supermartingale that starts at 1, and by Ville's inequality (1939) P(W_i ever reaches 1 / a) <= a. Drop i when W_i
-reaches A / level, where A is K minus the number dropped so far. When the first member of T is dropped, all others are
-still in, so A >= |T|. By the union bound, the probability that *any* candidate of T is *ever* dropped is at most
-`level`: over all looks, for every stopping rule, and with ties. Nothing is assumed about the distribution of the
-scores.
+**Theorem.** Let T be the candidates whose expected score is within `margin` of the expected score of every opponent.
+For i in T, the expectation of Y_c given the past is at most 0, no matter which opponent was chosen. W_i is therefore a
+non-negative supermartingale that starts at 1, and by Ville's inequality (1939) P(W_i ever reaches 1 / a) <= a. Drop i
+when W_i reaches A / level, where A is K minus the number of candidates dropped so far. When the first member of T is
+dropped, no other member has been dropped, so A >= |T|. By the union bound, the probability that *any* candidate of T is
+*ever* dropped is at most `level`, over all looks, for every stopping rule, and with ties. No assumption is made about
+the distribution of the scores.
 
 The bets are those of Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86
-(2024), section 5 and appendix (diversified Kelly bets: a mixture of constant bets); the step down from K is Holm's
-(1979) for e-values, and using one leader instead of all K - 1 opponents is a predictable mixture of their bets.
+(2024), section 5 and appendix (diversified Kelly bets: a mixture of constant bets). The step down from K is Holm's
+method (1979) for e-values. Using one leader instead of all K - 1 opponents is a predictable mixture of their bets.
 
-How far a candidate is behind the best is tested for all margins m at once: `behind` is the greatest m for which the
-wealth with margin m reaches K / level. All these bounds hold together with probability 1 - level.
+The distance of a candidate behind the best is tested for all margins m at once: `behind` is the greatest m for which
+the wealth with margin m reaches K / level. All these bounds hold together with probability 1 - level.
 
-The race alone does not show that its winner beats the baselines, which are maps that ignore the network, because they
-may have been dropped against another leader. So each method j also bets against each baseline k, on all clusters in
-which both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method j is reported to beat every baseline
-if each of these wealths reaches J / level, for J methods. By the same argument, the report is wrong with a probability
-of at most `level`. This holds whichever method the data select, and also for clusters that come after the race
-(`Race.beats`).
+The race alone does not show that the winner beats the baselines, which are maps that ignore the network, because a
+baseline may have been dropped against another leader. Each method j therefore also bets against each baseline k, on all
+clusters in which both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method j is reported to beat
+every baseline if each of these wealths reaches J / level, for J methods. By the same argument, this report is wrong
+with a probability of at most `level`. This holds for any method that the data select, and also for clusters after the
+race (`Race.beats`).
 
-Scores without bounds have no `span`. They are replaced by the sign of the difference (span 1), so "ahead" then means
-better on more samples than worse.
+Scores without bounds have no `span`. The sign of the difference is used instead (span 1), so that a candidate is ahead
+if it is better on more samples than it is worse.
 """
 
 from collections.abc import Mapping, Set
@@ -45,7 +46,7 @@ from saliency_bench.read.statistics.betting import BETS, STEPS, WEIGHTS, log_wea
 from saliency_bench.read.statistics.clusters import sums_by_cluster
 
 LEVEL = 0.05
-LEAST = 1e-9  # growth of log-wealth per cluster; smaller growth counts as none
+LEAST = 1e-9  # growth of log-wealth per cluster; smaller growth is ignored
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class Dropped:
     Attributes:
         name: Name of the candidate.
         clusters: Number of clusters seen when it was dropped.
-        wealth: Logarithm of the evidence against it.
-        behind: Lower bound of its distance behind the best, in units of the score; 0 if only the sign is certain.
-        leader: Opponent of the last look.
+        wealth: Logarithm of the wealth, which is the evidence against the candidate.
+        behind: Lower bound of the distance behind the best, in units of the score; 0 if only the sign is certain.
+        leader: Opponent in the last look.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Dropped:
 
 @dataclass
 class _Bets:
-    """Losses of a candidate against its opponents: the sum of differences and the number of samples per cluster."""
+    """Losses of a candidate against its opponents: sum of differences and number of samples for each cluster."""
 
     losses: np.ndarray = field(default_factory=lambda: np.empty(0))
     counts: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -85,7 +86,7 @@ class _Bets:
 
 
 def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
-    """Return the number of clusters like these until the log-wealth reaches `threshold`; None if it does not grow."""
+    """Return the number of similar clusters until the log-wealth reaches `threshold`; None if it does not grow."""
     if not len(scaled):
         return None
     growth = np.log1p(BETS[:, None] * scaled[None, :]).mean(axis=1)
@@ -96,12 +97,12 @@ def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
 
 
 class Race:
-    """Race of the candidates by one metric; it keeps track of which are dropped.
+    """Race of candidates by one metric, which tracks the dropped candidates.
 
     Args:
         names: Names of the candidates.
-        span: Greatest difference of two scores; if infinite, signs of differences are compared.
-        margin: Candidates within this distance of the best are protected like the best.
+        span: Greatest difference of two scores; if it is infinite, signs of differences are used.
+        margin: Candidates within this distance of the best are protected from being dropped, like the best.
         level: Probability that a protected candidate is ever dropped.
         largest: Largest number of samples in a cluster.
     """
@@ -124,7 +125,7 @@ class Race:
 
     @property
     def threshold(self) -> float:
-        """Return the log-wealth at which the next candidate is dropped; excluded candidates still count."""
+        """Return the log-wealth at which the next candidate is dropped; excluded candidates are included in K."""
         return log((len(self.names) - len(self.dropped)) / self.level)
 
     def exclude(self, name: str) -> None:
@@ -134,10 +135,10 @@ class Race:
     def look(
         self, scores: Mapping[str, np.ndarray], codes: np.ndarray, leader: str, second: str, seen: int
     ) -> list[Dropped]:
-        """Bet on the samples of a look and return the candidates that it drops.
+        """Bet on the samples of a look and return the candidates that are dropped.
 
         Args:
-            scores: {candidate: (n,) oriented scores of samples that no earlier look had; NaN if missing}.
+            scores: {candidate: oriented scores (n,), NaN if missing} of samples that no earlier look contained.
             codes: Cluster (n,) of each sample.
             leader: Opponent of all others, chosen before these samples were seen.
             second: Opponent of the leader.
@@ -153,9 +154,9 @@ class Race:
         return self._drop(leader, second, seen)
 
     def duel(self, scores: Mapping[str, np.ndarray], codes: np.ndarray, baselines: Set[str]) -> None:
-        """Update the bets of each method against each baseline with new samples, which no bet has used yet.
+        """Update the bets of each method against each baseline with samples that no bet has used yet.
 
-        Samples without scores of both are skipped.
+        Samples without both scores are skipped.
 
         Args:
             scores: As in `look`.
@@ -186,7 +187,7 @@ class Race:
         return np.sign(first - second) if self.by_sign else first - second
 
     def wealth(self, name: str, margin: float | None = None) -> float:
-        """Return the log of the evidence that a candidate is more than `margin` behind the best."""
+        """Return the log-wealth, the evidence that a candidate is more than `margin` behind the best."""
         margin = self.margin if margin is None else margin
         return log_wealth(self._bets[name].scaled(margin, self.span, self.largest))
 
@@ -195,11 +196,14 @@ class Race:
         return len(self._bets[name].losses)
 
     def needed(self, name: str, errors: float = 0.0) -> int | None:
-        """Return after how many clusters like those so far a candidate would be dropped; None if never.
+        """Return after how many clusters a candidate would be dropped if further clusters resemble those so far.
 
         Args:
             name: Name of the candidate.
-            errors: Number of standard errors by which the mean of future clusters is higher.
+            errors: Number of standard errors by which the mean of further clusters is higher.
+
+        Returns:
+            Number of clusters, or None if the candidate would never be dropped.
         """
         scaled = self._bets[name].scaled(self.margin, self.span, self.largest)
         if errors and len(scaled) > 1:
@@ -207,7 +211,7 @@ class Race:
         return clusters_needed(scaled, self.threshold)
 
     def behind(self, name: str) -> float:
-        """Return a lower bound of how far a candidate is behind the best; 0 if unknown."""
+        """Return a lower bound of the distance of a candidate behind the best; 0 if it is unknown."""
         enough = log(len(self.names) / self.level)
         low, high = 0.0, self.span
         if self.wealth(name, low) < enough:
@@ -218,7 +222,7 @@ class Race:
         return low
 
     def _drop(self, leader: str, second: str, seen: int) -> list[Dropped]:
-        """Drop candidates, starting with the strongest evidence, while there is one to drop."""
+        """Drop all candidates whose wealth reaches the threshold, starting with the strongest evidence."""
         wealth = {name: self.wealth(name) for name in self.left}
         dropped = []
         for name in sorted(wealth, key=lambda name: -wealth[name]):

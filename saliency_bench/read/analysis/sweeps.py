@@ -1,4 +1,4 @@
-"""Sweeps: a metric at several values of one option, as a curve per explainer."""
+"""Sweeps: scores by a metric at several values of one option, with one curve per explainer."""
 
 import json
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ HEADER = ("dataset", "model", "metric", "explainer", "option", "at", "value", "l
 
 
 def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
-    """Tabulate the value of a metric with its interval at each setting of an option, with all others equal.
+    """Tabulate the value of a metric with its interval at each value of an option, with all other options equal.
 
     Args:
         runs: Runs with a metric at several values of an option.
-        option: Name of the option; by default every option.
+        option: Name of the option; by default all options.
     """
     rows: list[tuple[Value, ...]] = []
     for run in runs:
@@ -25,10 +25,10 @@ def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
     if not rows:
         which = "an option" if option is None else f"the option {option}"
         raise UserError(
-            f"no metric of these runs has several values of {which}; give it with each value, for example "
+            f"no metric of these runs has several values of {which}; give the metric with each value, for example "
             "--metrics saliency_miou:threshold=0.3 saliency_miou:threshold=0.5 saliency_miou:threshold=0.7"
         )
-    notes = ["95 % intervals are for each value separately; all values of a curve are from the same samples."]
+    notes = ["95 % intervals hold for each value separately; all values of a curve are computed on the same samples."]
     return Findings("sweep", [Table(HEADER, rows)], {"points": dicts(HEADER, rows)}, notes)
 
 
@@ -53,7 +53,7 @@ def _of_explainer(run: RunData, name: str, cells: Sequence[CellResult], wanted: 
 
 
 def _order(value: object) -> tuple[bool, float, str]:
-    """Return a sort key: numbers by size, then texts."""
+    """Return a sort key that puts numbers in ascending order before texts."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return not is_number, float(value) if is_number else 0.0, str(value)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Results of an analysis: tables that can be written as CSV, Markdown and LaTeX, and the same as plain data."""
+"""Results of an analysis as plain data, and as tables that can be written as CSV, Markdown and LaTeX."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 from saliency_bench.utils.csv_text import csv_text
 
 Value = str | float | int | None
-# LaTeX forms of signs, besides the signs that a backslash escapes.
+# LaTeX forms of characters that a backslash does not escape.
 SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$",
          "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "−": "$-$", "†": r"\dag{}", "±": r"$\pm$"}  # fmt: skip
 
@@ -19,8 +19,8 @@ class Table:
 
     Attributes:
         header: Names of the columns.
-        rows: Rows, in which numbers stay numbers and missing values are None.
-        name: Name of its files; "" for the main table.
+        rows: Rows of texts and numbers, with None for missing values.
+        name: Suffix of the names of the table's files; "" for the main table.
     """
 
     header: tuple[str, ...]
@@ -28,7 +28,7 @@ class Table:
     name: str = ""
 
     def texts(self, without: Collection[str] = ()) -> list[list[str]]:
-        """Return the header and the rows as readable texts, without the columns `without`."""
+        """Return the header and the rows as readable texts, omitting the columns `without`."""
         kept = [index for index, name in enumerate(self.header) if name not in without]
         return [[self.header[k] for k in kept], *([shown(row[k]) for k in kept] for row in self.rows)]
 
@@ -43,7 +43,7 @@ class Table:
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def latex(self) -> str:
-        """Return the table in LaTeX, with the rules of the package booktabs."""
+        """Return the table in LaTeX, with rules of the package booktabs."""
         header, *rows = [" & ".join(map(latex, row)) + r" \\" for row in self.texts()]
         numbers = (all(not isinstance(row[index], str) for row in self.rows) for index in range(len(self.header)))
         columns = "".join("r" if is_number else "l" for is_number in numbers)
@@ -57,9 +57,9 @@ class Findings:
 
     Attributes:
         what: Name of the analysis.
-        tables: The results.
-        data: The same as JSON data.
-        notes: Remarks needed to read the tables.
+        tables: Results as tables.
+        data: Results as JSON data.
+        notes: Remarks that explain the tables.
     """
 
     what: str
@@ -81,7 +81,7 @@ def latex(text: str) -> str:
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return a number for JSON: None for NaN and infinity."""
+    """Return a number for JSON, replacing NaN and infinity by None."""
     return float(value) if isfinite(value) else None
 
 

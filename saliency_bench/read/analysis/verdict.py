@@ -1,4 +1,4 @@
-"""The results of a run in sentences, shared by console and report, based on the same pairs as the ranks."""
+"""Sentences on the results of a run, for the console and the report, based on the same tests as the ranks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ NO_CHANCE = "This run has no random baseline, so it does not show what an uninfo
 CONTROLLED = (
     "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
 )
-# From simulations (docs/numbers.md): (more explainers than, fewer independent samples than, % of runs with a false
-# difference). All other cases stay near 7 %.
+# Results of simulations (docs/numbers.md): with more explainers than the first number and fewer independent samples
+# than the second, the third is the % of runs with a false difference. In all other cases it stays near 7 %.
 MANY_SHAPES = ((40, 500, 12), (10, 200, 12), (40, inf, 8))
 BEST = {
     True: "Best (none significantly better, and better than every baseline)",
     False: f"Best (none significantly better; {UNCOMPARED})",
 }
-AT_CHANCE = "Not best, as a baseline may score as well"
-AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
-NOT_SHOWN = "on these samples, looking at the network gives no measurable advantage"
+AT_CHANCE = "Not best, because a baseline may score as well"
+AGGREGATES = "one value over all samples; differences have intervals but no test, so explainers are not ranked"
+NOT_SHOWN = "on these samples, using the network gives no measurable advantage"
 RANDOM = "random"
 VERBS = {1: ("beats", "beat"), -1: ("falls behind", "fall behind")}
 OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
@@ -38,11 +38,12 @@ OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
 
 @dataclass(frozen=True)
 class Against:
-    """Comparison of an explainer with another one by a metric; `contrast` is seen from the first.
+    """Comparison of an explainer with another explainer by a metric.
 
     Attributes:
-        sign: 1 if it is significantly better, -1 if worse, 0 if no difference was found, None with too few samples, or
-            for values that are not tested.
+        contrast: First minus other.
+        sign: 1 if the first is significantly better, -1 if worse, 0 if no difference was found; None if there are too
+            few samples, or the values are not tested.
     """
 
     name: str
@@ -54,14 +55,14 @@ class Against:
 
     @property
     def word(self) -> str:
-        """Return in a word or two how the first compares with the other."""
+        """Return one or two words on how the first compares with the other."""
         if not self.tested:
             return NOT_TESTED
         return OTHERWISE[self.sign] if self.sign not in VERBS else VERBS[self.sign][0]
 
 
 class Verdict:
-    """Cells of a run and comparisons of its explainers, as sentences."""
+    """Describes the cells of a run and the comparisons of its explainers in sentences."""
 
     def __init__(self, cells: Sequence[CellResult], contrasts: Iterable[Contrast]):
         self.names, self.metrics = explainer_names(cells), metric_names(cells)
@@ -91,7 +92,7 @@ class Verdict:
         return comparisons
 
     def against_baselines(self) -> list[list[Against]]:
-        """Return the comparisons of every explainer that uses the network with each baseline, `random` first."""
+        """Return, for each baseline, the comparisons of all explainers that use the network; `random` comes first."""
         return [
             comparisons
             for other in self.baselines
@@ -99,7 +100,7 @@ class Verdict:
         ]
 
     def sentences(self) -> list[str]:
-        """Return sentences on who beats each baseline and who is best, or that there are too few samples."""
+        """Return sentences on which explainers beat each baseline and are best, or on too few samples."""
         against = [
             tested
             for comparisons in self.against_baselines()
@@ -127,15 +128,15 @@ class Verdict:
         return [cell for cell in self.cells.values() if not cell.aggregate]
 
     def too_few(self) -> str:
-        """Return that there are too few samples to rank any explainer; "" if there are enough, or nothing to rank."""
+        """Return a sentence if there are too few samples to rank any explainer, else ""."""
         cells = self._tested_cells
         if not all(cell.unranked == TOO_FEW for cell in cells) or (self.cells and not cells):
             return ""
         most = int(max((cell.independent for cell in cells), default=0))
-        return f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
+        return f"Too few samples to rank: {most} independent samples; ranks need at least {RANKED_FROM}."
 
     def _leading(self) -> list[str]:
-        """Return who is best by each metric, and where a baseline may be as good."""
+        """Return sentences on the best explainers by each metric, and on metrics by which a baseline may be as good."""
         leaders: dict[tuple[bool, str], list[str]] = {}
         blind: dict[str, list[str]] = {}
         partial: list[str] = []
@@ -172,20 +173,23 @@ class Verdict:
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
     def _peaked(self) -> list[str]:
-        """Return whose maps have hardly any pixel above half of their range, and which metrics compare that region."""
+        """Return sentences on explainers whose maps have very few pixels above half of their range.
+
+        Metrics that use only this region are named.
+        """
         names: dict[str, list[str]] = {}
         for key in self.order:
             cells = [cell for metric in self.metrics if (cell := self.cells.get((key, metric)))]
             if peaked := [cell for cell in cells if cell.marked.get(PEAKED, 0) > cell.n / 2]:
                 names.setdefault(listed(self.metrics[cell.metric_id] for cell in peaked), []).append(self.names[key])
         return [
-            f"{listed(explainers)}: in most samples under 1 % of the pixels lie above half of the map's range. "
-            f"This is the region that counts for {metrics}: the score says little about where the map points."
+            f"{listed(explainers)}: in most samples, less than 1 % of the pixels are above half of the map's range. "
+            f"This is the only region that counts for {metrics}: the scores depend little on where the map points."
             for metrics, explainers in names.items()
         ]
 
     def _signed_at_chance(self) -> list[str]:
-        """Return by which metrics no explainer with signed maps is better than `random`, although another one is."""
+        """Return sentences on metrics by which other explainers beat `random`, but none with signed maps does."""
         signs: dict[str, dict[str, int | None]] = {}
         better: set[str] = set()  # metrics by which an explainer with unsigned maps is better
         chance = next((key for key in self.baselines if self.names[key] == RANDOM), None)
@@ -202,7 +206,7 @@ class Verdict:
                 metrics.setdefault(listed(of_metric), []).append(metric)
         return [
             f"No explainer with signed maps ({names}) is significantly better than {RANDOM} on {listed(of_names)}: "
-            "this may be due to the sign, which not every metric can read."
+            "the sign may be the cause, because some metrics do not interpret it."
             for names, of_names in metrics.items()
         ]
 
@@ -212,7 +216,7 @@ class Verdict:
 
 
 def _has_signed_maps(cell: CellResult) -> bool:
-    """Return whether a cell's explainer declares that its maps have both signs; False for explainers without one."""
+    """Return whether a cell's explainer declares that its maps are signed; False without a declaration."""
     if not registry.is_named(cell.explainer_version) or cell.explainer not in registry.files("explainers"):
         return False
     signed = registry.declared("explainers", cell.explainer, "signed", False)
@@ -233,7 +237,7 @@ def _sentences(comparisons: list[Against]) -> list[str]:
 
 
 def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str:
-    """Return a sentence on explainers and a baseline; `signs` is {metric: sign as in `Against`}."""
+    """Return a sentence that compares explainers with a baseline; `signs` is {metric: sign as in `Against`}."""
     clauses: list[str] = []
     for sign, verbs in VERBS.items():
         if metrics := [metric for metric, sign_of_metric in signs.items() if sign_of_metric == sign]:
@@ -247,7 +251,7 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 
 
 def many_shapes(explainers: int, samples: float) -> list[str]:
-    """Return [a warning] if the error rate is higher for this many explainers and independent samples, else []."""
+    """Return [warning] if this many explainers and samples increase the error rate, else []."""
     lines = [
         f"It may reach {percent} % if more than {many} explainers with scores of different shapes (rare events "
         f"beside smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."
@@ -264,11 +268,11 @@ def listed(names: Iterable[str]) -> str:
 
 
 def all_or(metrics: list[str], total: int) -> str:
-    """Return "all 3 metrics" or "both metrics"; or the metrics' names if they are fewer than `total`."""
+    """Return "all 3 metrics" or "both metrics" if all `total` metrics are given, else their names."""
     return ("both metrics" if total == 2 else f"all {total} metrics") if len(metrics) == total > 1 else listed(metrics)
 
 
 def any_or(metrics: list[str], total: int) -> str:
-    """Return the same as `all_or` for use after a negation, where "all" would mean something else."""
+    """Return "any of the 3 metrics" or "either metric", for negated sentences, where `all_or` would be ambiguous."""
     several = "either metric" if total == 2 else f"any of the {total} metrics"
     return several if len(metrics) == total > 1 else listed(metrics)

@@ -1,8 +1,8 @@
-"""Page of all samples of a run, to scroll and filter: a small HTML file and a folder with a picture per sample.
+"""Page of all samples of a run with filters: a small HTML file, and a folder with one picture per sample.
 
-A picture shows the image and the map of every explainer side by side, made from the thumbnails that a run stores. The
-page cuts it into tiles and adds samples during scrolling, so it opens at once for any number of samples. It works as a
-local file and loads nothing else.
+A picture contains the image and the map of every explainer side by side, drawn from the thumbnails that a run stores.
+The page cuts each picture into tiles and adds samples while the user scrolls, so it opens at once for any number of
+samples. It works as a local file and loads nothing except the pictures.
 """
 
 import json
@@ -34,12 +34,12 @@ from saliency_bench.utils.overlays import LEVELS, heat_map, overlay
 
 LONGEST = 96  # pixels of a tile's longer side
 BLOCK = 8  # pixels of a JPEG block; tiles of whole blocks do not affect each other
-MOST = 5000  # samples with pictures
+MOST = 5000  # largest number of samples with pictures
 DIGITS = 3  # decimals of scores
 
 
 def samples_place(page: Path) -> Path:
-    """Return the page of all samples that belongs to a report; its pictures are in the folder of the same name."""
+    """Return the path of the page of all samples of a report; the folder of its pictures has the same stem."""
     return page.with_name(f"{page.stem}-samples.html")
 
 
@@ -47,10 +47,10 @@ def write_samples(run: RunData, page: Path, data: object = None) -> Path:
     """Write the page of all samples of a run next to its report, and return its path.
 
     Args:
-        run: A single run, or merged runs, whose first run provides the thumbnails.
+        run: A single run, or merged runs; the first of merged runs provides the thumbnails.
         page: Path of the report.
-        data: Dataset, as for `load_dataset`, for the images under the maps; None for the run's own if it is a folder
-            that still exists.
+        data: Dataset, as for `load_dataset`, with the images under the maps; None for the dataset of the run, if it is
+            a folder that still exists.
 
     Raises:
         UserError: `data` cannot be loaded, or is not the dataset of the run.
@@ -87,8 +87,8 @@ class SamplePictures:
 
     Attributes:
         maps: {explainer id: {image id: levels of `heat_map` (h, w)}}.
-        images: The dataset; None if it was not found.
-        kept: {image id: picture (H, W, 3)} of the samples whose image the run stored.
+        images: Dataset; None if it was not found.
+        kept: {image id: image (H, W, 3)} of the samples whose image the run stored.
         geometry: Resizing and cropping of the classifier.
     """
 
@@ -128,7 +128,11 @@ class SamplePictures:
 
 
 def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
-    """Return the dataset of a run; None if it is not a local folder. Raise UserError if another dataset is given."""
+    """Return the dataset of a run; None if the dataset is not a local folder.
+
+    Raises:
+        UserError: A dataset was given that cannot be loaded, or is not the dataset of the run.
+    """
     assert run.identity is not None
     if not is_given and not (isinstance(data, str | Path) and Path(data).is_dir()):
         return None
@@ -141,12 +145,12 @@ def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
     if fingerprint(rows) == run.identity.fingerprint:
         return AtHand(str(data), rows)
     if is_given:
-        raise UserError(f"{data} holds other samples than the dataset of {run.folder}; give the dataset of that run")
+        raise UserError(f"{data} contains other samples than the dataset of {run.folder}; give the dataset of that run")
     return None
 
 
 def _write_pictures(run: RunData, pictures: SamplePictures, folder: Path) -> dict[str, tuple[int, int]]:
-    """Write the tiles of each sample as one picture, and return {image id: (width, height) of a tile}."""
+    """Write one picture with the tiles of each sample, and return {image id: (width, height) of a tile}."""
     sizes: dict[str, tuple[int, int]] = {}
     shown = [row.explainer_id for row in run.rows if row.explainer_id in pictures.maps]
     for index, image_id in enumerate(run.ids[:MOST]):
@@ -180,7 +184,7 @@ def picture_name(index: int) -> str:
 
 
 def _tile(levels: np.ndarray | None, image: Image.Image | None, size: tuple[int, int]) -> Image.Image | None:
-    """Return a map over its image, or only the map if there is no image."""
+    """Return a map drawn over its image, or only the map if there is no image; None without a map."""
     if levels is None:
         return None
     if image is not None:
@@ -196,10 +200,10 @@ def _save(strip: Image.Image, path: Path) -> None:
 
 
 def _content(run: RunData, pictures: SamplePictures, sizes: dict[str, tuple[int, int]], folder: str) -> dict[str, Any]:
-    """Return the data of the page: explainers, metrics, classes, and a list per sample.
+    """Return the data of the page: explainers, metrics, classes, and a list for each sample.
 
-    A sample is [id, number of its class, number of its prediction, confidence, whether it is correct, its scores by
-    explainer and metric, width and height of a tile or 0]. Scores are rounded; missing scores are null.
+    The list is [id, index of the label, index of the prediction, confidence, whether the prediction is correct, scores
+    by explainer and metric, (width, height) of a tile or 0]. Scores are rounded; missing scores are null.
     """
     columns = [column for column in run.columns if not run.cells_of_column(column)[0][1].aggregate]
     cells = [[run.cell(row, column) for column in columns] for row in run.rows]
@@ -231,13 +235,13 @@ def _rounded(values: np.ndarray) -> list[float | None]:
 
 
 def _missing(run: RunData, pictures: SamplePictures) -> list[str]:
-    """Return sentences on the content that the page lacks, with the commands that add it."""
+    """Return sentences on missing content, and on how to add it."""
     lines = []
     if len(run.ids) > MOST:
         lines.append(f"Pictures are shown for the first {count(MOST)} samples.")
     if without := [row.name for row in run.rows if row.explainer_id not in pictures.maps]:
-        lines.append(f"The run has no small maps of {', '.join(without)}; start it again to make them.")
+        lines.append(f"The run has no thumbnails of maps of {', '.join(without)}; start the run again to create them.")
     if pictures.images is None:
         kept = f"Only the images of {count(len(pictures.kept))} samples are stored with the run"
-        lines.append(f"{kept}; give the dataset with --data to see all of them under the maps.")
+        lines.append(f"{kept}; give the dataset with --data to see all images under the maps.")
     return lines

@@ -33,14 +33,14 @@ ANALYSES: dict[str, Callable[..., Findings]] = {
 
 @dataclass(frozen=True, repr=False)
 class Analysis:
-    """Results of an analysis: `tables`, the same as plain `data`, and `save`. Printing it shows its first table."""
+    """Results of an analysis as `tables` and as plain `data`, with `save`. `print` displays the first table."""
 
     findings: Findings
     runs: list[RunData]
 
     @property
     def tables(self) -> list[Table]:
-        """Return the tables, each with `header`, `rows`, and as text: `csv()`, `markdown()`, `latex()`."""
+        """Return the tables. Each has `header` and `rows`, and `csv()`, `markdown()` and `latex()` return text."""
         return self.findings.tables
 
     @property
@@ -77,14 +77,14 @@ class Analysis:
 
 
 def _check_replaced(folder: Path, analysis: str, names: Sequence[str]) -> None:
-    """Raise UserError for files that were not written by an earlier analysis with this name."""
+    """Raise UserError if files with these names exist that were not written by an earlier analysis of this type."""
     present = [name for name in names if os.path.lexists(folder / name)]
     if present and not _is_analysis(folder / f"{analysis}.json", analysis):
         raise UserError(f"{folder / present[0]} exists and is not from an analysis; choose another --out")
 
 
 def _is_analysis(path: Path, analysis: str) -> bool:
-    """Return whether a JSON file is from an earlier analysis with this name."""
+    """Return whether a JSON file was written by an earlier analysis of this type."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -96,18 +96,19 @@ def analyse(runs: Any, what: str, **options: Any) -> Analysis:
     """Analyse the scores of one or more runs; neither model nor dataset is needed.
 
     Args:
-        runs: Result of `run`, its folder, or a list of these. Runs that ask the same question are merged.
-        what: "correlation" of every two metrics over samples per explainer, and over the means of datasets if there are
-            at least three; "sensitivity", ranks of explainers over all settings of a metric; "clever-hans", samples
-            whose target is recognised with confidence from outside the object (options `confidence`, `pointing_game`,
-            `insertion`); "sweep", a metric along an option (`option`); "rank", agreement of metrics on the order of
-            explainers; "randomisation", whether explainers depend on the weights, by the parts of
-            saliency_randomisation (`bound`); "agreement" of metrics and people on the order of explainers at each
-            exposure (`answers`, a file as in `saliency_bench.read.analysis.order_agreement`).
+        runs: Result of `run`, its folder, or a list of these. Runs with the same settings are merged.
+        what: Analysis, with its options in parentheses. "correlation": correlation of every two metrics over samples,
+            per explainer, and over the means of datasets if there are at least three. "sensitivity": ranks of
+            explainers over all settings of a metric. "clever-hans": samples whose target the network predicts with
+            confidence from pixels outside the object (`confidence`, `pointing_game`, `insertion`). "sweep": scores by
+            a metric at several values of an option (`option`). "rank": agreement of metrics on the order of explainers.
+            "randomisation": whether explainers depend on the weights, by the parts of saliency_randomisation
+            (`bound`). "agreement": agreement of metrics and people on the order of explainers at each exposure
+            (`answers`, a file as described in `saliency_bench.read.analysis.order_agreement`).
         options: Options of the analysis.
 
     Raises:
-        UserError: The analysis or an option is unknown, or the runs lack what it needs.
+        UserError: The analysis or an option is unknown, or the runs lack scores that the analysis needs.
     """
     if what not in ANALYSES:
         raise unknown("analysis", what, ANALYSES)

@@ -1,4 +1,4 @@
-"""Cards at the top of the page of a choice: the leading candidate by each metric, and its verdict."""
+"""Cards at the top of the page of `choose`: the leading candidate by each metric, and the verdict."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def cards_of(question: dict[str, Any], content: dict[str, Any]) -> list[dict[str
 
 
 def _card(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return a card: the recommended candidate if this metric keeps it, else the leader, with its later score."""
+    """Return a card with the score of the recommended candidate or, if this metric dropped it, of the leader."""
     baselines = {candidate["name"] for candidate in content["candidates"] if candidate["baseline"]}
     left, outcome = answer["left"], answer["outcome"]
     card = {"name": answer["metric"].partition(":")[0], "higher_is_better": answer["higher_is_better"]}

@@ -1,4 +1,4 @@
-"""Sentences and page of `choose`, both made only from choice.json and the folder of its run."""
+"""Sentences and page of `choose`, which are generated from choice.json and the folder of its run."""
 
 from math import ceil
 from typing import Any
@@ -16,54 +16,55 @@ from saliency_bench.utils.messages import counted
 SHOWN = 0.005  # smallest lead that is printed as a number
 MINUTES = 120  # longer times are printed as hours
 MOST_NAMED = 6  # candidates named in a sentence
-MOST_IMAGES = 1_000_000  # most images that a sentence asks for
-PER_KIND = 2  # photographs that are best, worst and most disputed
+MOST_IMAGES = 1_000_000  # largest number of images that a sentence recommends
+PER_KIND = 2  # photographs in each of the groups best, worst and most disputed
 DOES_NOT_DEPEND = "does not depend"
 LABELS = {"centre": "the centre spot", "random": "random maps", "edges": "edge maps"}
 NO_TIME, ALIKE, ONE_LEFT = "the time was up", "those left are alike", "one is left"  # reasons that end a race
 
 
 def sentences(content: dict[str, Any]) -> list[str]:
-    """Return the answers: for each question what to use, the result of each metric, and how many images are missing."""
+    """Return the recommendation for each question, the result of each metric, and the number of images needed."""
     lines = []
     for question in content["questions"]:
         lines += [headline(question, content), *question_lines(question, content)]
     named = {question["recommended"] for question in content["questions"]} - {None}
     if len(named) > 1:
-        lines.append("The questions have different answers; use the answer to yours, because an average answers none.")
+        lines.append("The questions have different recommendations; choose by your question, not by an average.")
     if excluded := content["survive_random_weights"]:
         lines.append(f"Excluded, because their maps stay the same when all weights are random: {listed(excluded)}.")
     lines += not_counted(content)
     silent = list(dict.fromkeys(question["silent"] for question in content["questions"] if question["silent"]))
-    return [*lines, f"This does not say {'; nor '.join(silent)}."] if silent else lines
+    return [*lines, f"This does not show {'; nor '.join(silent)}."] if silent else lines
 
 
 def not_counted(content: dict[str, Any]) -> list[str]:
-    """Return which candidates do not count: those with the maps of another one, and those not tried in time."""
-    lines = [f"{listed([twin for twin, other in content['twins'].items() if other == kept])} and {kept} give the same "
-             f"maps here and count once, as {kept}." for kept in dict.fromkeys(content["twins"].values())]  # fmt: skip
+    """Return sentences on candidates that are not counted: duplicates, and candidates that were not tried in time."""
+    lines = [f"{listed([twin for twin, other in content['twins'].items() if other == kept])} and {kept} have the same "
+             f"maps here and are counted once, as {kept}."
+             for kept in dict.fromkeys(content["twins"].values())]  # fmt: skip
     if slow := content["too_slow"]:
         minutes = ceil(content["within_for_all"] / 60)
         enough = f"{minutes}m" if minutes <= MINUTES else f"{ceil(minutes / 60)}h"
-        lines.append(f"Not tried for lack of time: {_some(slow)}; --within {enough} would try all.")
+        lines.append(f"Not tried for lack of time: {_some(slow)}; use --within {enough} to try all.")
     return lines
 
 
 def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return what to use for a question, or why there is no answer."""
+    """Return the recommendation for a question, or the reason why there is none."""
     about, answers = question["about"], _answers(question, content)
     shown = [answer for answer in answers if answer["outcome"] == "method"]
     if name := question["recommended"]:
         by = f", by {listed([_metric(answer, content) for answer in shown])} alone" if len(shown) < len(answers) else ""
         return f"For {about}: {name} ({_passes(name, content)}){by}{_alike(question, content)}."
     if name := question["not_shown"]:
-        return f"For {about} nothing is recommended: {name} is not beaten, but not itself shown to beat every baseline."
+        return f"For {about} nothing is recommended: {name} is not beaten, but is not shown to beat every baseline."
     if shown:
         leaders = [f"{_methods(answer)[0]} by {_metric(answer, content)}"
                    for answer in answers if answer["outcome"] in ("method", "open")]  # fmt: skip
         return (
-            f"For {about} the metrics disagree: {listed(leaders)}. Which one counts depends on what you want to know; "
-            "an average would answer neither."
+            f"For {about} the metrics disagree: {listed(leaders)}. Choose the metric that fits your purpose; do not "
+            "average them."
         )
     outcomes = {answer["outcome"] for answer in answers}
     if outcomes == {"nothing"}:
@@ -86,7 +87,7 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """Return the reliability, a line for each metric, and how many images are missing, with each number once."""
+    """Return lines on the reliability, on each metric, and on the number of images needed, grouped by number."""
     answers = _answers(question, content)
     missing: dict[str, list[str]] = {}
     for answer in answers:
@@ -97,7 +98,7 @@ def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[st
 
 
 def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """Return the reliability of recommended and equally good explainers that average random draws."""
+    """Return lines on the reliability of recommended and equally good explainers that average random draws."""
     known = content.get("reliability", {})
     names = [name for name in (question["recommended"], *question["as_good"]) if name in known]
     return [f"Reliability of the maps of {name}: {Reliability.model_validate(known[name])}." for name in names]
@@ -114,18 +115,18 @@ def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[
     if outcome == "open":
         leader = methods[0]
         return (
-            f"{by}: {leader} led on the {counted(answer['images'], 'image')} that decided, but is not shown to beat "
+            f"{by}: {leader} led on the {counted(answer['images'], 'image')} of the race, but is not shown to beat "
             f"{_unbeaten(answer, leader)}{_later(answer, leader, content)}."
         )
     name = question["recommended"] if question["recommended"] in methods else methods[0]
-    unbeaten = f", not itself shown to beat {_unbeaten(answer, name)}" if name not in answer["beat_baselines"] else ""
+    unbeaten = f", not shown to beat {_unbeaten(answer, name)}" if name not in answer["beat_baselines"] else ""
     others = [other for other in methods if other != name]
     alike = f"; not distinguishable from it: {_some(others)}" if others else ""
     return f"{by}: {name}{unbeaten}{_later(answer, name, content)}{_behind(answer)}{alike}."
 
 
 def _baseline_leads(answer: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return the result of a metric whose best candidate is a baseline."""
+    """Return a sentence on a metric whose best candidate is a baseline."""
     leader = answer["left"][0]
     if _beats_all(answer, content):
         return f"{_verb(_label(leader), 'beat')} every method tried, although baselines ignore the network"
@@ -135,12 +136,12 @@ def _baseline_leads(answer: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def _leader_is_beaten(answer: dict[str, Any]) -> bool:
-    """Return whether some method is shown to beat the leading baseline, though not every baseline."""
+    """Return whether a method is shown to beat the leading baseline, although none beats every baseline."""
     return any(answer["left"][0] not in answer["not_shown_to_beat"][name] for name in _methods(answer))
 
 
 def _beats_all(answer: dict[str, Any], content: dict[str, Any]) -> bool:
-    """Return whether each method is beaten in the race, or clearly behind the leading baseline on later images."""
+    """Return whether each method was beaten in the race or is clearly behind the leading baseline on later images."""
     candidates = {name for item in content["rounds"] for name in item["lineup"].get(answer["metric"], [])}
     methods = candidates - _baselines(content) - set(content["twins"])
     beaten = {dropped["name"] for dropped in answer["dropped"]}
@@ -151,7 +152,7 @@ def _beats_all(answer: dict[str, Any], content: dict[str, Any]) -> bool:
 
 
 def _later(answer: dict[str, Any], name: str, content: dict[str, Any]) -> str:
-    """Return a candidate's score on images that did not decide, with the best score there and the baselines'."""
+    """Return a candidate's score on held-out images, with the best score and the scores of baselines."""
     later = answer["later"]
     if name not in later:
         return ""
@@ -163,17 +164,17 @@ def _later(answer: dict[str, Any], name: str, content: dict[str, Any]) -> str:
     best = (_best_shown(answer, set(later) - without) for without in (set(), _baselines(content)))
     others = dict.fromkeys(other for other in (*best, *usual) if other in later and other != name)
     beside = "".join(f"; {other} {number(later[other]['value'])}" for other in others)
-    return f" ({number(result['value'])}{ends} on {counted(result['n'], 'image')} that did not decide{lower}{beside})"
+    return f" ({number(result['value'])}{ends} on {counted(result['n'], 'held-out image')}{lower}{beside})"
 
 
 def _best_shown(answer: dict[str, Any], names: set[str]) -> str:
-    """Return which of these candidates has the best score on images that did not decide; "" if there are none."""
+    """Return the candidate with the best score on held-out images; "" if there are no candidates."""
     sign = 1 if answer["higher_is_better"] else -1
     return max(sorted(names), key=lambda name: sign * answer["later"][name]["value"], default="")
 
 
 def _behind(answer: dict[str, Any]) -> str:
-    """Return how many candidates were dropped, and a lower bound of their distance."""
+    """Return text on the number of dropped candidates, with a lower bound of their distance."""
     behind = [dropped["behind"] for dropped in answer["dropped"]]
     if not behind:
         return ""
@@ -185,7 +186,10 @@ def _behind(answer: dict[str, Any]) -> str:
 
 
 def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return what would distinguish the remaining candidates, with the differences so far; "" if nothing is open."""
+    """Describe what is needed to distinguish the remaining candidates; "" if they are distinguished.
+
+    The number of images is estimated from the differences so far.
+    """
     there, apart = content["dataset"]["images"], answer["apart"]
     if len(apart) < 2 or (answer["outcome"] == "baseline" and _beats_all(answer, content)):
         return ""
@@ -197,16 +201,16 @@ def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
         if least is not None and there < least <= MOST_IMAGES:
             return f"at least about {_rounded(least, there)} images are needed to {tell}; there are {count(there)}"
         return f"the differences on these images would not {tell} even with more images"
-    # At most half of the images decide; once these are used, more time changes nothing.
+    # At most half of the images decide. Once these are used, more time does not help.
     if answer["ended"] == NO_TIME and needed <= min(there, 2 * content["may_decide"]):
-        return f"about {rounded(needed)} of the {count(there)} images would {tell}: give it more time (--within)"
+        return f"about {rounded(needed)} of the {count(there)} images would {tell}; increase --within"
     if needed <= there:
         return f"more than {count(there)} images are needed to {tell}"
     return f"about {_rounded(needed, there)} images{_between(answer)} are needed to {tell}; there are {count(there)}"
 
 
 def _between(answer: dict[str, Any]) -> str:
-    """Return the range of images needed if the differences so far are off by up to two standard errors."""
+    """Return the range of images needed, within two standard errors of the differences so far."""
     least, most = answer["images_at_least"], answer["images_at_most"]
     low = rounded(least) if least is not None else "fewer"
     high = rounded(most) if most is not None and most <= MOST_IMAGES else "any number"
@@ -214,17 +218,17 @@ def _between(answer: dict[str, Any]) -> str:
 
 
 def _rounded(images: int, there: int) -> str:
-    """Return a number of images that is greater than `there`, rounded if it stays greater."""
+    """Return a number of images that is greater than `there`; it is rounded only if it stays greater."""
     return count(images) if float(f"{images:.2g}") <= there < images else rounded(images)
 
 
 def rounded(images: int) -> str:
-    """Return a number of images rounded to two digits, because it is less precise than that."""
+    """Return a number of images rounded to two digits, because more digits would not be significant."""
     return count(int(float(f"{images:.2g}")))
 
 
 def _alike(question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return the methods that may be as good as the recommended one, and which of them is cheapest."""
+    """Return text on the methods that may be as good as the recommended method, and on the cheapest of them."""
     others = question["as_good"]
     if not others:
         return ""
@@ -242,7 +246,7 @@ def _some(names: list[str]) -> str:
 
 
 def _metric(answer: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return the name of a metric, with its options if another metric has the same name."""
+    """Return the name of a metric, including options if another metric has the same name."""
     name = answer["metric"].partition(":")[0]
     names = [other["metric"].partition(":")[0] for other in content["metrics"]]
     return answer["metric"] if names.count(name) > 1 else name
@@ -277,7 +281,7 @@ def _baselines(content: dict[str, Any]) -> set[str]:
 def _passes(name: str, content: dict[str, Any]) -> str:
     passes = next(candidate["passes"] for candidate in content["candidates"] if candidate["name"] == name)
     return (
-        "cost not known" if not passes else "one pass an image" if passes == 1 else f"{count(passes)} passes an image"
+        "cost unknown" if not passes else "one pass per image" if passes == 1 else f"{count(passes)} passes per image"
     )
 
 
@@ -285,7 +289,12 @@ def _passes(name: str, content: dict[str, Any]) -> str:
 
 
 def page_text(content: dict[str, Any], run: RunData) -> str:
-    """Return the page of a choice as HTML; `content` is from choice.json, `run` has the scores and photographs."""
+    """Return the page of `choose` as HTML.
+
+    Args:
+        content: Content of choice.json.
+        run: Run with the scores and photographs.
+    """
     winners = [question["recommended"] for question in content["questions"] if question["recommended"]]
     return render(
         "choice.html.j2",
@@ -306,7 +315,7 @@ def page_text(content: dict[str, Any], run: RunData) -> str:
 
 
 def _by_reason(not_tried: dict[str, str]) -> list[tuple[str, str]]:
-    """Return [(explainers, why they were not tried)]."""
+    """Return [(explainers, reason why they were not tried)]."""
     names: dict[str, list[str]] = {}
     for name, reason in not_tried.items():
         names.setdefault(reason, []).append(name)
@@ -334,7 +343,7 @@ def _question_view(question: dict[str, Any], content: dict[str, Any]) -> dict[st
 
 
 def _cell(result: dict[str, Any] | None, answer: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of a cell: mean, interval, and distance to the leader of the race."""
+    """Return the texts of a table cell: mean, interval, and difference from the leader of the race."""
     if result is None:
         return {"value": number(None), "interval": "", "ahead": ""}
     ends = "" if result["low"] is None else f"[{number(result['low'])}, {number(result['high'])}]"
@@ -350,7 +359,7 @@ def _cell(result: dict[str, Any] | None, answer: dict[str, Any]) -> dict[str, st
 
 
 def _lanes(answer: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the rows of the picture of a race: each candidate as long as it received images."""
+    """Return the bars of a race, whose length is the number of images that a candidate explained."""
     images = {item["clusters"]: item["images"] for item in content["rounds"]}
     dropped = sorted(answer["dropped"], key=lambda item: -item["clusters"])
     ends = [(name, answer["images"], "left") for name in answer["left"]]
@@ -374,7 +383,7 @@ def _lanes(answer: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _photographs(run: RunData, winners: list[str], content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return six samples with the maps of the winner, the runner-up and `random`."""
+    """Return example samples with the maps of the winner, the runner-up and `random`."""
     ranked = [name for answer in content["metrics"] for name in [*answer["left"], *answer["later"]]]
     methods = [name for name in dict.fromkeys([*winners, *ranked]) if name not in _baselines(content)]
     wanted = [*methods[: max(2, len(set(winners)))], "random"]

@@ -1,4 +1,4 @@
-"""Build the parts of a page of several runs: what they share, where they differ, and by how much."""
+"""Build the content of a page of several runs: common settings, differing settings, and differences of scores."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.read.summary import explained
 
-# {setting: setting that already implies it}, and prefixes for values that cannot be understood alone.
+# {setting: setting that already implies it}, and prefixes for values that are unclear without one.
 FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset fingerprint": "Dataset"}
 PREFIXES = {
     "Classifier digest": "digest ",
@@ -29,7 +29,7 @@ PREFIXES = {
 
 
 def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
-    """Return the template's variables for several runs."""
+    """Return the variables of the template for several runs."""
     equal, differing = _split_settings(runs)
     first, *others = comparison.merged
     names = run_names(runs)
@@ -55,7 +55,7 @@ def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, An
 
 
 def run_names(runs: Sequence[RunData]) -> list[str]:
-    """Return the names of runs: their folders, with as many parents as needed to distinguish them."""
+    """Return the names of runs: the names of their folders, with as many parent folders as needed to be unique."""
     places = [run.folder.resolve().parts for run in runs]
     for depth in range(1, max(map(len, places)) + 1):
         names = ["/".join(place[-depth:]) for place in places]
@@ -70,9 +70,9 @@ def merged_name(merged: MergedRuns, names: Sequence[str]) -> str:
 
 
 def _merged_sentences(merged: MergedRuns, names: Sequence[str]) -> str:
-    """Return a sentence on the runs that are shown as one."""
+    """Return sentences on merged runs."""
     covered = [words.count(samples) for samples in merged.samples]
-    differing = f" They cover {words.listed(covered)} samples; two explainers are compared on the samples of both."
+    differing = f" They cover {words.listed(covered)} samples; two explainers are compared on their common samples."
     return f"{merged_name(merged, names)} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")
 
 
@@ -119,7 +119,7 @@ def _split_settings(runs: Sequence[RunData]) -> tuple[dict[str, str], list[str]]
 
 
 def _labels(merged_runs: list[MergedRuns], names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (name, settings that distinguish it) for each group of merged runs."""
+    """Return (name, distinguishing settings) for each group of merged runs."""
     _, differing = _split_settings([merged.data for merged in merged_runs])
     labels = [_label(merged.data, differing) for merged in merged_runs]
     return [(merged_name(merged, names), label) for merged, label in zip(merged_runs, labels, strict=True)]
@@ -172,7 +172,7 @@ def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
 
 
 def _tagged(rows: list[TableRow], comparison: Comparison, names: Sequence[str]) -> list[dict]:
-    """Return the rows of one table; each cell has its tags, or the run whose score it repeats."""
+    """Return the rows of one table; each cell has tags, and the name of the run whose score it repeats, if any."""
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
@@ -208,7 +208,10 @@ def _repeats(cell: CellResult, other: CellResult) -> bool:
 
 
 def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequence[str]) -> dict:
-    """Return the comparison of merged runs with the first: a sentence, and changes, a table and plots per metric."""
+    """Return the content on the differences between merged runs and the first run.
+
+    It contains a verdict, the changed settings, and for each metric a card, a table and plots.
+    """
     before, after = settings_of(first.data), settings_of(difference.merged.data)
     by_metric: dict[str, list[RunPair]] = {}
     for pair in difference.pairs:
@@ -238,7 +241,7 @@ def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequen
 
 
 def _change(metric: str, pairs: list[RunPair]) -> dict:
-    """Return the card of a metric: the explainers for which the second run is better or worse."""
+    """Return the card of a metric, with the explainers for which the second run is better or worse."""
     return {
         "name": metric,
         "higher_is_better": pairs[0].higher_is_better,
@@ -250,9 +253,9 @@ def _change(metric: str, pairs: list[RunPair]) -> dict:
 
 
 def difference_verdict(first: str, second: str, pairs: list[RunPair]) -> str:
-    """Return how often the second run is significantly better or worse, and how many cells are equal."""
+    """Return sentences on how often the second run is significantly better or worse, and how many cells are equal."""
     if not pairs:
-        return "They share no pair of explainer and metric."
+        return "The runs share no pair of explainer and metric."
     differing = [pair for pair in pairs if not pair.is_same]
     tested = [pair for pair in differing if pair.is_tested]
     equal, aggregates = len(pairs) - len(differing), len(differing) - len(tested)
@@ -261,7 +264,7 @@ def difference_verdict(first: str, second: str, pairs: list[RunPair]) -> str:
         which = "differing value is an aggregate" if aggregates == 1 else "differing values are aggregates"
         sentences.append(f"{words.count(aggregates)} {which}, {NOT_TESTED}.")
     if equal:
-        sentences.append(f"{words.count(equal)} {'cell is' if equal == 1 else 'cells are'} the same in both.")
+        sentences.append(f"{words.count(equal)} {'cell is' if equal == 1 else 'cells are'} equal in both runs.")
     return " ".join(sentences)
 
 

@@ -1,12 +1,13 @@
-"""All plots of scores in the package: SVG drawn by matplotlib, in one style.
+"""Plots of scores, drawn by matplotlib in one style.
 
     report            mean_plot, distribution_plot, difference_plot, difference_histogram    SVG inside a page
     analysis          plot                                                                   an SVG file
     seed study        seed_plot                                                              a PDF, SVG or PNG file
-    suite             STYLE and save_figure, for its own figure                              PDF, SVG and PNG files
-    board             STYLE and svg_text, for its own figure                                 SVG inside a page
+    suite             STYLE and save_figure, for figures drawn elsewhere                     PDF, SVG and PNG files
+    board             STYLE and svg_text, for figures drawn elsewhere                        SVG inside a page
 
-Equal scores give equal bytes. Text stays text, so that it can be read aloud, searched and copied.
+Equal scores give files with equal bytes. Text in SVG files stays text, so that it can be read aloud, searched and
+copied.
 """
 
 import re
@@ -43,7 +44,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "saliency-bench",  # equal figures get equal ids
     "pdf.fonttype": 42,  # TrueType, because many publishers reject Type 3
 }
-# The colours of pages. Their names are CSS variables in report.css, which adapt to dark mode.
+# Colours of pages. The names are CSS variables in report.css, which adapt to dark mode.
 COLOURS = {
     "page": "#fdfdfb",
     "text": "#1a1e23",
@@ -56,7 +57,7 @@ COLOURS = {
 }
 WIDTH, ROW = 8.0, 0.32  # inches; size of the plots of analyses
 PAGE_WIDTH, PAGE_ROW, AXIS = 4.6, 0.31, 0.3  # inches; size of the plots of a report (AXIS: height below the rows)
-NAMES, NUMBERS = 1.55, 0.6  # inches, left and right of the plot
+NAMES, NUMBERS = 1.55, 0.6  # inches; width of the names left of a plot, and of the numbers right of it
 DOT = 6.5  # points; width of the dot of a mean
 LONGEST_NAME = 22  # characters in a line of a name
 BINS = 32
@@ -67,11 +68,11 @@ NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "p
 
 
 def svg_text(figure: Figure, tight: bool = True) -> str:
-    """Return a figure as the text of an SVG file, the same bytes for the same figure.
+    """Return a figure as the text of an SVG file; equal figures give equal text.
 
     Args:
-        figure: A figure made inside `rc_context(STYLE)`; call this function inside it too.
-        tight: Whether to crop the figure to its contents; otherwise it keeps its size.
+        figure: Figure that was created inside `rc_context(STYLE)`; call this function inside the same context.
+        tight: Whether to crop the figure to its contents; otherwise the figure keeps its size.
     """
     text = StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -83,8 +84,8 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
     """Write a figure for a paper as NAME.pdf, NAME.svg and NAME.png, and return the SVG.
 
     Args:
-        figure: A figure made inside `rc_context(STYLE)`; call this function inside it too.
-        folder: The folder to write to.
+        figure: Figure that was created inside `rc_context(STYLE)`; call this function inside the same context.
+        folder: Folder of the files.
         name: Name of the files, without suffix.
     """
     for form in FORMS:
@@ -96,7 +97,7 @@ def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
     """Write a figure as PDF, SVG or PNG, according to the suffix of the path.
 
     Args:
-        figure: A figure made inside `rc_context(STYLE)`; call this function inside it too.
+        figure: Figure that was created inside `rc_context(STYLE)`; call this function inside the same context.
         path: Path of the file.
         tight: As in `svg_text`.
 
@@ -124,7 +125,7 @@ def seed_plot(rows: Sequence[NetworkMean], path: Path, labels: Mapping[str, str]
 
     Args:
         rows: Rows of all metrics, in the order of the figure.
-        path: Path of the file; its suffix sets the format.
+        path: Path of the file; the suffix determines the format.
         labels: {name of an explainer or metric: label to print instead}.
     """
     metrics = list(dict.fromkeys(row.metric for row in rows))
@@ -149,7 +150,7 @@ def seed_plot(rows: Sequence[NetworkMean], path: Path, labels: Mapping[str, str]
 
 
 def _draw_networks(axes: Axes, row: NetworkMean, height: int) -> None:
-    """Draw the mean of each network as a tick, and their mean as a dot, hollow for a baseline, with its interval."""
+    """Draw networks' means as ticks, and the overall mean as a dot (hollow for a baseline) with its interval."""
     value, low, high = row.estimate[:3]
     axes.plot(row.means, [height] * len(row.means), "|", color=COLOURS["muted"], markersize=9, zorder=2)
     axes.hlines(height, low, high, color=COLOURS["accent"], linewidth=1.5, zorder=3)
@@ -157,12 +158,12 @@ def _draw_networks(axes: Axes, row: NetworkMean, height: int) -> None:
     axes.plot(value, height, "o", color=COLOURS["accent"], markerfacecolor=face, markersize=5, zorder=4)
 
 
-# --- Plots of a report: a row per explainer, its name on the left and its number on the right ---
+# --- Plots of a report: one row per explainer, with the name on the left and a number on the right ---
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Row of a plot of a report: an explainer and the number at its end."""
+    """Row of a plot of a report: an explainer, and the number at the right end of the row."""
 
     name: str
     baseline: bool
@@ -170,12 +171,12 @@ class _Row:
 
     @property
     def colour(self) -> str:
-        """The colour of a histogram."""
+        """Return the colour of a histogram."""
         return COLOURS["hollow" if self.baseline else "fill"]
 
 
 def mean_plot(run: RunData, column: MetricColumn) -> str:
-    """Return an SVG of the means by a metric with their intervals; the interval of `random` is a band behind them."""
+    """Return an SVG of the means by a metric with intervals; the interval of `random` is a band in the background."""
     cells = run.cells_of_column(column)
     rows = [_Row(row.name, row.baseline, number(cell.value)) for row, cell in cells]
 
@@ -189,7 +190,7 @@ def mean_plot(run: RunData, column: MetricColumn) -> str:
 
 
 def rank_plot(run: RunData, column: MetricColumn) -> str:
-    """Return an SVG of the possible ranks of each explainer by a metric; "" if none is ranked.
+    """Return an SVG of the possible ranks of each explainer by a metric; "" if no explainer is ranked.
 
     Explainers whose bars share no rank are significantly different, like explainers without a common line in a
     critical-difference diagram.
@@ -210,10 +211,10 @@ def rank_plot(run: RunData, column: MetricColumn) -> str:
 
 
 def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
-    """Return (SVG of the histograms of the samples' scores, name of the number at the end of a row).
+    """Return (SVG of histograms of the samples' scores, name of the number at the end of a row).
 
-    The number is the median, drawn as a tick with a bar over the middle half. For yes/no scores, apart from an
-    occasional tie, quartiles are uninformative, so the number is the share of yes.
+    The number is the median, drawn as a tick, with a bar between the quartiles. Quartiles are uninformative for yes/no
+    scores, even with a few ties in between, so the number is then the share of the higher score.
     """
     cells = run.cells_of_column(column)
     scores = [values[np.isfinite(values)] for values in (run.values[cell.cell_id] for _, cell in cells)]
@@ -226,7 +227,7 @@ def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
     rows = [_Row(row.name, row.baseline, text) for (row, _), text in zip(cells, texts, strict=True)]
     bins = BINS if yes is None else FEW_BINS
     low, high = (float(pooled.min()), float(pooled.max())) if len(pooled) else (0.0, 1.0)
-    # Scores that differ only in their last digits are too close for this many bins.
+    # Scores that differ only in their last digits would need bins that are too narrow for floating point.
     margin = (high - low) * 0.5 / bins if high - low > 1e-9 * max(abs(low), abs(high)) else abs(low) * 0.1 or 0.1
     limits = low - margin, high + margin
 
@@ -254,7 +255,7 @@ def difference_plot(pairs: Sequence[RunPair]) -> str:
 
 
 def difference_histogram(pairs: Sequence[RunPair]) -> str:
-    """Return an SVG of the samples' differences around zero, without equal samples, which would dwarf the rest."""
+    """Return an SVG of histograms of the samples' differences, without equal samples, which would dominate."""
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
     differing = [pair.differences[pair.differences != 0] for pair in pairs]
     widest = 1.02 * max((float(np.abs(values).max()) for values in differing if len(values)), default=1.0)
@@ -295,7 +296,7 @@ def _row_plot(rows: Sequence[_Row], draw: Callable[[Axes], None]) -> str:
 
 
 def _lines_of(name: str) -> str:
-    """Break a long name between its options, into at most two lines."""
+    """Break a long name between options into at most two lines."""
     if len(name) <= LONGEST_NAME:
         return name
     words = re.sub(r"([_:,(=])", r"\1 ", name)
@@ -310,7 +311,7 @@ def _draw_dots(
     for index, (row, values) in enumerate(zip(rows, ends, strict=True)):
         mean, low, high = np.array(values, dtype=float)  # None becomes NaN, which is not drawn
         axes.hlines(index, low, high, color=COLOURS["accent"], linewidth=1.5)
-        # Lines of zero length with round ends. Markers would need ids, which plots on one page would share.
+        # Dots are lines of zero length with round ends, because markers need ids, which must be unique on a page.
         dot: dict[str, Any] = {"solid_capstyle": "round", "zorder": 3}
         axes.plot([mean, mean], [index, index], color=COLOURS["accent"], linewidth=DOT, **dot)
         if row.baseline:
@@ -337,10 +338,10 @@ def _yes_value(values: np.ndarray) -> float | None:
 
 
 def _for_page(svg: str) -> str:
-    """Return the `<svg>` element for a page, with colours as CSS variables and without ids that plots would share."""
+    """Return the `<svg>` element for a page, with colours as CSS variables and without ids, which could clash."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
-    # Nothing is drawn outside the axes, so clip paths are dropped; a page then has no url() references.
+    # Nothing is drawn outside the axes, so clip paths are not needed. Without them, a page has no url() references.
     svg = re.sub(r"<clipPath.*?</clipPath>", "", svg, flags=re.S)
     svg = re.sub(r' clip-path="[^"]*"', "", svg)
     svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, count=1, flags=re.S)  # it would apply to the whole page
@@ -359,7 +360,7 @@ def plot(findings: Findings, runs: Sequence[RunData], path: Path) -> None:
 
 
 def _correlations(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw the correlations of every two metrics over samples, a row per explainer and pair."""
+    """Draw the correlations of every two metrics over samples, with one row per explainer and pair of metrics."""
     rows = [
         (_label(row, ("explainer", "metric", "other"), runs), [_ends(row, "spearman"), _ends(row, "pearson")])
         for row in findings.data["samples"]
@@ -377,7 +378,7 @@ def _agreements(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _ratings(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw the mean ratings of explainers by people, a dot per question."""
+    """Draw the mean ratings of explainers by people, with one dot per question."""
     questions = list(findings.data["questions"])
     frame = pd.DataFrame(findings.data["ratings"]).set_index(["explainer", "question"])
     columns = ["mean", "low", "high"]
@@ -389,18 +390,18 @@ def _ratings(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _ends(row: Mapping[str, Any], name: str, value: str = "") -> tuple[float, ...]:
-    """Return (value, low, high) of a row of a table, or NaN for missing numbers."""
+    """Return (value, low, high) of a row of a table, with NaN for missing numbers."""
     return tuple(np.array([row[value or name], row[f"{name} low"], row[f"{name} high"]], dtype=float))
 
 
 def _label(row: Mapping[str, Any], names: Iterable[str], runs: Sequence[RunData]) -> str:
-    """Return the label of a row, with dataset and model if there are several runs."""
+    """Return the label of a row, including dataset and model if there are several runs."""
     parts = [str(row[name]).replace("saliency_", "") for name in names]
     return ", ".join([*([row["dataset"], row["model"].rpartition("/")[2]] if len(runs) > 1 else []), *parts])
 
 
 def _whiskers(rows: Sequence[tuple[str, Sequence[tuple[float, ...]]]], names: Sequence[str], title: str) -> Figure:
-    """Draw a row per label, with a dot and a whisker for each of `names`."""
+    """Draw one row per label, with a dot and a whisker for each of `names`."""
     figure = Figure(figsize=(WIDTH, 1 + ROW * max(len(rows), 1)))
     axes = figure.add_subplot()
     for index, name in enumerate(names):
@@ -415,7 +416,7 @@ def _whiskers(rows: Sequence[tuple[str, Sequence[tuple[float, ...]]]], names: Se
 
 
 def _ranks(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw a line per explainer through its ranks in all settings, a panel per metric."""
+    """Draw a line per explainer through its ranks in all settings, with one panel per metric."""
     figure, panels = _panels_of(findings.data["settings"], "dataset", "model", "metric")
     for axes, (_, _, metric), frame in panels:
         for name, rows in frame.groupby("explainer", sort=False):
@@ -430,7 +431,7 @@ def _ranks(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _sweeps(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw a line per explainer along the option of a metric, a panel per metric and option."""
+    """Draw a line per explainer over the values of an option, with one panel per metric and option."""
     figure, panels = _panels_of(findings.data["points"], "dataset", "model", "metric", "option")
     for axes, (_, _, metric, option), frame in panels:
         for name, rows in frame.groupby("explainer", sort=False):
@@ -456,7 +457,7 @@ def _similarities(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _exposures(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw the agreement with people at each exposure, a panel per metric."""
+    """Draw the agreement with people at each exposure, with one panel per metric."""
     figure, panels = _panels_of(findings.data["exposures"], "dataset", "model", "metric")
     for axes, (_, _, metric), rows in panels:
         shown = (100 * rows["exposure"]).to_list()
@@ -497,19 +498,19 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _panels_of(rows: Sequence[dict], *keys: str) -> tuple[Figure, list[tuple[Axes, tuple, pd.DataFrame]]]:
-    """Return a figure with a panel for each group of rows: [(axes, the values of `keys`, the rows)]."""
+    """Return (figure, [(axes, values of `keys`, rows)]) with one panel for each group of rows."""
     groups = list(pd.DataFrame(rows).groupby(list(keys), sort=False))
     figure, panels = _panels(len(groups))
     return figure, [(axes, key, frame) for axes, (key, frame) in zip(panels, groups, strict=True)]
 
 
 def _legend(axes: Axes) -> None:
-    """Place the names of the lines next to a panel."""
+    """Add a legend to the right of a panel."""
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def _gallery(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw the first samples with a kept picture or map: the picture, and the map over it."""
+    """Draw the first samples with a stored image or map, with the map over the image."""
     samples = findings.data["samples"]
     tiles = [(row, *pictures) for row in samples if (pictures := _pictures(row, runs)) is not None][:MOST_TILES]
     columns = 4
@@ -535,21 +536,21 @@ def _gallery(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _about_tiles(count: int, images: Sequence[np.ndarray | None]) -> str:
-    """Describe what a gallery of `count` samples leaves out, and why some tiles show only a map."""
+    """Describe how many of `count` samples a gallery shows, and why some tiles show only a map."""
     shown = f"{len(images)} of the {count} found" if len(images) < count else ""
     lacking = any(image is None for image in images)
-    alone = "tiles without a photograph: a run stores only those of its examples" if lacking else ""
+    alone = "tiles without a photograph: a run stores only the photographs of its examples" if lacking else ""
     return "; ".join(filter(None, [shown, alone]))
 
 
 def _extent(image: np.ndarray | None, heat: np.ndarray) -> tuple[float, float, float, float]:
-    """Return where to draw a map so that it covers its picture: (left, right, bottom, top) in pixels."""
+    """Return (left, right, bottom, top) in pixels at which a map covers its image."""
     height, width = (heat if image is None else image).shape[:2]
     return -0.5, width - 0.5, height - 0.5, -0.5
 
 
 def _pictures(row: dict, runs: Sequence[RunData]) -> tuple[np.ndarray | None, np.ndarray] | None:
-    """Return (picture or None, coloured map) of a sample, from the examples or the kept maps of its run."""
+    """Return (image or None, coloured map) of a sample, from the examples or the stored maps of its run."""
     for run in runs:
         if run.subject != (row["dataset"], row["model"]):
             continue

@@ -1,4 +1,4 @@
-"""Draw the curve of `power`: the probability of finding a difference, by the number of clusters."""
+"""Draw the curve of the command `power`: the probability of finding a difference by the number of clusters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +21,11 @@ def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: f
 
     Args:
         path: Path of the file.
-        needed: (name, what is needed, number of differences that are tested together).
+        needed: Tuples (name, result of `power`, number of differences that are tested together).
         power: Power at which a horizontal line is drawn.
 
     Raises:
-        UserError: The file type is not supported, or none of the differences can be found.
+        UserError: The file type is not supported, or no difference can be found.
     """
     check_form(path)
     known = [(name, item, comparisons) for name, item, comparisons in needed if item.clusters is not None]
@@ -40,7 +40,7 @@ def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: f
             chances = [power_at(int(count), item.spread, item.difference, alpha, item.failures) for count in clusters]
             axes.plot(clusters, chances, label=name)
         axes.axhline(power, color=COLOURS["muted"], linewidth=0.8, linestyle="--")
-        axes.set(xlabel="clusters", ylabel="chance to find the difference", ylim=(0, 1.02))
+        axes.set(xlabel="clusters", ylabel="probability of finding the difference", ylim=(0, 1.02))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False, loc="lower right")
         write_figure(figure, path)

@@ -1,10 +1,10 @@
-// Tables sort by a click on their head and copy as text; samples are filtered. Without it the page lacks nothing else.
+// Sort tables by a click on a header, copy tables as text, and filter samples. All content is visible without JavaScript.
 "use strict";
 (() => {
   const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
   const plain = (text) => text.replace(/\s+/g, " ").trim();
 
-  // Text of a cell, without what is there for screen readers alone.
+  // Return the text of a cell without the text that is only for screen readers.
   function textOf(cell) {
     const copy = cell.cloneNode(true);
     copy.querySelectorAll(".spoken, .tools").forEach((node) => node.remove());
@@ -13,20 +13,20 @@
 
   const ascii = (text) => text.replace(/−/g, "-").replace(/^–$/, "");
 
-  // [[text, ...], ...] with the head first. Rows that only divide the table are left out.
+  // Return [[text, ...], ...] with the header first, omitting rows that only divide the table.
   function rowsOf(table) {
     const rows = [...table.rows].filter((row) => !row.classList.contains("divider"));
     return rows.map((row) => [...row.cells].map(textOf));
   }
 
-  // [value, low, high, what else the cell says] of "0.372 [0.356, 0.389] #1 best", or of "0.372 n = 8".
+  // Return [value, low, high, remaining text] of "0.372 [0.356, 0.389] #1 best", or of "0.372 n = 8".
   function partsOf(text) {
     const written = ascii(text).replace(/\+(?=\d)/g, "");
     const found = /^(\S+) \[(\S+), (\S+)\] ?(.*)$/.exec(written) || /^(\S+)()() (n = .*)$/.exec(written);
     return found ? found.slice(1) : null;
   }
 
-  // Columns with intervals become four, so that a spreadsheet reads numbers.
+  // Split columns with intervals into four columns, so that a spreadsheet reads numbers.
   function numeric(rows) {
     const split = rows[0].map((_, column) => rows.slice(1).some((row) => partsOf(row[column])));
     return rows.map((row, number) =>
@@ -61,7 +61,7 @@
     ].join("\n");
   }
 
-  // A page opened as a file may not be allowed to use the clipboard's own interface.
+  // The clipboard interface may be unavailable to a page that was opened as a file.
   async function copy(text) {
     try {
       await navigator.clipboard.writeText(text);
@@ -92,7 +92,7 @@
     (table.closest(".scroll") || table).after(bar);
   }
 
-  // What a cell is sorted by: its first number, else its text; what has no value comes last.
+  // Return the sort key of a cell: its first number, else its text. Cells without a value come last.
   function keyOf(cell) {
     const text = ascii(textOf(cell)).replace(/^< /, "");
     const found = /^[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?/.exec(text);
@@ -160,7 +160,7 @@
     apply();
   }
 
-  // {explainer: {metric: score}} of a sample, as its captions say.
+  // Return {explainer: {metric: score}} of a sample, read from its captions.
   const scoresOf = (sample) => Object.fromEntries([...sample.querySelectorAll("figcaption")].map((caption) => [
     plain(caption.querySelector("b").textContent),
     Object.fromEntries([...caption.querySelectorAll(".score")].map((row) => {
@@ -169,13 +169,13 @@
     })),
   ]));
 
-  // Whether the score of a sample lies between two ends; "" is no end. A sample without score is in no range.
+  // Return whether the score of a sample lies between two ends; "" is no end. False for a sample without a score.
   function between(score, low, high) {
     if (low === "" && high === "") return true;
     return score >= (low === "" ? -Infinity : Number(low)) && score <= (high === "" ? Infinity : Number(high));
   }
 
-  // Adds the choice of an explainer, a metric and two ends to a bar; returns whether a sample is within.
+  // Add controls for an explainer, a metric and two ends to a bar; return a function that tests a sample.
   function scoreFilter(bar, samples, apply) {
     const found = new Map(samples.map((one) => [one, scoresOf(one)]));
     const named = Object.entries(found.get(samples[0]) || {}).filter(([, scores]) => Object.keys(scores).length);
@@ -198,7 +198,7 @@
     return (one) => between((found.get(one)[explainer.value] || {})[metric.value], low.value, high.value);
   }
 
-  // A plot as a file of its own: with its heading, and with the colours that it has on the page.
+  // Return a plot as a separate file with its heading and with the colours of the page.
   function svgOf(plot) {
     const drawn = plot.querySelector("svg");
     const { width, height } = drawn.viewBox.baseVal;
@@ -222,10 +222,10 @@
     return text.replace(/var\((--[a-z]+)[^)]*\)/g, (_, name) => style.getPropertyValue(name).trim());
   }
 
-  // The page may load pictures from data alone.
+  // The page may only load images from data URIs.
   const dataOf = (svg) => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
 
-  // A picture of twice the size, as data.
+  // Return an image of twice the size as data.
   async function pngOf(svg) {
     const image = new Image();
     image.src = dataOf(svg);

@@ -1,4 +1,4 @@
-"""Write the report of one or more runs as a single HTML page that loads no other files."""
+"""Write the report of one or several runs as a single HTML page that loads no other files."""
 
 import re
 from base64 import b64encode
@@ -34,22 +34,22 @@ NAME = "report.html"
 
 
 def report(folders: Any, out: str | Path | None = None, *, samples: bool = False, data: object = None) -> Path:
-    """Write the page of one run, or of several runs side by side, and return its path.
+    """Write the page of one run, or of several runs side by side, and return the path of the page.
 
-    Neither model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the same question are
-    merged, with ranks and pairs over all their explainers, unless cells contradict each other, which the page shows.
-    Otherwise the first run is compared with each other one, sample by sample.
+    Neither model nor dataset is needed, and equal folders give equal bytes. Runs with the same settings are merged, and
+    all their explainers are ranked together. If cells of two runs conflict, the runs are not merged and the page lists
+    the conflicts. The first run is compared with every run that is not merged with it, sample by sample.
 
     Args:
         folders: One or several runs, as folders or results of `run`.
-        out: File or folder; by default report.html in the folder of the only run.
-        samples: Whether to also write a page of all samples, for a single run: report-samples.html next to the page.
-        data: Dataset of the run, as for `load_dataset`, for the images on the page of all samples; None for the run's
-            own, if it is a folder that still exists.
+        out: File or folder; by default report.html in the folder of the run. Required for several runs.
+        samples: Whether to also write report-samples.html, a page of all samples, next to the report of a single run.
+        data: Dataset of the run, as for `load_dataset`, with the images on the page of all samples. None for the
+            dataset that the run used, if it is a folder that still exists.
 
     Raises:
-        UserError: A folder holds no finished run, a file in it cannot be read, or `out` is missing or cannot be
-            written; or samples of several runs, or another dataset than the run's, are requested.
+        UserError: A folder contains no finished run, a file in it cannot be read, or `out` is missing or cannot be
+            written; `samples` is set for several runs; or `data` is not the dataset of the run.
     """
     runs = list(folders) if isinstance(folders, Sequence) and not isinstance(folders, str) else [folders]
     chosen = distinct([Path(getattr(run, "folder", run)) for run in runs])
@@ -60,11 +60,11 @@ def report(folders: Any, out: str | Path | None = None, *, samples: bool = False
 
 
 def distinct(folders: Sequence[str | Path]) -> list[Path]:
-    """Return each folder once, with a warning about folders that are named twice."""
+    """Return each folder once, and print a warning about repeated folders."""
     by_path: dict[Path, Path] = {}
     for folder in map(Path, folders):
         if folder.resolve() in by_path:
-            complain(f"{folder} is named twice and read once")
+            complain(f"{folder} is listed twice and read once")
         by_path.setdefault(folder.resolve(), folder)
     return list(by_path.values())
 
@@ -72,7 +72,7 @@ def distinct(folders: Sequence[str | Path]) -> list[Path]:
 def write_page(
     runs: list[RunData], path: Path, comparison: Comparison | None = None, *, samples: bool = False, data: object = None
 ) -> Path:
-    """Write the page of runs that were read, with their comparison if it exists. For other arguments see `report`."""
+    """Write the page of runs that have been read; `comparison` is computed if it is None. See `report`."""
     if len(runs) > 1 and samples:
         raise UserError("all samples can be shown for one run only; give one folder")
     if data is not None and not samples:
@@ -85,9 +85,13 @@ def write_page(
 
 
 def page_path(folders: list[Path], out: Path | None) -> Path:
-    """Return the file of the page; raise UserError for several runs without `out`, or if `out` is not an HTML page."""
+    """Return the path of the page.
+
+    Raises:
+        UserError: `out` is missing for several runs, or is an existing file that is not an HTML page.
+    """
     if out is None and len(folders) > 1:
-        raise UserError("a report of several runs needs a file to write: --out report.html")
+        raise UserError("a report of several runs needs the name of a file to write; give --out report.html")
     if out is None:
         return folders[0] / NAME
     path = out / NAME if out.is_dir() else out
@@ -104,8 +108,8 @@ def _coded(text: str, names: list[str]) -> Markup:
 
 
 def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
-    """Return the template's variables: what several runs share and where they differ, then each run separately."""
-    script = f"\n{source('report.js')}"  # exactly the text between the tags
+    """Return the variables of the template: the comparison of several runs, and the content of each run."""
+    script = f"\n{source('report.js')}"  # the exact text between the tags, which is hashed
     return {
         "script": Markup(script),
         "script_digest": b64encode(sha256(script.encode()).digest()).decode(),
@@ -122,7 +126,7 @@ def _merged_view(merged: MergedRuns, names: list[str]) -> dict[str, Any]:
 
 
 def _origins(merged: MergedRuns, names: list[str]) -> list[str]:
-    """Return the origin of the cells of merged runs, one line per run."""
+    """Return one line for each of several merged runs, with its number of cells and its hardware; [] for one run."""
     if len(merged.members) == 1:
         return []
     return [
@@ -184,7 +188,7 @@ def run_view(run: RunData) -> dict[str, Any]:
 
 
 def _plots(run: RunData, column: MetricColumn) -> dict[str, Any]:
-    """Return the plots of a metric: of the means, and of the samples' scores if samples have scores."""
+    """Return the plots of a metric: the means, the ranks and, if samples have scores, their distribution."""
     cells = run.cells_of_column(column)
     spread, caption = "", ""
     if any(not cell.aggregate for _, cell in cells):
@@ -208,7 +212,7 @@ def _table(run: RunData) -> list[dict]:
 
 
 def _facts(run: RunData) -> list[tuple[str, str]]:
-    """Return [(label, value)] of a run's settings, versions and hardware."""
+    """Return the settings, versions and hardware of a run as [(label, value)]."""
     summary, made_with = run.summary, run.summary["provenance"]
     dataset, model = summary["dataset"], summary["model"]
     libraries = ", ".join(f"{name} {version}" for name, version in made_with.get("libraries", {}).items())
@@ -238,17 +242,17 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 
 
 def _batch_sizes(summary: dict) -> str:
-    """Return the batch size of a run, or the batch sizes of all its starts."""
+    """Return the batch size of a run, or all batch sizes if starts used different ones."""
     return " and ".join(map(str, summary.get("batch_sizes") or [summary["batch_size"]]))
 
 
 def _seconds(run: RunData, row: ExplainerRow) -> float | None:
-    """Return the seconds that an explainer took; None if unknown."""
+    """Return the computing time of an explainer in seconds; None if it is unknown."""
     return run.timings.get("explainers", {}).get(row.explainer_id)
 
 
 def _passes(run: RunData, row: ExplainerRow) -> float:
-    """Return the number of images passed through the classifier per sample to explain it."""
+    """Return the number of images that an explainer passes through the classifier per sample."""
     return max(
         cell.forward_passes.explain / max(run.explained.get(cell.cell_id, run.samples_explained), 1)
         for cell in run.cells_of_row(row)

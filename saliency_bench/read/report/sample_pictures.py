@@ -1,6 +1,6 @@
-"""Samples of a report: images as data URIs, the outline of the mask, the prediction and the scores.
+"""Example samples of a report: images as data URIs, the outline of the mask, the prediction and the scores.
 
-Maps are small and drawn over one grey picture, so that the page does not contain the picture once per explainer.
+Maps are small and drawn over one grey copy of the image, so that a page does not repeat the image for each explainer.
 """
 
 import numpy as np
@@ -11,18 +11,18 @@ from saliency_bench.read.report.words import number
 from saliency_bench.read.run_folder import ExplainerRow, RunData
 from saliency_bench.utils.overlays import heat_map
 
-LONGEST = 256  # pixels of a picture's longer side; pages stay small
-STRIPS = ("best", "worst")  # kinds whose first sample is shown before the plots
+LONGEST = 256  # pixels of the longer side of an image, to keep pages small
+STRIPS = ("best", "worst")  # groups whose first sample is shown before the plots
 KINDS = {
     "best": "Samples on which the explainers score best on average.",
     "worst": "Samples on which the explainers score worst on average.",
-    "first": "The first samples that take part.",
-    "most disputed": "Samples on which the best and the worst explainer are furthest apart.",
+    "first": "The first samples of the run.",
+    "most disputed": "Samples on which the scores of the best and the worst explainer differ most.",
 }
 
 
 def sample_groups(run: RunData) -> list[dict]:
-    """Return [{kind, about, samples}], in the order of KINDS; [] for a run without pictures."""
+    """Return [{kind, about, samples}] in the order of KINDS; [] for a run without examples."""
     kinds = [str(kind) for kind in run.examples.get("kinds", [])]
     ordered = [kind for kind in dict.fromkeys([*KINDS, *kinds]) if kind in kinds]
     return [
@@ -36,7 +36,7 @@ def sample_groups(run: RunData) -> list[dict]:
 
 
 def split_strips(groups: list[dict]) -> tuple[list[dict], list[dict]]:
-    """Return ([{kind, sample}], other groups); the first best and the first worst sample come first on a page."""
+    """Return (first sample of the groups in STRIPS as [{kind, sample}], groups with the remaining samples)."""
     strips = [{"kind": group["kind"], "sample": group["samples"][0]} for group in groups if group["kind"] in STRIPS]
     others = [group | {"samples": group["samples"][1:]} if group["kind"] in STRIPS else group for group in groups]
     return strips, [group for group in others if group["samples"]]
@@ -66,7 +66,7 @@ def _sample(run: RunData, index: int) -> dict:
 
 
 def _scores(run: RunData, row: ExplainerRow, image_id: str) -> list[tuple[str, str]]:
-    """Return [(metric, score)] of the metrics that score single samples."""
+    """Return [(metric, score)] for the metrics that score single samples."""
     index = run.position.get(image_id)
     return [
         (column.name, number(None if index is None else run.values[cell.cell_id][index]))
@@ -76,15 +76,15 @@ def _scores(run: RunData, row: ExplainerRow, image_id: str) -> list[tuple[str, s
 
 
 def picture(image: Image.Image) -> str:
-    """Return a picture of at most `LONGEST` pixels as a data URI; small pictures keep more quality."""
+    """Return an image of at most `LONGEST` pixels as a data URI; small images are compressed less."""
     image = image.copy()
     image.thumbnail((LONGEST, LONGEST))
-    # Without `optimize`, which needs the whole file in one buffer that Pillow makes too small for noise pictures.
+    # `optimize` is not used, because it needs the whole file in one buffer, which Pillow makes too small for noise.
     return data_uri(image, "jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
 
 
 def outline(mask: np.ndarray) -> str:
-    """Return the border between inside and outside of a mask as an SVG path in pixels, with one stroke per segment."""
+    """Return the border of a mask as an SVG path in pixels, with one stroke per straight segment."""
     padded = np.pad(mask.astype(bool), 1)
     level = padded[1:, 1:-1] != padded[:-1, 1:-1]  # (H + 1, W): border above pixel (y, x)
     upright = padded[1:-1, 1:] != padded[1:-1, :-1]  # (H, W + 1): border left of pixel (y, x)
@@ -94,7 +94,7 @@ def outline(mask: np.ndarray) -> str:
 
 
 def _runs(lines: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return (line, start, length) of each run of True."""
+    """Return [(row, start, length)] of the runs of True in each row."""
     edges = np.diff(np.pad(lines, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     line, start = np.nonzero(edges == 1)
     _, end = np.nonzero(edges == -1)

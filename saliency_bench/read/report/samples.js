@@ -1,4 +1,4 @@
-// Samples are filtered and sorted here; what is shown grows as one scrolls.
+// Filter and sort samples, and add more samples to the page while the user scrolls.
 "use strict";
 (() => {
   const { folder, explainers, metrics, labels, samples } = JSON.parse(document.getElementById("content").textContent);
@@ -8,7 +8,7 @@
     node.append(...children);
     return node;
   };
-  const STEP = 40; // samples that are added at once
+  const STEP = 40; // samples that are added at a time
   const all = samples.map(([id, label, prediction, confidence, correct, scores, size], index) =>
     ({ id, label, prediction, confidence, correct, scores, size, index }));
 
@@ -30,7 +30,7 @@
   const apart = field("Explainers differ by at least", { type: "number", step: "any", min: 0, placeholder: "0" });
   const search = field("Id contains", { type: "search" });
 
-  // What the explainers other than baselines score by the chosen metric, the higher the better.
+  // Return the scores of the explainers that use the network by the chosen metric, oriented so that higher is better.
   const methods = explainers.map((_, row) => row).filter((row) => !explainers[row][1]);
   function of(sample) {
     const column = Number(metric.value);
@@ -77,7 +77,7 @@
     return image;
   }
 
-  // A tile of a sample's picture, or its caption alone where there is no picture (place null).
+  // Return a tile of a sample's picture; without a picture (place null), only the caption.
   function tile(sample, place, title, score, isBest) {
     const caption = make("figcaption", {}, title.replace(/[_:,]/g, "$&\u200b"));
     if (score !== undefined) caption.append(make("b", { textContent: score }));

@@ -1,4 +1,4 @@
-"""Seed studies in Python: several trained networks as one table and one figure."""
+"""`sb.seed_study`: the results of several trained networks as one table and one figure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ OTHERS = "intervals are for other images and other trainings"
 
 @dataclass(frozen=True, repr=False)
 class SeedStudy(PaperTables):
-    """Several networks as one table: mean and spread over networks, with intervals for other images and trainings.
+    """Results of several networks: mean and spread over networks, with intervals for other images and trainings.
 
     Attributes:
         folders: Folders of the runs.
-        networks: The results: `rows`, `accuracies`, and `left_out`, cells that not all runs have.
+        networks: Results with `rows`, `accuracies`, and `left_out`, which names the cells that some runs lack.
     """
 
     folders: tuple[Path, ...]
@@ -43,17 +43,17 @@ class SeedStudy(PaperTables):
 
     @property
     def rows(self) -> list[NetworkMean]:
-        """Return a result per explainer and metric, best explainer of the first metric first, with baselines last."""
+        """Return the results of explainers by metrics, sorted by the first metric, best first, with baselines last."""
         rows = self.networks.rows
         means = {row.cell.explainer_id: _oriented(row) for row in rows if row.cell.metric_id == rows[0].cell.metric_id}
         return sorted(rows, key=lambda row: (row.cell.baseline, -means.get(row.cell.explainer_id, -np.inf)))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a row per explainer and metric.
+        """Return a data frame with one row per explainer and metric.
 
-        `value` is the mean over `networks` and the `n` images that all have scored, `spread` is the standard deviation
-        of the networks' means, and `low` to `high` is the 95 % interval for other images and other trainings. The mean
-        of each network is in the column named after its run's folder. Unknown numbers are NaN.
+        `value` is the mean over all `networks` and the `n` images that all networks have scored. `spread` is the
+        standard deviation of the networks' means. `low` to `high` is the 95 % interval for other images and other
+        trainings. The mean of each network is in the column named after the folder of its run. Unknown numbers are NaN.
         """
         import pandas as pd
 
@@ -79,7 +79,7 @@ class SeedStudy(PaperTables):
         }
 
     def paper_table(self) -> PaperTable:
-        """Return the table: mean ± spread and interval of each explainer by each metric."""
+        """Return the table of mean ± spread with the interval, for each explainer by each metric."""
         metrics = list(dict.fromkeys(row.metric for row in self.rows))
         by_names = {(row.explainer, row.metric): row for row in self.rows}
         arrows = {row.metric: "↑" if row.cell.higher_is_better else "↓" for row in self.rows}
@@ -87,14 +87,14 @@ class SeedStudy(PaperTables):
         lines = [Line((name,), [_entry(by_names.get((name, metric))) for metric in metrics], baseline)
                  for name, baseline in baselines.items()]  # fmt: skip
         bold = BOLD if any(baselines.values()) else BOLD_ALONE
-        notes = tuple(note for note in self.notes if note != OTHERS)  # `brackets` has the same information
+        notes = tuple(note for note in self.notes if note != OTHERS)  # `brackets` contains this information
         brackets = "95 % intervals for other images and other trainings in brackets"
         return PaperTable(("explainer",), tuple(metrics), tuple(arrows[metric] for metric in metrics), lines, notes,
                           bold, brackets)  # fmt: skip
 
     @property
     def notes(self) -> list[str]:
-        """Return the remarks needed to read the table."""
+        """Return the remarks that explain the table."""
         count = len(self.folders)
         images = counted(self.rows[0].used, "image")
         lines = [f"mean over {counted(count, 'network')} and {images} ± standard deviation over networks"]
@@ -103,22 +103,22 @@ class SeedStudy(PaperTables):
         elif any(np.isfinite(row.estimate.low) for row in self.rows):
             lines.append(OTHERS)
         if count < FEWEST_TRAININGS:
-            lines.append(f"fewer than {FEWEST_TRAININGS} networks are not ranked")
+            lines.append(f"explainers are not ranked with fewer than {FEWEST_TRAININGS} networks")
         if accuracies := self.networks.accuracies:
             lines.append(f"accuracy {100 * np.mean(accuracies):.1f} % ± {100 * np.std(accuracies, ddof=1):.1f} %")
         if left_out := self.networks.left_out:
-            lines.append(f"left out, because not all runs have it: {', '.join(left_out)}")
+            lines.append(f"left out, because some runs lack these cells: {', '.join(left_out)}")
         return lines
 
     def draw(self, out: str | Path, labels: Mapping[str, str] | None = None) -> Path:
         """Draw means, intervals and the mean of each network, with one panel per metric, and return the path.
 
         Args:
-            out: File to write; its suffix (.pdf, .svg or .png) sets the format.
+            out: File to write; the suffix (.pdf, .svg or .png) determines the format.
             labels: {name of an explainer or metric: text to print instead}.
 
         Raises:
-            UserError: The suffix is not supported, the file cannot be written, or a label is for an unknown name.
+            UserError: The suffix is not supported, the file cannot be written, or a name in `labels` is unknown.
         """
         from saliency_bench.read.report.plots import seed_plot  # imports matplotlib
 
@@ -137,7 +137,7 @@ class SeedStudy(PaperTables):
 
 
 def _oriented(row: NetworkMean) -> float:
-    """Return the mean, negated if lower is better; minus infinity without a mean."""
+    """Return the mean, negated if lower is better; minus infinity if there is no mean."""
     value = row.estimate.value if row.cell.higher_is_better else -row.estimate.value
     return value if np.isfinite(value) else -np.inf
 
@@ -150,7 +150,7 @@ def _entry(row: NetworkMean | None) -> TableEntry:
         return TableEntry(notes=("no image has a score by every network",))
     ends = None if low is None or high is None else (low, high)
     notes = ["an aggregate, whose interval would not cover other images"] * row.cell.aggregate
-    notes += [f"over the {row.estimate.n:,} of {row.used:,} images that every network has scored"] * (
+    notes += [f"over {row.estimate.n:,} of {row.used:,} images, which every network has scored"] * (
         row.estimate.n != row.used and not row.cell.aggregate
     )
     return TableEntry(value, ends, row.spread, rank_text(row.rank), row.best, tuple(notes))
@@ -164,13 +164,13 @@ def _text(entry: TableEntry) -> str:
 
 
 def _column_names(folders: Sequence[Path]) -> list[str]:
-    """Return a name for each folder: its last part, or the whole path if two share the last part."""
+    """Return a name for each folder: the last part of the path, or the whole path if two last parts are equal."""
     names = [folder.name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
 def seed_study(runs: Sequence[Any]) -> SeedStudy:
-    """Return several networks, such as trainings with different seeds, as one table.
+    """Return the results of several networks, such as trainings with different seeds, as one table.
 
         runs = [sb.run(dataset=..., model=f"models/seed-{seed}", ..., out=f"runs/seed-{seed}") for seed in range(3)]
         study = sb.seed_study(runs)
@@ -178,11 +178,11 @@ def seed_study(runs: Sequence[Any]) -> SeedStudy:
         study.draw("seeds.pdf")
 
     Args:
-        runs: Result of `run`, or its folder, for each network; with the same dataset, settings, explainers and metrics.
+        runs: Result of `run`, or its folder, for each network, with the same dataset, settings, explainers and metrics.
 
     Raises:
-        UserError: There are fewer than two networks, or the runs differ in more than the network, or share no explainer
-            and metric.
+        UserError: There are fewer than two networks, the runs differ in more than the network, or the runs share no
+            explainer and metric.
     """
     if isinstance(runs, str | Path) or not isinstance(runs, Sequence):
         raise UserError("a seed study needs a list of runs, one per network")

@@ -1,4 +1,4 @@
-"""Templates of pages, with the filters and rules that all of them share."""
+"""Render HTML templates, with filters and settings that all pages share."""
 
 from functools import cache
 from pathlib import Path
@@ -19,11 +19,11 @@ FILTERS = (words.number, words.interval, words.percent, words.percent_interval, 
 
 
 def render(name: str, *, styles: tuple[str, ...] = ("report.css",), **variables: Any) -> str:
-    """Return a page as a single file that loads nothing else.
+    """Return a page as the text of a single file that loads no other files.
 
     Args:
-        name: Name of the template.
-        styles: Files of style sheets.
+        name: File name of the template.
+        styles: File names of style sheets.
         **variables: Variables of the template.
     """
     style = Markup("".join(source(sheet) for sheet in styles))
@@ -37,7 +37,7 @@ def source(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return the environment that loads the templates, with filters named after their functions."""
+    """Return the Jinja environment, in which filters have the names of their functions."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -55,12 +55,12 @@ def _environment() -> Environment:
 
 
 def _plain(value: Any) -> Any:
-    """Drop control characters from texts on the page, such as class names, because they could reverse its direction."""
+    """Remove control characters from texts such as class names, because they could reverse the text direction."""
     return type(value)(without_controls(value)) if isinstance(value, str) else value
 
 
 def _inline(svg: str) -> Markup:
-    """Return the `<svg>` element of an SVG file, without the text before it."""
+    """Return the `<svg>` element of an SVG file without the XML declaration."""
     return Markup(svg[svg.index("<svg") :])
 
 
@@ -73,6 +73,6 @@ def _breakable(name: str) -> Markup:
 
 
 def _metric_name(text: str) -> Markup:
-    """Return the display name of a metric, with its identifier as a tooltip."""
+    """Return the display name of a metric with its identifier as a tooltip."""
     title = metric_title(text)
     return _breakable(text) if title == text else Markup('<span title="{}">{}</span>').format(text, title)

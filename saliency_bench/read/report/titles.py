@@ -1,4 +1,4 @@
-"""Display names of metrics: the declared `title`, with the options and the version that a run adds."""
+"""Display names of metrics: the declared `title`, followed by the options and the version that a run adds."""
 
 import re
 from functools import lru_cache
@@ -6,12 +6,12 @@ from functools import lru_cache
 from saliency_bench import registry
 
 
-@lru_cache(1000)  # reading the file of a metric takes a millisecond, and a board names thousands of metrics
+@lru_cache(1000)  # reading the file of a metric takes a millisecond, and a board displays thousands of names
 def metric_title(text: str) -> str:
     """Return the name of a metric on a page; a metric without a declared title keeps its identifier.
 
     Args:
-        text: Name in tables: "saliency_miou", "saliency_miou:threshold=0.3" or "saliency_miou (version 2)".
+        text: Name in tables, such as "saliency_miou", "saliency_miou:threshold=0.3" or "saliency_miou (version 2)".
     """
     name, rest = re.fullmatch(r"([\w.-]*)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
     title = registry.declared("metrics", name, "title", "") if name in registry.names("metrics") else ""
@@ -19,5 +19,5 @@ def metric_title(text: str) -> str:
 
 
 def with_titles(text: str) -> str:
-    """Return a sentence with metrics replaced by their display names; their options stay unchanged."""
+    """Replace the identifiers of metrics in a sentence by display names; options stay unchanged."""
     return re.sub(r"\bsaliency_\w+", lambda match: metric_title(match[0]), text)

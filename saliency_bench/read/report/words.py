@@ -1,4 +1,4 @@
-"""Texts of a report: numbers, the verdict and the glossary, all derived from the run's files."""
+"""Texts of a report, such as numbers, the verdict and the glossary, which are computed from the files of a run."""
 
 from collections.abc import Iterable
 from math import isfinite
@@ -24,11 +24,11 @@ from saliency_bench.score_notes import PRECOMPUTED
 
 NONE = "–"
 MINUS = "\N{MINUS SIGN}"
-MOST_NAMES = 3  # explainers named on a card
-MOST_PAIRS = 600  # pairs on a page; all are in summary.json
-MARGIN = 0.05  # explainers whose difference is within this share of a bounded score's range are called alike
+MOST_NAMES = 3  # explainers that are named on a card
+MOST_PAIRS = 600  # largest number of pairs on a page; summary.json contains all
+MARGIN = 0.05  # two explainers are alike if their difference is smaller than this share of the score's range
 FUNCTION = "A Python function that was passed to this run."
-UNKNOWN = "Not known to the version of saliency-bench that made this page."
+UNKNOWN = "This name is unknown to the version of saliency-bench that wrote this page."
 SOFTWARE = """@software{saliency_bench,
   title = {saliency-bench: whether a saliency map of an image classifier can be trusted},
   author = {{The saliency-bench contributors}},
@@ -45,7 +45,7 @@ def number(value: float | None) -> str:
 
 
 def interval(result: Interval) -> str:
-    """Return "[low, high]"; "" without an interval."""
+    """Return "[low, high]", or "" if there is no interval."""
     return f"[{number(result.low)}, {number(result.high)}]" if result.ends else ""
 
 
@@ -80,7 +80,7 @@ def percent_interval(result: Interval) -> str:
 
 
 def count(value: int | None) -> str:
-    """Return a whole number with separators."""
+    """Return a whole number with thousands separators."""
     return NONE if value is None else f"{value:,}"
 
 
@@ -97,7 +97,7 @@ def memory(count: int | None, gpu: bool) -> str:
 
 
 def reasons(counted: dict[str, int]) -> str:
-    """Return counted reasons as a list."""
+    """Return reasons with their counts as text."""
     return ", ".join(f"{count(times)} × {reason}" for reason, times in counted.items())
 
 
@@ -105,7 +105,7 @@ def quality(model: dict) -> list[str]:
     """Return notes on a classifier's accuracy: images that are not counted, top-5, and assumptions."""
     lines = []
     if without := model.get("no_class"):
-        lines.append(f"not counted: {count(without)} whose label is no class of the model")
+        lines.append(f"not counted: {count(without)} whose label is not a class of the model")
     if five := model.get("top5"):
         lines.append(f"top-5 {percent(five['value'])}")
     if model.get("no_accuracy"):
@@ -118,7 +118,7 @@ def quality(model: dict) -> list[str]:
 
 
 def other_model(model: dict | None) -> dict | None:
-    """Return the other model of a run, with its accuracy in words; None without another model."""
+    """Return the texts on the other model of a run; None if there is no other model."""
     if model is None:
         return None
     accuracy = Interval.model_validate(model["accuracy"])
@@ -137,14 +137,14 @@ def options(chosen: dict) -> str:
 
 
 def short(identity: str) -> str:
-    """Shorten a local path to its last part; names and Hub ids are returned unchanged."""
+    """Shorten a local path to its last part; return names and Hub ids unchanged."""
     identity = identity.removeprefix("module:").removeprefix("folder:")
     is_path = identity.count("/") > 1 or identity.startswith((".", "/", "~"))
     return Path(identity).name or identity if is_path else identity
 
 
 def origin(loaded: dict) -> str:
-    """Return ", from REPOSITORY, commit X" for the Hub, the name of its weights for torchvision, else ""."""
+    """Return ", from REPOSITORY, commit X" for the Hub, ", WEIGHTS" for a torchvision model, else ""."""
     repo, revision = loaded.get("repo"), loaded.get("revision")
     if repo:
         return f"{'' if repo == loaded['id'] else f', from {repo}'}, commit {revision}"
@@ -152,7 +152,7 @@ def origin(loaded: dict) -> str:
 
 
 def cards(verdict: Verdict) -> list[dict]:
-    """Return the card of each metric: who is best, or why nobody is."""
+    """Return the card of each metric, with the best explainers or the reason why there are none."""
     return [
         vars(card)
         | {"name": card.metric, "names": first_names(verdict.names[cell.explainer_id] for cell in card.cells)}
@@ -161,7 +161,7 @@ def cards(verdict: Verdict) -> list[dict]:
 
 
 def first_names(names: Iterable[str]) -> str:
-    """Return a list of the names as text; if there are many, only the first and how many more."""
+    """Join names to a text; if there are many, only the first names and the number of others."""
     shown = list(names)
     if len(shown) > MOST_NAMES + 1:
         return f"{', '.join(shown[:MOST_NAMES])} and {len(shown) - MOST_NAMES} more"
@@ -169,7 +169,7 @@ def first_names(names: Iterable[str]) -> str:
 
 
 def alerts(verdict: Verdict) -> list[str]:
-    """Return what a reader must know besides the cards."""
+    """Return the warnings that are shown below the cards."""
     lines = warnings(list(verdict.cells.values()))
     if not any(verdict.names[key] == RANDOM for key in verdict.baselines):
         lines.append(NO_CHANCE)
@@ -178,7 +178,7 @@ def alerts(verdict: Verdict) -> list[str]:
 
 
 def against_baselines(run: RunData) -> list[dict]:
-    """Return a table for each baseline: its name, and the comparison of each explainer by each metric."""
+    """Return a table for each baseline, with its name and the comparison of each explainer by each metric."""
     tables = []
     for table_comparisons in Verdict(run.cells, run.contrasts).against_baselines():
         rows: dict[str, dict[str, Against]] = {}
@@ -192,8 +192,8 @@ def against_baselines(run: RunData) -> list[dict]:
 def alike(run: RunData, pair: Against) -> str:
     """Return "alike within ±MARGIN" for a pair with a narrow interval and no significant difference, else "".
 
-    The margin is `MARGIN` of the range of the scores; unbounded scores have none. If the true difference equals the
-    margin, at most one pair in forty is called alike, whatever the shape of the scores (`intervals.is_alike`).
+    The margin is the range of the scores times `MARGIN`; unbounded scores have no margin. If the true difference equals
+    the margin, at most one pair in forty is called alike, for any distribution of the scores (`intervals.is_alike`).
     """
     contrast = pair.contrast
     limits = next(cell.limits for cell in run.cells if cell.cell_id in contrast.cells)
@@ -205,12 +205,15 @@ def alike(run: RunData, pair: Against) -> str:
 
 
 def pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
-    """Return every two explainers per metric; [] if they are too many for a page."""
+    """Return the pairs of explainers per metric; [] if there are too many for a page."""
     return [] if len(run.contrasts) > MOST_PAIRS else explainer_pairs(run)
 
 
 def common(run: RunData) -> list[str]:
-    """Return, if samples are left out, how each explainer differs from the first on the samples that both have."""
+    """Return lines on the difference between each explainer and the first on the samples that both have.
+
+    Only explainers with omitted samples are compared.
+    """
     run_verdict, lines = Verdict(run.cells, run.contrasts), []
     for column in run.columns:
         first, *others = run.cells_of_column(column)
@@ -234,29 +237,28 @@ def difference(contrast: Contrast) -> str:
 
 
 def faults(run: RunData) -> str:
-    """Return how many records were lost to failures; "" if there were none."""
+    """Return a text on the number of records without a score because of failures; "" if there are none."""
     total = sum(run.summary["faults"].values())
     if total == 0:
         return ""
-    return f"{count(total)} {'record has' if total == 1 else 'records have'} no score because something went wrong"
+    return f"{count(total)} {'record has' if total == 1 else 'records have'} no score because of failures"
 
 
 def part_of(share: float, whole: float | None) -> str:
-    """Return a duration, and its share of the whole."""
+    """Return a duration followed by its share of the total."""
     return seconds(share) + (f", {percent(share / whole)}" if whole else "")
 
 
 def class_groups(summary: dict) -> str:
-    """Return the name and digest of the groups of classes; equal names may have different groups."""
+    """Return the name and digest of the groups of classes; the digest distinguishes groups with equal names."""
     groups = summary.get("groups")
     return f"{groups['name']}, digest {groups['identity'][:8]}" if groups else "none"
 
 
 def left_out(run: RunData) -> list[str]:
-    """Return a line per metric: how many samples have scores, and why others do not.
+    """Return lines on how many samples each metric has scored, and why others have no score.
 
-    Explainers are named only if they differ. Valid scores with a remark, other than those of flat maps, are counted
-    next to n.
+    Explainers are named only if they differ. Valid scores with a remark are counted next to n, except for flat maps.
     """
     lines = []
     used = covered(run.summary)
@@ -271,7 +273,7 @@ def left_out(run: RunData) -> list[str]:
             if (computed := scored + sum(dict(without).values())) < used:  # other runs cover more samples
                 missing += f"; computed on {count(computed)} of the {count(used)} samples"
                 if run.summary["target"] == "label" and (unknown := run.summary["model"].get("no_class")):
-                    missing += f" (the label of {count(unknown)} is no class of the model)"
+                    missing += f" (the label of {count(unknown)} is not a class of the model)"
             within = f" in {count(clusters)} groups" if clusters < scored else ""
             among = f" ({reasons(dict(marked))})" if marked else ""
             lines.append(f"{column.name}{explainers}: n = {count(scored)}{within}{among}{missing}")
@@ -279,12 +281,12 @@ def left_out(run: RunData) -> list[str]:
 
 
 def notes(run: RunData) -> list[str]:
-    """Return the explainers that were left out and the remarks on the values of metrics, each with a full stop."""
+    """Return sentences on the explainers that were left out, and the remarks on the values of metrics."""
     return [f"{line}." for line in [*misfits(run.summary), *notes_of(run.cells)]]
 
 
 def flat(run: RunData) -> list[str]:
-    """Return which explainers made constant maps, and how many."""
+    """Return the explainers with constant maps, each with the number of these maps."""
     return [f"{name} {count(maps)}" for name, maps in flat_maps(run.cells).items()]
 
 
@@ -329,7 +331,7 @@ def _metric_note(column: MetricColumn, cell: CellResult) -> dict:
 
 
 def _metric(name: str) -> Metric | None:
-    """Return a metric of the package, or None for an unknown one."""
+    """Return a metric of the package; None for an unknown name."""
     try:
         return registered_metric(name)
     except UserError:

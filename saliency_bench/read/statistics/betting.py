@@ -1,4 +1,4 @@
-"""Bets against a mean, which hold for scores of any shape (Waudby-Smith and Ramdas, 2024).
+"""Tests of a mean by betting, valid for scores of any distribution (Waudby-Smith and Ramdas, 2024).
 
 A bet b against the claim that independent numbers Y_c >= -1 have a mean of at most 0 yields the wealth
 
@@ -8,14 +8,14 @@ If the claim is true, each factor has an expectation of at most 1. The weighted 
 1 / tail with a probability of at most `tail` (Markov).
 
 "Estimating means of bounded random variables by betting", JRSS B 86, section 5 and appendix (a mixture of constant
-bets); `read/analysis/sequential.py` drops candidates by the same bets.
+bets). `read/analysis/sequential.py` uses the same bets to drop candidates.
 """
 
 import numpy as np
 
 BETS = np.array([0.95, *(0.5**power for power in range(1, 8))])
 WEIGHTS = 0.5 ** np.arange(len(BETS)) / (0.5 ** np.arange(len(BETS))).sum()
-STEPS = 40  # steps of a bisection, which leave 1e-12 of the range
+STEPS = 40  # steps of a bisection; they narrow the range to 1e-12 of its width
 
 
 def log_wealth(scaled: np.ndarray) -> float:

@@ -1,14 +1,14 @@
-"""Clusters: samples that depend on each other, such as the slices of a patient or the rows of an image, count as one.
+"""Clusters of samples that depend on each other, such as the slices of a patient or the rows of an image.
 
-Scores are rounded to multiples of a power of two before they are summed (`summable`), so that sums are exact: they do
-not depend on the order of the samples or the number of threads.
+Scores are rounded to multiples of a power of two before they are summed (`summable`). The sums are therefore exact and
+do not depend on the order of the samples or the number of threads.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-BITS = 53  # of a float64
+BITS = 53  # precision of a float64
 
 
 def cluster_names(ids: Sequence[str], groups: Sequence[str | None]) -> list[str]:
@@ -19,13 +19,13 @@ def cluster_names(ids: Sequence[str], groups: Sequence[str | None]) -> list[str]
 def cluster_codes(ids: Sequence[str], groups: Sequence[str | None]) -> np.ndarray:
     """Return the number of each sample's cluster (n,), in the order of `cluster_names`."""
     names = cluster_names(ids, groups)
-    # Not np.unique, which would pad all names to the length of the longest one.
+    # np.unique would pad all names to the length of the longest name.
     codes = {name: code for code, name in enumerate(sorted(set(names)))}
     return np.array([codes[name] for name in names], dtype=np.intp)
 
 
 def summable(columns: np.ndarray, terms: int) -> np.ndarray:
-    """Round columns (n, k) without NaN so that any sum of at most `terms` of a column's values is exact.
+    """Round columns (n, k) without NaN so that the sum of up to `terms` values of a column is exact.
 
     Sums of multiples of one power of two are exact as long as they fit into 53 bits. The rounding is below 1e-10 of the
     column's greatest magnitude for up to 100,000 terms.
@@ -44,21 +44,24 @@ def sums_by_cluster(values: np.ndarray, codes: np.ndarray, count: int) -> np.nda
 def effective_clusters(counts: np.ndarray) -> float:
     """Return the number of equally large clusters with the same information: n^2 / sum n_c^2 (Kish, 1965).
 
-    It equals the number of clusters if all have the same size, and is smaller the more samples are in a few of them.
+    It equals the number of clusters if all have the same size, and decreases as more samples are in a few large ones.
     """
     squares = float((counts.astype(float) ** 2).sum())
     return float(counts.sum()) ** 2 / squares if squares else 0.0
 
 
 class Matched:
-    """Columns of scores, compared in pairs on the samples that both have and summed over clusters.
+    """Sums over clusters of columns of scores, for comparing pairs of columns on the samples that both have.
 
-    Columns that miss the same samples share their sums, so few sums are needed for many pairs. `columns` has an array
-    (clusters,) for each sum and grows as pairs are requested, until `forget`. `between` is, for each column, the number
-    of clusters with a score that is not an end of the range: none for 0/1 scores, few for rare events.
+    Columns that miss the same samples share their sums, so many pairs need only few sums.
+
+    Attributes:
+        columns: Cluster sums (clusters,), one array per sum. The list grows as pairs are requested, until `forget`.
+        between: For each column, the number of clusters with a score inside the range, not at one of its ends: none for
+            0/1 scores, few for rare events.
 
     Args:
-        columns: Scores (n,) each, NaN for a sample without a score.
+        columns: Columns of scores (n,); NaN for a sample without a score.
         codes: Cluster (n,) of each sample.
         limits: Range (low, high) of the scores; either end may be infinite.
     """
@@ -84,23 +87,26 @@ class Matched:
         self._common: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
 
     def pair(self, first: int, second: int) -> tuple[int, int, np.ndarray]:
-        """Return (indices in `columns` of both on their common samples, number of these samples in each cluster)."""
+        """Return (index in `columns` of the first, index of the second, number of common samples in each cluster)."""
         key, common = self._samples(first, second)
         return self._index(first, key, common), self._index(second, key, common), self.counts(first, second)
 
     def counts(self, first: int, second: int) -> np.ndarray:
-        """Return the number of common samples of two columns per cluster; pairs with equal samples share the array."""
+        """Return the number of common samples of two columns in each cluster.
+
+        Pairs with the same common samples share the array.
+        """
         key, common = self._samples(first, second)
         if key not in self._counts:
             self._counts[key] = sums_by_cluster(common.astype(float), self.codes, self.clusters)
         return self._counts[key]
 
     def forget(self) -> None:
-        """Drop the sums of pairs, which outgrow the scores if columns miss different samples."""
+        """Drop the sums of pairs, which need more memory than the scores if columns miss different samples."""
         self.columns, self._indices, self._counts, self._common = [], {}, {}, {}
 
     def _samples(self, first: int, second: int) -> tuple[bytes, np.ndarray]:
-        """Return the common samples of two columns, with a key under which they are cached."""
+        """Return (key of the common samples in caches, mask of the common samples) of two columns."""
         low, high = sorted((self._pattern[first], self._pattern[second]))
         if (low, high) not in self._common:
             common = self.known[:, low] & self.known[:, high]
@@ -108,7 +114,7 @@ class Matched:
         return self._common[low, high]
 
     def _index(self, column: int, key: bytes, common: np.ndarray) -> int:
-        """Return the index in `columns` of a column summed over these samples, adding it if it is new."""
+        """Return the index in `columns` of the sums of a column over these samples, computing them if necessary."""
         if (column, key) not in self._indices:
             self._indices[column, key] = len(self.columns)
             values = np.where(self.known[:, column], self._given[column], 0)

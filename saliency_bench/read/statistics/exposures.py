@@ -1,8 +1,8 @@
-"""Exposures (shares of an image's pixels that are shown) and areas under curves over exposures, using only NumPy.
+"""Exposures, which are shares of an image's pixels that are shown, and areas under curves over exposures.
 
-At each exposure a network or people name the class of an image (Lu et al., Crowdsourcing Evaluation of Saliency-based
+At each exposure, a network or people name the class of an image (Lu et al., Crowdsourcing Evaluation of Saliency-based
 XAI Methods, 2021). People see more and more of an image until they name it correctly, so a judgement is fully described
-by the exposure of its first correct answer, if there is one.
+by the exposure of the first correct answer, if there is one. This module needs only NumPy.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 
 EXPOSURES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)  # of accuracy curves
 SHOWN = EXPOSURES[1:]  # exposures shown to people; nobody can name an image without pixels
-ROUNDING = 1e-9  # tolerated difference between two texts of one exposure
+ROUNDING = 1e-9  # tolerance for an exposure that was printed and read back
 
 
 def area(values: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -22,9 +22,9 @@ def area(values: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndar
 
 
 def right_by(first_right: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Return Bool (B, N), whether each judgement was correct at or before each exposure.
+    """Return bool (B, N), whether each judgement was correct at or before each exposure.
 
-    It is False everywhere if `first_right` is NaN.
+    A judgement whose `first_right` is NaN was never correct.
     """
     return np.asarray(first_right)[:, None] <= np.asarray(exposures) + ROUNDING
 
@@ -36,7 +36,7 @@ def judgement_areas(first_right: np.ndarray, exposures: Sequence[float] = SHOWN)
 
     Args:
         first_right: Exposure (B,) of the first correct answer, NaN if there is none.
-        exposures: Exposures of the trapezoid rule, besides 0, at which a is 0.
+        exposures: Exposures of the trapezoid rule; exposure 0, at which a is 0, is added.
     """
     at = [0.0, *exposures]
     right = right_by(first_right, at)
@@ -53,14 +53,14 @@ def read_first_right(given: Any) -> np.ndarray:
     try:
         values = np.array([np.nan if exposure is None else float(exposure) for exposure in given])
     except (TypeError, ValueError) as error:
-        raise ValueError("the exposures of first correct answers must be numbers (B,), None without one") from error
+        raise ValueError("exposures of first correct answers must be numbers, or None without one") from error
     if len(outside := values[~(np.isnan(values) | ((values > 0) & (values <= 1)))]):
         raise ValueError(f"the exposure of a first correct answer is a share above 0 and at most 1; got {outside[0]:g}")
     return values
 
 
 def check_shown(exposures: Any) -> None:
-    """Raise ValueError unless these are shares above 0 and at most 1, in increasing order."""
+    """Raise ValueError unless the exposures are shares above 0 and at most 1, in increasing order."""
     try:
         values = np.array([float(exposure) for exposure in exposures])
     except (TypeError, ValueError):

@@ -1,21 +1,21 @@
-"""95 % intervals: how much a number would vary on other samples of the same kind. The unit is the cluster.
+"""95 % intervals: how much a number would vary if other samples were drawn. The unit of sampling is the cluster.
 
 The methods were chosen by simulation (`benchmarks/simulations.py` prints their coverage):
 
     0/1 scores, accuracy    Wilson (1927)
-    bounded scores          Wilson's with an effective number of samples, which follows from the standard error
+    bounded scores          Wilson's interval with an effective number of samples, computed from the standard error
     unbounded scores        bootstrap-t over clusters (Efron, 1981); approximate below 500 clusters
     aggregates              percentile bootstrap over clusters, the aggregate recomputed in each draw
     differences of means    Student's t with the standard error of cluster sums
 
-Standard errors are those of the jackknife that leaves out one cluster at a time. With clusters of uneven size or rare
-scores, these errors vary more than C - 1 degrees of freedom imply, so Student's t uses Satterthwaite's degrees of
+Standard errors are computed by the jackknife, leaving out one cluster at a time. If clusters differ in size or scores
+are rare, these errors vary more than C - 1 degrees of freedom imply, so Student's t uses Satterthwaite's degrees of
 freedom (`cluster_error`).
 
-All of these rely on the spread of the sample, which may by chance contain none of a few very different scores. Where
-such scores could move the mean out of the interval, the interval is widened (`outlasting_rare_scores`) and marked.
+All methods rely on the spread of the sample, which may by chance miss a few very different scores. If such scores could
+move the mean out of the interval, the interval is widened (`outlasting_rare_scores`) and marked.
 
-Not included: variation by the explainer's seed, the model's training and the choice of datasets.
+The intervals do not cover variation by the explainer's seed, the model's training and the choice of datasets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,22 +36,22 @@ INTERVAL_FROM = 10  # effective clusters; with fewer, a value has no interval
 APPROXIMATE_BELOW = 500  # clusters; with fewer, the interval of an unbounded score is approximate
 TAIL = 0.025
 MOST_TAILS = 3  # greatest k of `outlasting_rare_scores`, for 20 clusters and fewer
-# If an end moves by more than this many widths, the scores are narrow, and it moves as far as one tail implies.
+# If an end would move by more than this many times its distance from the value, the scores are narrow, and k is 1.
 NARROW = 3
 UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which the bound of rare scores is evaluated
 LEAST_T, GREATEST_T = -4, 40  # limits of the search for the worst share of failures in `p_with_failures`
 FAILING = np.linspace(0, 1, 50) ** 2
-EQUAL = 1e-12  # fraction of a range: scores that differ by less are equal
+EQUAL = 1e-12  # fraction of a range; scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
 Aggregate = Callable[[np.ndarray], np.ndarray]  # means (D, P) -> aggregates (D,)
 Ends = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # tails (D,) -> lower and upper ends (D,) of an interval
 
 
 class Estimate(NamedTuple):
-    """A number with its interval (NaN if there is none), and the number of samples and clusters.
+    """A number with its interval, or NaN if it has none, and the number of samples and clusters.
 
     Attributes:
-        effective: The number of equally large clusters with the same information (`clusters.effective_clusters`).
+        effective: Number of clusters of equal size with the same information (`clusters.effective_clusters`).
         freedom: Degrees of freedom of the interval, or NaN if it has none.
         rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
@@ -71,7 +71,7 @@ class Estimate(NamedTuple):
         return cls(value, NAN, NAN, int(counts.sum()), int(np.count_nonzero(counts)), effective_clusters(counts))
 
     def between(self, low: float, high: float, freedom: float) -> "Estimate":
-        """Return the number with an interval. For equal scores, rounding may put the value just outside the ends."""
+        """Return the number with an interval that contains the value, even if rounding puts it just outside."""
         return self._replace(low=min(self.value, float(low)), high=max(self.value, float(high)), freedom=freedom)
 
     @property
@@ -105,14 +105,14 @@ def interval(
     values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
     gate: bool = False,
 ) -> Estimate:  # fmt: skip
-    """Return the mean of values (n,) that are not NaN, with the interval that fits their range.
+    """Return the mean of values (n,) without NaN, with the interval that suits their range.
 
     Args:
         values: Scores (n,), or NaN for samples without a score.
-        codes: The cluster (n,) of each sample.
-        limits: The range (low, high) of the metric; either end may be infinite.
+        codes: Cluster (n,) of each sample.
+        limits: Range (low, high) of the metric; either end may be infinite.
         seed: Seed of the bootstrap for unbounded scores.
-        tail: The probability on each side that the mean lies outside the interval.
+        tail: Probability that the mean lies below the interval, and that it lies above.
         gate: Whether this probability also holds if rare scores were missed (`outlasting_rare_scores`).
     """
     return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
@@ -122,9 +122,9 @@ def intervals(
     columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
     gate: bool = False,
 ) -> list[Estimate]:  # fmt: skip
-    """Return `interval` of each column (n, k).
+    """Return the `interval` of each column (n, k).
 
-    Unbounded columns with the same missing samples share their draws.
+    Unbounded columns with the same missing samples share their bootstrap draws.
     """
     scored = np.isfinite(columns)
     estimates_by_column: dict[int, Estimate] = {}
@@ -154,7 +154,7 @@ def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
 
 
 def _wilson(mean: float, size: float, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return `wilson` for several z. For a negative z, the first end is the greater one."""
+    """Return `wilson` for several z. For a negative z, the first end is greater than the second."""
     middle = mean + z**2 / (2 * size)
     half = z * np.sqrt(max(mean * (1 - mean), 0) / size + z**2 / (4 * size**2))
     whole = 1 + z**2 / size
@@ -162,9 +162,10 @@ def _wilson(mean: float, size: float, z: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def clopper_pearson(estimate: Estimate, tail: float = TAIL) -> Estimate:
-    """Return a share of single samples with Clopper and Pearson's interval (1934): each end errs at most `tail`.
+    """Return a share of single samples with Clopper and Pearson's interval (1934).
 
-    Wilson's interval is right on average over shares, but for a rare score one end may err three times as often.
+    Each end is wrong with a probability of at most `tail`. Wilson's interval achieves this on average over shares, but
+    for a rare score one of its ends may be wrong three times as often.
     """
     hits, misses = (round(estimate.n * share) for share in (estimate.value, 1 - estimate.value))
     low = special.betaincinv(hits, misses + 1, tail) if hits else 0.0
@@ -178,10 +179,10 @@ def bounded(
 ) -> Estimate:  # fmt: skip
     """Return the mean of values (n,) within `limits` with its generalised Wilson interval.
 
-    With u = (x - low) / (high - low) of mean m: n_e = m (1 - m) / se^2, the number of 0/1 samples whose mean would vary
-    as much. It is at least n if each sample is its own cluster, and C if all scores are equal (se and its degrees of
-    freedom: `cluster_error`). z is the quantile of Student's t, 1.96 for 0/1 scores of single samples. The ends are
-    Wilson's for m, n_e and z, mapped back.
+    Let m be the mean of u = (x - low) / (high - low). n_e = m (1 - m) / se^2 is the number of 0/1 samples whose mean
+    would vary as much; `cluster_error` returns se and its degrees of freedom. n_e is at least n if each sample is its
+    own cluster, and C if all scores are equal. z is the quantile of Student's t, or 1.96 for 0/1 scores of single
+    samples. The ends are those of Wilson's interval for m, n_e and z, mapped back to the limits.
     """
     counts = np.bincount(codes)
     if len(values) == 0:
@@ -220,21 +221,21 @@ def wilson_ends(mean: float, size: float, freedom: float, limits: tuple[float, f
 def outlasting_rare_scores(
     estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float = TAIL, gate: bool = False
 ) -> Estimate:
-    """Return an estimate whose interval also holds if the samples happen to miss a few very different scores.
+    """Widen the interval of an estimate so that it also holds if the samples miss a few very different scores.
 
-    Let a share p of the clusters have scores at an end e of the range. With probability (1 - p)^C, C effective clusters
-    contain none of them and sample only the other scores. If L(u) is the lower end of their interval with tail u, the
-    overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the interval is the least of
-    these bounds over all p with u (1 - p)^C = k tails; the upper end is found in the same way.
+    Let a share p of all clusters have scores at an end e of the range. With probability (1 - p)^C, a sample of C
+    effective clusters contains none of them. If L(u) is the lower end of the interval of the other scores with tail u,
+    the overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the widened interval is
+    the minimum of these bounds over all p with u (1 - p)^C = k * tail; the upper end is computed in the same way.
 
     k is 1 for a gate and for narrow scores, whose end would move by more than `NARROW` times its distance from the
-    value. For other scores this would make many intervals too wide, and k is 1.5 + 30 / C, at most 3: with the 2.5 %
-    beyond each end of an ordinary interval, at least 90 % of the intervals hold (docs/numbers.md).
+    value. For other scores, k = 1 would make many intervals too wide, so k is 1.5 + 30 / C, at most 3. Together with
+    the 2.5 % beyond each end of an ordinary interval, at least 90 % of the intervals hold (docs/numbers.md).
 
     Args:
-        estimate: The estimate with its interval.
-        ends: A function that returns the interval's two ends for an array of tails.
-        far: The scores (low, high) that may be missed; an infinite score has no bound.
+        estimate: Estimate with its interval.
+        ends: Function that returns the interval's two ends for an array of tails.
+        far: Scores (low, high) that the samples may have missed; an end at an infinite score is not moved.
         tail: As in `interval`.
         gate: Whether k is 1.
     """
@@ -255,16 +256,16 @@ def _tails_of(estimate: Estimate) -> float:
 
 
 def _moved_ends(estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (both ends moved by k tails, whether each end belongs to narrow scores)."""
+    """Return (both ends moved for k times the tail, whether each end moved so far that the scores are narrow)."""
     ordinary = np.array([estimate.low, estimate.high])
     moved = _rare_bounds(ends, far, estimate.effective, _tails_of(estimate) * tail)
     return moved, np.abs(moved - ordinary) > NARROW * np.abs(ordinary - estimate.value)
 
 
 def _rare_bounds(ends: Ends, far: tuple[float, float], clusters: float, chance: float) -> np.ndarray:
-    """Return the least and the greatest (1 - p) L(u) + p e over all u with u (1 - p)^C = chance.
+    """Return the minimum and the maximum of (1 - p) L(u) + p e over all u with u (1 - p)^C = chance.
 
-    An infinite e has no bound: the result is infinite on the other side, so the interval is not changed.
+    If e is infinite, the result is the opposite infinity, so that the caller does not change the interval.
     """
     tails = chance + UNSEEN * (1 - chance)
     others = (chance / tails) ** (1 / clusters)  # 1 - p
@@ -286,12 +287,12 @@ def student(mean: float, error: float, freedom: float) -> Ends:
 
 
 def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tuple[Estimate, float]:
-    """Return (mean of the means of D independent datasets, its standard error), with an interval for these datasets.
+    """Return (mean of the means of D independent datasets with an interval for these datasets, its standard error).
 
-    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the fewest degrees of freedom of any dataset. Its
-    effective clusters are D times the fewest C of any dataset: failures on that dataset are the hardest to detect and
-    move the mean by a share of 1 / D. Failures on all datasets that are as hard to detect among C D clusters would move
-    the mean by as much.
+    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The number
+    of effective clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
+    dataset with the fewest clusters: they move the mean by a share of 1 / D, as much as failures on all datasets that
+    are equally hard to detect among C D clusters.
 
     Args:
         estimates: Means of the datasets.
@@ -308,23 +309,23 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
 
 
 def widened_over_datasets(pooled: Estimate, error: float, far: tuple[float, float]) -> Estimate:
-    """Return `over_datasets` with an interval that allows for rare failures; `far` are the means if all scores fail."""
+    """Widen the interval of `over_datasets` for rare failures; `far` are the lowest and highest means if all fail."""
     if not (pooled.value or error):
         return pooled
     return outlasting_rare_scores(pooled, student(pooled.value, error, pooled.freedom), far)
 
 
 def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[float, float]:
-    """Return (the standard error of a mean over clusters, its degrees of freedom).
+    """Return (standard error of a mean over clusters, its degrees of freedom).
 
-    se^2 = (C - 1) / C sum_c d_c^2 with d_c = (S_c - m n_c) / (n - n_c), the change of the mean if cluster c is left
-    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. They are few if
-    a few clusters (large, or with a rare score) make up most of the sum.
+    se^2 = (C - 1) / C sum_c d_c^2, where d_c = (S_c - m n_c) / (n - n_c) is the change of the mean if cluster c is left
+    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. The result is
+    small if a few clusters, which are large or have a rare score, make up most of the sum.
 
     Args:
-        sums: The sum S_c (C,) of the scores of each cluster.
-        counts: The number n_c (C,) of samples of each cluster; clusters without samples do not count.
-        mean: The mean m over all n samples.
+        sums: Sum S_c (C,) of the scores of each cluster.
+        counts: Number n_c (C,) of samples of each cluster; clusters without samples are ignored.
+        mean: Mean m over all n samples.
     """
     clusters = int((counts > 0).sum())
     residuals = sums - mean * counts
@@ -340,10 +341,10 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
 
 
 def difference(matched: Matched, first: int, second: int, tail: float = TAIL) -> Estimate:
-    """Return the mean of first minus second on their common samples, +- t se (`cluster_error`).
+    """Return the mean of first minus second on their common samples, with the interval +- t se (`cluster_error`).
 
-    The interval is not corrected for multiple comparisons. Unlike `paired_difference`, it relies on the spread of the
-    differences alone.
+    The interval is not corrected for multiple comparisons. Unlike the interval of `paired_difference`, it depends only
+    on the spread of the differences.
     """
     left, right, counts = matched.pair(first, second)
     sums = matched.columns[left] - matched.columns[right]
@@ -359,9 +360,9 @@ def difference(matched: Matched, first: int, second: int, tail: float = TAIL) ->
 
 
 def paired_difference(matched: Matched, first: int, second: int, tail: float = TAIL, gate: bool = False) -> Estimate:
-    """Return `difference` with an interval that also holds if one of the two fails rarely, on scores of a finite range.
+    """Return `difference` with an interval that allows for rare failures, if the range of the scores is finite.
 
-    A rare failure is a sample where one of the two scores at an end of the range and the other scores its mean
+    A rare failure is a sample on which one of the two has a score at an end of the range, and the other its mean score
     (`outlasting_rare_scores`). If no cluster has a difference, the interval stays 0 to 0.
     """
     estimate = difference(matched, first, second, tail)
@@ -373,7 +374,7 @@ def paired_difference(matched: Matched, first: int, second: int, tail: float = T
 
 
 def _may_be_widened(matched: Matched, first: int, second: int, estimate: Estimate) -> bool:
-    """Return whether a difference has an interval, scores of a finite range, and is not 0 in all clusters."""
+    """Return whether a difference has an interval, a finite range of scores, and is not 0 in every cluster."""
     if np.isnan(estimate.low) or not is_bounded(matched.limits):
         return False
     left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
@@ -383,7 +384,7 @@ def _may_be_widened(matched: Matched, first: int, second: int, estimate: Estimat
 def error_and_far(
     matched: Matched, first: int, second: int, estimate: Estimate, tail: float = TAIL
 ) -> tuple[float, tuple[float, float]]:
-    """Return (standard error of a difference, the lowest and the highest difference if one of the two fails)."""
+    """Return (standard error of a difference, (lowest, highest) difference on a sample where one of the two fails)."""
     left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
     limits = matched.limits
     error = (estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom, tail)
@@ -392,15 +393,16 @@ def error_and_far(
 
 
 def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, float]:
-    """Return (p by Student, p per column that may fail) at which the interval of `paired_difference` ends at 0.
+    """Return (Student's p, p per column that may fail) at which the interval of `paired_difference` ends at 0.
 
-    A share p of failures reverses a mean difference m if the mean of the others is at most s = p abs(e) / (1 - p). The
-    samples contain no failure and have mean m with probability P(t > (m - s) / se) (1 - p)^C. The interval whose tail
-    is 1 / k of the greatest of these probabilities ends at 0, unless Student's does so with a greater tail.
+    A share p of failures reverses a mean difference m if the mean difference of the other samples is at most
+    s = p abs(e) / (1 - p). The samples contain no failure and have mean m with probability
+    P(t > (m - s) / se) (1 - p)^C. The interval whose tail is 1 / k of the greatest of these probabilities ends at 0,
+    unless Student's interval does so at a greater tail.
 
-    Each of several explainers may have undetected failures. All its differences are then wrong together, so the second
-    p counts once for each column of a family (Bonferroni), not for each pair. Both are 0 if the interval has no wider
-    bounds.
+    Each explainer may have undetected failures, which make all its differences wrong together. The second p is
+    therefore corrected for the number of columns of a family (Bonferroni), not for the number of pairs. Both are 0 if
+    the interval cannot be widened.
 
     Args:
         matched: The scores.
@@ -418,7 +420,7 @@ def p_of_failures(estimate: Estimate, error: float, far: tuple[float, float]) ->
     mean, side = abs(estimate.value), int(estimate.value < 0)
     ends = student(estimate.value, error, estimate.freedom)
     t = mean / error if error > 0 else np.inf
-    # (m - s) / se, from no failures to enough failures to reverse the others with certainty
+    # (m - s) / se, from no failures up to enough failures to certainly reverse the difference
     without = LEAST_T + (min(t, GREATEST_T) - LEAST_T) * FAILING
     needed = mean - without * error
     seen = (abs(far[side]) / (abs(far[side]) + needed)) ** estimate.effective
@@ -431,14 +433,14 @@ def is_alike(matched: Matched, first: int, second: int, margin: float, tail: flo
     """Return whether the mean difference is shown to be less than `margin` in absolute value.
 
     Two one-sided tests at `tail` are used. Student's interval must lie within the margin, and a bet b = `BETS`[0]
-    against each end of the margin must win: for differences D, of which n_c are in cluster c and at most N in any
-    cluster, and scores in a range of width w,
+    against each end of the margin must win. Let D be the differences, n_c their number in cluster c, N the greatest
+    n_c, and w the width of the scores' range. The bet wins if
 
         product over clusters (1 + b (margin n_c +- sum D) / (N (w - margin))) >= 1 / tail
 
-    If the mean is `margin` or more, each factor has an expectation of at most 1. A false positive therefore has a
-    probability of at most `tail`, whatever the shape of the differences (Markov). The largest bet suits narrow
-    differences best.
+    If the mean is `margin` or more, each factor has an expectation of at most 1. The probability of a false positive
+    is therefore at most `tail` for any distribution of the differences (Markov). The largest bet has the most power if
+    the differences vary little.
     """
     estimate = difference(matched, first, second, tail)
     if not -margin < estimate.low <= estimate.high < margin:
@@ -453,13 +455,13 @@ def bootstrap_t(
     columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
     gate: bool = False,
 ) -> list[Estimate]:  # fmt: skip
-    """Return the mean of each column (n, k) without NaN with its bootstrap-t interval.
+    """Return the mean of each column (n, k), which must not contain NaN, with its bootstrap-t interval.
 
-    Clusters are drawn with replacement, and t = (mean* - mean) / se* of each draw, with se^2 = C / (C - 1) sum_c
-    (S_c - m n_c)^2 / n^2. The interval is [mean - f t(.975) se, mean - f t(.025) se]; f, the quantile of Student's t
-    with the degrees of freedom of `cluster_error` over the normal one, corrects for draws that vary less than samples.
-    Draws in which all clusters have the same mean have no t and do not count. The interval stays within finite limits.
-    Equal scores have no interval.
+    Clusters are drawn with replacement. Each draw has t = (mean* - mean) / se*, where se^2 = C / (C - 1) sum_c
+    (S_c - m n_c)^2 / n^2. The interval is [mean - f t(.975) se, mean - f t(.025) se]. The factor f is the quantile of
+    Student's t with the degrees of freedom of `cluster_error`, divided by the normal quantile; it corrects for the fact
+    that draws vary less than samples. Draws in which all clusters have the same mean have no t and are ignored. The
+    interval stays within finite limits. Equal scores have no interval.
     """
     n, counts = len(columns), np.bincount(codes).astype(float)
     clusters, means = len(counts), [float(column.mean()) if n else NAN for column in columns.T]
@@ -468,7 +470,7 @@ def bootstrap_t(
         return estimates
     sums = np.stack([sums_by_cluster(column, codes, clusters) for column in columns.T], axis=1)
     residuals = sums - np.array(means) * counts[:, None]
-    # The rounding errors of equal scores would become a tiny standard error, and t could have any size.
+    # Rounding errors of equal scores would give a tiny standard error, and so an arbitrary t.
     residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
     errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
     columns_of_draws = zip(means, errors, sums.T, _studentised(residuals, counts, seed).T, strict=True)
@@ -476,7 +478,7 @@ def bootstrap_t(
         if error == 0:
             continue
         _, freedom = cluster_error(sums_of_column, counts, mean)
-        # The upper tail of t gives the lower end: a mean that is drawn too high must be corrected downwards.
+        # The upper quantile of t gives the lower end: a mean that is drawn too high must be corrected downwards.
         quantiles = np.nanpercentile(t, [100 * (1 - tail), 100 * tail])
         widened = error * t_quantile(freedom, tail) / t_quantile(np.inf, tail)
         low, high = np.clip(mean - quantiles * widened, *limits)
@@ -489,7 +491,7 @@ def bootstrap_t(
 def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     """Return t of each draw and column, (draws, k).
 
-    A draw only needs sums over its clusters, so all draws are computed by one matrix product.
+    A draw depends only on sums over its clusters, so one matrix product computes all draws.
     """
     clusters, width = residuals.shape
     made = np.concatenate(
@@ -502,7 +504,7 @@ def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.nda
         first, squares, mixed = (summed[:, width * index : width * (index + 1)] for index in range(3))
         n, n_squared = summed[:, -2:-1], summed[:, -1:]
         shift = first / n
-        # sum (r - shift n_c)^2, multiplied out; values below the rounding of its terms count as missing
+        # sum (r - shift n_c)^2, expanded; values below the rounding error of its terms become NaN
         spread = squares - 2 * shift * mixed + shift**2 * n_squared
         spread = np.where(spread <= 1e-9 * squares, np.nan, spread)
         parts.append(shift / (np.sqrt(clusters / (clusters - 1) * spread) / n))
@@ -510,7 +512,7 @@ def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.nda
 
 
 def _draw(clusters: int, draws: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield blocks (draws, clusters) of how often each draw with replacement contains each cluster."""
+    """Yield blocks of counts (draws, clusters): how often each draw with replacement contains each cluster."""
     block = max(1, INDICES_AT_ONCE // clusters)
     for start in range(0, draws, block):
         count = min(block, draws - start)
@@ -528,12 +530,13 @@ def cluster_bootstrap(
 ) -> Estimate:
     """Return a number that is not a mean of scores, with its percentile bootstrap interval over clusters.
 
-    Draws vary less than samples, so the percentiles are those of the expanded interval (Hesterberg, 2015): the normal
-    probability below -sqrt(C / (C - 1)) t(.975, G - 1) for C clusters, G of them effective, and its complement.
+    Draws vary less than samples, so the percentiles are those of the expanded interval (Hesterberg, 2015). The lower
+    one is the normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for C clusters and G effective clusters; the
+    upper one is its complement.
 
     Args:
-        statistic: Function from weights (draws, n), how often each sample counts, to numbers (draws,). Draws with NaN
-            are left out.
+        statistic: Function from weights (draws, n), which are the counts of each sample, to numbers (draws,). Draws
+            with NaN are ignored.
         codes: Cluster (n,) of each sample.
         seed: Seed of the draws.
         draws: Number of draws.
@@ -566,9 +569,9 @@ def drawn_statistics(
 def aggregate_interval(
     aggregate: Aggregate, columns: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
 ) -> Estimate:
-    """Return an aggregate of the means of columns (n, P) with its interval, resampled by cluster.
+    """Return an aggregate of the means of columns (n, P), with an interval from resampled clusters.
 
-    Columns are NaN if a part is absent; samples without any part do not count.
+    Columns are NaN where a sample lacks the part; samples without any part are ignored.
     """
     present = np.isfinite(columns)
     kept_rows = present.any(axis=1)
@@ -590,7 +593,10 @@ def aggregate_interval(
 def aggregate_difference(
     aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
 ) -> Estimate:
-    """Return the difference of an aggregate for two sets of columns (n, P) on common samples, resampled by cluster."""
+    """Return the difference of an aggregate for two sets of columns (n, P), with an interval from resampled clusters.
+
+    Both aggregates are computed over the samples that both sets have.
+    """
     both = np.isfinite(first).any(axis=1) & np.isfinite(second).any(axis=1)
     columns, parts = np.concatenate([first, second], axis=1)[both], first.shape[1]
 

@@ -3,18 +3,19 @@
 Sign flips are Fisher's (1935), the step-down adjustment is Westfall and Young's (1993).
 
 If two explainers did equally well, the difference of their scores in each cluster could just as well have the other
-sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, or 0 if all are 0. Each flip gives a cluster one sign for all
-pairs at once, so the greatest T of a family of pairs shows what chance does to all of them together. Step-down: a pair
-is compared with the greatest T of the pairs whose own T is no greater.
+sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, or 0 if all are 0. A flip gives each cluster the same sign for
+all pairs, so the distribution of the greatest T accounts for chance in all pairs of a family together. In the
+step-down, a pair is compared with the greatest T among the pairs whose T is not greater.
 
-The p-value is about the mean, which is the reported number, and assumes no normal distribution. It does assume that D
-and -D are equally likely, which scores of unequal shape violate: if a rare event is compared with a smooth score of the
-same mean, all samples without the event favour the same side. A difference must therefore also outlast one more cluster
-against it, as large as the largest observed one (`another_cluster`), in a test that flips this cluster like all others.
+The p-value refers to the mean, which is the reported number, and does not assume a normal distribution. It assumes that
+D and -D are equally likely. Scores with differently shaped distributions violate this: if a rare event is compared with
+a smooth score of the same mean, all samples without the event favour the same explainer. A difference must therefore
+stay significant after a cluster is added that contradicts it and is as large as the largest observed cluster
+(`another_cluster`). The test flips this cluster like all others.
 
-The samples may also contain none of the failures of one of the two explainers; with narrow scores, this can explain a
-difference of any size. A difference must therefore outlast such failures too, like its interval
-(`outlasting_failures`).
+An explainer may also fail on rare images that the samples miss. If the scores vary little, these failures can explain a
+difference of any size. A difference must therefore stay significant if rare failures are allowed for, as in its
+interval (`outlasting_failures`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,17 +28,17 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 
 ALPHA = 0.05
 FLIPS = 9999
-FEW_BETWEEN = 10  # clusters; with fewer between the ends of the range, scores of a rare event are not well sampled
-CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
-ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
-SAME = 1 - 1e-9  # values of T that differ only in the last digits count as reached
+FEW_BETWEEN = 10  # clusters with scores inside the range; with fewer, rare events are not well sampled
+CLUSTERS_AT_ONCE = 512  # the signs of these clusters take 8 x FLIPS x 512 bytes
+ELEMENTS_AT_ONCE = 2**24  # largest number of cluster sums that are flipped together, over several metrics
+SAME = 1 - 1e-9  # values of T that differ only in the last digits count as equal
 
 Pair = tuple[int, int]  # two columns of a family
 Member = tuple[int, Pair]  # (index of a family, one of its pairs)
 
 
 class SignFlips:
-    """Flipped T of pairs of columns, of one metric or several, all under the same signs."""
+    """T of pairs of columns under random sign flips; all metrics use the same signs."""
 
     def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
@@ -50,8 +51,7 @@ class SignFlips:
                 {pair: self.families[number].pair(*pair) for pair in self.pairs[number]} for number in numbers
             ]
             widths = [len(self.families[number].columns) for number in numbers]
-            # Families share their signs: flip b of a pair is combined with flip b of every other pair, also of other
-            # metrics, as the families of `across` need.
+            # All families use the same signs, because `across` combines flip b of pairs from different metrics.
             columns = [column for number in numbers for column in self.families[number].columns]
             sums = np.ascontiguousarray(signed_sums(columns, self.seed, self.flips).T)
             for indices, number, end, width in zip(indices_by_family, numbers, np.cumsum(widths), widths, strict=True):
@@ -79,12 +79,25 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family: {pair: T} in `seen`, with one more cluster in `outlasting`, and for every flip."""
+    """T of the pairs of one family, observed and under every flip.
+
+    Attributes:
+        seen: {pair: observed T}.
+        outlasting: {pair: observed T with one more cluster that contradicts the difference}.
+        totals: {pair: sum of the differences}.
+    """
 
     def __init__(
         self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray, turned: np.ndarray
     ):
-        """Store the sums of columns under each flip (k, B), and the sign (B,) of the additional cluster, 1 or -1."""
+        """Compute the observed T of each pair.
+
+        Args:
+            family: Scores of the family.
+            indices: {pair: result of `Matched.pair`}.
+            sums: Sums of columns under each flip (k, B).
+            turned: Sign of the additional cluster under each flip (B,), 1 or -1.
+        """
         self._places = {pair: columns[:2] for pair, columns in indices.items()}
         self._sums, self._turned = sums, turned
         self._norms: dict[Pair, float] = {}
@@ -104,7 +117,7 @@ class Flipped:
             another, total = another_cluster(sums_of_pair, may_be), float(sums_of_pair.sum())
             norm_with = float(np.sqrt((sums_of_pair**2).sum() + another**2))
             self._another[pair] = another, norm_with
-            # An additional cluster that reverses the sum leaves nothing of the difference.
+            # If the additional cluster reverses the sum, there is no difference left.
             self.totals[pair] = total
             self.outlasting[pair] = abs(total + another) / norm_with if abs(total) > abs(another) else 0.0
 
@@ -125,15 +138,15 @@ class Flipped:
 
 
 def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
-    """Return the difference of one more cluster, which counts against the sum of the others.
+    """Return the difference of an additional cluster that contradicts the sum of the others.
 
-    It is as large as the greatest |D|, and at least `may_be`. If one of the two scores has hardly left the ends of its
-    range, and not both are 0/1 scores, that minimum is a cluster as wide as the range, because few events among few
-    samples show neither how many there are nor how large.
+    Its size is the greatest |D|, and at least `may_be`.
 
     Args:
         sums: Cluster sums D (C,).
-        may_be: Smallest size of the additional cluster.
+        may_be: Smallest size of the additional cluster. If one of the two scores is nearly always at an end of its
+            range, and they are not both 0/1 scores, callers pass the width of the range for every sample of an average
+            cluster: a few rare events show neither how frequent nor how large such events are.
     """
     largest = max(float(np.abs(sums).max(initial=0)), may_be)
     return -largest if sums.sum() > 0 else largest
@@ -148,9 +161,9 @@ def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) ->
     for start in range(0, len(columns[0]), CLUSTERS_AT_ONCE):
         block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns], axis=1)
         turned += _random_signs(flips, len(block), seed_of(seed, "flips", start)).astype(np.float64) @ block
-    # With s = 1 - 2 b, sum s D is sum D - 2 sum b D, and b is 0 or 1: half the numbers of a matrix of signs.
+    # With s = 1 - 2 b and b in {0, 1}, sum s D = sum D - 2 sum b D.
     plain = np.array([column.sum() for column in columns])
-    return plain - 2 * turned  # minus twice the part with negative sign
+    return plain - 2 * turned
 
 
 def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
@@ -162,24 +175,25 @@ def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
 def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int], np.ndarray]) -> np.ndarray:
     """Return the adjusted p of each pair (Westfall and Young): a running maximum from the greatest T down.
 
-    p = (1 + flips whose greatest T among this pair and those of lesser T is at least the pair's own T) / (B + 1)
+    p = (1 + number of flips in which the greatest T of this pair and all pairs with smaller T reaches the pair's
+    observed T) / (B + 1)
 
-    A pair whose p is below `ALPHA` must also outlast another cluster. p+ is computed from T+ in the same way, and
-    halved because its direction is known. It replaces p if it is not below `ALPHA`.
+    If p is below `ALPHA`, p+ is computed from T+ in the same way, and halved because the direction is known. If p+ is
+    not below `ALPHA`, it replaces p.
 
     Args:
         seen: T (pairs,).
-        outlasting: T+ (pairs,), T with another cluster.
-        flipped: Function from the number of a pair to its T and T+ under every flip, (2, flips).
+        outlasting: T+ (pairs,), which is T with an additional cluster.
+        flipped: Function from the index of a pair to its T and T+ under every flip, (2, flips).
     """
     order = np.argsort(-seen, kind="stable")
     reached = np.zeros((2, len(seen)), dtype=int)
     greatest = np.zeros((2, 1))
-    for pair in order[::-1]:  # from the least T up: the greatest T among this pair and those of lesser T
+    for pair in order[::-1]:  # from the smallest T up, so that `greatest` covers this pair and all smaller T
         greatest = np.maximum(greatest, flipped(pair))
         for counts, largest, values in zip(reached, greatest, (seen, outlasting), strict=True):
             counts[pair] = np.count_nonzero(largest >= values[pair] * SAME)
-    # The observed scores count as one more flip, so p is never 0; and a lesser T never has a smaller p.
+    # The observed scores count as one more flip, so p is never 0. A smaller T never has a smaller p.
     alone, again = (1 + reached) / (1 + greatest.shape[1])
     stepped = np.empty(len(seen))
     stepped[order] = np.maximum.accumulate(alone[order])
@@ -187,7 +201,7 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
 
 
 def outlasting_failures(p: float, with_failures: tuple[float, float], columns: int) -> float:
-    """Return the greater of p and `p_with_failures` of the pair, in a family with this many columns of scores."""
+    """Return p or, if it is greater, the pair's `p_with_failures` corrected for this many columns of scores."""
     return max(p, min(max(with_failures[0], columns * with_failures[1]), 1.0))
 
 
@@ -208,8 +222,8 @@ def adjusted_p(
     Args:
         families: Scores of each family.
         pairs: Columns of each family to compare.
-        across: Further families with members from several families, such as all pairs with a baseline. A pair in such a
-            family gets the greater of its p-values, so that a statement about it holds in both families.
+        across: Additional families that combine pairs of several metrics, such as all pairs with one baseline. A pair
+            in two families gets the greater p-value, so that it is significant only if it is so in both.
         seed: Seed of the flips.
         flips: Number of flips, B.
     """

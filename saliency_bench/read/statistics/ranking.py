@@ -1,9 +1,9 @@
-"""Rank explainers by the single criterion of report, console, comparison and board.
+"""Rank explainers. Reports, console tables, comparisons and the board all use this ranking.
 
-Explainers of a metric are compared in pairs on the samples that both have (`paired_test`); the significant pairs
-determine their ranks. Errors are controlled per metric, not across metrics. A pair with a baseline is also adjusted
-over all explainers and metrics, so that "beats random on ..." may list several metrics. A metric whose value is an
-aggregate of the means of its parts has differences with intervals, but neither test nor rank.
+For each metric, every two explainers are compared on the samples that both have (`paired_test`), and the significant
+pairs determine the ranks. The error rate is controlled for each metric, not across metrics. A pair with a baseline is
+also adjusted over all explainers and metrics, so that "beats random on ..." may list several metrics. If the value of a
+metric is an aggregate of the means of its parts, differences have intervals, but there is no test and no rank.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -44,7 +44,7 @@ RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no tes
 TOO_FEW = "too few to rank"
 FEW_TRAININGS = "too few trainings to rank"
 ALONE = "nothing to rank against"
-NO_DIFFERENCE = "no difference found"  # this does not mean that there is none
+NO_DIFFERENCE = "no difference found"  # a difference may still exist
 TOO_FEW_TO_TELL = "too few samples to tell"
 UNRANKED = "an aggregate over all samples, which is not ranked"
 NOT_TESTED = "not tested"  # for two values that are aggregates
@@ -54,7 +54,7 @@ class Contrast(StrictModel):
     """Comparison of two explainers by one metric on the n samples that both have: first minus second.
 
     Attributes:
-        effective: Number of clusters of equal size with the same information; None if it equals `clusters`.
+        effective: Number of clusters of equal size with the same information; None if that number equals `clusters`.
         low: Lower end of the 95 % interval, not corrected for multiple comparisons; None with fewer than 10 clusters.
         high: Upper end of the interval; None with fewer than 10 clusters.
         p: Adjusted p; None with too few samples, and for aggregates.
@@ -75,11 +75,11 @@ class Contrast(StrictModel):
 
     @property
     def small(self) -> bool:
-        """Return whether the comparison has so few samples that their number must be shown."""
+        """Return whether the comparison has so few samples that their number must be displayed."""
         return (self.clusters if self.effective is None else self.effective) < FEW
 
     def seen_from(self, cell_id: str) -> "Contrast":
-        """Return the same comparison with this cell as the first."""
+        """Return the comparison with `cell_id` as the first cell, negating the difference if necessary."""
         if cell_id == self.cells[0]:
             return self
         turned = {"low": None if self.high is None else -self.high, "high": None if self.low is None else -self.low}
@@ -89,7 +89,7 @@ class Contrast(StrictModel):
         )
 
     def sign(self, higher_is_better: bool) -> int:
-        """Return 1 if the first is significantly better, -1 if worse, 0 if no difference was found."""
+        """Return 1 if the first explainer is significantly better, -1 if worse, 0 if no difference was found."""
         return sign_of(self.difference, self.p, higher_is_better)
 
 
@@ -97,17 +97,17 @@ CONTRASTS = TypeAdapter(list[Contrast])
 
 
 def read_contrasts(content: object) -> list[Contrast]:
-    """Return the comparisons in a summary's JSON; raise a UserError that names the first invalid field."""
+    """Validate and return the comparisons of a summary; the UserError for invalid content names the first field."""
     return read_list("comparisons", CONTRASTS, content)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Rank set of a cell, its share of scored samples and its comparison with baselines.
+    """Ranks of a cell, its share of scored samples, and whether it beats the baselines.
 
     Attributes:
         rank: As in `rank_sets`; None if the cell is not ranked.
-        unranked: Why the cell has no rank; None if it has one.
+        unranked: Reason why the cell has no rank; None if it has a rank.
         scored: Share of the samples for which the cell has scores.
         beats_baselines: As in `beat_baselines`.
     """
@@ -136,11 +136,11 @@ def compare(
         scores: {cell id: score of each sample, NaN if missing}, over the same samples for all cells.
         codes: Cluster of each sample (`clusters.cluster_codes`).
         seed: Seed of the sign flips.
-        parts: {cell id: (n, P)} for cells that are aggregates, whose comparisons and shares need them; without them a
-            result keeps its share.
+        parts: {cell id: parts (n, P)} for cells that are aggregates, which need them for comparisons and for the share
+            of scored samples. Without parts, a `CellResult` keeps its share.
 
     Returns:
-        (a contrast for each pair of explainers of a metric that share samples, {cell id: its standing}).
+        (one contrast for each pair of explainers of a metric that share samples, {cell id: standing}).
     """
     aggregates = [group for group in by_metric(keys) if group[0].aggregate]
     contrasts, standings = _tested([group for group in by_metric(keys) if not group[0].aggregate], scores, codes, seed)
@@ -157,7 +157,7 @@ def ranked(
     seed: int,
     parts: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Standing]:
-    """Return only the standings of `compare`, which need neither intervals of differences nor p-values."""
+    """Return the standings of `compare` without computing contrasts."""
     rivals = [group for group in by_metric(keys) if not group[0].aggregate]
     matched = [Matched([scores[key.cell_id] for key in group], codes, group[0].limits) for group in rivals]
     tested = [
@@ -181,17 +181,18 @@ def ranked_among(
     seed: int,
     chosen: Sequence[Sequence[int]],
 ) -> Iterator[tuple[dict[tuple[str, str], int], dict[str, Standing]]]:
-    """Yield the standings of several subsets of one metric's explainers, each as if there were no others.
+    """Rank several subsets of one metric's explainers, each as if there were no other explainers.
 
     Args:
         keys: Cells of all explainers.
         scores: As for `compare`.
         codes: As for `compare`.
         seed: Seed of the sign flips.
-        chosen: Indices of keys in each subset, in ascending order; each includes the first key.
+        chosen: Indices of keys in each subset, in ascending order; each subset includes the first key.
 
     Yields:
-        ({cell ids of a pair that was tested: 1 if the first is significantly better, -1 if worse, else 0}, standings).
+        For each subset, ({cell ids of a tested pair: 1 if the first is significantly better, -1 if worse, else 0},
+        standings).
     """
     matched = Matched([scores[key.cell_id] for key in keys], codes, keys[0].limits)
     wanted = dict.fromkeys(chain.from_iterable(combinations(indices, 2) for indices in chosen))
@@ -217,7 +218,7 @@ def _ids(keys: Sequence[CellKey], pair: Pair) -> tuple[str, str]:
 
 
 def _with_enough(group: Sequence[CellKey], matched: Matched, pairs: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs that can be tested: those with enough clusters, for a metric with enough trainings."""
+    """Return the pairs with enough clusters to be tested; [] for a metric with too few trainings."""
     if has_few(group[0]):
         return []
     enough: dict[int, bool] = {}
@@ -237,7 +238,7 @@ def _signs(keys: Sequence[CellKey], matched: Matched, adjusted: Mapping[Pair, fl
     Args:
         keys: Cells of a metric.
         matched: Scores of these cells.
-        adjusted: {pair: its adjusted p}.
+        adjusted: {pair: adjusted p}.
     """
     signs = {}
     for pair, p in adjusted.items():
@@ -249,7 +250,10 @@ def _signs(keys: Sequence[CellKey], matched: Matched, adjusted: Mapping[Pair, fl
 
 
 def aggregate_of(key: CellKey) -> Aggregate | None:
-    """Return the function that computes a cell's value from the means of its parts; None if this version lacks it."""
+    """Return the function that computes a cell's value from the means of its parts.
+
+    It is None if the installed package has no such function for this version of the metric.
+    """
     try:
         metric = registered_metric(key.metric, **key.metric_options)
     except UserError:
@@ -261,14 +265,14 @@ def aggregate_of(key: CellKey) -> Aggregate | None:
 
 
 def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int, tail: float = TAIL) -> Estimate:
-    """Return the value of a cell that is an aggregate of parts (n, P), with its interval."""
+    """Return the value of a cell that is an aggregate of parts (n, P), with an interval."""
     if (aggregate := aggregate_of(key)) is not None:
         return aggregate_interval(aggregate, parts, codes, seed, tail)
     return Estimate.alone(np.nan, np.bincount(codes[np.isfinite(parts).any(axis=1)]))
 
 
 def _standings_of_aggregates(group: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> dict[str, Standing]:
-    """Return the standings for a metric without ranks: shares of scored samples, from parts or earlier results."""
+    """Return standings without ranks, with the share of scored samples computed from parts or kept from results."""
     if all(key.cell_id in parts for key in group):
         shares = scored_shares([np.isfinite(parts[key.cell_id]).any(axis=1) for key in group])
     else:
@@ -297,7 +301,7 @@ def _tested(
     """Return contrasts and standings for metrics whose scores are tested sample by sample."""
     matched = [Matched([scores[key.cell_id] for key in group], codes, group[0].limits) for group in rivals]
     estimates = [_differences(pairs, len(group)) for group, pairs in zip(rivals, matched, strict=True)]
-    # Pairs with few clusters or trainings are left out first: they have no p, and need no adjustment.
+    # Pairs with few clusters or trainings have no p, so they are excluded before the adjustment.
     tested = [
         [pair for pair, estimate in pairs.items() if estimate.effective >= RANKED_FROM and not has_few(group[0])]
         for group, pairs in zip(rivals, estimates, strict=True)
@@ -316,7 +320,7 @@ def _tested(
 
 
 def _differences(matched: Matched, width: int) -> dict[Pair, Estimate]:
-    """Return {pair: its mean difference with an interval} for all pairs of `width` explainers."""
+    """Return {pair: mean difference with an interval} for all pairs of `width` explainers."""
     estimates = {pair: paired_difference(matched, *pair) for pair in combinations(range(width), 2)}
     matched.forget()
     return estimates
@@ -341,9 +345,9 @@ def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float
 
 
 def _against_baselines(rivals: Sequence[Sequence[CellKey]], tested: Sequence[Sequence[Pair]]) -> list[list[Member]]:
-    """Return, for each baseline, its pairs with explainers that use the network, over all metrics.
+    """Return, for each baseline, the pairs with explainers that use the network, over all metrics.
 
-    Within these families, "beats random on ..." holds for several metrics at once.
+    Each list is a family of the paired test, so "beats random on ..." holds for several metrics together.
     """
     families: dict[str, list[Member]] = {}
     for number, (group, pairs) in enumerate(zip(rivals, tested, strict=True)):
@@ -355,7 +359,7 @@ def _against_baselines(rivals: Sequence[Sequence[CellKey]], tested: Sequence[Seq
 
 
 def sign_of(difference: float, p: float | None, higher_is_better: bool) -> int:
-    """Return 1 if the first is significantly better, -1 if worse, 0 if no difference was found."""
+    """Return 1 if the first of two is significantly better, -1 if worse, 0 if no difference was found."""
     if p is None or p >= ALPHA:
         return 0
     return 1 if (difference > 0) == higher_is_better else -1
@@ -364,11 +368,11 @@ def sign_of(difference: float, p: float | None, higher_is_better: bool) -> int:
 def _standings(
     group: Sequence[CellKey], known: np.ndarray, codes: np.ndarray, signs: Mapping[tuple[str, str], int]
 ) -> dict[str, Standing]:
-    """Return {cell id: its standing} for the cells of one metric.
+    """Return {cell id: standing} for the cells of one metric.
 
     Args:
-        group: The cells.
-        known: Bool (n, k), whether each sample has a score.
+        group: Cells of the metric.
+        known: Bool (n, k), whether each sample has a score in each cell.
         codes: Cluster (n,) of each sample.
         signs: {cell ids of a pair: 1 if the first is significantly better, -1 if it is worse, else 0}.
     """
@@ -393,7 +397,7 @@ def scored_shares(masks: Sequence[np.ndarray]) -> list[float]:
     """Return each explainer's coverage: scored samples / samples scored by any explainer.
 
     Args:
-        masks: For each explainer a bool mask or scores (n,), NaN without a score.
+        masks: For each explainer, a bool mask (n,), or scores (n,) that are NaN if missing.
     """
     present = np.stack([mask if mask.dtype == bool else np.isfinite(mask) for mask in masks])
     return [float(count) for count in present.sum(axis=1) / max(int(present.any(axis=0).sum()), 1)]
@@ -406,7 +410,7 @@ def beat_baselines(
 
     Args:
         names: All ranked names.
-        baselines: Names of baselines, which ignore the network; names that are not in `names` are ignored.
+        baselines: Names of explainers that ignore the network; entries that are not in `names` are ignored.
         decided: (better, worse) names of each significant pair.
     """
     won, others = set(decided), [name for name in names if name in baselines]
@@ -418,7 +422,10 @@ def beat_baselines(
 
 
 def rank_sets(names: Sequence[str], decided: Iterable[tuple[str, str]]) -> dict[str, tuple[int, int]]:
-    """Return {name: [1 + number significantly better, k - number significantly worse]} of k names; {} for one name.
+    """Return {name: (best possible rank, worst possible rank)} of k names; {} for fewer than two names.
+
+    The best possible rank is 1 plus the number of significantly better names. The worst is k minus the number of
+    significantly worse names.
 
     Args:
         names: The k names.

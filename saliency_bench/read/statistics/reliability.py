@@ -1,4 +1,4 @@
-"""Reliability of maps that average random draws: the median over samples, and how many draws would raise it."""
+"""Reliability of maps that average random draws: its median over samples, and how many draws would increase it."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -12,9 +12,9 @@ from pydantic import Field
 from saliency_bench.read.cell import CellKey, Count, StrictModel, explainer_names
 
 LOW = 0.8  # an explainer with a lower reliability is marked
-GOAL = 0.9  # reliability that the stated number of draws would reach
-KNOWN = 0.5  # with a lower reliability, the required number of draws would be determined by chance
-MOST = 1e9  # largest number of draws that is stated
+GOAL = 0.9  # reliability that the recommended number of draws would reach
+KNOWN = 0.5  # below this reliability, the recommended number of draws would mostly be noise
+MOST = 1e9  # largest number of draws that is recommended
 FILE = "reliability.parquet"
 
 
@@ -33,14 +33,14 @@ class Reliability(StrictModel):
 
     @property
     def is_low(self) -> bool:
-        """Return whether other draws would give a clearly different map."""
+        """Return whether the reliability is so low that other draws would change the map clearly."""
         return self.median < LOW
 
     @property
     def wanted(self) -> int | None:
-        """Return the draws that would reach `GOAL`; None if it is reached, or the reliability is below `KNOWN`.
+        """Return the number of draws that would reach `GOAL`; None if it is reached, or the median is below `KNOWN`.
 
-        By the Spearman-Brown formula, k times the draws have the reliability k R / (1 + (k - 1) R).
+        By the Spearman-Brown formula, k times as many draws have the reliability k R / (1 + (k - 1) R).
         """
         if not KNOWN <= self.median < GOAL:
             return None
@@ -59,13 +59,13 @@ class Reliability(StrictModel):
 
 
 def rounded(count: int) -> int:
-    """Return a number of draws rounded up to two digits, because the median behind it is no more precise."""
+    """Return a number of draws rounded up to two digits, which is as precise as the median it is computed from."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 
 
 def reliabilities(folder: Path) -> dict[str, Reliability]:
-    """Return {explainer id: reliability of its maps} of a run; {} if no explainer averages random draws."""
+    """Return {explainer id: reliability of the maps} of a run; {} if no explainer averages random draws."""
     if not (path := folder / FILE).is_file():
         return {}
     table = pq.read_table(path, columns=["explainer_id", "reliability", "draws"])
@@ -85,12 +85,12 @@ def reliabilities(folder: Path) -> dict[str, Reliability]:
 
 
 def read_reliability(summary: Mapping[str, Any]) -> dict[str, Reliability]:
-    """Return {explainer id: reliability of its maps} from a summary; {} for summaries of earlier versions."""
+    """Return {explainer id: reliability of the maps} from a summary; {} for summaries of earlier versions."""
     return {key: Reliability.model_validate(about) for key, about in summary.get("reliability", {}).items()}
 
 
 def reliability_line(summary: Mapping[str, Any], cells: Sequence[CellKey]) -> str:
-    """Return the line below a table about the reliability of maps that average random draws; "" if there are none."""
+    """Return a line for below a table on the reliability of maps that average random draws; "" if there are none."""
     known, names = read_reliability(summary), explainer_names(cells)
     listed = ", ".join(f"{name} {known[key]}" for key, name in names.items() if key in known)
     return f"Reliability of maps that average random draws, median: {listed}" if listed else ""

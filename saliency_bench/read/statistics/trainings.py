@@ -1,7 +1,7 @@
-"""Scores of retrained networks: an explainer's score varies with the images and with the trainings.
+"""Scores of retrained networks, which vary with the images and with the trainings.
 
-A part is named "0.05 training 1": an exposure and the number of a training. Each training has its own initial weights
-and order of images, so trainings are a sample, like images.
+The name of a part, such as "0.05 training 1", contains an exposure and the number of a training. Each training has its
+own initial weights and order of images, so the trainings are a random sample, like the images.
 """
 
 import re
@@ -28,7 +28,7 @@ NAME = re.compile(r"(?P<exposure>[\d.e-]+) training (?P<number>\d+)")
 
 
 def areas_by_training(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Return the area over the exposures for each image and training, (n, T); None for parts of another kind.
+    """Return the area over the exposures for each image and training, (n, T); None for parts with other names.
 
     Args:
         parts: {name: values (n,)}.
@@ -47,16 +47,16 @@ def areas_by_training(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
 def crossed(
     areas: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL, gate: bool = False
 ) -> Estimate:
-    """Return the mean of areas (n, T) with an interval for other images and other trainings.
+    """Return the mean of areas (n, T) with an interval that covers other images and other trainings.
 
-    se^2 = se_C^2 + s_T^2 / T: the squared error over clusters of the images' means (`cluster_error`), and the variance
-    between the means of the T trainings. Satterthwaite's degrees of freedom are se^4 / (se_C^4 / f_C + s_T^4 /
-    (T^2 (T - 1))). The ends are Wilson's, as in `bounded`, and allow for images that all trainings score very
-    differently and that the samples may have missed (`outlasting_rare_scores`). Scores without a range have Student's
-    ends. With one training there is no s_T, and the interval covers other images only.
+    se^2 = se_C^2 + s_T^2 / T, where se_C is the standard error over clusters of the images' means (`cluster_error`),
+    and s_T^2 is the variance between the means of the T trainings. Satterthwaite's degrees of freedom are
+    se^4 / (se_C^4 / f_C + s_T^4 / (T^2 (T - 1))). The interval is Wilson's, as in `bounded`, and allows for rare images
+    with very different scores that the samples may have missed (`outlasting_rare_scores`). Scores without a range have
+    Student's interval. With one training there is no s_T, and the interval covers other images only.
 
     Args:
-        areas: Area of each image and training; rows with NaN do not count.
+        areas: Area of each image and training; rows with NaN are ignored.
         codes: Cluster (n,) of each image.
         limits: Range (low, high) of the metric; either end may be infinite.
         tail: As in `interval`.
@@ -100,7 +100,7 @@ def crossed_variances(values: np.ndarray, codes: np.ndarray) -> tuple[float, flo
 
 
 def count_trainings(parts: Iterable[str]) -> int | None:
-    """Return the number of trainings in the names of parts; None for parts of another kind."""
+    """Return the number of trainings in the names of parts; None if no name contains a training."""
     named = [NAME.fullmatch(name) for name in parts]
     return max((int(match["number"]) for match in named if match), default=None)
 
