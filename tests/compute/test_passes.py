@@ -101,6 +101,7 @@ EXPLAINERS = [
 @pytest.mark.parametrize(("name", "smallest"), [(name, windows.SMALLEST) for name in EXPLAINERS] + [(EXPLAINERS[0], 0)])
 def test_no_bit_depends_on_batch_order_or_memory_layout(name, smallest, monkeypatch):
     monkeypatch.setattr(windows, "SMALLEST", smallest)
+    monkeypatch.setattr(windows, "FEWEST", smallest)
     model = Network() if smallest else Network().layers  # the network can be copied
     classifier, images = classifier_of(model), torch.rand(5, 3, 24, 20)
     target, explainer, seeds = targets.one_hot([0, 1, 2, 3, 0], 4), load_explainer(name, batch_size=8), [5, 6, 7, 8, 9]

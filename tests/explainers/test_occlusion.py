@@ -90,7 +90,8 @@ def mobilenet():
 @pytest.fixture
 def checks(monkeypatch):
     """Let small images be computed in part; return whether each image was."""
-    monkeypatch.setattr(windows, "SMALLEST", 0)
+    for name in ("SMALLEST", "FEWEST"):
+        monkeypatch.setattr(windows, name, 0)
     monkeypatch.setattr(windows, "SAVING", 1e-9)
     windows._log_once.cache_clear()
     outcomes, patched = [], windows._Unchanged.patched
@@ -188,6 +189,25 @@ def replaced_data(net, x):
     return x
 
 
+@pytest.mark.parametrize("fewest", [0, 10**6])
+@pytest.mark.parametrize("make", [resnet, mobilenet])
+def test_covering_pixels_that_have_the_fill_changes_nothing(make, fewest, checks, monkeypatch):
+    monkeypatch.setattr(windows, "FEWEST", fewest)
+    torch.manual_seed(0)
+    classifier, target = load_classifier(make().eval(), mean=0.5, std=0.2, device="cpu"), targets.one_hot([1], 4)
+    image = torch.full((1, 3, 40, 40), 0.5)
+    image[:, :, 14:18, 22:26] = torch.rand(1, 3, 4, 4)
+    drops = load_explainer("occlusion", window=4, stride=2, batch_size=40)(classifier, image, target)
+    drops[:, 12:20, 20:28] = 0
+    assert not drops.any()
+    assert bool(checks) == (fewest == 0)
+
+
+@torch.library.custom_op("test_occlusion::relu", mutates_args=())
+def relu_of_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x[:, :, :14].relu(), x[:, :, 14:] * 2], dim=2)
+
+
 WHOLE = {
     "a value is read": (lambda net, x: net.second(x * (1 + x.mean().item())), "Python reads a value"),
     "a picture is read": (lambda net, x: net.second(x * float(x.numpy().mean() > 0)), "Python reads a value"),
@@ -198,18 +218,21 @@ WHOLE = {
         lambda net, x: net.second(F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)), "shape of indices",
     ),
     "other data": (replaced_data, "would not be equal"),
-    "a hook": (lambda net, x: net.second(x), "hooks"),
+    "a hook": (lambda net, x: net.second(x), "hooks"), "a hook of all modules": (lambda net, x: net.second(x), "hooks"),
+    "a namesake of an operation": (lambda net, x: net.second(relu_of_rows(x)), "not convolutions"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WHOLE)
-def test_other_networks_pass_whole_pictures_and_the_log_says_why(case, checks, monkeypatch, caplog):
+def test_other_networks_pass_whole_pictures_and_the_log_says_why(case, checks, monkeypatch, caplog, request):
     function, reason = WHOLE[case]
     monkeypatch.setattr(windows, "SAVING", 0.6)
     torch.manual_seed(0)
     classifier = load_classifier(begins(function).eval(), mean=MEAN, std=STD, device="cpu")
     if case == "a hook":
         classifier.model.first.register_forward_hook(lambda module, inputs, output: output + 1)
+    if case == "a hook of all modules":
+        request.addfinalizer(nn.modules.module.register_module_forward_hook(lambda *args: None).remove)
     images, target = torch.rand(2, 3, 24, 24), targets.one_hot([0, 3], 4)
     explainer = load_explainer("occlusion", window=4, stride=4, batch_size=9)
     with caplog.at_level("INFO"):

@@ -7,12 +7,13 @@ padding, elementwise functions and joined channels return another `Patched`. Any
 into whole feature maps (`Patched.whole`) and continues with plain tensors. So does any operation on crops of more than
 `LARGEST` of the map. The computed sums are the same, and only their rounding may differ, by about 1e-6 of the logits.
 
-This is used for float32 on a CPU and images of at least `SMALLEST` pixels, if the network has a faster copy
-(`fast_forward`). For each image, the first and the middle window are also passed whole. The other pictures of the image
-are computed in part only if the logits of these two differ by at most `TOLERANCE`, no layer has a hook, the Python code
-reads no tensor value, and crops save at least `SAVING` of the multiplications of all convolutions. Otherwise the
-pictures are passed whole, and the reason is logged once. The choice depends on the image alone, so results do not
-depend on the other images of a batch.
+This is used for float32 on a CPU, images of at least `SMALLEST` pixels and at least `FEWEST` pixels in all pictures of
+an image, if the network has a faster copy (`fast_forward`). For each image, the first and the middle window are also
+passed whole. The other pictures of the image are computed in part only if the logits of these two differ by at most
+`TOLERANCE`, no layer has a hook, the Python code reads no tensor value, and crops save at least `SAVING` of the
+multiplications of all convolutions. Otherwise the pictures are passed whole, and the reason is logged once. The choice
+depends on the image alone, so results do not depend on the other images of a batch. All pictures that equal their image
+have the same logits, so covering pixels that already have the fill's value changes no score.
 
 The feature maps of one image up to the layer that pastes crops stay in memory during the passes of the image.
 """
@@ -20,10 +21,12 @@ The feature maps of one image up to the layer that pastes crops stay in memory d
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.fast_forward import recorded_calls
@@ -34,6 +37,7 @@ from saliency_bench.utils.interrupts import handlers_end_work
 LARGEST = 0.5  # share of a feature map that a crop may cover
 SAVING = 0.2  # share of multiplications; a smaller saving does not outweigh the cost of cutting and pasting
 SMALLEST = 96**2  # pixels; for smaller images, cutting and pasting cost as much as they save
+FEWEST = 2**20  # pixels in all pictures of an image; with fewer, the check takes as long as passes in part save
 TOLERANCE = 1e-5  # of logits, relative to the largest
 
 NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
@@ -88,7 +92,8 @@ def windowed(
 
     def checked(samples: Tensor) -> _Unchanged | None:
         """Return the image for passes in part, or None if its pictures must be passed whole."""
-        if any(module._forward_hooks or module._forward_pre_hooks for module in classifier.modules()):
+        hooks = [(module._forward_hooks, module._forward_pre_hooks) for module in classifier.modules()]
+        if any(chain(*hooks, [_global_forward_hooks, _global_forward_pre_hooks])):
             _note(classifier, _UnsuitableError("its layers have hooks"))
             return None
         pictures = torch.tensor([0, (len(windows.corners) - 1) // 2])
@@ -119,14 +124,16 @@ def windowed(
             latest = sample, checked(samples)
         if latest[1] is not None:
             try:
-                return in_part(latest[1], drawn, pictures)
+                return latest[1].unified(in_part(latest[1], drawn, pictures), drawn)
             except Exception as error:
                 _note(classifier, error)
                 latest = sample, None
         return forward(drawn)
 
     is_exact = classifier.device.type == "cpu" and classifier.arithmetic in ("fp32", "fp32, channels last")
-    if is_exact and forward is not classifier and images.shape[2] * images.shape[3] >= SMALLEST:
+    pixels = images.shape[2] * images.shape[3]
+    is_large = pixels >= SMALLEST and pixels * len(windows.corners) >= FEWEST
+    if is_exact and is_large and forward is not classifier:
         return logits_of
     return lambda samples, pictures: forward(draw(samples, pictures))
 
@@ -163,12 +170,14 @@ class _Unchanged:
         kept: ((operation, text of its arguments), arguments, output) of each operation on `Patched`, in order.
         position: Number of operations in the current pass so far.
         saved: Multiplications for one picture that convolutions have saved.
+        logits: Logits of the first picture that equalled the image, (1, K).
     """
 
     def __init__(self, image: Images):
         self.image = image.contiguous(memory_format=torch.channels_last)
         self.kept: list[tuple[tuple, tuple, Any]] = []
         self.position, self.saved = 0, 0.0
+        self.logits: Tensor | None = None
 
     def patched(self, drawn: Images, corner: Tensor, side: int) -> "Patched":
         """Start a pass and return pictures that store only their windows."""
@@ -176,6 +185,13 @@ class _Unchanged:
         rows, columns = (corner[:, :, None] + torch.arange(side)).unbind(1)
         crop = drawn.permute(0, 2, 3, 1)[torch.arange(len(drawn))[:, None, None], rows[:, :, None], columns[:, None]]
         return Patched(self, self.image, crop.permute(0, 3, 1, 2), corner)
+
+    def unified(self, logits: Tensor, drawn: Images) -> Tensor:
+        """Return logits in which all pictures that equal the image have the same; crops elsewhere round differently."""
+        equal = (drawn == self.image).flatten(1).all(dim=1)
+        if self.logits is None and bool(equal.any()):
+            self.logits = logits[equal][:1]
+        return logits if self.logits is None else torch.where(equal[:, None], self.logits, logits)
 
     def output(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Return the output of an operation for the image alone, from the previous pass if nothing has changed."""
@@ -273,9 +289,11 @@ def _on_crops(func: Any, args: tuple, kwargs: dict) -> Any:
     """Return the output of an operation as `Patched`, or None if it cannot be computed on crops."""
     inputs: list[Patched] = []
     _replaced(Patched, inputs.append, (args, kwargs))
-    x, (_, name, overload) = inputs[0], str(func).split(".")
+    x, (package, name, overload) = inputs[0], str(func).split(".")
     in_place = name.endswith("_") and args[0] is x
-    if not all(patched.is_small() for patched in inputs) or (func._schema.is_mutable and not in_place):
+    if package != "aten" or not all(patched.is_small() for patched in inputs):
+        return None  # another package's operation may have the name of one of torch
+    if func._schema.is_mutable and not in_place:
         return None
     name = name.removesuffix("_")
     if name in ELEMENTWISE and _is_elementwise(name, inputs, args, kwargs):
