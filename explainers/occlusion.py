@@ -76,7 +76,7 @@ def occlusion(
     height, width = images.shape[2:]
     window, stride = _resolved(window, stride, height, width)
     if window > min(height, width):
-        raise UserError(f"window={window} of occlusion is larger than the image of {height} x {width}; reduce it")
+        raise UserError(f"window={window} of occlusion is larger than the image of {height} x {width}; reduce window")
     check(window=window, stride=stride)
     rows, columns = (_spans(length, window, stride).to(images.device) for length in (height, width))
     across = len(columns)

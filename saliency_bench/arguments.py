@@ -74,7 +74,7 @@ def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv
         flag = word.partition("=")[0]
         if re.fullmatch(r"--?[^\W\d][\w-]*", flag) and flag not in options:
             if flag in OF_NETWORKS and "--model" in options:
-                fix = f"it follows the network: --model ./net.py:make:{flag.strip('-')}=..."
+                fix = f"write it after the network, as in --model ./net.py:make:{flag.strip('-')}=..."
                 raise UserError(f"unknown option '{flag}' of {parser.prog}; {fix}")
             raise unknown("option", flag, options, owner=parser.prog)
 

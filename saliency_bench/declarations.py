@@ -350,11 +350,11 @@ def _check_common(owner: str, declared: ExplainerDeclaration | MetricDeclaration
     for field in fields(declared):
         key, value = field.name, getattr(declared, field.name)
         if key in TEXTS and not isinstance(value, str):
-            raise UserError(f"{owner}: {key} must be a text; got {value!r}")
+            raise UserError(f"{owner}: {key} must be a string; got {value!r}")
         if key in FUNCTIONS and value is not None and not callable(value):
             raise UserError(f"{owner}: {key} must be a function; got {value!r}")
         if key in NAMES and isinstance(value, str):
-            raise UserError(f'{owner}: {key} must be a list of names, not a text: ("{value}",)')
+            raise UserError(f'{owner}: {key} must be a list of names, not a string: ("{value}",)')
         if key in NAMES and not _is_texts(value):
             raise UserError(f"{owner}: {key} must be a list of names; got {value!r}")
 

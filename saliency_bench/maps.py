@@ -15,7 +15,7 @@ import numpy as np
 from saliency_bench.utils.mask_values import in_words, unclear
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-TIED_SHARE = 0.1  # scores from ranks are marked if more than this share of a map's pixels is tied
+TIED_SHARE = 0.1  # scores from ranks get a remark if more than this share of a map's pixels is tied
 
 # (height, width) of the small maps enlarged inside a `noted_sizes` block; None outside of such a block
 _small: ContextVar[list[tuple[int, int]] | None] = ContextVar("small", default=None)

@@ -303,7 +303,7 @@ def _made(explainer: Explainer, explain: Callable[..., np.ndarray], images: Imag
 
 
 def _raising(explainer: Explainer, make: Callable[[], Any]) -> Any:
-    """Return the result of `make`.
+    """Call `make` and return its result.
 
     Raises:
         UserError: The explainer failed.

@@ -34,7 +34,7 @@ def has_parts_only(reason: str | None) -> bool:
 
 
 def lacks(column: str) -> str:
-    """Return the reason for a sample that has no value in a column of the dataset."""
+    """Return the reason for a sample without a value in a column of the dataset."""
     return f"{UNDEFINED}: no {column}"
 
 

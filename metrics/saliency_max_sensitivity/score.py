@@ -62,7 +62,7 @@ def saliency_max_sensitivity(
     denominator, the normalised image is therefore explained, as in published code (captum, Quantus).
 
     Args:
-        maps: (B, H, W), E(x).
+        maps: Maps E(x) of shape (B, H, W).
         images: Images of shape (B, 3, H, W) with values in [0, 1].
         target: Target of the maps, of shape (B, K).
         classifier: Network with a buffer `std` (1, 3, 1, 1), the standard deviation of its normalisation.

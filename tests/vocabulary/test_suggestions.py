@@ -77,7 +77,7 @@ def test_what_is_like_nothing_gets_the_list():
      "my.py cannot be read (No such file or directory); write your own function as FILE.py"),
     ("run --metrics a/my.py --model m --out x", "a/my.py cannot be read (No such file or directory)"),
     ("train --split test --model m --out x", "'--split' of saliency-bench train; known: --activation, --"),
-    ("choose --weights a.pt --model m --out x", "it follows the network: --model ./net.py:make:weights=..."),
+    ("choose --weights a.pt --model m --out x", "write it after the network, as in --model ./net.py:make:weights=..."),
     ("--verison", "unknown option '--verison'; did you mean --version?"),
 ])  # fmt: skip
 def test_what_newcomers_type_is_answered_by_what_they_meant(line, message, tmp_path, monkeypatch, capsys):
