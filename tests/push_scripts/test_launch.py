@@ -387,5 +387,6 @@ def test_a_first_day_with_faults_and_kills_ends_as_an_undisturbed_one(kills, tmp
     assert "2 rows (2 run by the board); Overall has 2\n" in told
     for words in ('load_dataset("saliency-bench/pet-xai"): 13 samples of test', "37 classes",
                   'evaluate.load("saliency-bench/saliency_miou"): saliency_miou',
-                  "submit: 2 cells are in saliency-bench/results", "review: saliency-bench/results has no open pull request"):  # fmt: skip
+                  "submit: 2 cells are in saliency-bench/results",
+                  "review: saliency-bench/results has no open pull request"):  # fmt: skip
         assert words in told
