@@ -130,7 +130,8 @@ def entries_in(
             images[key].objects.append({name: entry[name] for name in keep if name in entry} | {"category_id": kind})
         elif id_of is not whole:  # for COCO's own files, a source may contain only a subset of the images
             log.remark(
-                str(entry.get("id")), f"{path.name}: an object in image {key}, which is not in the list of images"
+                str(entry.get("id")),
+                f"{path.name}: an object refers to image {key}, which is not in the list of images",
             )
     return images, names
 

@@ -88,7 +88,7 @@ def groups() -> dict[str, tuple[str, list[str]]]:
 def group_of(wnid: str) -> tuple[str | None, list[str]]:
     """Return the name of a class's group and the WordNet ids of the group's classes.
 
-    A class that is not in ILSVRC 2012 gives (None, []).
+    For a class that is not in ILSVRC 2012, return (None, []).
     """
     return groups().get(wnid, (None, []))
 

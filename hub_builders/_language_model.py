@@ -119,9 +119,9 @@ def _client(file: Path, service: Service, count: int):
     if token is None and (not service.server or service.token):
         wanted = service.token or ("OPENAI_API_KEY" if service.of_openai else "HF_TOKEN")
         raise UserError(
-            f"{count} answers of {service.model} are not in {file}, and there is no token to request them; set {wanted}"
-            f"{'' if service.of_openai else ' or log in with `hf auth login`'}, or put the file of answers there "
-            "(or ask a server of your own: --server, or keep every pair: --no-ask)"
+            f"{count} replies of {service.model} are not in {file}, and there is no token to request them; set {wanted}"
+            f"{'' if service.of_openai else ' or log in with `hf auth login`'}, or add the replies to this file "
+            "(or use your own server with --server, or keep every pair with --no-ask)"
         )
     if address:
         _check_address(address, token)

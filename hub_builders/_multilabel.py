@@ -53,7 +53,7 @@ def samples_of(
     """Return the samples of one image.
 
     Args:
-        log: Build log, which records what is left out.
+        log: Build log, which records left-out images and masks.
         name: Name of the image.
         picture: Image.
         masks: {class: function that returns its mask}.

@@ -67,7 +67,7 @@ def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
 def _add(images_found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
     """Add an image, unless the image was already found in another size."""
     if not is_picture(path):
-        log.leave_out(name if path.suffix else f"{name} (folder)", "image", "not named like an image file")
+        log.leave_out(name if path.suffix else f"{name} (folder)", "image", "the file name has no image extension")
     elif name not in images_found:  # the small and the large distribution contain the same images
         images_found[name] = (path, category, split)
 

@@ -50,7 +50,7 @@ def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
             continue
         for path in entries(folder):
             if path.suffix.lower() not in (".jpg", ".jpeg", ".png") or path.name.startswith("."):
-                log.leave_out(path.name, "image", "not named like an image file")
+                log.leave_out(path.name, "image", "the file name has no image extension")
             elif path.stem in seen:
                 log.leave_out(
                     f"{folder.name}/{path.name}", "image", "another image has this name; the first one is used"

@@ -95,7 +95,7 @@ def pebbles(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def plaid(x: Grid, y: Grid, dice: Dice) -> Grid:
-    """Return the tones of plaid."""
+    """Return the tones of a plaid pattern."""
     period, broad, fine = dice(300, 400), dice(110, 150), dice(24, 36)
     tone = np.zeros_like(x)
     for along in (x + dice(0, period), y + dice(0, period)):

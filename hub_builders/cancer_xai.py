@@ -126,7 +126,7 @@ def _cases(folder: Path, log: BuildLog) -> dict[str, Path]:
         case = path.name.removesuffix(".gz").removesuffix(".nii")
         if case == path.name or case in cases:
             log.leave_out(
-                f"{folder.name}/{path.name}", "image", "not named like a NIfTI file, or its case occurs twice"
+                f"{folder.name}/{path.name}", "image", "the file name has no NIfTI extension, or its case occurs twice"
             )
         else:
             cases[case] = path

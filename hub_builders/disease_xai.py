@@ -137,7 +137,7 @@ def samples(
                 log.leave_out(uid, "image", "neither a metadata table nor the DICOM files name the patient")
         seen.add(uid)
     for uid in sorted(set(series) - seen):
-        log.remark(uid, f"no XML of the readers for this series in {series[uid][0].relative_to(root).as_posix()}")
+        log.remark(uid, f"the series in {series[uid][0].relative_to(root).as_posix()} has no XML of the readers")
 
 
 def series_uid(path: Path, name: str, log: BuildLog) -> str | None:

@@ -150,7 +150,7 @@ def samples(
 
 
 def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, least_pixels: int, seed: int) -> Stock:
-    """Return the cut-outs and scenes that meet the conditions."""
+    """Return the cut-outs and scenes that meet the conditions of the dataset (see `RULE`)."""
     source = base_with(needed(source, "ebam-xai", HOME), *SCENES)
     base = first_folder(source, *SCENES)
     if base is None:

@@ -181,7 +181,7 @@ def sample_of(
     """
     name = path.stem
     if not is_picture(path) or not path.is_file():
-        log.leave_out(path.name, "image", "not named like an image file")
+        log.leave_out(path.name, "image", "the file name has no image extension")
         return None
     breed = breed_of(name, class_id, log)
     if breed is None:

@@ -183,7 +183,7 @@ def sample_of(
         return None
     objects, fault = objects_of(log, name, xml, first, picture)
     if objects and not prohibited:
-        log.leave_out(name, "image", f"the list says clean, but the XML contains {objects[0]['name']}")
+        log.leave_out(name, "image", f"the list marks the image as clean, but the XML contains {objects[0]['name']}")
         return None
 
     def mask() -> np.ndarray:

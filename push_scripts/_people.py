@@ -32,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--name", metavar="TEXT", help="name of the study (default: name of the run, or the only study in the store)"
     )
-    parser.add_argument("--out", metavar="PATH", help="folder for the tables (for results), else file to write")
+    parser.add_argument("--out", metavar="PATH", help="for results: folder for the tables; otherwise: file to write")
     page = parser.add_argument_group("serve")
     page.add_argument("--dataset", metavar="NAME", help="dataset of the run, if its location has changed")
     page_arguments(page)

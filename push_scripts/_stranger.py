@@ -1,4 +1,4 @@
-"""Check a namespace as another user sees it: in a new process, with empty caches and without a token.
+"""Check that other users can load everything in a namespace, in a new process with empty caches and without a token.
 
 The process receives a JSON object that lists what to check: {"namespace", "datasets": {repository: split}, "models",
 "metrics", "runs"}.

@@ -19,7 +19,7 @@ from typing import Any
 
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _people, _shared
-from saliency_bench.utils.messages import complain
+from saliency_bench.utils.messages import complain, counted
 
 SECTION = "people"
 RIGHT = 0.5  # minimum IoU with a honeypot for a correct answer in the table of payments
@@ -232,8 +232,8 @@ def _import(annotating: Any, imported: Any, args: Namespace) -> None:
     store_masks(annotating, imported)
     count, strange, selection = len(imported.masks), imported.strange, imported.selection
     if strange:
-        complain(f"{len(strange)} names have no image in the dataset, such as {strange[0]}; the dataset contains "
-                 f"{annotating.images.units[0]}")  # fmt: skip
+        complain(f"{counted(len(strange), 'name')} without an image in the dataset, such as {strange[0]}; the dataset "
+                 f"contains {annotating.images.units[0]}")  # fmt: skip
     for name, why in list(selection.left_out.items())[:MOST_NAMED]:
         complain(f"image {name} is left out: {why}")
     if len(selection.left_out) > MOST_NAMED:

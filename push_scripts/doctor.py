@@ -10,8 +10,9 @@ that support the network, flat maps, the reliability of random draws, the masks,
 and the time and memory of a full run. Three suggested next commands follow. No file is changed, and none is written
 without --out.
 
-The result of a check is ok, look (worth a look), undecided (too few images or too little time) or wrong. The exit code
-is 1 if a check is wrong, or with --strict if a check is look or undecided. It is 2 for any error, else 0.
+The result of a check is "ok", "look" (worth a look), "undecided" (too few images or too little time) or "wrong". The
+exit code is 1 if a check is "wrong", or with --strict also if a check is "look" or "undecided". The exit code is 2 for
+any error, and 0 otherwise.
 """
 
 import json
@@ -30,7 +31,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--within", default="2m", metavar="TIME",
                         help="time limit after loading: 90s, 5m, or none (default: 2m)")  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="also fail if a check is look or undecided")
+    parser.add_argument("--strict", action="store_true", help="also fail if the result of a check is look or undecided")
     parser.add_argument("--out", metavar="FILE", help="also write the output of --json to this file")
     _shared.settings(parser, *SETTINGS, batch_size=8)
     _shared.output(parser)

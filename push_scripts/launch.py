@@ -91,7 +91,7 @@ class Launch:
         say: Function that prints a line.
         names: Names of all repositories that could be published, except the board's repository.
         planned: Plan of each repository as JSON data.
-        checked: Lines of the final check as another user.
+        checked: Output lines of the final check, which loads everything as another user would.
     """
 
     args: Namespace
@@ -252,7 +252,7 @@ class Launch:
         return [Publication("dataset", self.board, {ROWS: table_of(board)}, LICENSE)] if board.rows else []
 
     def check(self) -> None:
-        """Check everything as another user."""
+        """Check that other users can load everything."""
         kinds: dict[str, list[str]] = {"dataset": [], "model": [], "space": []}
         for plan in self.planned:
             kinds[plan["kind"]].append(plan["repo"])

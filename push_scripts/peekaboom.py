@@ -36,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--checks", type=int, metavar="N",
                      help="images shown completely, as attention checks (default: 2)")  # fmt: skip
     new.add_argument("--strike", action="store_true",
-                     help="prevent that a wrong label is chosen again (this rewards guessing)")  # fmt: skip
+                     help="do not allow a wrong label to be chosen again (this rewards guessing)")  # fmt: skip
     new.add_argument("--fill", choices=("black", "grey"), default="black",
                      help="colour of hidden pixels: black, as in saliency_kae, or grey, to resume a study of an "
                      "earlier version (default: black)")  # fmt: skip

@@ -33,14 +33,14 @@ def arguments(parser: ArgumentParser) -> None:
                         "empty folder becomes a board")  # fmt: skip
     parser.add_argument("--by", metavar="NAME", help="name of the submitter, with --to (default: your login name)")
     maps = parser.add_argument_group("for maps")
-    maps.add_argument("--name", help="the name of your method")
-    maps.add_argument("--template", metavar="DIR", help="the template of the maps, if they are in another folder")
+    maps.add_argument("--name", help="name of your method")
+    maps.add_argument("--template", metavar="DIR", help="template of the maps, if it is in another folder")
     _shared.setting(maps, "metrics", default=None, text="names of metrics (default: all that need one map per image)")
     maps.add_argument(
         "--with-maps",
         action="store_true",
-        help="also publish the maps in half precision, so that anyone can score them; a board needs them to score your "
-        "own method itself, and if masks are hidden",
+        help="also publish the maps in half precision, so that anyone can score them; a board needs the maps to score "
+        "your own method, and for hidden masks",
     )
     maps.add_argument("--partial", action="store_true", help="leave out images without a map instead of stopping")
     _shared.setting(maps, "out", default=None, text="folder of the run that scores them (default: next to the maps)")

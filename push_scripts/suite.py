@@ -44,7 +44,9 @@ def arguments(parser: ArgumentParser) -> None:
     _shared.settings(parser, "limit", "device")
     _shared.setting(parser, "batch_size", default=None, text="samples per batch of every run (default: 16)")
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--plan", action="store_true", help="only show existing and missing results, and the cost")
+    ways.add_argument(
+        "--plan", action="store_true", help="only show which results exist or are missing, and what they cost"
+    )
     ways.add_argument("--train-only", action="store_true", help="only train the networks, in a single process")
     ways.add_argument("--show", action="store_true", help="print the YAML file")
     ways.add_argument("--schema", action="store_true", help="print the JSON schema of such files, for editors")

@@ -90,7 +90,7 @@ class SplitWriter:
         }
 
     def add(self, row: dict) -> None:
-        """Write and count a row from `features.encode_example`."""
+        """Write and count a row that was encoded by `features.encode_example`."""
         mask, label = row["mask"], self._class_name("label", row["label"])
         self.fingerprint.add(row["image_id"], label, row["image"]["bytes"], mask and mask["bytes"])
         self.masks += mask is not None

@@ -119,7 +119,7 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
     """Load one split of a commit. Only tables and images of the repository itself are opened.
 
     Raises:
-        UserError: A split does not exist, a connection breaks, or data cannot be trusted.
+        UserError: A split does not exist, the connection breaks, or the data fail the checks of untrusted files.
     """
     repo = commit.repo
     try:

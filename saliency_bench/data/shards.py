@@ -21,7 +21,7 @@ class Shards:
         self.part_bytes = self.num_bytes = self.num_examples = 0
 
     def add(self, row: dict) -> None:
-        """Add a row from `features.encode_example`."""
+        """Add a row that was encoded by `features.encode_example`."""
         self.rows.append(row)
         if len(self.rows) == ROW_GROUP:
             self._flush()

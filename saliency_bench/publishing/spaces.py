@@ -57,7 +57,7 @@ def _tags(folder: Path) -> list[str]:
 
 
 def space_publication(name: str, namespace: str, repo_name: str | None = None) -> Publication:
-    """Return the files of an app's Space `namespace`/`repo_name`. `repo_name` is the app's name by default.
+    """Return the files of an app's Space `namespace`/`repo_name`. The default of `repo_name` is the app's name.
 
     Raises:
         UserError: The app is unknown.

@@ -25,8 +25,8 @@ def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 class _CsvLines:
     """In-memory file for a csv writer that replaces the end of each line by a line feed.
 
-    The csv writer is set to line ends with a carriage return, because only then does it quote cells with a carriage
-    return.
+    A csv writer quotes a cell that contains a carriage return only if its own line ends contain one. The writer is
+    therefore configured with such line ends, which this file replaces.
     """
 
     def __init__(self) -> None:

@@ -121,7 +121,7 @@ def check_regular(path: Path) -> None:
 
 
 def check_readable(path: Path, most: int) -> None:
-    """Raise the errors of `read_bytes` without reading the file."""
+    """Raise the same errors as `read_bytes`, without reading the file."""
     check_regular(path)
     if (size := path.stat().st_size) > most:
         raise ValueError(f"it has {size:,} bytes, but the limit is {most:,}")
@@ -132,12 +132,12 @@ def parse_json(content: bytes | str, *, unique: bool = False) -> Any:
 
     Args:
         content: Content of a file.
-        unique: Refuse duplicate names in an object, because readers differ in which value they use.
+        unique: Whether to reject duplicate names in an object, because programs differ in which value they use.
 
     Raises:
-        ValueError: The content is not JSON, or nests more than `DEEPEST` levels deep.
+        ValueError: The content is not JSON, or is nested more than `DEEPEST` levels deep.
     """
-    too_deep = ValueError(f"it nests more than {DEEPEST} levels deep")
+    too_deep = ValueError(f"it is nested more than {DEEPEST} levels deep")
     try:
         parsed = json.loads(content, object_pairs_hook=_unique if unique else None)
     except RecursionError:

@@ -221,10 +221,10 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     assert fingerprint(join_masks(shown, kept, "test")) == fingerprint(sb.load_dataset(own_data))
     refused("are for 30 images, but the published split has 29", join_masks, shown.select(range(29)), kept, "test")
     turned = shown.map(lambda row: {"image": row["image"].rotate(90)})
-    refused("is not the image of the hidden masks", join_masks, turned, kept, "test")
+    refused("differs from the image that the hidden masks were drawn on", join_masks, turned, kept, "test")
     (kept / REPORT).write_text(json.dumps(report | {"masks_of": PUBLIC}))
     assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
-    with pytest.raises(UserError, match=f"belong to {PUBLIC}; maps of mallory/things are not scored with them"):
+    with pytest.raises(UserError, match=f"belong to {PUBLIC}; they cannot be used to score maps of mallory/things"):
         join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels and separate attempts
     refused("contains no masks of the split train", join_masks, shown, kept, "train")
 

@@ -225,7 +225,7 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     assert "2 cells are in board with the same values and are not sent" in said(capsys, line)
     assert {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()} == files
     assert main(["submit", str(other_run(run, tmp_path)), "--to", "board", "--by", "eve"]) == 0
-    assert said(capsys, ["review", "board"]).count(": checks out") == 2
+    assert said(capsys, ["review", "board"]).count(": passes the check") == 2
     ada, eve = sorted(path.parent.relative_to("board").as_posix() for path in Path("board").glob("*/*/*/result.json"))
     # The run has 12 of the dataset's samples, fewer than `recompute` draws.
     settings = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu"]

@@ -84,4 +84,4 @@ def test_a_build_names_them(monkeypatch, tmp_path):
         assert entry["bits"] == 0
     twins = [n for n in range(30) if sum({f"i{n}", f"i{n + 30}"} <= ids for ids in place.values()) == 0]
     assert len(report["near_duplicates"]) == len(twins)
-    assert f"{len(twins)} images look like one in another split" in (out / "README.md").read_text()
+    assert f"{len(twins)} images are near-duplicates of an image in another split" in (out / "README.md").read_text()

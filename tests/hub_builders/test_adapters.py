@@ -322,7 +322,10 @@ def test_a_built_set_has_the_parts_and_all_labels(tmp_path):
     assert list(rows) == ["train", "validation", "test"]
     assert rows["test"].features["labels"].feature.names == rows["test"].features["label"].names
     assert rows["test"][0]["labels"] == [rows["test"][0]["label"]]
-    assert "15 % of the training images, by a hash of the seed, are `validation`" in (folder / "README.md").read_text()
+    assert (
+        "15 % of the training images, selected by a hash of the seed, are `validation`"
+        in (folder / "README.md").read_text()
+    )
     folder = build("voc-val", tmp_path / "only", source=source, progress=False, parts="test", drop="cat,dog")
     assert list(datasets.load_dataset(str(folder))) == ["test"]
     assert json.loads((folder / "build_report.json").read_text())["options"]["drop"] == ["cat", "dog"]

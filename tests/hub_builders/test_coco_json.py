@@ -151,7 +151,7 @@ def test_what_is_no_id_or_means_no_image_is_named(tmp_path):
     assert left_out == {("b.jpg", "image"): "no object of a listed category"}
     texts = [one["text"] for one in read_report(tmp_path / "out")["remarks"]]
     assert sum("without id or file_name" in text for text in texts) == 4
-    assert "my.json: an object in image 5, which is not in the list of images" in texts
+    assert "my.json: an object refers to image 5, which is not in the list of images" in texts
 
 
 BAD = [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7], [0, 0, 900, 0, 5, 5], [0, 0, None, 0, 5, 5], None, {"counts": [1]}]

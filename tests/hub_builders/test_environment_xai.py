@@ -73,7 +73,7 @@ def test_drawn_by_seed_masks_and_what_is_left_out(tmp_path):
     Image.fromarray(np.full((16, 24), 255, np.uint8)).save(tmp_path / "masks/train_pond_00000002.png")
     samples, log = built(tmp_path, per_class=0)
     assert samples["train/pond/00000002"]["mask"].all()
-    wrong = {"train/pond/Thumbs": "not named like an image file", "train/pond/00000003": "empty file"}
+    wrong = {"train/pond/Thumbs": "the file name has no image extension", "train/pond/00000003": "empty file"}
     assert reasons(log, "image") == wrong
     few, log = built(tmp_path, per_class=5)
     assert [s["label"] for s in few.values()].count("nature") == 5

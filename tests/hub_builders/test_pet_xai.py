@@ -78,8 +78,8 @@ def test_what_stays_and_what_is_left_out_with_which_reason(built):
     assert set(samples) == {f"Abyssinian_{n}" for n in range(1, 8)} | {"beagle_1", "boxer_1", "pug_3"}
     assert left_out.pop(("pug_1", "image")).startswith("damaged image")
     assert left_out == {
-        ("._Abyssinian_1.jpg", "image"): "not named like an image file",
-        ("Abyssinian_101.mat", "image"): "not named like an image file",
+        ("._Abyssinian_1.jpg", "image"): "the file name has no image extension",
+        ("Abyssinian_101.mat", "image"): "the file name has no image extension",
         ("stray", "image"): "unknown breed: not in annotations/list.txt, and its name does not begin with a breed",
         ("pug_2", "image"): "not an image",
         ("pug_9", "image"): "listed in annotations/list.txt, but missing in images/",

@@ -56,7 +56,7 @@ def test_boxes_become_objects_and_mask(source):
     assert (first["label"], first["source_split"]) == ("prohibited", "train")
     assert samples["P00002"]["mask"].sum() == 1
     assert [one["name"] for one in samples["P00002"]["objects"]] == ["Hammer"]
-    why = "the list says clean, but the XML contains Gun"
+    why = "the list marks the image as clean, but the XML contains Gun"
     assert {("N00001", "image"): why} | reasons(log) == {
         ("P00003", "mask"): "no box", ("P00004", "mask"): "no XML", ("P00005", "mask"): "empty mask",
         ("P00006", "image"): "no such image file", ("N00001", "image"): why}  # fmt: skip

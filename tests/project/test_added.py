@@ -145,7 +145,7 @@ def test_a_run_scores_by_them_and_says_whose_they_are(example, resnet, shapes, t
     assert run.summary["provenance"]["libraries"]["saliency-example"] == "1.0.0"
     assert "--explainers local_contrast random --metrics top_quarter saliency_miou" in run.summary["command"]
     page = run.report.read_text(encoding="utf-8")
-    assert "Measure how much of the highest quarter of a map lies in the mask." in page
+    assert "Measure how much of the highest quarter of a map is inside the mask." in page
     assert "Measure how much each pixel differs from its surroundings." in page
     masks = {row["image_id"]: row["mask"] for row in sb.load_dataset(str(shapes), split="test")}
     scores = run.records().filter(lambda row: row["metric"] == "top_quarter" and row["explainer"] == "local_contrast")

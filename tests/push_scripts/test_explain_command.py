@@ -86,7 +86,7 @@ def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["gone.png"], "no picture 'gone.png'"),
+    (["gone.png"], "no image 'gone.png'"),
     (["photo.png", "--out", "strip.gif"], "strip.gif must end in .png"),
     (["photo.png", "--out", "photo.png"], "is the input image"),
     (["photo.png", "--explainers", "gradcan"], "did you mean gradcam"),
@@ -94,7 +94,7 @@ def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
     (["photo.png", "--model", "./nothing"], "no folder './nothing'"),
     (["photo.png", "--target", "rong"], "did you mean ring"),
     (["photo.png", "--explainers", "gae"], "no attention"),
-    (["notes.png"], "notes.png: the image cannot be read"), (["pipe.png"], "no picture 'pipe.png'"),
+    (["notes.png"], "notes.png: the image cannot be read"), (["pipe.png"], "no image 'pipe.png'"),
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(words, message, photo, resnet, monkeypatch, capsys):
     monkeypatch.chdir(photo.parent)

@@ -89,7 +89,7 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     (folder / "elsewhere.png").write_bytes(png(np.ones((60, 80), bool)))
     assert main([*line, "--import", str(folder), "--person", "ada"]) == 0
     captured = capsys.readouterr()
-    assert "without an image in the dataset: 1, such as elsewhere" in captured.err
+    assert "1 name without an image in the dataset, such as elsewhere" in captured.err
     assert "masks of 0 images" in captured.out
     assert "has no masks to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
 
@@ -132,7 +132,10 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     assert main([*line, *options, "ada"]) == 0
     told = capsys.readouterr()
     assert "image images/image-005.png is left out: the run lengths do not match a mask of 2 x 2 pixels" in told.err
-    assert "in the dataset: 1, such as images/image-0099.png; the dataset has image-000" in told.err
+    assert (
+        "1 name without an image in the dataset, such as images/image-0099.png; the dataset contains image-000"
+        in told.err
+    )
     first, second = told.out.splitlines()
     assert first == "masks of 2 images are stored for ada"
     assert second == (
