@@ -389,8 +389,8 @@ def _passes(explainer: Explainer | None, metric: Metric) -> int:
     """Return an upper bound on a cell's passes per image.
 
     If `explainer` is None, only the metric is counted. A limit is necessary because submitters choose the options:
-    rise:masks=1000000000 would keep the owner's machine busy for years. If a metric does not declare its cost, an
-    integer option counts as that many passes, and a list as its length.
+    rise:masks=1000000000 would keep the owner's machine busy for years. If a metric does not declare its cost, its
+    passes are estimated from its options: the value of an integer, or the length of a list.
     """
     explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
     pictures, further_maps = metric.declaration.passes_of(dict(metric.options), SIDE, SIDE)

@@ -525,7 +525,7 @@ def submit(
 
 
 def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Path:
-    """Return the folder of a finished run. If `run` is maps, score them first and return the folder of that run.
+    """Return the folder of a finished run. Precomputed maps are scored first, which creates a run.
 
     Args:
         run: A run, its folder, or maps, as for `submit`.

@@ -251,7 +251,7 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     try:
         rows_there = find(dataset).load_usual(split)[0]
     except UserError as error:
-        raise UserError(f"the dataset of this run: {error}; if it has moved, set --dataset") from error
+        raise UserError(f"the dataset of this run cannot be loaded: {error}; if it has moved, set --dataset") from error
     if fingerprint(rows_there) != expected:
         raise UserError(f"{dataset} is not the dataset of the run; set --dataset")
     rows = with_classes(rows_there.with_format(None))

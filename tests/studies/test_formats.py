@@ -293,7 +293,7 @@ def test_every_kind_of_region_of_label_studio_is_drawn(tmp_path, kind):
     ({"points": [[1, 2, 3]] * 3, "polygonlabels": ["cat"]}, "a polygon is damaged"),
     (CAT | {"x": None}, "a rectangle is damaged"),
     ({"rle": [1, 2, 3], "brushlabels": ["cat"]}, "a brush mask is damaged"),
-    ({"imageDataURL": bitmask(BOX[:9]), "bitmasklabels": ["cat"]}, "another size"),
+    ({"imageDataURL": bitmask(BOX[:9]), "bitmasklabels": ["cat"]}, "does not have the size of the image"),
     ({"imageDataURL": "data:image/png;base64,aaaa", "bitmasklabels": ["cat"]}, "a bitmask is damaged"),
     (None, "rotated by 90 degrees"), ({}, "no usable height"),
 ])  # fmt: skip

@@ -277,7 +277,7 @@ def test_people_who_failed_a_check_are_left_out_of_the_headline_and_shown_beside
     assert good["saliency_crowd_auc"] == pytest.approx((0.975 + 0.875) / 2)
     assert good["with everyone"] == pytest.approx((0.975 + 0.875 + 0) / 3)
     assert {row["person"] for row in findings.data["people"]} == {"a", "b", "c"}, "nobody is hidden"
-    assert "their judgements count" in " ".join(results(game.study, with_failed=True).notes)
+    assert "their judgements are included" in " ".join(results(game.study, with_failed=True).notes)
 
 
 def test_people_are_excluded_by_name(by_hand):

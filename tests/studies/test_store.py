@@ -239,7 +239,7 @@ def test_a_study_of_the_same_name_goes_on_and_other_settings_are_refused(place):
     line = r"another dataset and seed \(3, now 4\); use"
     refused(line, second.study, "annotate", "birds", dataset="xyz", configuration={"annotators": 2}, seed=4)
     second.study("peekaboom", "guessed", configuration={"images": list(range(30)), "run": "a"})
-    with pytest.raises(UserError, match=r"another configuration \(images 30, now 29, run\); give"):
+    with pytest.raises(UserError, match=r"another configuration \(images 30, now 29, run\); use"):
         second.study("peekaboom", "guessed", configuration={"images": list(range(29)), "run": "b"})
     second.study("assess", "rated")
     refused("several studies", second.find)

@@ -64,8 +64,8 @@ def question_answer(
 ) -> dict[str, Any]:
     """Combine the results of a question's metrics, without averaging metrics, into the methods that are not beaten.
 
-    Some metrics show that at least one method beats every baseline. A method is recommended only if it beats every
-    baseline by all of these metrics.
+    A metric is decisive if at least one method beats every baseline by this metric. A method is recommended only if it
+    beats every baseline by all decisive metrics.
 
     Args:
         question: The question.

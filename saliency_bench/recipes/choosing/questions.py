@@ -16,7 +16,7 @@ class ChoiceQuestion:
         about: Text that completes "the best for ...".
         metrics: Metrics, each of which is evaluated separately.
         silent: What the answer does not show.
-        complement: The question that does show this, or "".
+        complement: Name of another question whose answer shows this, or "".
         masks: Whether the metrics need masks.
         baselines: Whether a method must beat the baselines. False if the baselines are best by design.
     """

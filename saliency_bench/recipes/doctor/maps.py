@@ -300,7 +300,7 @@ def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
 
 
 def _more_draws(tried: Tried) -> str:
-    """Return the text of an explainer with enough draws for reliable maps, or with more draws if unknown."""
+    """Return an explainer as text, with enough draws for reliable maps, or four times the default if unknown."""
     assert tried.reliability is not None
     explainer, default = tried.candidate.explainer, tried.of_draws or tried.reliability.draws
     option = next((name for name, value in explainer.options if name in COUNTS and value == default), "draws")
