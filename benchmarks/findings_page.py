@@ -160,7 +160,7 @@ def short(metric: str) -> str:
 
 
 def ahead(runs: dict[str, RunData]) -> str:
-    """Return the explainers that beat every baseline by the paired tests, and which to start with."""
+    """Return the sentences on explainers that beat every baseline by the paired tests."""
     by_metric: dict[str, dict[str, list[str]]] = {}
     starts: Counter[str] = Counter()
     for name, run in runs.items():
