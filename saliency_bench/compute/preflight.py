@@ -59,7 +59,7 @@ def check_other(settings: Mapping[str, Any]) -> None:
 
 
 def check_items(kind: str, given: Any) -> None:
-    """Check names of explainers or metrics and of their options. Loading them later checks option values."""
+    """Check names of explainers or metrics and of their options. Option values are checked on loading."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):

@@ -59,7 +59,7 @@ class Tokens:
 
 
 class AttentionRecorder(TorchFunctionMode):
-    """Compute attention unfused and keep its matrices, inside `with`.
+    """Recorder that computes attention unfused, inside `with`, and stores its matrices.
 
     Args:
         start: First block whose matrix gets gradients; None for no block.
@@ -111,8 +111,8 @@ class AttentionRecorder(TorchFunctionMode):
     def read(self, matrix: Tensor) -> Tensor:
         """Return the attention of the tokens that the head reads to each patch, (B, h, w), from a matrix (B, T, T).
 
-        This is the class token's row. If the head reads several kinds of tokens (class, distillation, or the mean of
-        the patches, which counts as one token), it is the mean of their rows.
+        For a class token, the result is the token's row. If the head reads several types of tokens (class,
+        distillation, or the mean of the patches, which counts as one token), the result is the mean of their rows.
         """
         rows = [matrix[:, token] for token in self.tokens.read]
         if self.tokens.pooled:
@@ -166,7 +166,7 @@ class AttentionRecorder(TorchFunctionMode):
         return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
     def _record_features(self, output: Tensor) -> Tensor:
-        """Keep a feature map that comes before any attention, and return it for the next operation."""
+        """Store the output if it is a feature map before any attention, and return it for the next operation."""
         if self.matrices:
             self.convolved_after = True
             return output
@@ -285,7 +285,7 @@ def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorde
         )
     gradient = _gradient(_mixed(logits), recorded.matrices[-1])
     is_read = torch.zeros(sequence.shape[1], dtype=torch.bool)
-    if gradient is not None:  # a row that the head does not read gets no gradient
+    if gradient is not None:  # a row that the head does not read has no gradient
         is_read = (gradient[0].abs().sum(dim=(0, 2)) > 0).cpu()
     pooled = bool(is_read[patches].any())
     is_read[patches] = False

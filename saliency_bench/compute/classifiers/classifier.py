@@ -531,7 +531,7 @@ class Classifier(nn.Module):
             columns: Names of further columns; pictures in them are prepared like the images.
             mask_values: Which pixels of a mask are the object, as one or several choices: a value (1), a value and all
                 above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default a mask must contain 0 and one
-                other value. Any other mask is left out, and `left_out` of the batch gives the reason.
+                other value. Any other mask is left out, and `left_out` of the batch contains the reason.
 
         Raises:
             UserError: An image or mask cannot be read, or a mask has another size; the message names the image.

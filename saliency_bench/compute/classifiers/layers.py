@@ -242,7 +242,7 @@ def _holds_tokens(classifier: Classifier, images: Images, layer: str) -> bool:
 
 
 def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
-    """Return how often a forward pass calls a layer."""
+    """Return the number of times that a forward pass calls a layer."""
     return sum(output.name == layer for output in _outputs(classifier, images[:1]))
 
 
@@ -388,7 +388,7 @@ def _before_scores(outputs: list[Output]) -> list[Output]:
 
 
 def _are_tokens(output: Output) -> bool:
-    """Return whether an output is a map whose channels come last."""
+    """Return whether an output is a channels-last map."""
     return output.layout is not None and output.layout.axes != "BCHW"
 
 

@@ -53,7 +53,7 @@ def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
     """Return the logits (B, K) in a network's output: the result of `select`, or its `logits`, or the output itself.
 
     Raises:
-        UserError: There are no logits; the message describes the output and gives the fix.
+        UserError: There are no logits. The message describes the output and the fix.
     """
     logits = _selected(output, select, name)
     if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 1:

@@ -237,7 +237,7 @@ def _check_different(text: Tensor, labels: list[str], name: str) -> None:
         if (other := first.setdefault(number, label)) != label:
             raise UserError(
                 f"{name} cannot distinguish '{other}' from '{label}': their prompts have the same embedding; use "
-                "different words, and check that the tokenizer knows them"
+                "different words, and check that they are in the vocabulary of the tokenizer"
             )
 
 

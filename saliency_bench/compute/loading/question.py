@@ -145,8 +145,8 @@ def class_names(rows: datasets.Dataset) -> list[str]:
             )
         raise UserError(f'the dataset has no column "label" (it has: {listed}); name another with --label-column')
     raise UserError(
-        f"the column label holds {kind.dtype} without class names; add them with dataset.cast_column('label', "
-        "datasets.ClassLabel(names=[...])), or make the labels texts"
+        f"the column label contains {kind.dtype} without class names; add names with dataset.cast_column('label', "
+        "datasets.ClassLabel(names=[...])), or convert the labels to texts"
     )
 
 

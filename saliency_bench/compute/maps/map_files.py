@@ -1,6 +1,6 @@
 """Read saliency maps from files and arrays. Check that each map has the right size, finite values and a known image.
 
-A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array), `.pt` (one tensor) or `.png` (grey), or the
+A folder contains one file per image, `IMAGE-ID.npy`, `.npz` (one array), `.pt` (one tensor) or `.png` (grey), or the
 Parquet files of maps that a run has stored (`stored_maps`). A single file is either a Parquet file with the columns
 `image_id` and `map` (H lists of W numbers, or H * W numbers row by row), or a `.npy`, `.npz` or `.pt` file (N, H, W) in
 the order of the dataset. Reading a file never executes code, and only files that are named after a known image are

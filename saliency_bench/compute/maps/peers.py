@@ -99,7 +99,7 @@ class _ScoredNetwork(nn.Module):
     def __init__(self, network: nn.Module, classifier: Classifier):
         super().__init__()
         self.network = network
-        # Not registered as a submodule, because packages that iterate over submodules would find all layers twice.
+        # Not registered as a submodule, because packages that iterate over submodules would visit all layers twice.
         self._classifier = (classifier,)
 
     @property
