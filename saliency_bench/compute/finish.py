@@ -73,7 +73,7 @@ def made_of(parts: Parts, facts: dict[str, Any]) -> str:
 
 
 def is_written(out: Path, origin: str) -> bool:
-    """Return whether a finished start wrote all files from the same parts and no file has changed since then."""
+    """Return whether an earlier start wrote all files from the same parts and no file has changed since then."""
     try:
         return read_json(out / WRITTEN) == _note(out, origin)
     except (UserError, OSError):

@@ -34,7 +34,7 @@ class Run(PaperTables):
     Attributes:
         folder: Folder of the run.
         summary: Contents of summary.json; {} in a process other than the main one.
-        complete: Whether the folder already contained every score, so that nothing was computed.
+        complete: Whether all scores already existed in the folder, so that nothing was computed.
     """
 
     folder: Path

@@ -7,7 +7,7 @@ If images have several classes, each logit is trained separately, and mean avera
     log = fit(recipe, classifier, train, validation)   # the classifier then has the best weights
 
 Sample order and dropout depend on the recipe's seed alone. Equal recipes, rows and initial weights therefore result in
-bit-identical weights, even if the training was interrupted and resumed.
+bit-identical weights, even if training was interrupted and resumed.
 """
 
 import json

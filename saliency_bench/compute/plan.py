@@ -80,7 +80,7 @@ def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -
     more = f" and {len(listed) - UNSHOWN} more" if len(listed) > UNSHOWN else ""
     complain(
         f"{out} also contains cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
-        "name their explainers and metrics again to show them"
+        "add their explainers and metrics to the command to show them"
     )
 
 

@@ -25,7 +25,7 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.untouched import untouched
 
-TOLERANCE = 1e-4  # relative to the largest logit; both passes compute the same, but a GPU may choose other algorithms
+TOLERANCE = 1e-4  # relative to the largest logit, because a GPU may choose different algorithms for the two passes
 CHANGE = 1e-3  # relative to the norm of the gradient, for the same reason
 
 

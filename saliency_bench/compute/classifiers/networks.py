@@ -92,7 +92,7 @@ def _fix(output: Any, logits: Any) -> str:
         return "it detects objects; use a classifier of whole images"
     for key, value in parts:
         if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point():
-            return f"name their key: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
+            return f"select the logits by key: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
     tensor = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
     if tensor is None or tensor.ndim not in (1, 4):
         return "call load_classifier(model, logits=..., ...) with a function of its output that returns them"
@@ -105,7 +105,7 @@ def _fix(output: Any, logits: Any) -> str:
     if not tensor.is_floating_point():
         return "pass the network without the argmax at its end"
     return (
-        "if it is one logit per image: load_classifier(model, logits=lambda out: out[:, None], "
+        "for one logit per image, use load_classifier(model, logits=lambda out: out[:, None], "
         'activation="sigmoid", ...)'
     )
 

@@ -41,7 +41,7 @@ class Pass:
         images: Indices of the images.
         samples: Image index of each picture, Int (n,), or the index of the only image, Int (1,).
         pictures: Number of each picture among the pictures of its image, Int (n,).
-        count: Number of pictures that count; the others are padding.
+        count: Number of pictures that are not padding.
     """
 
     images: range

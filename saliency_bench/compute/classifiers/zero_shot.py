@@ -170,8 +170,8 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
             raise
         except (IndexError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise UserError(
-                f"the prompts for {name} cannot be embedded ({type(error).__name__}: {one_line(error, 200)}); does the "
-                "tokenizer belong to the model?"
+                f"the prompts for {name} cannot be embedded ({type(error).__name__}: {one_line(error, 200)}); check "
+                "that the tokenizer belongs to the model"
             ) from error
     return network.eval()
 

@@ -37,13 +37,13 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     Args:
         spec: The settings.
         objects: The Python objects that the spec refers to.
-        device: Device to compute on; None for the spec's.
+        device: Device to compute on; None for the device in the spec.
 
     Raises:
-        UserError: Something cannot be loaded, or parts do not fit together.
+        UserError: Something cannot be loaded, or the dataset and the models do not match.
     """
     out = Path(spec.out).absolute()
-    # Only registered names are resolved: a text that names a file, in a spec from somebody else, must not be loaded.
+    # Only registered names are resolved: a text that names a file, in a spec from another person, must not be loaded.
     explainers = [registered_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
                   for entry in spec.explainers]  # fmt: skip
     metrics = [registered_metric(entry) if isinstance(entry, str) else as_metric(object_of(entry, objects))

@@ -1,4 +1,4 @@
-"""Target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
+"""Load the target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
 
 MODEL is either a model, which then predicts the samples of the run first, or the folder of a run of that model on the
 same data, whose predictions are read. Both result in the same cells. The identity of the cells includes the other

@@ -34,7 +34,7 @@ class SplitTable:
 
     Attributes:
         spec: Settings, with the name of the loaded split.
-        source: Where the dataset was loaded from.
+        source: Name or path that the dataset was loaded from.
         published: Rows as loaded, with pictures in further columns decoded as pictures.
         labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None without labels.

@@ -189,7 +189,9 @@ def _terms(
     minus = _members(against, names, classes, known)
     others = tuple(member for member in minus if member not in plus) if len(plus) == 1 else minus
     if not others or set(others) == set(plus):
-        raise UserError(f"target={target} and against={against} are the same; every such map is zero")
+        raise UserError(
+            f"target={target} and against={against} are equal, so every map would be zero; choose different classes"
+        )
     return TargetTerms(plus, others)
 
 

@@ -6,7 +6,8 @@ runs no code. Tensors without numbers (meta, sparse, quantised), subclasses and 
 """
 
 # `torch.load(weights_only=True, mmap=True)` after the same checks is not enough: its pickle may build a bytearray, so
-# that a file of 500 bytes takes 2 GB and 14 s, and it maps compressed storages unchanged, which gives wrong numbers.
+# that a file of 500 bytes takes 2 GB and 14 s. It also maps compressed storages unchanged, which results in wrong
+# numbers.
 
 import pickle
 import zipfile
