@@ -21,10 +21,11 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
 
     Args:
         context: The run.
-        ask: Whether to compute the networks' logits for fixed pictures and compare them with those of earlier starts.
+        ask: Whether to compute the networks' logits for fixed pictures and compare them with the logits of earlier
+            starts.
 
     Raises:
-        UserError: The folder belongs to another run, or the logits of a network differ from those of an earlier start.
+        UserError: The folder belongs to another run, or the logits of a network differ from an earlier start.
     """
     objects, other = context.spec.python_objects(), context.other
     manifest = Manifest(

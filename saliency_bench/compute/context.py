@@ -41,7 +41,7 @@ class Cell:
 
     Attributes:
         id: Hash of everything that the cell's scores depend on.
-        explainer: Explainer that makes the maps.
+        explainer: Explainer that computes the maps.
         metric: Metric that scores the maps.
         target: Range of the target's value, which bounds some metrics.
         asked_for: {further input of the metric: hash of the input}.

@@ -42,7 +42,7 @@ def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
 
 
 def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
-    """Return [(image id, kind)] of the best, worst and most disputed samples.
+    """Return [(image id, category)] of the best, worst and most disputed samples.
 
     Samples are ranked by the first metric's mean score over explainers, and by how much the explainers differ.
     Baselines are ignored. If no metric scores single samples, the first scored samples are returned.
@@ -70,7 +70,7 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
 
 
 def write_examples(store: RunStore, cells: Sequence[CellResult], prepared: Callable[[int], Batch]) -> None:
-    """Write examples.npz: ids, kinds, images (n, H, W, 3) and masks of chosen samples, and thumbnails per explainer.
+    """Write examples.npz: ids, categories, images (n, H, W, 3) and masks of chosen samples, thumbnails per explainer.
 
     Args:
         store: Part files of the run.

@@ -1,4 +1,4 @@
-"""Compute an explainer's maps for a batch, and check whether they depend on the rest of the batch.
+"""Compute an explainer's maps for a batch, and check whether they depend on the other images of the batch.
 
 If a map is not finite or the explainer raises an error, this is recorded as the reason for the missing scores. A strict
 run stops instead.
@@ -39,7 +39,7 @@ class Explained:
             error.
         faults: {index in the batch: error in the map}.
         passes: Number of images that went through the classifier.
-        halved: How often the batch was halved because it did not fit in memory.
+        halved: Number of times that the batch was halved to fit in memory.
         reliability: Reliability of each map, as in `MadeMaps`.
         draws: Number of random draws that each map averages, as in `MadeMaps`.
         cells: (height, width) of the maps before enlargement, as in `MadeMaps`.
@@ -76,7 +76,7 @@ def explain(
     Args:
         classifier: The network.
         batch: The samples.
-        explainer: Explainer that makes the maps.
+        explainer: Explainer that computes the maps.
         target: Weights of the classes, (B, K) or (1, K).
         seed: Seed of the run.
         strict: Whether to raise for the first faulty map.
@@ -114,7 +114,7 @@ def depends_on_batch(
     logits: Sequence[float],
     seed: int,
 ) -> bool:
-    """Return whether the maps of some images change when they are explained without the rest of the batch.
+    """Return whether the maps of some images change when they are explained without the other images of the batch.
 
     An explainer from outside this package explains the first half again. Tests ensure that the package's own explainers
     do not mix images, so they are checked only if the network mixes images. They then explain single images, with a
@@ -123,7 +123,7 @@ def depends_on_batch(
     Args:
         classifier: The network.
         batch: The samples.
-        explainer: Explainer that made the maps.
+        explainer: Explainer that computed the maps.
         target: Weights of the classes, (B, K) or (1, K).
         maps: Maps (B, H, W) of the whole batch; None if there are none.
         logits: Logits (K,) of the last image, computed within the batch.
@@ -156,7 +156,7 @@ _mixing: WeakSet[Classifier] = WeakSet()  # classifiers for which the message wa
 
 
 def _complain_once(classifier: Classifier) -> None:
-    """Print, once per network, that it mixes the images of a batch."""
+    """Print a warning, once per network, that the network mixes the images of a batch."""
     if classifier not in _mixing:
         _mixing.add(classifier)
         complain(

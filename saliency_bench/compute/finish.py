@@ -28,7 +28,7 @@ from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of, sha256_of
 from saliency_bench.utils.provenance import provenance
 
-FORMAT = 2  # version of written.json; a new number makes every run write its files again
+FORMAT = 2  # version of written.json; with a new number, every run writes its files again
 TABLES = ("records.parquet", "predictions.parquet", "other_predictions.parquet", RELIABILITY)
 FILES = (*TABLES, "summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent
@@ -73,7 +73,7 @@ def made_of(parts: Parts, facts: dict[str, Any]) -> str:
 
 
 def is_written(out: Path, origin: str) -> bool:
-    """Return whether a finished start wrote all files from the same parts and no file has changed since then."""
+    """Return whether an earlier start wrote all files from the same parts and no file has changed since then."""
     try:
         return read_json(out / WRITTEN) == _note(out, origin)
     except (UserError, OSError):

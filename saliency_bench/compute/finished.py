@@ -34,7 +34,7 @@ class Run(PaperTables):
     Attributes:
         folder: Folder of the run.
         summary: Contents of summary.json; {} in a process other than the main one.
-        complete: Whether the folder already contained every score, so that nothing was computed.
+        complete: Whether all scores already existed in the folder, so that nothing was computed.
     """
 
     folder: Path
@@ -159,7 +159,7 @@ class Run(PaperTables):
         return pd.DataFrame(columns).astype(kinds)
 
     def by_correct(self) -> "pd.DataFrame":
-        """Return mean scores separately for images that the classifier gets `right` and `wrong`.
+        """Return separate mean scores for images with a correct prediction (`right`) and a wrong one (`wrong`).
 
         Returns:
             A row per explainer, metric and group of `images`: `value`, its 95 % interval `low` to `high`, and `n`.

@@ -6,8 +6,8 @@ If images have several classes, each logit is trained separately, and mean avera
     train, validation = Rows(classifier, train_rows), Rows(classifier, validation_rows)
     log = fit(recipe, classifier, train, validation)   # the classifier then has the best weights
 
-Sample order and dropout depend on the recipe's seed alone. Equal recipes, rows and initial weights therefore give
-bit-identical weights, even if the training was interrupted and resumed.
+Sample order and dropout depend on the recipe's seed alone. Equal recipes, rows and initial weights therefore result in
+bit-identical weights, even if training was interrupted and resumed.
 """
 
 import json
@@ -276,8 +276,8 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     of_labels = logits.gather(1, labels[:, None]) if labels.ndim == 1 else logits[labels > 0]
     if of_labels.isneginf().any():
         raise UserError(
-            "the network gives the class of a training image a logit of minus infinity, so it cannot learn that class; "
-            "leave the class unmasked, or leave its images out"
+            "the network returns a logit of minus infinity for the class of a training image, so it cannot learn "
+            "that class; do not mask the class, or leave its images out"
         )
     if labels.ndim == 1:
         return nn.functional.cross_entropy(logits, labels)

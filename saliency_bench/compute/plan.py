@@ -1,7 +1,8 @@
 """Plan a run: find the incomplete batches from the run's cells and the files in its folder.
 
-plan            every incomplete batch, with the samples of each output that files already contain missing within a
-batch, the samples that each output of an explainer lacks chosen_samples  the samples that match `--only`
+plan            every incomplete batch, with the samples of each output that files already contain
+missing         within a batch, the samples that each output of an explainer lacks
+chosen_samples  the samples that match `--only`
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -79,7 +80,7 @@ def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -
     more = f" and {len(listed) - UNSHOWN} more" if len(listed) > UNSHOWN else ""
     complain(
         f"{out} also contains cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
-        "name their explainers and metrics again to show them"
+        "add their explainers and metrics to the command to show them"
     )
 
 

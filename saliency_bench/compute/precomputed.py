@@ -54,7 +54,7 @@ class PrecomputedMaps:
             if (place := self.place.get(seed)) is not None:
                 if self.maps.shape[1:] != maps.shape[1:]:
                     frame, given = (" x ".join(map(str, values.shape[1:])) for values in (maps, self.maps))
-                    raise UserError(f"the prepared frame of an image is {frame}, but its precomputed map is {given}")
+                    raise UserError(f"the prepared image is {frame}, but its precomputed map is {given}")
                 maps[index] = self.maps[place]
         return torch.from_numpy(maps)
 

@@ -32,7 +32,7 @@ BEST = 5  # classes that top-5 accuracy counts
 def prediction_schema(features: datasets.Features) -> pa.Schema:
     """Return the columns of predictions: `records.PREDICTIONS` and the scalar columns of the dataset.
 
-    A column of the dataset whose name is already used gets the prefix "dataset_".
+    The prefix "dataset_" is added to a column of the dataset whose name is already used.
     """
     scalars = scalar_columns(features)
     return pa.schema(

@@ -59,7 +59,7 @@ def check_other(settings: Mapping[str, Any]) -> None:
 
 
 def check_items(kind: str, given: Any) -> None:
-    """Check names of explainers or metrics and of their options. Loading them later checks option values."""
+    """Check names of explainers or metrics and of their options. Option values are checked on loading."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
@@ -89,7 +89,7 @@ def check_maps(entries: Iterable[str]) -> None:
 def check_method_name(name: str) -> None:
     """Raise UserError if precomputed maps cannot have this name."""
     if not public_label(name):
-        raise UserError(f"'{name}' cannot be the name of a method: up to 100 letters, digits, '.', '_' and '-'")
+        raise UserError(f"'{name}' cannot be the name of a method; use up to 100 letters, digits, '.', '_' and '-'")
     if name in registry.names("explainers"):
         raise UserError(f"{name} is the name of an explainer of saliency-bench; use another name for your method")
 
@@ -238,7 +238,8 @@ def check_empty(out: Path) -> None:
 def check_run_folder(out: Path) -> None:
     """Raise UserError unless `out` is new or the folder of a run, with a run.json or part files.
 
-    A run that was killed right after its start leaves only files whose names begin with a dot; these are accepted.
+    A run that was killed right after its start leaves only files whose names begin with a dot. Such folders are
+    accepted.
     """
     foreign = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
     if foreign and not (out / MANIFEST).exists() and not has_parts(out):

@@ -1,20 +1,24 @@
 """Run every explainer and metric over a dataset and write the results to a folder. This file is the pipeline.
 
-    load     dataset, network, explainers and metrics of the settings (`loading/`), as a `RunContext` plan     the
-    incomplete batches, from the cells and the contents of the folder (`plan.py`) retrain  the networks of retraining
-    metrics (`retraining/stage.py`), if there are such metrics predict  the network's predictions for each batch
-    (`predictions.py`); for all samples first if metrics need partners explain  the maps of a batch by one explainer
-    (`explain.py`) score    these maps by all metrics (`score.py`)
+    load     dataset, network, explainers and metrics of the settings (`loading/`), as a `RunContext`
+    plan     the incomplete batches, from the cells and the contents of the folder (`plan.py`)
+    retrain  the networks of retraining metrics (`retraining/stage.py`), if there are such metrics
+    predict  the network's predictions for each batch (`predictions.py`); for all samples first if metrics need partners
+    explain  the maps of a batch by one explainer (`explain.py`)
+    score    these maps by all metrics (`score.py`)
              Both are called by `work.py`, which writes no file and then checks the network again (`probe.py`).
     store    results of about half a minute as part files, while the next batches are computed (`writing.py`)
     finish   tables of the parts (`merging.py`), summary, examples and page (`finish.py`)
 
-    OUT/run.json           settings, identity and cells: `Manifest` (`run_folder.py`) OUT/predictions/       part files
-    of the classifier   -> predictions.parquet OUT/other_predictions/ part files of the other model, if there is one
-    OUT/scores/            part files of scores           -> records.parquet OUT/maps/EXPLAINER/    the maps, in a run
-    that keeps them OUT/thumbnails/        small maps for the report      -> examples.npz OUT/retraining/        maps
-    and networks of retraining metrics OUT/summary.json  timings.json  report.html OUT/written.json       hashes of the
-    inputs of tables, summary, examples and page
+    OUT/run.json           settings, identity and cells: `Manifest` (`run_folder.py`)
+    OUT/predictions/       part files of the classifier   -> predictions.parquet
+    OUT/other_predictions/ part files of the other model, if there is one
+    OUT/scores/            part files of scores           -> records.parquet
+    OUT/maps/EXPLAINER/    the maps, in a run that stores them
+    OUT/thumbnails/        small maps for the report      -> examples.npz
+    OUT/retraining/        maps and networks of retraining metrics
+    OUT/summary.json  timings.json  report.html
+    OUT/written.json       hashes of the inputs of tables, summary, examples and page
 
 The unit of work is a batch: `batch_size` consecutive samples, explained by one explainer and scored by all metrics
 without stored scores for them. Results are written as part files (`read/parts.py`). Each part file is written once,

@@ -39,7 +39,7 @@ def score(
     Args:
         context: Loaded objects of the run.
         samples: Samples to score.
-        explainer: Explainer that made the maps; metrics may need further maps.
+        explainer: Explainer that computed the maps, for metrics that need further maps.
         target: Weights (B, K) of the classes that the maps explain.
         explained: Maps of the samples.
         cells: Cells of the explainer.

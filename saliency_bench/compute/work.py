@@ -41,7 +41,7 @@ class BatchResult:
         positions: Positions of the samples in the run.
         scores: {cell id: rows of `records.STORED`}.
         about: Numbers of forward passes, halved batches and errors, and whether an explainer or metric raised an error.
-        maps: {id of the kept maps: rows}; {} for a run that keeps no maps.
+        maps: {id of the stored maps: rows}; {} for a run that stores no maps.
         thumbnails: Rows of `examples.THUMBNAILS`; None if there are no maps.
     """
 
@@ -67,8 +67,8 @@ def work(
         context: Loaded objects of the run.
         samples: Samples to explain.
         outputs: Cells and kept maps of one explainer.
-        probes: Probes of the networks. If a probe finds that its network has changed since the start of the run, the
-            network is restored and the scores of the batch are discarded.
+        probes: Probes of the networks. If a network has changed since the start of the run, the network is restored and
+            the scores of the batch are discarded.
         check_mixing: Whether to test that the map of a sample does not depend on the other samples of the batch.
 
     Raises:

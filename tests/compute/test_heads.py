@@ -437,7 +437,7 @@ def test_the_loss_of_several_labels_ignores_minus_infinity():
     assert loss.item() == pytest.approx((np.log1p(np.exp(-0.3)) + np.log1p(np.exp(-2.0))) / 4)
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient.isfinite().all()
-    words = "the class of a training image a logit of minus infinity.*leave the class unmasked"
+    words = "a logit of minus infinity for the class of a training image.*do not mask the class"
     for labels in (torch.tensor([0, 1]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])):
         refused(words, loss_of, torch.tensor([[0.5, -torch.inf], [0.5, -torch.inf]]), labels)
 

@@ -276,7 +276,7 @@ def test_the_call_in_python_has_a_place_for_arrays(run, maps, by_id, tmp_path):
     (lambda maps: maps.astype(complex), "maps mine: .*real numbers"),
     (lambda maps: None, "maps mine.*got NoneType"),
     (lambda maps: 5, "maps mine.*got int"),
-    (lambda maps: {"nobody": maps[0]}, "maps mine, image nobody: the dataset has no such image"),
+    (lambda maps: {"nobody": maps[0]}, "maps mine, image nobody: the dataset has no image with this id"),
     (lambda maps: {}, "maps mine holds no map"),
 ])  # fmt: skip
 def test_arrays_that_are_not_as_they_should_be(given, words, run, maps, tmp_path):

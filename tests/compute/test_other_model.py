@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_refused_in_one_line(start, scenes, tmp_path):
         ({"other_label": None}, "--other-model goes with --other-label"),
         ({"other_model": None}, "--other-label goes with --other-model"),
         ({"other_label": "scenery"}, "'scenery'; did you mean scene"),
-        ({"other_label": "label"}, "classes of --other-model must be those of --other-label label"),
+        ({"other_label": "label"}, "use a --other-model with the classes of --other-label label"),
         ({"other_model": "no/where/at/all"}, "no/where/at/all"),
         ({"other_model": tiny(tmp_path / "large", names, side=64)}, "prepare images alike"),
     ):

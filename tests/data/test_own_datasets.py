@@ -256,7 +256,7 @@ def test_columns_that_are_missing_are_named_with_those_there_are(rows, run, caps
     refused('no column "image" with images; its columns are: picture, label, mask', run,
             rows.rename_column("image", "picture"))  # fmt: skip
     numbered = rows.remove_columns("label").add_column("label", [1, 0, 0, 1, 1, 0])
-    refused(r"holds int64 without class names; add them with dataset\.cast_column", run, numbered)
+    refused(r"contains int64 without class names; add names with dataset\.cast_column", run, numbered)
 
 
 def test_without_masks_the_other_metrics_run_and_a_line_says_why_there_is_no_number(rows, run, capsys):

@@ -6,7 +6,7 @@
     maps = recorded.maps(matrix, images)                          # any (B, T, T) over its tokens
 
 Neither the model nor its library is changed. Inside `with`, a fused attention (`scaled_dot_product_attention`,
-`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is kept. This works the
+`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This works the
 same for transformers, timm, torchvision and your own modules. Gradients for a noise picture show which pixels each
 patch token comes from and which tokens the head reads. This step runs once per classifier and image size. For this step
 only, gradients also pass through parts of the network that switch them off.
@@ -59,10 +59,10 @@ class Tokens:
 
 
 class AttentionRecorder(TorchFunctionMode):
-    """Compute attention unfused and keep its matrices, inside `with`.
+    """Recorder that computes attention unfused, inside `with`, and stores its matrices.
 
     Args:
-        start: First block whose matrix gets gradients; None for no block.
+        start: First block for which gradients are computed; None for no block.
         whole: Whether to keep the inputs with their gradients, not only their shapes.
 
     Attributes:
@@ -111,8 +111,8 @@ class AttentionRecorder(TorchFunctionMode):
     def read(self, matrix: Tensor) -> Tensor:
         """Return the attention of the tokens that the head reads to each patch, (B, h, w), from a matrix (B, T, T).
 
-        This is the class token's row. If the head reads several kinds of tokens (class, distillation, or the mean of
-        the patches, which counts as one token), it is the mean of their rows.
+        For a class token, the result is the token's row. If the head reads several types of tokens (class,
+        distillation, or the mean of the patches, which counts as one token), the result is the mean of their rows.
         """
         rows = [matrix[:, token] for token in self.tokens.read]
         if self.tokens.pooled:
@@ -129,8 +129,8 @@ class AttentionRecorder(TorchFunctionMode):
         if not matrices:
             refuse_script(classifier)
             raise UserError(
-                f"{classifier.id} has no attention that can be recorded ({FIX}; load a transformer with its own fused "
-                "kernel with attn_implementation='eager')"
+                f"{classifier.id} has no attention that can be recorded ({FIX}; for a transformer with a custom fused "
+                "kernel, use attn_implementation='eager')"
             )
         tokens = matrices[0].shape[-1]
         squares = all(m.ndim == 4 and m.shape == (len(images), m.shape[1], tokens, tokens) for m in matrices)
@@ -145,8 +145,9 @@ class AttentionRecorder(TorchFunctionMode):
             raise UserError(f"{classifier.id} {POOLING_HEAD}")
         if not squares or not sequences or self.convolved_after:
             raise UserError(
-                f"{classifier.id} does not attend from all patches to all patches in every block (windows, pooled or "
-                f"mixed heads, convolutions between blocks?), so its attention is not a map over patches; {FIX}"
+                f"{classifier.id} does not attend from all patches to all patches in every block (it may use windows, "
+                "pooled or mixed heads, or convolutions between blocks), so its attention is not a map over patches; "
+                f"{FIX}"
             )
 
     def _weights(self, need_weights: bool = True, average_attn_weights: bool = True, **others: Any) -> Tensor | None:
@@ -166,7 +167,7 @@ class AttentionRecorder(TorchFunctionMode):
         return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
     def _record_features(self, output: Tensor) -> Tensor:
-        """Keep a feature map that comes before any attention, and return it for the next operation."""
+        """Store the output if it is a feature map before any attention, and return it for the next operation."""
         if self.matrices:
             self.convolved_after = True
             return output
@@ -175,7 +176,7 @@ class AttentionRecorder(TorchFunctionMode):
         return self._stem
 
     def _record_matrix(self, output: Tensor) -> None:
-        """Keep the output of a softmax as an attention matrix, and the input of the linear layer before it."""
+        """Store the output of a softmax as an attention matrix, and the input of the linear layer before it."""
         if self.start is not None and len(self.matrices) >= self.start and not output.requires_grad:
             output.requires_grad_()
         self.matrices.append(output)
@@ -200,7 +201,7 @@ def recording_attention(
     Args:
         classifier: The classifier.
         images: Images, whose size identifies the tokens.
-        start: First block whose matrix gets gradients; a negative number counts from the last block.
+        start: First block for which gradients are computed. A negative number counts from the last block.
         mode: Class of the recorder.
         options: Further arguments of the recorder.
 
@@ -285,7 +286,7 @@ def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorde
         )
     gradient = _gradient(_mixed(logits), recorded.matrices[-1])
     is_read = torch.zeros(sequence.shape[1], dtype=torch.bool)
-    if gradient is not None:  # a row that the head does not read gets no gradient
+    if gradient is not None:  # a row that the head does not read has no gradient
         is_read = (gradient[0].abs().sum(dim=(0, 2)) > 0).cpu()
     pooled = bool(is_read[patches].any())
     is_read[patches] = False

@@ -45,7 +45,7 @@ LONGEST_LINE = 110  # characters per line when a classifier is printed
 TRIED = ((224, 224), (32, 32), (28, 28), (64, 64))  # image sizes to try if the network does not state one
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = ("fp32", "tf32", *DTYPES)
-# Words of the RuntimeErrors by which torch rejects a size; transformers, timm and torchvision raise other types.
+# Texts of the RuntimeErrors with which torch rejects a size. transformers, timm and torchvision raise other types.
 NO_SIZE = (
     "input size", "input dimension", "size is too small", "shapes cannot be multiplied",
     "must match the size of tensor",  # raised by position embeddings
@@ -66,7 +66,7 @@ def check_finite(model: nn.Module, name: str) -> None:
         if is_lazy(value) or value.device.type == "meta":
             continue
         if not bool(value.detach().isfinite().all()):
-            raise UserError(f"{name} has NaN or infinite weights ({key}); the file or its training is damaged")
+            raise UserError(f"{name} has NaN or infinite weights ({key}); use a checkpoint without such weights")
 
 
 def _has_weights(model: nn.Module) -> bool:
@@ -280,7 +280,7 @@ class Classifier(nn.Module):
                 raise
             raise UserError(
                 f"{self.id} cannot be called with a tensor of images (B, 3, H, W) ({type(error).__name__}: {error}); "
-                "put it into a torch module whose forward takes them and returns logits (B, K)"
+                "wrap it in a torch module whose forward takes such a tensor and returns logits (B, K)"
             ) from error
 
     @contextmanager
@@ -363,7 +363,7 @@ class Classifier(nn.Module):
         other.passes = other.halved = 0
         if copied:
             other.model = copy.deepcopy(self.model)
-            other.logits = copy.deepcopy(self.logits)  # may be a module, which moves too
+            other.logits = copy.deepcopy(self.logits)  # a module moves with the device
         if layer is not None:
             other.module_named(layer)
             other.layer = layer
@@ -445,7 +445,7 @@ class Classifier(nn.Module):
 
     def _contents(self) -> Iterator[tuple[str, bytes | memoryview]]:
         """Yield (name of a part of this classifier, its bytes to hash), in a fixed order."""
-        is_graph = isinstance(self.model, torch.fx.GraphModule)  # its copies have classes with other names
+        is_graph = isinstance(self.model, torch.fx.GraphModule)  # copies of a graph module have renamed classes
         kind = torch.fx.GraphModule if is_graph else type(self.model)
         yield "classes or code", kind.__name__.encode()
         written = self._written_by_a_pass()
@@ -531,7 +531,7 @@ class Classifier(nn.Module):
             columns: Names of further columns; pictures in them are prepared like the images.
             mask_values: Which pixels of a mask are the object, as one or several choices: a value (1), a value and all
                 above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default a mask must contain 0 and one
-                other value. Any other mask is left out, and `left_out` of the batch gives the reason.
+                other value. Any other mask is left out, and `left_out` of the batch contains the reason.
 
         Raises:
             UserError: An image or mask cannot be read, or a mask has another size; the message names the image.
@@ -571,12 +571,12 @@ def _other_channels(taken: int, got: int) -> str:
     """Return the error message about a wrong number of channels, without the classifier's name in front."""
     if got > 3 >= taken > 1:
         return (
-            "takes images with channels last, (B, H, W, 3), but these are (B, 3, H, W); put it into a module whose "
+            "takes images with channels last, (B, H, W, 3), but these are (B, 3, H, W); wrap it in a module whose "
             "forward calls it with images.permute(0, 2, 3, 1)"
         )
     return (
-        f"takes images with {taken} channels, but these have 3 (RGB); put it into a module that converts them first, "
-        "for one channel by images.mean(1, keepdim=True)"
+        f"takes images with {taken} channels, but these have 3 (RGB); wrap it in a module that converts images first, "
+        "for one channel with images.mean(1, keepdim=True)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Hash the Python values that a network reads by content, so that every process gets the same hash.
+"""Hash the Python values that a network reads by content, with equal hashes in every process.
 
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
@@ -36,14 +36,14 @@ from saliency_bench.utils.source_code import is_library, nested
 DEEPEST = 150  # levels of nesting
 FRAMES = 12  # most Python calls per level
 MOST = 200_000  # values in one hash
-LARGE = 100  # items; containers with more are hashed without recording their items as places
+LARGE = 100  # items; places inside larger containers are not recorded
 PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 # Python's own attributes of classes and functions, and attributes that differ even between equal ones.
 UNIMPORTANT = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__annotations__",
                "__static_attributes__", "__abstractmethods__", "_abc_impl", "__wrapped__", "__slotnames__"}  # fmt: skip
 LOOKUPS = {"getattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__"}  # look up names given as text
 ITEM = "item "  # prefix of the names of places in lists and dicts
-Place = tuple[int, str]  # id of the object that holds a value, and the name of the value in it
+Place = tuple[int, str]  # id of the object that contains a value, and the name of the value in the object
 DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)  # types of the attributes of `__slots__`
 MAKING = {"__init__", "__new__", "__init_subclass__", "__repr__", "__str__", "__reduce__", "__reduce_ex__",
           "__getstate__", "__setstate__", "__del__"}  # fmt: skip
@@ -145,7 +145,7 @@ class ContentHasher:
             return self._hash(value)
 
     def holder_of(self, place: Place) -> object:
-        """Return the object that holds a place."""
+        """Return the object that contains a place."""
         return self._alive[place[0]]
 
     def _hash(self, value: object) -> bytes:
@@ -559,7 +559,7 @@ def _class_name(kind: type) -> str:
 
 
 def _has_plain_state(kind: type) -> bool:
-    """Return whether the attributes of an object of this class are its whole state."""
+    """Return whether the state of an object of this class consists of its attributes only."""
     if kind in copyreg.dispatch_table:
         return False
     if any(

@@ -25,7 +25,7 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.untouched import untouched
 
-TOLERANCE = 1e-4  # relative to the largest logit; both passes compute the same, but a GPU may choose other algorithms
+TOLERANCE = 1e-4  # relative to the largest logit, because a GPU may choose different algorithms for the two passes
 CHANGE = 1e-3  # relative to the norm of the gradient, for the same reason
 
 
@@ -190,7 +190,7 @@ def _last_output_of(module: nn.Module) -> Iterator[list[Tensor]]:
     outputs: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        """Keep the output and return a copy, because later operations may write to it."""
+        """Store the output and return a copy, because later operations may write to the copy."""
         kept = output.clone()
         outputs.append(kept if kept.requires_grad else kept.requires_grad_())
         return outputs[-1].clone()

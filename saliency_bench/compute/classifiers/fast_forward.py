@@ -6,15 +6,16 @@ the convolutions' weights and shares all others with the caller's classifier, wh
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with weights that are
 cast once. On a CPU with instructions for it (avx512_bf16, amx_bf16) that takes 0.35 of the time, with logits off by
 0.3 % of their range. On a trained ResNet, maps of occlusion, rise, lime and scorecam were off by at most 2.4 % of their
-range (0.7 % in the median). On a GPU only the layout and the cast help: in float32 no copy is made, and batch norms are
-not folded (see `GAINING` and `FOLDING`).
+range (0.7 % in the median). On a GPU only the layout and the cast help: in float32 no copy is created, and batch norms
+are not folded (see `GAINING` and `FOLDING`).
 
 A batch norm is folded only if one recorded pass shows that nothing else reads its convolution's output or the weights
 of the two. Nothing is folded if the Python code reads a tensor value, because another image may then take another path.
 Copy and classifier are then compared on two pictures that depend on the image size alone. In float32 they may differ by
 `TOLERANCE`. In the requested precision the error of the copy may be twice that of the classifier, or one rounding of
 the largest logit. If the copy is not accurate enough or not faster, the classifier itself is used, and the log gives
-the reason. The choice depends on the network and the image size, never on the images, so equal batches give equal bits.
+the reason. The choice depends on the network and the image size, never on the images, so equal batches have
+bit-identical results.
 
 With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, ResNet-18 then
 takes 0.66 of the time and ResNet-50 0.58; on a CPU, ResNet-18 takes 0.76 to 0.89. Compiling takes up to 20 seconds for
@@ -54,7 +55,7 @@ from saliency_bench.utils.untouched import compiling, untouched
 
 CHANGING = ("passes", "halved", "activation", "_gives_logits")  # attributes of a classifier that a pass changes
 PLAIN = (bool, int, float, str, type(None), FunctionType, MethodType)
-TOLERANCE = 1e-4  # of logits, relative to their range if that is below 1
+TOLERANCE = 1e-4  # largest difference of logits, relative to their range if the range is below 1
 
 # Precisions in which a copy is faster. In channels-last layout on an H100, ResNet-50 takes 1.19 times as long in
 # float32 and 0.83 times as long in tf32.
@@ -102,7 +103,7 @@ _copies: WeakKeyDictionary[Classifier, tuple[Hashable, Classifier | None]] = Wea
 
 
 def _state(classifier: Classifier, images: Images) -> Hashable:
-    """Return everything that a copy depends on; equal states give equal copies."""
+    """Return everything that a copy depends on. Equal states lead to equal copies."""
     tensors = list(chain(classifier.parameters(), classifier.buffers()))
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
@@ -186,7 +187,7 @@ def _compile(fused: Classifier) -> None:
     """Compile the network for passes of any batch size."""
     import torch._inductor.config as inductor  # imported here because it takes half a second
 
-    torch.compiler.reset()  # torch keeps only a few compiled networks of a class, and then compiles no more
+    torch.compiler.reset()  # torch stores only a few compiled networks per class, and then stops compiling
     options: dict[str, Any] = {"deterministic": True} if hasattr(inductor, "deterministic") else {}
     # With `fullgraph`, a network that cannot be compiled as a whole raises an error instead of running in parts.
     compiled: Any = torch.compile(fused.model, fullgraph=True, options=options)

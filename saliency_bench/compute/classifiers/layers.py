@@ -242,7 +242,7 @@ def _holds_tokens(classifier: Classifier, images: Images, layer: str) -> bool:
 
 
 def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
-    """Return how often a forward pass calls a layer."""
+    """Return the number of times that a forward pass calls a layer."""
     return sum(output.name == layer for output in _outputs(classifier, images[:1]))
 
 
@@ -266,12 +266,12 @@ def _of_place(classifier: Classifier, images: Images, layer: str) -> UserError:
     """Return the error for a layer whose map is not aligned with the image."""
     if _holds_tokens(classifier, images, layer):
         return UserError(
-            f"the tokens of layer {layer} of {classifier.id} are not in the row order of the image (Hiera orders them "
-            f"for its pooling), so they are not a map of it; {OUTSIDE}"
+            f"the tokens of layer {layer} of {classifier.id} are not in the row order of the image (Hiera orders "
+            f"tokens for its pooling), so they are not a map of the image; {OUTSIDE}"
         )
     return UserError(
-        f"the map of layer {layer} of {classifier.id} is not aligned with the image: its forward crops, pads, "
-        f"mirrors or rotates the image, or moves features; {OUTSIDE}, or apply this to the images beforehand"
+        f"the map of layer {layer} of {classifier.id} is not aligned with the image: its forward pass crops, pads, "
+        f"mirrors or rotates the image, or moves features; {OUTSIDE}, or transform the images beforehand"
     )
 
 
@@ -388,7 +388,7 @@ def _before_scores(outputs: list[Output]) -> list[Output]:
 
 
 def _are_tokens(output: Output) -> bool:
-    """Return whether an output is a map whose channels come last."""
+    """Return whether an output is a channels-last map."""
     return output.layout is not None and output.layout.axes != "BCHW"
 
 
@@ -536,14 +536,14 @@ def _pictures(values: Any) -> list[Tensor]:
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
     """Cut the graph at a module's output, and yield a list of its outputs: one leaf that requires gradients per call.
 
-    Later modules get a copy, so that an in-place operation after the module does not overwrite the leaf.
+    Later modules receive a copy, so that an in-place operation after the module does not overwrite the leaf.
     """
     outputs: list[Tensor] = []
     if isinstance(module, torch.jit.ScriptModule):
         raise UserError("the layer is TorchScript and cannot be read; name another layer, or pass the module itself")
 
     def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:
-        """Keep the output as a leaf and return a copy of it."""
+        """Store the output as a leaf and return a copy."""
         if not isinstance(output, Tensor):
             raise UserError(
                 f"the layer {type(module).__name__} returns {type(output).__name__}, not a tensor; name another layer"

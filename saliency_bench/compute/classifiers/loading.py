@@ -45,15 +45,15 @@ def load_classifier(
     exactly this name exists, it is used, and a message is printed. "hub:owner/name" always means the Hub's model, and
     "owner/name@revision" means one of its commits or branches.
 
-    Your own network can also be given as text: "./net.py:make" (a function or class that returns a network),
+    `model` may also be a text for your own network: "./net.py:make" (a function or class that returns a network),
     "timm:resnet18:weights=best.safetensors", "torchvision:resnet18:weights=best.pth" or "./net.pt" (TorchScript).
     `mean`, `std`, `size`, `labels` and `name` may follow as options (`compute.classifiers.own_networks`).
 
     A model object is any nn.Module, or a `transformers` pipeline. Normalisation, resizing and class names of a
-    `transformers` or `timm` model are known (see `model_objects`); for any other module, give `mean` and `std`.
-    Arguments override what the object defines. A module with one channel gets grey images, and a message is printed.
-    Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not the layers
-    that some explainers read.
+    `transformers` or `timm` model are known (see `model_objects`); for any other module, pass `mean` and `std`.
+    Arguments override the settings of the object. A module with one channel receives grey images, and a message is
+    printed. Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not the
+    layers that some explainers read.
 
     The model is put into evaluation mode. A `Classifier` is returned unchanged. With other settings, a second
     classifier with the same weights is returned and the given classifier keeps its settings.

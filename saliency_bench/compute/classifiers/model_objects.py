@@ -93,7 +93,7 @@ def from_object(model: Any, given: Given, layer: str | None, device: torch.devic
 def _checked_name(name: object) -> str:
     """Return the user's name for a model; raise UserError if the name is too long or has special characters."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,99}", name):
-        raise UserError(f"name={name!r} is not a name of letters, digits, dots, dashes and spaces, at most 100 of them")
+        raise UserError(f"name={name!r} is not valid; use at most 100 letters, digits, dots, dashes and spaces")
     return name
 
 
@@ -156,7 +156,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
     if type(model).__module__.startswith("torchvision.models.detection") or "ObjectDetection" in name:
         raise UserError(f"{name} detects objects; use a classifier of whole images")
     if "eval" in vars(model):  # torch.export adds an `eval` that raises
-        raise UserError(f"{name} was made by torch.export, for one mode and batch size; pass the original network")
+        raise UserError(f"{name} was created by torch.export for one mode and batch size; pass the original network")
     task = re.search(r"For([A-Z]\w+)$", name)
     if task and hasattr(model, "config") and "ImageClassification" not in name and given.logits is None:
         raise UserError(
@@ -165,7 +165,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
         )
     for key, value in [*model.named_parameters(), *model.named_buffers()]:
         if value.device.type == "meta":
-            raise UserError(f"{name} has no weights ({key} is on the device meta); load them first")
+            raise UserError(f"{name} has no weights ({key} is on the device meta); load the weights first")
 
 
 def _preprocessing(
@@ -292,4 +292,6 @@ def _unknown_normalisation(model: nn.Module, name: str) -> str:
     origin = getattr(model, "name_or_path", None)
     if not isinstance(origin, str):
         return line
-    return f"{line}, or the folder or Hub id of its checkpoint" + (f"; {origin} has none here" if origin else "")
+    return f"{line}, or the folder or Hub id of its checkpoint" + (
+        f"; no image processor of {origin} was found here" if origin else ""
+    )

@@ -53,7 +53,7 @@ def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
     """Return the logits (B, K) in a network's output: the result of `select`, or its `logits`, or the output itself.
 
     Raises:
-        UserError: There are no logits; the message describes the output and gives the fix.
+        UserError: There are no logits. The message describes the output and the fix.
     """
     logits = _selected(output, select, name)
     if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 1:
@@ -92,7 +92,7 @@ def _fix(output: Any, logits: Any) -> str:
         return "it detects objects; use a classifier of whole images"
     for key, value in parts:
         if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point():
-            return f"name their key: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
+            return f"select the logits by key: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
     tensor = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
     if tensor is None or tensor.ndim not in (1, 4):
         return "call load_classifier(model, logits=..., ...) with a function of its output that returns them"
@@ -105,7 +105,7 @@ def _fix(output: Any, logits: Any) -> str:
     if not tensor.is_floating_point():
         return "pass the network without the argmax at its end"
     return (
-        "if it is one logit per image: load_classifier(model, logits=lambda out: out[:, None], "
+        "for one logit per image, use load_classifier(model, logits=lambda out: out[:, None], "
         'activation="sigmoid", ...)'
     )
 

@@ -85,7 +85,7 @@ def opened(text: str) -> tuple[Any, dict[str, Any]]:
     """Return (module, classifier or pipeline, arguments for `load_classifier`) for a model text.
 
     Raises:
-        UserError: The network cannot be built, or its weights do not fit.
+        UserError: The network cannot be built, or the weights do not match.
     """
     check(text)
     if user_files.is_in_file(text):
@@ -162,13 +162,13 @@ def _is_classifier(model: object) -> bool:
 
 
 def _called(function: Callable[..., Any], arguments: dict[str, object], text: str) -> Any:
-    """Call the function and turn anything that it raises into a UserError."""
+    """Call the function and convert any exception to a UserError."""
     try:
         with no_exit():
             return function(**arguments)
     except UserError:
         raise
-    except Exception as error:  # the user's code may raise anything
+    except Exception as error:  # the user's code may raise any exception
         raise UserError(f"{text} raised {described(error)}") from error
 
 

@@ -6,7 +6,7 @@ batch size, order of the images and other images in a batch. There are two excep
 picture, the pass is the batch itself. On a GPU, which would be idle with few pictures, a pass contains the pictures of
 up to `TOGETHER` images if they fit, also with padding.
 
-P depends on the kind of device and the size of the pictures. If a pass does not fit in memory, P is halved, and
+P depends on the type of device and the size of the pictures. If a pass does not fit in memory, P is halved, and
 `Classifier.halved` counts this. Nothing else changes P.
 """
 
@@ -41,7 +41,7 @@ class Pass:
         images: Indices of the images.
         samples: Image index of each picture, Int (n,), or the index of the only image, Int (1,).
         pictures: Number of each picture among the pictures of its image, Int (n,).
-        count: Number of pictures that count; the others are padding.
+        count: Number of pictures that are not padding.
     """
 
     images: range
@@ -99,7 +99,7 @@ def scores_of(
     batch_size: int | None = None,
     windows: Windows | None = None,
 ) -> Tensor:
-    """Return the scores of `count` pictures made from each image, Float (B, count); see `forward_many`."""
+    """Return the scores of `count` pictures derived from each image, Float (B, count); see `forward_many`."""
 
     def read(logits: Tensor, samples: Tensor) -> Tensor:
         """Return the score of each picture by the target of its image."""

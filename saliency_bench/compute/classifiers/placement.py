@@ -57,7 +57,7 @@ def lies_as_the_image(
     borders = list(_borders(height, width, h, w))
     changes = _changes(classifier, image, module, [*replaced, *borders], channels_first)  # (n, h * w)
     of_cells, of_borders = changes[: len(replaced)], changes[len(replaced) :]
-    if not (of_cells > 0).any():  # the network gives the same output for all images
+    if not (of_cells > 0).any():  # the network returns the same output for all images
         return True
     return _is_in_place(of_cells, (h, w), (tall, wide)) and bool((of_borders > 0).any(dim=1).all())
 

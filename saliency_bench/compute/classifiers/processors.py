@@ -144,7 +144,7 @@ def check_sides(name: str, sides: Iterable[Any]) -> None:
     if given and given[0] * given[-1] > MAX_FRAME:
         raise UserError(
             f"{name} of {given[0]} x {given[-1]} has more than {MAX_FRAME} pixels ({int(MAX_FRAME**0.5)} x "
-            f"{int(MAX_FRAME**0.5)}); choose a smaller one"
+            f"{int(MAX_FRAME**0.5)}); choose a smaller size"
         )
 
 

@@ -56,10 +56,10 @@ def texts_of(prompts: Prompts, labels: Sequence[str] | None) -> dict[str, list[s
 
     Args:
         prompts: Result of `read_prompts`.
-        labels: Class names; None to use those in the prompts.
+        labels: Class names; None to use the names in the prompts.
 
     Raises:
-        UserError: There are no labels, two labels are equal, or the labels differ from those in the prompts.
+        UserError: There are no labels, two labels are equal, or the labels differ from the names in the prompts.
     """
     if labels is None and isinstance(prompts, list):
         raise UserError(TEMPLATES_NEED_LABELS)

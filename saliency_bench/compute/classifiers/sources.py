@@ -163,7 +163,7 @@ def _not_local(name: str) -> str:
     if not parent.name or not parent.is_dir():
         return "not a local folder"
     beside = ", ".join(sorted(config.parent.name for config in parent.glob("*/config.json"))[:5])
-    return f"not a local folder ({parent} holds {beside or 'no checkpoint'})"
+    return f"not a local folder ({parent} contains {beside or 'no checkpoint'})"
 
 
 def _suggestions(name: str) -> list[str]:

@@ -184,7 +184,7 @@ def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
                 f"the config of {name} requests more parameters than the {room} that its weights can contain; use "
                 "config.json and weights of the same network"
                 if room != WITHOUT_WEIGHTS
-                else f"the config of {name} requests more than {room} parameters; make its sizes smaller"
+                else f"the config of {name} requests more than {room} parameters; reduce its sizes"
             )
 
     with ExitStack() as stack:

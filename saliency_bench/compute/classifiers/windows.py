@@ -38,7 +38,7 @@ LARGEST = 0.5  # share of a feature map that a crop may cover
 SAVING = 0.2  # share of multiplications; a smaller saving does not outweigh the cost of cutting and pasting
 SMALLEST = 96**2  # pixels; for smaller images, cutting and pasting cost as much as they save
 FEWEST = 2**20  # pixels in all pictures of an image; with fewer, the check takes as long as passes in part save
-TOLERANCE = 1e-5  # of logits, relative to the largest
+TOLERANCE = 1e-5  # largest difference of logits, relative to the largest logit
 
 NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
 # Functions of the values at one position. `cat` joins channels.
@@ -347,7 +347,7 @@ def _is_elementwise(name: str, inputs: list[Patched], args: tuple, kwargs: dict)
 
 
 def _elementwise(func: Any, inputs: list[Patched], args: tuple, kwargs: dict) -> Patched:
-    """Return the output of an elementwise function, with crops that cover those of all inputs."""
+    """Return the output of an elementwise function, with crops that cover the crops of all inputs."""
     first = torch.stack([patched.corner for patched in inputs]).amin(0)
     ends = [patched.corner + torch.tensor(patched.crop.shape[2:]) for patched in inputs]
     corner, size = _spans(first, torch.stack(ends).amax(0) - 1, inputs[0].shape[2:])

@@ -170,8 +170,8 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
             raise
         except (IndexError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise UserError(
-                f"the prompts for {name} cannot be embedded ({type(error).__name__}: {one_line(error, 200)}); does the "
-                "tokenizer belong to the model?"
+                f"the prompts for {name} cannot be embedded ({type(error).__name__}: {one_line(error, 200)}); check "
+                "that the tokenizer belongs to the model"
             ) from error
     return network.eval()
 
@@ -237,7 +237,7 @@ def _check_different(text: Tensor, labels: list[str], name: str) -> None:
         if (other := first.setdefault(number, label)) != label:
             raise UserError(
                 f"{name} cannot distinguish '{other}' from '{label}': their prompts have the same embedding; use "
-                "different words, and check that the tokenizer knows them"
+                "different words, and check that they are in the vocabulary of the tokenizer"
             )
 
 

@@ -37,13 +37,13 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     Args:
         spec: The settings.
         objects: The Python objects that the spec refers to.
-        device: Device to compute on; None for the spec's.
+        device: Device to compute on; None for the device in the spec.
 
     Raises:
-        UserError: Something cannot be loaded, or parts do not fit together.
+        UserError: Something cannot be loaded, or the dataset and the models do not match.
     """
     out = Path(spec.out).absolute()
-    # Only registered names are resolved: a text that names a file, in a spec from somebody else, must not be loaded.
+    # Only registered names are resolved: a text that names a file, in a spec from another person, must not be loaded.
     explainers = [registered_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
                   for entry in spec.explainers]  # fmt: skip
     metrics = [registered_metric(entry) if isinstance(entry, str) else as_metric(object_of(entry, objects))
@@ -110,7 +110,7 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
         objects: The Python objects that the spec refers to.
 
     Raises:
-        UserError: The model prepares images in another way, or its classes differ from those of the column.
+        UserError: The model prepares images differently, or its classes differ from the classes of the column.
     """
     spec, known, column = context.spec, context.classifier, context.spec.other_label or ""
     rows = labelled(context.data.published, column)
@@ -124,7 +124,8 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
     )
     if classifier.geometry != known.geometry:
         raise UserError(
-            f"the other model, {classifier.id}, takes images {classifier.geometry}, but the model {known.geometry}; "
+            f"the other model, {classifier.id}, takes images {classifier.geometry}, but the model takes "
+            f"{known.geometry}; "
             "use two models with the same preparation of images"
         )
     spec = spec.model_copy(update={"model": spec.other_model, "label_column": column, "target": "label",
@@ -134,7 +135,7 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
         members = match(names, classifier.labels, classes, None)
     except UserError as error:
         reason = str(error).partition(";")[0]
-        raise UserError(f"{reason}; the classes of --other-model must be those of --other-label {column}") from error
+        raise UserError(f"{reason}; use a --other-model with the classes of --other-label {column}") from error
     return replace(
         context,
         spec=spec,

@@ -1,4 +1,4 @@
-"""Target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
+"""Load the target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
 
 MODEL is either a model, which then predicts the samples of the run first, or the folder of a run of that model on the
 same data, whose predictions are read. Both result in the same cells. The identity of the cells includes the other
@@ -132,8 +132,8 @@ def _of_run(
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
     """Return (labels, model classes of each dataset class, identity, name, logits for fixed pictures, logits) of a run.
 
-    All values belong to the model of the run in `folder`; the last logits are those of the samples. The model itself is
-    not loaded, because its name cannot be trusted.
+    All values belong to the model of the run in `folder`; the last logits are for the samples. The model itself is not
+    loaded, because its name cannot be trusted.
 
     Raises:
         UserError: The run has different or fewer samples.

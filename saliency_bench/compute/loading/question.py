@@ -25,8 +25,8 @@ from saliency_bench.utils.messages import complain
 
 SAME = 1e-3  # relative to the largest logit; a GPU may change the last bits
 UNSTEADY = (
-    "returns different logits when it is called twice on the same image, perhaps because forward draws random numbers "
-    "or counts its calls; its scores cannot be reproduced"
+    "returns different logits when it is called twice on the same image, perhaps because its forward pass draws "
+    "random numbers or counts calls; its scores cannot be reproduced"
 )
 
 
@@ -78,7 +78,7 @@ def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
     If the run explains labels, samples with these labels are predicted but not explained, and a message is printed.
 
     Raises:
-        UserError: No sample is left.
+        UserError: No sample remains.
     """
     without = frozenset(index for index, member in enumerate(question.members or []) if not member)
     if question.rule.name != "label" or not without:
@@ -145,8 +145,8 @@ def class_names(rows: datasets.Dataset) -> list[str]:
             )
         raise UserError(f'the dataset has no column "label" (it has: {listed}); name another with --label-column')
     raise UserError(
-        f"the column label holds {kind.dtype} without class names; add them with dataset.cast_column('label', "
-        "datasets.ClassLabel(names=[...])), or make the labels texts"
+        f"the column label contains {kind.dtype} without class names; add names with dataset.cast_column('label', "
+        "datasets.ClassLabel(names=[...])), or convert the labels to texts"
     )
 
 

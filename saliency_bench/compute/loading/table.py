@@ -34,7 +34,7 @@ class SplitTable:
 
     Attributes:
         spec: Settings, with the name of the loaded split.
-        source: Where the dataset was loaded from.
+        source: Name or path that the dataset was loaded from.
         published: Rows as loaded, with pictures in further columns decoded as pictures.
         labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None without labels.
@@ -157,5 +157,5 @@ def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric], *, is_hi
     if follows:
         if is_hidden:
             named, missing = "hides the masks of this split", [HIDDEN]
-            follows.append("a board scores submitted maps if they come with their values (submit --with-maps)")
+            follows.append("a board scores submitted maps if the submission contains their values (submit --with-maps)")
         complain(f"the dataset {named if missing else 'has no masks'}: {'; '.join(follows)}")

@@ -1,1 +1,1 @@
-"""Sources of maps: composed explainers, further images and targets, one picture, files and stored maps."""
+"""Provide maps from composed explainers, for further images and targets, for one picture, and from files."""

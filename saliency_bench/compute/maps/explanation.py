@@ -109,7 +109,7 @@ def explain(
         image: PIL image or file name.
         model: Argument of `load_classifier`.
         explainer: Name, or a function (classifier, images, target) -> maps. None chooses an explainer that fits the
-            network (`default_explainer.fitting`); a message and `why` of the result give the reason.
+            network (`default_explainer.fitting`); a message and `why` of the result contain the reason.
         target: None for the predicted class; a class by name or number; a group by its name, as a list of classes, or
             as names joined by "|"; or weights (1, K), which are (1, 1) for a single logit.
         against: Class or group to contrast with the target. If the group contains the target, only its other members
@@ -138,7 +138,10 @@ def explain(
     with torch.no_grad():
         logits = classifier(images)
     if targets.no_probabilities(logits, classifier.activation).any():
-        raise UserError(f"{classifier.id} gives NaN or infinite logits for this picture, so it predicts no class")
+        raise UserError(
+            f"{classifier.id} returns NaN or infinite logits for this picture, so it predicts no class; use another "
+            "picture or model"
+        )
     p, best = targets.probabilities(logits, classifier.activation)[0], int(logits[0].argmax())
     if isinstance(target, torch.Tensor):
         is_one = classifier.activation == BINARY and target.ndim == 2 and target.shape[1] == 1
@@ -186,7 +189,9 @@ def _terms(
     minus = _members(against, names, classes, known)
     others = tuple(member for member in minus if member not in plus) if len(plus) == 1 else minus
     if not others or set(others) == set(plus):
-        raise UserError(f"target={target} and against={against} are the same; every such map is zero")
+        raise UserError(
+            f"target={target} and against={against} are equal, so every map would be zero; choose different classes"
+        )
     return TargetTerms(plus, others)
 
 

@@ -1,6 +1,6 @@
 """Read saliency maps from files and arrays. Check that each map has the right size, finite values and a known image.
 
-A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array), `.pt` (one tensor) or `.png` (grey), or the
+A folder contains one file per image, `IMAGE-ID.npy`, `.npz` (one array), `.pt` (one tensor) or `.png` (grey), or the
 Parquet files of maps that a run has stored (`stored_maps`). A single file is either a Parquet file with the columns
 `image_id` and `map` (H lists of W numbers, or H * W numbers row by row), or a `.npy`, `.npz` or `.pt` file (N, H, W) in
 the order of the dataset. Reading a file never executes code, and only files that are named after a known image are
@@ -111,7 +111,7 @@ def _from_mapping(maps: Mapping[str, np.ndarray], name: str, files: Collection[s
     for image_id, values in maps.items():
         where = f"maps {name}, image {image_id}"
         if image_id not in files:
-            raise UserError(f"{where}: the dataset has no such image")
+            raise UserError(f"{where}: the dataset has no image with this id")
         if values.shape != size:
             raise _wrong_size(where, values.shape, size)
         yield image_id, _checked(values, size, where)
@@ -284,7 +284,7 @@ def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:
     while not (pa.types.is_primitive(values.type) or pa.types.is_boolean(values.type)):
         lengths = pc.unique(pc.list_value_length(values)).to_pylist()
         if len(lengths) != 1 or lengths[0] is None:
-            raise UserError(f"{where}: the rows of the map differ in length")
+            raise UserError(f"{where}: the rows of the map differ in length; write a rectangular map")
         shape.append(lengths[0])
         values = values.flatten()
     if values.null_count:

@@ -1,7 +1,7 @@
 """Provide further maps of the scored explainer: for another target, a changed picture, or another classifier.
 
-A metric that needs further maps calls `explain(images, target) -> maps`. Seeds, run seed and options are those of the
-scored maps, so that maps differ only by what the metric changes.
+A metric that needs further maps calls `explain(images, target) -> maps`. Seeds, run seed and options are the same as
+for the scored maps, so that maps differ only by the change of the metric.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class MapProvider:
     """Provider of further maps of the samples 0 to B-1 of a batch: explain(images, target, samples, classifier=None).
 
     Attributes:
-        explainer: Explainer that makes the maps.
+        explainer: Explainer that computes the maps.
         classifier: Classifier that is explained by default. It also counts the passes of any other classifier.
         seeds: Seed of each sample.
         first: Existing (images, target, maps). A map with the same images and target row is not recomputed.

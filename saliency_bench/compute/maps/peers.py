@@ -99,7 +99,7 @@ class _ScoredNetwork(nn.Module):
     def __init__(self, network: nn.Module, classifier: Classifier):
         super().__init__()
         self.network = network
-        # Not registered as a submodule, because packages that iterate over submodules would find all layers twice.
+        # Not registered as a submodule, because packages that iterate over submodules would visit all layers twice.
         self._classifier = (classifier,)
 
     @property
@@ -125,7 +125,7 @@ def captum(attribution: Any, **options: Any) -> Explainer:
         **options: Options of its `attribute`, such as `n_steps=20`.
 
     Raises:
-        UserError: The object has no `attribute`, or that does not accept these options.
+        UserError: The object has no method `attribute`, or the method does not accept these options.
     """
     if isinstance(attribution, type) or not callable(getattr(attribution, "attribute", None)):
         name = getattr(attribution, "__name__", type(attribution).__name__)

@@ -2,9 +2,9 @@
 
 A layer is a module with its own weights, such as a convolution, a linear layer, an attention or an embedding. A module
 that has only factors and offsets, such as a normalisation, belongs to the layer before it. Weights and biases are drawn
-like those of torch's convolutions and linear layers, uniform in +-1 / sqrt(inputs); a normalisation gets factors of 1,
-offsets of 0 and fresh statistics. The draws depend only on a seed and on a module's position in the network, not on the
-machine or on wrappers of the network.
+as in torch's convolutions and linear layers, uniform in +-1 / sqrt(inputs). A normalisation is reset to factors of 1,
+offsets of 0 and initial statistics. The draws depend only on a seed and on a module's position in the network, not on
+the machine or on wrappers of the network.
 """
 
 import copy

@@ -6,7 +6,8 @@ runs no code. Tensors without numbers (meta, sparse, quantised), subclasses and 
 """
 
 # `torch.load(weights_only=True, mmap=True)` after the same checks is not enough: its pickle may build a bytearray, so
-# that a file of 500 bytes takes 2 GB and 14 s, and it maps compressed storages unchanged, which gives wrong numbers.
+# that a file of 500 bytes takes 2 GB and 14 s. It also maps compressed storages unchanged, which results in wrong
+# numbers.
 
 import pickle
 import zipfile
@@ -115,7 +116,7 @@ def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
 
 
 def _of_type(storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, kind: Any, *rest: Any) -> Any:
-    """Return a tensor whose type has no storage type of its own."""
+    """Return a tensor whose type has no separate storage type."""
     return _tensor_of(storage, offset, shape, strides, grad, hooks, *rest, kind=str(kind))
 
 

@@ -30,7 +30,7 @@ SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class RetrainingPictures:
-    """Opened files of gathered pictures.
+    """The prepared pictures of all splits, opened as memory-mapped files.
 
     Attributes:
         folder: Folder of the files.

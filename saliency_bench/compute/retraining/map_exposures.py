@@ -2,8 +2,8 @@
 
 The maps explain the class that the classifier predicts, because maps for the label would reveal the label.
 
-maps/EXPLAINER/SPLIT/000001.npz    images of a span, written when the span is complete gathered/EXPLAINER-SPLIT.npy
-all spans as one array, which can be memory-mapped
+maps/EXPLAINER/SPLIT/000001.npz    images of a span, written when the span is complete
+gathered/EXPLAINER-SPLIT.npy       all spans as one array, which can be memory-mapped
 """
 
 import zipfile

@@ -1,7 +1,7 @@
 """Retrain one network: initialise weights, train on changed pictures, and predict the run's images.
 
-OUT/retraining/.../states/KEY.pt        state of a training task between two epochs OUT/retraining/.../outcomes/KEY.json
-outcome of a finished task: predicted classes of the run's images
+OUT/retraining/.../states/KEY.pt        state of a training task between two epochs
+OUT/retraining/.../outcomes/KEY.json    outcome of a finished task: predicted classes of the run's images
 """
 
 import copy

@@ -61,7 +61,7 @@ def mean_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
 
 
 def share_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Return the share of each map's sum that lies inside its mask, Float64 (B,).
+    """Return the share of each map's sum that is inside its mask, Float64 (B,).
 
     The share is 0 if the sum is 0, and NaN for an empty mask.
     """

@@ -1,4 +1,4 @@
-"""Define seeds of samples outside a run: given seeds, or the seeds that a run derives from image ids."""
+"""Provide seeds for samples outside a run: explicit seeds, or the seeds that a run derives from image ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

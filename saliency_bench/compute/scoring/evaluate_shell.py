@@ -28,7 +28,7 @@ NO_CLASS = -1  # marks a sample without a class
 class MapShell:
     """Base class that makes `function(maps, masks, *, option=default) -> (B,) or (B, P)` a module of evaluate.
 
-    Description, options, range and paper come from the function and its declaration.
+    The function and its declaration define description, options, range and paper.
     """
 
     INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.

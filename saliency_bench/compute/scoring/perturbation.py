@@ -350,7 +350,7 @@ def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
 
 
 def fraction_counts(height: int, width: int, fractions: Sequence[float]) -> np.ndarray:
-    """Return the pixel counts, rounded half to even, that make up each fraction of an image."""
+    """Return the number of pixels in each fraction of an image, rounded half to even."""
     return np.rint(np.asarray(fractions) * (height * width)).astype(np.int64)
 
 
@@ -448,8 +448,8 @@ def inpainted(images: Images, kept: Tensor) -> Images:
     """Return images in which missing pixels are filled in from the kept pixels, Bool (B, 1, H, W).
 
     Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
-    side, and a missing pixel gets the colour of its smallest square with a kept pixel. Coarser colours are enlarged
-    bilinearly first, so that no squares are visible. If no pixel is kept, the image is black.
+    side, and a missing pixel is filled with the colour of its smallest square with a kept pixel. Coarser colours are
+    enlarged bilinearly first, so that no squares are visible. If no pixel is kept, the image is black.
     """
     weights = kept.to(images)
     return torch.where(kept, images, _filled(images * weights, weights))

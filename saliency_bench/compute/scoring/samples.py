@@ -180,7 +180,7 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
     """Return the checked masks.
 
     Raises:
-        UserError: The metric needs one mask per image and gets fewer, or gets masks that it does not need.
+        UserError: The metric needs one mask per image and there are fewer, or it needs no masks.
     """
     if ("masks" in metric.inputs) != (masks is not None):
         raise UserError(f"{metric.name} needs {'masks; pass one for each image' if masks is None else 'no masks'}")
@@ -228,7 +228,7 @@ def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: in
     """Return the checked labels.
 
     Raises:
-        UserError: The metric needs one label per sample and gets fewer, or gets labels that it does not need.
+        UserError: The metric needs one label per sample and there are fewer, or it needs no labels.
     """
     if ("labels" in metric.inputs) != (labels is not None):
         if labels is None:
@@ -246,7 +246,7 @@ def _other(
     """Return the checked second classifier and its labels.
 
     Raises:
-        UserError: The metric needs a second classifier with labels but gets none, or gets one that it does not need.
+        UserError: The metric needs a second classifier with labels and there is none, or it needs no second classifier.
     """
     if "other" not in metric.inputs and (other is not None or labels is not None):
         raise UserError(f"{metric.name} needs no second classifier; leave out other and other_labels")

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def known_maps() -> list[str]:
-    """Return the names of the label maps that come with the package."""
+    """Return the names of the label maps in the package."""
     return sorted(path.stem.removeprefix("labels_") for path in HERE.glob("labels_*.json"))
 
 
@@ -35,7 +35,7 @@ def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | N
         classes: Number of the model's classes.
 
     Raises:
-        UserError: The classes of the dataset or model differ from those of the label map.
+        UserError: The classes of the dataset or model differ from the classes of the label map.
     """
     if not isinstance(given, str | Path) or str(given) not in known_maps() or Path(given).is_file():
         return given

@@ -81,7 +81,7 @@ class TargetRule:
 
 
 def ordered_classes(logits: np.ndarray) -> list[int]:
-    """Return the two most probable classes. A tie goes to the lower class number, so all machines agree."""
+    """Return the two most probable classes. Among equal classes, the lower number is first, so all machines agree."""
     return [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
 
 
