@@ -701,7 +701,7 @@ def test_faults_are_told_near_the_scores(copied):
     assert "6 records: cannot be read: &lt;torn&gt;" in notice
     assert "1 record: rise raised OverflowError" in notice
     assert "<dt>Batches halved to fit into memory</dt><dd>3</dd>" in page
-    assert "<dt>Of which waiting for data</dt><dd>0.5 s, 4.0\N{NO-BREAK SPACE}%</dd>" in page
+    assert "<dt>Time waiting for data</dt><dd>0.5 s, 4.0\N{NO-BREAK SPACE}%</dd>" in page
     assert Structure(page).open == []
 
 

@@ -236,7 +236,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     if summary.get("groups"):
         facts["Groups of classes"] = words.class_groups(summary)
     if (waiting := run.timings.get("waiting_for_data")) is not None:
-        facts["Of which waiting for data"] = words.part_of(waiting, run.timings.get("seconds"))
+        facts["Time waiting for data"] = words.part_of(waiting, run.timings.get("seconds"))
     facts["Batches halved to fit into memory"] = words.count(summary["halved_chunks"])
     return [(label, str(value)) for label, value in facts.items()]
 

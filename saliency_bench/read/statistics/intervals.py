@@ -105,7 +105,7 @@ def interval(
     values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
     gate: bool = False,
 ) -> Estimate:  # fmt: skip
-    """Return the mean of values (n,) without NaN, with the interval that suits their range.
+    """Return the mean of values (n,), ignoring NaN, with the interval that suits their range.
 
     Args:
         values: Scores (n,), or NaN for samples without a score.
