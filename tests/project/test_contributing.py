@@ -47,7 +47,8 @@ def test_the_checks_before_a_commit_are_those_of_the_tests():
 @pytest.mark.parametrize(("tag", "code"), [(f"v{saliency_bench.__version__}", 0), ("v0.0", 1)])
 def test_the_release_compares_its_tag_with_the_version_before_anything_is_installed(tag, code):
     content = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
-    (step,) = (one["run"] for one in content["jobs"]["build"]["steps"] if one.get("name") == "The tag is the version")
+    name = "Check that the tag matches the version"
+    (step,) = (one["run"] for one in content["jobs"]["build"]["steps"] if one.get("name") == name)
     bare = f'python() {{ "{sys.executable}" -S "$@"; }}\n'  # without installed packages
     done = subprocess.run(["bash", "-c", bare + step], cwd=ROOT, env=os.environ | {"GITHUB_REF_NAME": tag}, check=False)
     assert done.returncode == code
