@@ -166,7 +166,7 @@ def test_images_that_are_scored_together_may_be_of_any_kind_and_need_their_class
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", ASKING)
 def test_images_that_cannot_be_read_are_named(load, name):
-    shape = r"images (have|of) shape \(B, 3, H, W\)"
+    shape = r"images must have shape \(B, 3, H, W\)"
     for bad in (images(4)[:, :2], images(4)[0], 3.0):
         says(load, name, shape, **asking(name, images=bad))
     says(load, name, "call `add` or `add_batch`", **asking(name, images=None))  # raised by evaluate itself

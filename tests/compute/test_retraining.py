@@ -316,11 +316,11 @@ def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resne
     (scratch / "training_log.json").write_text(json.dumps(log | {"base": None}))
     for model, words in ((str(resnet), "needs the folder of a model trained with `saliency-bench train`"),
                          (sb.load_classifier(str(resnet)), "initial=base needs the folder"),
-                         (str(scratch), "started from random ones")):  # fmt: skip
+                         (str(scratch), "started from random weights")):  # fmt: skip
         refused(words, sb.run, dataset=shapes, model=model, explainers=["random"], metrics=[f"{FEWER},initial=base"],
                 out=tmp_path / "run", progress=False)  # fmt: skip
     base = sb.load_classifier(str(trained[1]))
-    refused(r"another structure .* only one of them has 0\.bias", start_from, nn.Sequential(nn.Linear(2, 2)), base)
+    refused(r"has a different structure from .*: only one of the two has 0\.bias", start_from, nn.Sequential(nn.Linear(2, 2)), base)
 
 
 @pytest.mark.parametrize("given", ["[0.5]", "[0,0]", "[0.5,0.2]", "[0,0.4]", "[]"])
@@ -401,7 +401,7 @@ def test_the_evaluate_module_gives_the_area_as_a_run_does(name):
     right = np.random.default_rng(3).random((7, len(EXPOSURES) * 2)) < 0.7
     expected = retrained_area(right.astype(float), {"trainings": 2}).mean()
     assert area(right.mean(axis=0), np.repeat(EXPOSURES, 2)) == pytest.approx(expected, abs=1e-15, rel=0)
-    with pytest.raises(ValueError, match="an accuracy is a share from 0 to 1; got 90"):
+    with pytest.raises(ValueError, match="an accuracy must be a share from 0 to 1; got 90"):
         area([90, 80], [0, 1])
     with pytest.raises(ValueError, match="two or more exposures"):
         area([0.9, 0.8], [0, 0])

@@ -41,7 +41,7 @@ def test_score_on_logits_and_on_probabilities():
     (lambda: targets.one_hot([0.5], 3), "whole numbers"),
     (lambda: targets.group([], 3), "at least one class"),
     (lambda: targets.group([0], 3, "median"), "neither 'sum' nor 'mean'"),
-    (lambda: targets.score(torch.ones(1, 2), torch.ones(1, 2), "odds"), "neither 'logit'"),
+    (lambda: targets.score(torch.ones(1, 2), torch.ones(1, 2), "odds"), "on='odds' is unknown; use 'logit'"),
     (lambda: targets.score(torch.ones(4, 3), torch.ones(4, 1)), "1 classes, but the classifier has 3"),
     (lambda: targets.expand(torch.ones(2, 3), torch.zeros(5, 3, 4, 4)), "B = 5"),
     (lambda: targets.expand(torch.ones(3), torch.zeros(3, 3, 4, 4)), "shape"),

@@ -115,7 +115,7 @@ def test_only_accepted_answers(photos, store, tmp_path):
     ({}, "needs the store of the study; pass --annotations"),
     ({"annotations": "none.db"}, "there is no store"),
     ({"annotations": "study.db", "rule": "most"}, "consensus rule"),
-    ({"annotations": "study.db", "people": ("eve",)}, "has nobody called eve"),
+    ({"annotations": "study.db", "people": ("eve",)}, "has no person eve"),
     ({"annotations": "study.db", "study": "other"}, "no such study"),
 ])  # fmt: skip
 def test_wrong_options_are_one_line(photos, store, tmp_path, options, line, monkeypatch):
