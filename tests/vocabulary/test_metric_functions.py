@@ -123,7 +123,7 @@ def test_the_page_shows_its_docstring_direction_and_range(done):
     page = done.report.read_text()
     assert "Share of maps whose brightest pixel lies &lt;outside&gt; the mask. Lower is better, from 0 to 1." in page
     assert "What follows is not shown" not in page
-    assert "The value that a share of the map lies under. Higher is better, from -10 to 10." in page
+    assert "Metric of the value below which a share of the map lies. Higher is better, from -10 to 10." in page
     assert (
         "A Python function. It does not declare which direction is better, so higher is assumed to be better. Higher"
         in page
