@@ -129,8 +129,8 @@ class AttentionRecorder(TorchFunctionMode):
         if not matrices:
             refuse_script(classifier)
             raise UserError(
-                f"{classifier.id} has no attention that can be recorded ({FIX}; for a transformer with a custom fused "
-                "kernel, use attn_implementation='eager')"
+                f"{classifier.id} has no attention that can be recorded ({FIX}; load a transformer with a custom fused "
+                "kernel with attn_implementation='eager')"
             )
         tokens = matrices[0].shape[-1]
         squares = all(m.ndim == 4 and m.shape == (len(images), m.shape[1], tokens, tokens) for m in matrices)
