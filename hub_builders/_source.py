@@ -46,7 +46,7 @@ def library(name: str) -> ModuleType:
 
 
 def needed(source: Path | None, name: str, home: str) -> Path:
-    """Return the source folder; raise UserError if none was given."""
+    """Return the source folder, or raise UserError if no folder was passed."""
     if source is None:
         raise UserError(f"{name} is built from a source folder; pass --source DIR (source=DIR) with {home}")
     return source

@@ -190,9 +190,10 @@ def _annotated(base: Path, path: Path) -> tuple[Path, Path]:
 
 
 def _bases(source: Path) -> Iterator[Path | None]:
-    """Yield candidates for the base folder: for each usual annotation file, a folder that contains it, or None.
+    """Yield candidates for the base folder of a source.
 
-    A folder that also contains the images is preferred.
+    For each usual name of an annotation file, this is a folder that contains the file, or None. A folder that also
+    contains the images is preferred.
     """
     for name in LISTINGS:
         for wanted in (*((name, folder) for folder in PICTURES), (name,)):

@@ -102,7 +102,7 @@ def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[
 
 
 def left_out(root: Path, namespace: str) -> list[str]:
-    """Return a line for each folder below `root` that is left out: unnamed own data, and unreadable files."""
+    """Return a line for each folder below `root` that is left out, because it is unnamed own data or unreadable."""
     from saliency_bench.publishing.own_data import is_own_data
 
     reports, problems = _reports(root)

@@ -135,7 +135,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
 
 
 def epilog(name: str, builder: ModuleType) -> str:
-    """Return the end of a builder's help: its rule, licence and paper counts, and an example."""
+    """Return the last part of a builder's help, with its rule, licence, paper counts and an example."""
     own_data = getattr(builder, "OWN_DATA", "")
     source = "" if getattr(builder, "EMBEDDED", False) else f" --{own_data} raw" if own_data else " --source raw"
     source = f" {builder.USAGE}" if hasattr(builder, "USAGE") else source
@@ -232,7 +232,7 @@ def remarks(listed: list[dict], most: int = 5) -> list[str]:
 
 
 def next_command(build_report: dict, out: Path) -> str:
-    """Return a useful next command for the dataset: train a model on it, or explain a model on it."""
+    """Return a suggested next command, which trains a model on the dataset or explains a model on it."""
     dataset, model = shlex.quote(str(out)), "microsoft/resnet-18"
     if {"train", "validation", "test"} <= set(build_report["splits"]):
         to = shlex.quote(f"models/resnet-18-{out.name}")

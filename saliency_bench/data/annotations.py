@@ -30,7 +30,10 @@ SHOWN = 3  # maximum number of names in a message
 
 
 def checksum(stored: dict | None) -> str | None:
-    """Return the SHA-256 of an encoded image: of mode, size and pixels for a PNG, else of the file's bytes."""
+    """Return the SHA-256 of an encoded image.
+
+    The hash covers mode, size and pixels of a PNG, and the bytes of any other file.
+    """
     content = picture_content(stored["bytes"]) if stored else None
     return None if content is None else sha256(content).hexdigest()
 

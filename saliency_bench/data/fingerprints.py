@@ -192,7 +192,10 @@ class Fingerprint:
 
 
 def picture_content(data: bytes | None) -> bytes | None:
-    """Return the bytes of an encoded image to hash: mode, size and pixels of a PNG, or all bytes of another format."""
+    """Return the bytes to hash for an encoded image.
+
+    These are mode, size and pixels of a PNG, or all bytes of another format.
+    """
     if data is None or not data.startswith(PNG):
         return data
     try:

@@ -38,7 +38,10 @@ class _CsvLines:
 
 
 def _cell(value: object) -> object:
-    """Return a value for the csv writer: "" for None and NaN, escaped texts, unchanged numbers."""
+    """Convert a value for the csv writer.
+
+    None and NaN become "", text is escaped, and numbers are not changed.
+    """
     if value is None or value != value:
         return ""
     return escaped(value) if isinstance(value, str) else value

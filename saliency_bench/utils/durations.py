@@ -8,7 +8,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds_of(within: str | float | None) -> float | None:
-    """Return a duration in seconds: 1800 for "30m". A number without a unit is in seconds.
+    """Return a duration in seconds, such as 1800 for "30m". A number without a unit is in seconds.
 
     Raises:
         UserError: The text is not a duration above 0.

@@ -28,7 +28,10 @@ def eight_bit(image: Tensor) -> np.ndarray:
 
 
 def scaled(values: np.ndarray) -> np.ndarray:
-    """Scale a finite map (h, w) for drawing: a signed map to [-1, 1], where 0 stays 0, any other map to [0, 1]."""
+    """Scale a finite map (h, w) for drawing.
+
+    A signed map is scaled to [-1, 1], with 0 unchanged. Any other map is scaled to [0, 1].
+    """
     values = values.astype(np.float64)
     low, high = values.min(), values.max()
     if low < -ROUNDING * np.abs(values).max():

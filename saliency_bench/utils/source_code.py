@@ -70,7 +70,7 @@ def code_hash(function: Callable) -> CodeHash:
 
 
 def _versions(module: ModuleType) -> str:
-    """Return the version of this package's module, and the versions that its functions declare."""
+    """Return the version of a module of this package and the versions that its functions declare."""
     declared = (getattr(getattr(value, "declaration", None), "version", None) for value in vars(module).values())
     return " ".join(str(version) for version in (getattr(module, "VERSION", None), *declared) if version is not None)
 
