@@ -29,10 +29,11 @@ def check_tables(files: Iterable[Path], name: str) -> None:
     for path in files:
         kind = path.suffix.lower()
         try:
+            most = max(MOST_BYTES, 10 * path.stat().st_size)
             if kind == PARQUET:
-                check_table(path, max(MOST_BYTES, 10 * path.stat().st_size))
+                check_table(path, most)
             elif kind == ARROW:
-                _in_child(read_arrow, [path], str(path))
+                _in_child(read_arrow, [path], str(path), most)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UserError(f"{path.name} of {name} cannot be read: {one_line(error)}") from error
 
@@ -83,8 +84,9 @@ def prepare(folder: str, config: str | None, cache: str, copy: str) -> bytes:
     return b""
 
 
-def read_arrow(path: str) -> bytes:
-    """Read an Arrow file or stream, and raise an error for values that lie outside of it."""
+def read_arrow(path: str, most: int) -> bytes:
+    """Read an Arrow file or stream, and raise ValueError if it unpacks to more than `most` bytes, or is damaged."""
+    unpacked = 0
     with pa.memory_map(path) as file:
         try:
             batches: Iterable[pa.RecordBatch] = pa.ipc.open_stream(file)
@@ -93,4 +95,6 @@ def read_arrow(path: str) -> bytes:
             batches = map(reader.get_batch, range(reader.num_record_batches))
         for batch in batches:
             batch.validate(full=True)
+            if (unpacked := unpacked + batch.nbytes) > most:
+                raise ValueError(f"it unpacks to more than {most:,} bytes")
     return b""

@@ -269,17 +269,20 @@ def _check_file(path: Path, create: bool) -> None:
         if not path.parent.is_dir():
             raise UserError(f"{path.parent} is not a folder; create it first, or choose another path for the store")
         _make_private(path)
+    elif path.is_file() and not path.stat().st_size:  # in /tmp, another user may have created it
+        _make_private(path)
 
 
 def _make_private(path: Path) -> None:
-    """Create an empty file that only its owner can read.
+    """Create an empty file that only its owner can read, or take this right from others for an existing one.
 
     SQLite uses the same permissions for additional files that it creates.
 
     Raises:
-        UserError: The file cannot be created.
+        UserError: The file cannot be created, or belongs to another user.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        path.chmod(0o600)
     except OSError as error:
         raise UserError(f"{path} cannot be used as a store: {error.strerror}") from error

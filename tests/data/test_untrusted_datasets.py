@@ -141,10 +141,10 @@ def repeated(path):
     pq.write_table(pa.table({"image": images}), path, compression="zstd")
 
 
-def arrow(path, texts, **options):
+def arrow(path, texts, rows=None, **options):
     table = pa.table({"image_id": texts})
     with pa.ipc.new_file(str(path), table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table)
+        writer.write_table(table, rows)
 
 
 def outside(path):
@@ -160,6 +160,7 @@ TABLES = {
     "repeated.parquet": (repeated, "its texts have 400,000,000 bytes"),
     "deep.jsonl": (lambda path: path.write_text('{"a":' + "[" * 10**5 + "]" * 10**5 + "}"), "ends the reading process"),
     "packed.arrow": (lambda path: arrow(path, ["x" * 10**6] * 300, compression="zstd"), "MB of memory"),
+    "many.arrow": (lambda path: arrow(path, ["x" * 10**6] * 300, 50, compression="zstd"), "more than 268,435,456 bytes"),
     "outside.arrow": (outside, "outside.arrow of .* cannot be read"),
 }  # fmt: skip
 
