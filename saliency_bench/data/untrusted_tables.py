@@ -85,7 +85,7 @@ def prepare(folder: str, config: str | None, cache: str, copy: str) -> bytes:
 
 
 def read_arrow(path: str, most: int) -> bytes:
-    """Read an Arrow file or stream, and raise ValueError if it unpacks to more than `most` bytes, or is damaged."""
+    """Read an Arrow file or stream, and raise UserError if it unpacks to more than `most` bytes, or is damaged."""
     unpacked = 0
     with pa.memory_map(path) as file:
         try:
@@ -96,5 +96,5 @@ def read_arrow(path: str, most: int) -> bytes:
         for batch in batches:
             batch.validate(full=True)
             if (unpacked := unpacked + batch.nbytes) > most:
-                raise ValueError(f"it unpacks to more than {most:,} bytes")
+                raise UserError(f"it unpacks to more than {most:,} bytes")
     return b""
