@@ -497,7 +497,7 @@ def _model(again: RunData) -> KnownModel:
 
 
 def _wrong_quality(result: Result, computed: Mapping[str, Any]) -> str:
-    """Return what is wrong with the stated accuracy of the model, or "". It is compared if no sample was left out."""
+    """Return how the stated accuracy of the model is wrong, or "". It is checked only if all samples are submitted."""
     for name in ("accuracy", "top5") if result.dataset.used == result.dataset.samples else ():
         theirs, ours = getattr(result.model, name), computed[name] and Interval(**computed[name])
         if theirs is None or theirs.value is None:

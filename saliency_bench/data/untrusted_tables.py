@@ -1,7 +1,8 @@
-"""Checks of tables from strangers, before `datasets` reads them in this process.
+"""Checks of untrusted tables before `datasets` reads them in this process.
 
-Headers of Parquet files tell what they unpack to. Any other table is read once in a child process of bounded memory and
-time, because deep JSON ends the process that reads it, and 200 kB of JSON or Arrow can take hours or gigabytes.
+The page headers of Parquet files state their unpacked size. Other tables are first read in a child process with limited
+memory and time, because deeply nested JSON crashes the process that reads it, and reading 200 kB of JSON or Arrow can
+take hours or gigabytes.
 """
 
 import shutil
@@ -20,12 +21,12 @@ from saliency_bench.utils.bounded import MEMORY, SECONDS, ReaderDiedError, bound
 from saliency_bench.utils.parquet_pages import MOST_BYTES, check_table
 
 PARQUET, ARROW = ".parquet", ".arrow"
-BYTES_PER_SECOND = 2**20  # a large table may be read for longer, if at least so fast
-LARGEST_COPY = 2**40  # bytes of a file that `datasets` writes
+BYTES_PER_SECOND = 2**20  # lowest speed of reading, which extends the time limit for large tables
+LARGEST_COPY = 2**40  # maximum bytes of a file that `datasets` writes
 
 
 def check_tables(files: Iterable[Path], name: str) -> None:
-    """Raise UserError for a Parquet file that unpacks to more than is read, or an Arrow file that cannot be read."""
+    """Raise UserError if a Parquet or Arrow file is damaged or expands to more than the size limit."""
     for path in files:
         kind = path.suffix.lower()
         try:
@@ -39,10 +40,17 @@ def check_tables(files: Iterable[Path], name: str) -> None:
 
 
 def prepare_in_child(folder: Path, config: str | None, files: Iterable[Path], cache: Path, copy: Path) -> None:
-    """Let a child write the copy that `datasets` keeps of a folder, unless it exists or all tables are Parquet files.
+    """Write the cached copy of a folder in a child process, unless it exists or all tables are Parquet files.
+
+    Args:
+        folder: Folder of the dataset.
+        config: Configuration of the dataset.
+        files: Files of the dataset.
+        cache: Cache folder of `datasets`.
+        copy: Folder of the cached copy.
 
     Raises:
-        UserError: The child ended, or took too much time or memory. The caller meets all other errors again.
+        UserError: The child crashed, or exceeded a limit. Other errors are ignored, because the caller gets them again.
     """
     tables = [path for path in files if path.suffix.lower() in TABLES and path.suffix.lower() != PARQUET]
     if not tables or copy.exists():
@@ -50,20 +58,19 @@ def prepare_in_child(folder: Path, config: str | None, files: Iterable[Path], ca
     try:
         _in_child(prepare, tables, str(folder), config, str(cache), str(copy))
     except ReaderDiedError as error:
+        shutil.rmtree(f"{copy}.incomplete", ignore_errors=True)
         raise UserError(f"the tables of {folder} cannot be read: {one_line(error)}") from error
     except UserError:
         pass
-    finally:
-        shutil.rmtree(f"{copy}.incomplete", ignore_errors=True)
 
 
 def check_downloads(builder: DatasetBuilder, folder: Path, config: str | None, name: str) -> None:
-    """Make a builder check the tables that it downloads to `folder` before it reads them."""
+    """Let a builder check tables after it has downloaded all files to `folder` and before it reads them."""
     split = builder._split_generators
 
     def checked(manager: DownloadManager, *args: Any, **options: Any) -> Any:
         urls = [url for files in (builder.config.data_files or {}).values() for url in files]
-        files = list(map(Path, manager.download([url for url in urls if Path(url).suffix.lower() in TABLES])))
+        files = list(map(Path, manager.download(urls)))
         check_tables(files, name)
         with TemporaryDirectory() as scratch:
             prepare_in_child(folder, config, files, Path(scratch, "cache"), Path(scratch, "copy"))
@@ -79,13 +86,13 @@ def _in_child(function: Callable[..., bytes], files: Iterable[Path], *args: Any)
 
 
 def prepare(folder: str, config: str | None, cache: str, copy: str) -> bytes:
-    """Write the copy that `datasets` keeps of a folder."""
+    """Write the cached copy of a folder."""
     datasets.load_dataset_builder(folder, config, cache_dir=cache).download_and_prepare(copy)
     return b""
 
 
 def read_arrow(path: str, most: int) -> bytes:
-    """Read an Arrow file or stream, and raise UserError if it unpacks to more than `most` bytes, or is damaged."""
+    """Read an Arrow file or stream. Raise an error if it is damaged or expands to more than `most` bytes."""
     unpacked = 0
     with pa.memory_map(path) as file:
         try:

@@ -117,11 +117,11 @@ class Database:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * self.patience)}")
 
     def _limit_silence(self, connection: Any, _: Any) -> None:
-        """Limit the wait for each answer of a PostgreSQL server; while its machine runs, TCP never gives it up."""
+        """Limit the wait for each answer of a PostgreSQL server. TCP does not detect a stopped process."""
         wait = connection.wait
 
         def limited(waiting: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-            """Repeat what psycopg's `waiting` does, and close the connection when too long nothing was ready."""
+            """Pass on the steps of `waiting`, and close the connection if the server sends nothing for too long."""
             ready, last = None, monotonic()
             with closing(waiting):
                 while True:
@@ -133,7 +133,7 @@ class Database:
                         last = monotonic()
                     elif monotonic() - last > self.patience + SILENCE:
                         connection.close()
-                        raise connection.OperationalError("the server has stopped answering")
+                        raise connection.OperationalError("the server does not respond")
 
         connection.wait = lambda waiting, *args, **options: wait(limited(waiting), *args, **options)
 
@@ -269,12 +269,12 @@ def _check_file(path: Path, create: bool) -> None:
         if not path.parent.is_dir():
             raise UserError(f"{path.parent} is not a folder; create it first, or choose another path for the store")
         _make_private(path)
-    elif path.is_file() and not path.stat().st_size:  # in /tmp, another user may have created it
+    elif path.is_file() and not path.stat().st_size:  # another user may have created it, for example in /tmp
         _make_private(path)
 
 
 def _make_private(path: Path) -> None:
-    """Create an empty file that only its owner can read, or take this right from others for an existing one.
+    """Create an empty file that only its owner can access, or restrict the access to an existing one.
 
     SQLite uses the same permissions for additional files that it creates.
 

@@ -306,9 +306,9 @@ def test_a_server_that_stops_answering_is_given_up(request, monkeypatch):
     with closing(Store(request.getfixturevalue("database"))) as store:
         study, store.patience = made(store), 0.5
         answer = (study.join(ASKED.format(0)).name, UNITS[0], "an answer", {})
-        with server.stopped(), pytest.raises(OperationalError, match="stopped answering"):
+        with server.stopped(), pytest.raises(OperationalError, match="does not respond"):
             study.record(*answer)
-        with pytest.raises(OperationalError, match="stopped answering"), store.writing() as writer, server.stopped():
+        with pytest.raises(OperationalError, match="does not respond"), store.writing() as writer, server.stopped():
             writer.exec_driver_sql("SELECT 1")
         study.record(*answer)
         assert len(study.answers()) == 1

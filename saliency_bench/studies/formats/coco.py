@@ -141,7 +141,7 @@ def _outlines(parts: list[Any], height: int, width: int) -> Any:
 
 
 def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
-    counts = segmentation.get("counts")
+    counts: Any = segmentation.get("counts")
     if not isinstance(counts, list) and segmentation.get("size") != [height, width]:
         raise UserError("a region does not have the size of the image; export the annotations again")
     counts = _counts(counts) if isinstance(counts, str) else counts
