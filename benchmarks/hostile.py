@@ -75,6 +75,8 @@ def refuse(self: socket.socket, address: object) -> None:
 def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> Ending:
     """Return the outcome of a command line, in a forked child or as a separate program."""
     start = time.monotonic()
+    for kind in ("out", "err"):  # otherwise a page that the line before served would count as this one's
+        Path(f"{shown}.{kind}").unlink(missing_ok=True)
     if alone:
         program = [sys.executable, "-m", "saliency_bench", *(word.replace("\0", "0") for word in argv)]
         with open(f"{shown}.out", "wb") as out, open(f"{shown}.err", "wb") as err:

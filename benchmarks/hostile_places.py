@@ -109,6 +109,28 @@ def table(path: Path) -> None:
     pq.write_table(pa.table({"image_id": ["a", "a"], "value": [1.0, float("nan")]}), path)
 
 
+def rows(kind: str, path: Path) -> None:
+    """Write a folder of a dataset with one small table that would end its reader or unpack to gigabytes."""
+    path.mkdir()
+    repeated = pa.table({"image_id": ["x" * 10**6] * 600})
+    if kind == "parquet":
+        pq.write_table(repeated, path / "test.parquet")
+    elif kind == "arrow":
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_file(str(path / "test.arrow"), repeated.schema, options=options) as writer:
+            writer.write_table(pa.concat_tables([repeated] * 5))
+    else:
+        (path / "test.jsonl").write_text('{"a":' + NESTED + "]" * len(NESTED) + "}")
+
+
+def runs(path: Path) -> None:
+    """Write COCO annotations with run lengths as a damaged text."""
+    path.mkdir()
+    image = {"id": 1, "file_name": "1.jpg", "height": 8, "width": 8}
+    region = {"image_id": 1, "segmentation": {"size": [8, 8], "counts": "o" * 100}}
+    (path / "annotations.json").write_text(json.dumps({"images": [image], "annotations": [region]}))
+
+
 def copy(source: Path, path: Path) -> None:
     shutil.copytree(source, path, symlinks=True)
 
@@ -217,6 +239,7 @@ def places(run: Path, model: Path, dataset: Path, template: Path) -> dict[str, C
         "formula.csv": partial(file, "image_id,target\n=cmd|' /C x'!A0,+1\n"),
     }  # fmt: skip
     made |= {name: partial(file, text) for name, text in SCALARS.items()}
+    made |= {f"rows {kind}": partial(rows, kind) for kind in ("parquet", "arrow", "json")} | {"runs": runs}
     made |= {f"tensors {kind}": partial(tensors, kind) for kind in ("meta", "memo", "code", "huge", "bomb")}
     made |= {f"{name}.json": partial(file, text) for name, text in WEIRD_JSON.items()}
     for kind, source in {"run": run, "model": model, "data": dataset, "template": template}.items():

@@ -48,7 +48,8 @@ def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everyth
 
     named = built(root)
     if not named:
-        raise UserError(f"{root} contains no built dataset; build one there, for example: saliency-bench build pet-xai")
+        line = f"saliency-bench build pet-xai --out {root / 'pet-xai'}"
+        raise UserError(f"{root} contains no built dataset; build one there, for example: {line}")
     for number, (folder, report) in enumerate(named.items()):
         if not takes(report["dataset"]):
             continue

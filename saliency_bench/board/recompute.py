@@ -50,7 +50,7 @@ from saliency_bench.data.loading import find, load_dataset, sample_ids
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.hub import client
 from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub
-from saliency_bench.read.cell import CellResult
+from saliency_bench.read.cell import CellResult, Interval
 from saliency_bench.read.manifest import differing_settings, read_manifest
 from saliency_bench.read.network_answers import check_same_network
 from saliency_bench.read.public_names import FOLDER, public_name
@@ -64,6 +64,7 @@ from saliency_bench.utils.messages import counted
 Parts = Mapping[str, np.ndarray]
 
 TOLERANCE = 1e-4  # tolerance of a score, relative if it is above 1
+TOLERANCE_OF_ACCURACY = 0.01  # on other hardware, predictions with nearly equal logits differ
 # Thresholds for suspicious maps: maps that nearly equal the masks, and one map for all images.
 LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
 MATCH = "saliency_miou"
@@ -146,6 +147,7 @@ def recompute(
         # `submission` comes from the cache of the board, which does not contain parts.
         stated_parts = {} if is_hidden else by_part(root / folder / RECORDS, parts, again.ids)
         device, model = again.summary["provenance"]["device"], _model(again)
+        problem = problem or _wrong_quality(result, again.summary["model"])
         for name, line in (*_like_masks(again, is_hidden=is_hidden), *_all_the_same(their_maps)) if their_maps else ():
             suspicions.setdefault(name, []).append(line)
         for cell in some_cells:
@@ -492,6 +494,19 @@ def _arithmetic(precision: str) -> dict[str, Any]:
 def _model(again: RunData) -> KnownModel:
     model = again.summary["model"]
     return KnownModel(id=model["id"], repo=model["repo"], revision=model["revision"], digest=model["digest"])
+
+
+def _wrong_quality(result: Result, computed: Mapping[str, Any]) -> str:
+    """Return how the stated accuracy of the model is wrong, or "". It is checked only if all samples are submitted."""
+    for name in ("accuracy", "top5") if result.dataset.used == result.dataset.samples else ():
+        theirs, ours = getattr(result.model, name), computed[name] and Interval(**computed[name])
+        if theirs is None or theirs.value is None:
+            continue
+        value, n = (np.nan, 0) if ours is None or ours.value is None else (ours.value, ours.n)
+        if theirs.n != n or abs(theirs.value - value) > TOLERANCE_OF_ACCURACY:
+            stated = f"{theirs.value:.6g} of {theirs.n}"
+            return f"{name} of {result.model.id} is {value:.6g} of {n} images, not {stated}"
+    return ""
 
 
 def _compare(

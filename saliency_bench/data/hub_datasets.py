@@ -8,7 +8,7 @@ from typing import Any
 
 import datasets
 from datasets import ClassLabel, Dataset, DatasetBuilder
-from datasets.exceptions import NonMatchingSplitsSizesError
+from datasets.exceptions import DatasetGenerationError, NonMatchingSplitsSizesError
 from datasets.naming import camelcase_to_snakecase
 from datasets.packaged_modules.cache.cache import Cache
 from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
@@ -18,6 +18,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from saliency_bench.data.build_report import REPORT, read_report
 from saliency_bench.data.dataset_names import SPLIT_OF, alternative_to
 from saliency_bench.data.untrusted_reports import CARDS, check_cards, check_files, check_names, check_rows
+from saliency_bench.data.untrusted_tables import check_downloads
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.cache import folder_of, remember, remembered, snapshot_of
 from saliency_bench.hub.client import no_bars
@@ -175,6 +176,8 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
         return error
     if named := storage_error(error):
         return named
+    if isinstance(error, DatasetGenerationError):  # "An error occurred"
+        error = error.__cause__ or error
     if config and f"BuilderConfig '{config}' not found" in str(error):
         return UserError("this dataset comes with its images; leave out `source`")
     if isinstance(error, NonMatchingSplitsSizesError):
@@ -203,6 +206,7 @@ def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
             raise UserError(f"the connection to the Hub broke while loading {commit.repo}; try again")
         return builder
     check_files(builder, commit.repo, f"hf://datasets/{commit.repo}@{commit.sha}")
+    check_downloads(builder, commit.snapshot, config, commit.repo)
     builder.download_and_prepare()
     return builder
 

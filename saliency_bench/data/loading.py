@@ -43,16 +43,15 @@ from saliency_bench.data.hub_datasets import (
     split_of,
 )
 from saliency_bench.data.untrusted_reports import TABLES, check_cards, check_files, check_rows, complete
+from saliency_bench.data.untrusted_tables import PARQUET, check_tables, prepare_in_child
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import near_folders, write_text
 from saliency_bench.utils.hashing import hash_of, known_sha256
 from saliency_bench.utils.messages import complain_once as _complain_once
-from saliency_bench.utils.parquet_pages import MOST_BYTES, check_table
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder
 
-PARQUET = ".parquet"
 SAVED = "state.json"  # file of a Dataset written by `save_to_disk`
 
 
@@ -421,29 +420,22 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
     builder = datasets.load_dataset_builder(str(place), config, cache_dir=str(cache))
     check_files(builder, name, str(place))
     files = [file for files in (builder.config.data_files or {}).values() for file in files]
-    _check_sizes(map(Path, files), name)
+    check_tables(map(Path, files), name)
     hashes = [known_sha256(Path(file)) for file in files if Path(file).suffix.lower() in TABLES]
-    builder.download_and_prepare(str(cache / hash_of(str(place), builder.config.name, builder.hash, files, hashes)))
+    copy = cache / hash_of(str(place), builder.config.name, builder.hash, files, hashes)
+    prepare_in_child(place, config, map(Path, files), cache, copy)
+    builder.download_and_prepare(str(copy))
     return split_of(builder, split, name)
 
 
 def _of_file(place: Path, split: str) -> Dataset:
     """Load a Parquet file as the requested split. The key of the cache is a hash of the file's content."""
     whole = split.partition("[")[0]
-    _check_sizes([place], str(place))
+    check_tables([place], str(place))
     cache = _cache()
     builder = datasets.load_dataset_builder("parquet", data_files={whole: str(place)}, cache_dir=str(cache))
     builder.download_and_prepare(str(cache / hash_of(str(place), whole, builder.hash, known_sha256(place))))
     return builder.as_dataset(split)
-
-
-def _check_sizes(files: Iterable[Path], name: str) -> None:
-    """Raise UserError if a Parquet file expands to more than the size limit."""
-    for path in (path for path in files if path.suffix.lower() == PARQUET):
-        try:
-            check_table(path, max(MOST_BYTES, 10 * path.stat().st_size))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise UserError(f"{path.name} of {name} cannot be read: {one_line(error)}") from error
 
 
 def _cache() -> Path:
@@ -473,11 +465,13 @@ def _temporary_cache() -> Path:
 def _saved(place: Path, split: str) -> Dataset | None:
     """Return one split of a folder that `save_to_disk` wrote, or None for any other folder."""
     if (place / SAVED).is_file():
+        check_tables(place.glob("*.arrow"), str(place))
         return _of_split(datasets.load_from_disk(str(place)), split, str(place))
     if not (place / "dataset_dict.json").is_file():
         return None
     if not (place / split / SAVED).is_file():
         raise UnknownSplitError(str(place), split, [path.parent.name for path in place.glob(f"*/{SAVED}")])
+    check_tables((place / split).glob("*.arrow"), str(place))
     return datasets.load_from_disk(str(place / split))
 
 

@@ -3,11 +3,12 @@
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock, local
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, event, insert, inspect, select
@@ -22,6 +23,7 @@ PATIENCE = 60.0  # seconds that a transaction waits for other writers; servers u
 # Settings of libpq (seconds, milliseconds, attempts) that limit the wait for an unresponsive PostgreSQL server.
 DEADLINES = {"connect_timeout": 10, "tcp_user_timeout": 20_000, "keepalives_idle": 10, "keepalives_interval": 5,
              "keepalives_count": 2}  # fmt: skip
+SILENCE = 20.0  # seconds beyond `patience` after which an unresponsive PostgreSQL server is given up
 CONNECTIONS = 40  # maximum number of simultaneous connections per server
 LOCK = 20231008537  # id of the advisory lock for writers of a PostgreSQL store
 LONGEST_VALUE = 40  # maximum length of a setting in a message
@@ -77,6 +79,7 @@ class Database:
         if self.path is not None:
             prepare_sqlite(self.engine, lambda: self.patience)
         else:
+            event.listen(self.engine, "connect", self._limit_silence, insert=True)
             event.listen(self.engine, "begin", self._limit_waiting)
         self._queue = Lock()
         self._of_thread = local()  # `.writer`: the connection of this thread's write transaction
@@ -112,6 +115,27 @@ class Database:
     def _limit_waiting(self, connection: Connection) -> None:
         """Limit the wait of a PostgreSQL transaction for locks to `patience` seconds."""
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * self.patience)}")
+
+    def _limit_silence(self, connection: Any, _: Any) -> None:
+        """Limit the wait for each answer of a PostgreSQL server. TCP does not detect a stopped process."""
+        wait = connection.wait
+
+        def limited(waiting: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+            """Pass on the steps of `waiting`, and close the connection if the server sends nothing for too long."""
+            ready, last = None, monotonic()
+            with closing(waiting):
+                while True:
+                    try:
+                        wanted = waiting.send(ready)
+                    except StopIteration as done:
+                        return done.value
+                    if ready := (yield wanted):
+                        last = monotonic()
+                    elif monotonic() - last > self.patience + SILENCE:
+                        connection.close()
+                        raise connection.OperationalError("the server does not respond")
+
+        connection.wait = lambda waiting, *args, **options: wait(limited(waiting), *args, **options)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -245,17 +269,20 @@ def _check_file(path: Path, create: bool) -> None:
         if not path.parent.is_dir():
             raise UserError(f"{path.parent} is not a folder; create it first, or choose another path for the store")
         _make_private(path)
+    elif path.is_file() and not path.stat().st_size:  # another user may have created it, for example in /tmp
+        _make_private(path)
 
 
 def _make_private(path: Path) -> None:
-    """Create an empty file that only its owner can read.
+    """Create an empty file that only its owner can access, or restrict the access to an existing one.
 
     SQLite uses the same permissions for additional files that it creates.
 
     Raises:
-        UserError: The file cannot be created.
+        UserError: The file cannot be created, or belongs to another user.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        path.chmod(0o600)
     except OSError as error:
         raise UserError(f"{path} cannot be used as a store: {error.strerror}") from error

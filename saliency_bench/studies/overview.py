@@ -20,7 +20,7 @@ import numpy as np
 
 from saliency_bench.studies.agreement import iou
 from saliency_bench.studies.annotating import Annotating
-from saliency_bench.studies.database import hours_ago
+from saliency_bench.studies.database import lately
 from saliency_bench.studies.events import events_of
 from saliency_bench.studies.owner_actions import OF_PEOPLE, STATUS, excluded, status
 from saliency_bench.studies.study import Answer, Study
@@ -54,16 +54,16 @@ def overview(
         needed: Share of correct checks below which a person is careless.
     """
     answers = study.answers(last=False, masks=False)
-    left, since = max(wanted - done, 0), hours_ago(DAY)
-    lately = sum(time >= since for time in counted)
+    left, (first, last) = max(wanted - done, 0), lately(DAY)
+    of_day = sum(first <= time <= last for time in counted)
     return {
         "study": study.name,
         "kind": study.kind,
         "status": status(study),
         "done": done,
         "wanted": wanted,
-        "last day": lately,
-        "days left": round(left / lately, 1) if lately and left else None,
+        "last day": of_day,
+        "days left": round(left / of_day, 1) if of_day and left else None,
         "by day": dict(sorted(Counter(time[:10] for time in counted).items())[-30:]),
         "people": _people(study, answers, checks, lease_hours, agreement or {}, needed),
         "actions": [
@@ -91,7 +91,7 @@ def _people(
     for entry in study.assignments():
         waiting[entry.person] += entry.unit not in seconds.get(entry.person, {})
         last[entry.person] = max(last.get(entry.person, ""), entry.created)
-    without, idle = excluded(study), hours_ago(lease_hours)
+    without, (first, until) = excluded(study), lately(lease_hours)
     rows = []
     for person, times in seconds.items():
         mean, images = agreement.get(person, (None, 0))
@@ -107,7 +107,7 @@ def _people(
             "shared": images,
             "excluded": without.get(person),
         }
-        row["stuck"] = bool(waiting[person] and last[person] < idle)
+        row["stuck"] = bool(waiting[person] and not first <= last[person] <= until)
         rows.append(row)
     _mark(rows, needed)
     return sorted(rows, key=lambda row: (row["excluded"] is not None, -len(row["marks"]), -row["answers"]))

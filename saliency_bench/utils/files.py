@@ -64,9 +64,9 @@ def write_with(path: Path, write: Callable[[Path], object], *, private: bool = F
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_folder(path.parent)
-        if private:
-            temporary.unlink(missing_ok=True)
-            temporary.touch(0o600, exist_ok=False)  # sets the permissions before any content is written
+        # A new file with its permissions: another user may have put a link of this name into the folder (/tmp).
+        temporary.unlink(missing_ok=True)
+        temporary.touch(0o600 if private else 0o666, exist_ok=False)
         write(temporary)
         rename(temporary, path)
     except UserError:

@@ -5,8 +5,11 @@ headers. They are structs of Thrift's compact protocol (https://github.com/apach
 are skipped here.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain, islice
+from operator import length_hint
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +21,9 @@ from saliency_bench.utils.files import LARGEST_ARRAYS
 
 MOST_BYTES = 4 * LARGEST_ARRAYS  # maximum unpacked bytes of a row group
 PREFIXES = 7  # the encoding DELTA_BYTE_ARRAY, with which a page of 1 kB can expand to gigabytes of text
-LONGEST_HEADER = 2**24  # maximum bytes of a header, as in Arrow
+DICTIONARY = (2, 8)  # encodings of values as indices into a dictionary
+BYTES = "BYTE_ARRAY"  # type of text and binary values
+HEADERS = [2**power for power in range(9, 25, 3)]  # bytes to read for a header, until it is whole; at most as in Arrow
 BOOLEANS, BYTE, WHOLE, DOUBLE, BINARY, LISTS, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12  # types of fields
 TYPE, UNPACKED, PACKED, DATA, DATA_2 = 1, 2, 3, 5, 8  # fields of a page header
 VALUES, ENCODING = 1, {DATA: 2, DATA_2: 4}  # fields of the header of a data page
@@ -26,7 +31,7 @@ VALUES, ENCODING = 1, {DATA: 2, DATA_2: 4}  # fields of the header of a data pag
 
 def check_pages(
     path: Path, about: pq.FileMetaData, columns: Collection[str] | None = None, most: int = MOST_BYTES, *,
-    at_once: bool = False,
+    at_once: bool = False, repeated: Counter[int] | None = None,
 ) -> Counter[str]:  # fmt: skip
     """Check the unpacked size of columns without unpacking them.
 
@@ -38,6 +43,7 @@ def check_pages(
         columns: Names of the columns that will be read, or None for all.
         most: Maximum unpacked bytes of a row group.
         at_once: Whether the limits apply to all row groups together.
+        repeated: Receives {row group: upper bound of the bytes of its text and binary values, counting repeated ones}.
 
     Returns:
         {column: number of values in its pages}.
@@ -46,16 +52,20 @@ def check_pages(
         ValueError: The columns exceed a limit, contain text stored as prefixes, or a page header is damaged.
     """
     texts = set(text_columns(about))
+    _check_overlap(path, about)
     values: Counter[str] = Counter()
     unpacked = of_texts = 0
     with path.open("rb") as file:
-        for group in map(about.row_group, range(about.num_row_groups)):
+        for number, group in enumerate(map(about.row_group, range(about.num_row_groups))):
             unpacked, of_texts = (unpacked, of_texts) if at_once else (0, 0)
             for column in map(group.column, range(group.num_columns)):
                 name = column.path_in_schema.partition(".")[0]
                 if columns is not None and name not in columns:
                     continue
-                for header in _headers(file, column):
+                headers = _headers(file, column)
+                if repeated is not None and column.physical_type == BYTES:
+                    repeated[number] += _longest(headers)
+                for header in headers:
                     unpacked += header[UNPACKED]
                     of_texts += header[UNPACKED] * (name in texts)
                     values[name] += _values(header, column)
@@ -85,24 +95,57 @@ def read_checked(path: Path, about: pq.FileMetaData, columns: Collection[str]) -
 
 
 def check_table(path: Path, most: int = MOST_BYTES) -> None:
-    """Check the unpacked size of each row group of a file, and of its text including repeated text.
+    """Check the unpacked size of each row group of a file, including repeated text and binary values.
 
     Raises:
         ValueError: A row group expands to more than `most` bytes, or its text to more than `LARGEST_ARRAYS` bytes.
     """
     about = pq.read_metadata(path)
-    check_pages(path, about, most=most)
+    repeated: Counter[int] = Counter()
+    check_pages(path, about, most=most, repeated=repeated)
+    if not (groups := [group for group, size in repeated.items() if size > LARGEST_ARRAYS]):
+        return
+    columns = [about.schema.column(index) for index in range(len(about.schema))]
+    leaves = [column.path for column in columns if column.physical_type == BYTES]
     texts = text_columns(about)
-    with pq.ParquetFile(path, metadata=about, read_dictionary=texts) as file:
-        for number in range(file.num_row_groups if texts else 0):
-            check_texts(chunk for column in file.read_row_group(number, texts).columns for chunk in column.chunks)
+    with pq.ParquetFile(path, metadata=about, read_dictionary=leaves) as file:
+        for table in (file.read_row_group(group, leaves) for group in groups):
+            check_texts(chunk for name in texts for chunk in table[name].chunks)
+            check_texts(chain.from_iterable(map(_dictionaries, chain(*(c.chunks for c in table.columns)))), most)
 
 
-def check_texts(columns: Iterable[pa.DictionaryArray]) -> None:
-    """Raise ValueError if the text in columns, including repeated text, has more bytes than the limit."""
+def _check_overlap(path: Path, about: pq.FileMetaData) -> None:
+    """Raise ValueError if columns share bytes of the file, because unpacking the same bytes often can take hours."""
+    groups = map(about.row_group, range(about.num_row_groups))
+    sizes = [group.column(index).total_compressed_size for group in groups for index in range(group.num_columns)]
+    if min(sizes, default=0) < 0 or sum(sizes) > path.stat().st_size:
+        raise ValueError("its columns are larger than the file")
+
+
+def _longest(headers: Iterable[dict]) -> int:
+    """Return an upper bound of the bytes of all values that are stored as indices into a dictionary."""
+    sizes = [header[UNPACKED] for header in headers if not ENCODING.keys() & header.keys()]
+    pages = [(header[kind], ENCODING[kind]) for header in headers for kind in ENCODING if kind in header]
+    values = sum(page.get(VALUES, 0) for page, encoding in pages if page.get(encoding) in DICTIONARY)
+    return max(sizes, default=0) * values
+
+
+def _dictionaries(array: pa.Array) -> Iterator[pa.DictionaryArray]:
+    """Yield the text and binary values of a column at any depth."""
+    if pa.types.is_dictionary(array.type):
+        yield array
+    elif pa.types.is_struct(array.type):
+        yield from chain.from_iterable(map(_dictionaries, array.flatten()))
+    elif pa.types.is_nested(array.type):
+        yield from _dictionaries(array.flatten() if hasattr(array, "flatten") else array.storage)
+
+
+def check_texts(columns: Iterable[pa.DictionaryArray], most: int | None = None) -> None:
+    """Raise ValueError if columns have more than `most` bytes (None: `LARGEST_ARRAYS`), including repeated values."""
+    most = LARGEST_ARRAYS if most is None else most
     sizes = (pc.binary_length(texts.dictionary).cast(pa.int64()).take(texts.indices) for texts in columns)
-    if (length := sum(pc.sum(lengths).as_py() or 0 for lengths in sizes)) > LARGEST_ARRAYS:
-        raise ValueError(f"its texts have {length:,} bytes, more than the limit of {LARGEST_ARRAYS:,}")
+    if (length := sum(pc.sum(lengths).as_py() or 0 for lengths in sizes)) > most:
+        raise ValueError(f"its texts have {length:,} bytes, more than the limit of {most:,}")
 
 
 def _values(header: dict, column: pq.ColumnChunkMetaData) -> int:
@@ -126,56 +169,61 @@ def _headers(file: IO[bytes], column: pq.ColumnChunkMetaData) -> list[dict]:
     if start < 0:
         raise ValueError("a page starts before the beginning of the file")
     while start < end:
-        file.seek(start)
-        header = _struct(file, start + LONGEST_HEADER)
+        header, length = _header(file, start)
         if min(size := header.get(PACKED, -1), header.get(UNPACKED, -1)) < 0:
             raise ValueError("a page header has no size")
         headers.append(header)
-        start = file.tell() + size
+        start += length + size
     return headers
 
 
-def _struct(file: IO[bytes], end: int, depth: int = 0) -> dict:
+def _header(file: IO[bytes], start: int) -> tuple[dict, int]:
+    """Return a page header and its length."""
+    for most in HEADERS:
+        file.seek(start)
+        block = file.read(most)
+        rest = iter(block)
+        with suppress(StopIteration):
+            return _struct(rest), len(block) - length_hint(rest)
+    raise ValueError("a page header is truncated")
+
+
+def _struct(rest: Iterator[int], depth: int = 0) -> dict:
     """Read a struct and return {field number: value} for the fields that are integers or structs."""
     fields: dict = {}
     number = 0
-    while head := _byte(file, end):
-        number = number + (head >> 4) if head >> 4 else _whole(file, end)
-        fields[number] = _value(file, head & 15, end, depth)
+    while head := next(rest):
+        number = number + (head >> 4) if head >> 4 else _whole(rest)
+        fields[number] = _value(rest, head & 15, depth)
     return fields
 
 
-def _value(file: IO[bytes], kind: int, end: int, depth: int) -> int | dict | None:
+def _value(rest: Iterator[int], kind: int, depth: int) -> int | dict | None:
     """Read an integer or a struct and return it. Skip values of other types and return None."""
     if depth > len(ENCODING):
         raise ValueError("a page header is nested too deeply")
     if kind == STRUCT:
-        return _struct(file, end, depth + 1)
+        return _struct(rest, depth + 1)
     if kind in WHOLE:
-        return _whole(file, end)
+        return _whole(rest)
     if kind in BOOLEANS:
         return None
     if kind not in (BYTE, DOUBLE, BINARY):  # headers contain no lists
         raise ValueError(f"a page header has a field of the unknown type {kind}")
-    file.seek({BYTE: 1, DOUBLE: 8}.get(kind) or _unsigned(file, end), 1)
+    skipped = {BYTE: 1, DOUBLE: 8}.get(kind) or _unsigned(rest)
+    deque(islice(rest, min(skipped, HEADERS[-1])), maxlen=0)
     return None
 
 
-def _whole(file: IO[bytes], end: int) -> int:
-    number = _unsigned(file, end)
+def _whole(rest: Iterator[int]) -> int:
+    number = _unsigned(rest)
     return (number >> 1) ^ -(number & 1)
 
 
-def _unsigned(file: IO[bytes], end: int) -> int:
+def _unsigned(rest: Iterator[int]) -> int:
     number = 0
     for shift in range(0, 70, 7):
-        number |= ((byte := _byte(file, end)) & 127) << shift
+        number |= ((byte := next(rest)) & 127) << shift
         if byte < 128:
             return number
     raise ValueError("a page header has a number without an end")
-
-
-def _byte(file: IO[bytes], end: int) -> int:
-    if not (byte := file.read(1)) or file.tell() > end:
-        raise ValueError("a page header is truncated")
-    return byte[0]

@@ -390,6 +390,7 @@ def test_a_day_and_a_week():
     assert hidden.refusal(attempts(ago[1], ago[2]), today) is None
     assert "on or after 2026-11-29" in hidden.refusal(attempts(ago[3], ago[1], ago[2]), today)
     assert hidden.refusal(attempts(ago[7], ago[8], ago[1], ago[2]), today) is None
+    assert hidden.refusal(attempts(*[today + timedelta(days=3650)] * 3), today) is None, "the clock was ahead"
     assert "on or after 2026-11-27" in hidden.refusal(attempts(ago[5], ago[5], ago[5]), today)  # longer than a day
 
 

@@ -267,6 +267,17 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
 
 
+@pytest.mark.parametrize("name", ["accuracy", "top5"])
+def test_an_invented_accuracy_is_refused(name, done, shapes, resnet, tmp_path):
+    path = of_run(done, "ada").write(tmp_path)[0].parent / "result.json"
+    content = json.loads(path.read_text())
+    content["model"][name]["value"] = 1.0
+    path.write_text(json.dumps(content))
+    folder = path.parent.relative_to(tmp_path).as_posix()
+    given = {"dataset": str(shapes), "model": str(resnet), "samples": 1, "progress": False}
+    assert re.match(f"{name} of .* images, not 1 of ", recompute(tmp_path, folder, **given)[0].refused)
+
+
 @pytest.mark.parametrize(("rule", "words", "taken"), [
     ("label", "label", "label"),
     ("contrast:second 0f3a", "contrast:second", "contrast:second"),

@@ -134,6 +134,47 @@ def test_scripts_archives_and_pickles_are_not_touched(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
+def repeated(path):
+    """400 pictures of 1 MB, of which the file stores one."""
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    images = pa.array([{"bytes": b"x" * 10**6, "path": None}] * 400, kind)
+    pq.write_table(pa.table({"image": images}), path, compression="zstd")
+
+
+def arrow(path, texts, rows=None, **options):
+    table = pa.table({"image_id": texts})
+    with pa.ipc.new_file(str(path), table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, rows)
+
+
+def outside(path):
+    """Texts of which one ends far outside of the file."""
+    arrow(path, ["abc", "defg"])
+    offsets = b"".join(number.to_bytes(4, "little") for number in (0, 3, 7))
+    content = path.read_bytes()
+    assert content.count(offsets) == 1
+    path.write_bytes(content.replace(offsets, offsets[:8] + (2**30).to_bytes(4, "little")))
+
+
+TABLES = {
+    "repeated.parquet": (repeated, "its texts have 400,000,000 bytes"),
+    "deep.jsonl": (lambda path: path.write_text('{"a":' + "[" * 10**5 + "]" * 10**5 + "}"), "ends the reading process"),
+    "packed.arrow": (lambda path: arrow(path, ["x" * 10**6] * 300, 50, compression="zstd"), "more than 268,435,456"),
+    "outside.arrow": (outside, "outside.arrow of .* cannot be read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_would_take_gigabytes_or_a_crash(name, tmp_path, monkeypatch):
+    for module, sizes in {"data.untrusted_tables": {"MEMORY": 2**27, "MOST_BYTES": 2**28},
+                          "utils.parquet_pages": {"LARGEST_ARRAYS": 2**27}}.items():  # fmt: skip
+        for size, value in sizes.items():
+            monkeypatch.setattr(f"saliency_bench.{module}.{size}", value)
+    write, words = TABLES[name]
+    write(tmp_path / name)
+    refused(words, sb.load_dataset, tmp_path)
+
+
 @pytest.mark.slow
 def test_a_picture_bomb_is_one_sample_that_cannot_be_read(tmp_path, resnet):
     Image.new("1", (30_000, 30_000)).save(tmp_path / "bomb.png")

@@ -35,6 +35,13 @@ def parquet(*images):
     return buffer.getvalue()
 
 
+def same_text():
+    """600 texts of 1 MB, of which the file stores one."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"image_id": ["x" * 10**6] * 600}), buffer)
+    return buffer.getvalue()
+
+
 def put(hub, repo=REPO, **files):
     """Create a commit with these files; __ stands for / in a path, and _dot_ for a dot."""
     api = hub.api()
@@ -177,6 +184,8 @@ def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
         ),
         ({"README_dot_md": b"---\nconfigs: 3\ndataset_info: []\n---\n"}, REPO),
         ({"data__test_dot_parquet": b"PAR1 no more"}, REPO),
+        ({"data__test_dot_parquet": same_text()}, "its texts have 600,000,000 bytes"),
+        ({"test_dot_jsonl": b'{"a":' + b"[" * 10**5 + b"]" * 10**5 + b"}"}, "ends the reading process"),
         ({}, REPO),
     ],
     ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",

@@ -117,6 +117,16 @@ def test_compressed_runs_and_polygons_of_coco_are_read(tmp_path):
     np.testing.assert_array_equal(read["2.jpg"], rectangle(slice(10, 20), slice(10, 30)))
 
 
+@pytest.mark.parametrize("counts", ["PP`0`0", "0", "", "o" * 10**5, "\x00\x01\u20ac", None])
+def test_damaged_runs_of_coco_are_refused(counts, tmp_path):
+    content = {
+        "images": [{"id": 1, "file_name": "1.jpg", "height": 60, "width": 80}],
+        "annotations": [{"image_id": 1, "segmentation": {"size": [60, 80], "counts": counts}}],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    refused("1.jpg: (damaged|the) run lengths", module_of("coco").read, tmp_path / "a.json", "ada")
+
+
 @pytest.mark.slow
 @given(st.integers(1, 7), st.integers(1, 300), st.integers(0, 9), st.randoms())
 def test_brush_masks_come_back(height, width, level, random):

@@ -13,6 +13,7 @@ from saliency_bench.studies.annotation_report import annotation_report, report_r
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.assess import protocol as assess_protocol
 from saliency_bench.studies.assess.questions import read_questions
+from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.owner_actions import act, excluded, status
 from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
@@ -67,11 +68,13 @@ def test_people_and_images_to_look_at_come_first(annotating):
     assert all(row["marks"] == ["low agreement"] for row in seen["images"])
 
 
-def test_who_holds_something_and_does_nothing_is_stuck(annotating):
+@pytest.mark.parametrize(("ahead", "lease"), [(0, -1.0), (24 * 3650, 24.0)])  # hours
+def test_who_holds_something_and_does_nothing_is_stuck(ahead, lease, annotating, monkeypatch):
+    monkeypatch.setattr("saliency_bench.studies.study.now", lambda: hours_ago(-ahead))  # a clock that is set back later
     annotating.study.assign(annotating.study.join("d" * 32).name, annotating.units[:1])
     from dataclasses import replace
 
-    (row,) = AnnotationOverview(replace(annotating, lease_hours=-1.0))()["people"]
+    (row,) = AnnotationOverview(replace(annotating, lease_hours=lease))()["people"]
     assert (row["marks"], row["open"]) == (["stuck"], 1)
 
 

@@ -173,6 +173,7 @@ def test_nobody_else_reads_a_store_or_a_table_about_people(tmp_path):
             (tmp_path / name).touch()  # a world-readable file is replaced
             write_rows(tmp_path / name, ("person",), [("p-a",)])
             assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        (tmp_path / "study.db").touch()  # so that it is open to others when it is filled
         store = Store(tmp_path / "study.db")
         store.study("annotate", "study")
         copies = [store.backup(tmp_path / "copy.db")]

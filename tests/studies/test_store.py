@@ -300,6 +300,20 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
         refused("cannot be used as a store: connection timeout expired", Store, url)
 
 
+def test_a_server_that_stops_answering_is_given_up(request, monkeypatch):
+    monkeypatch.setattr(database, "SILENCE", 0.5)
+    server = request.getfixturevalue("postgres")
+    with closing(Store(request.getfixturevalue("database"))) as store:
+        study, store.patience = made(store), 0.5
+        answer = (study.join(ASKED.format(0)).name, UNITS[0], "an answer", {})
+        with server.stopped(), pytest.raises(OperationalError, match="does not respond"):
+            study.record(*answer)
+        with pytest.raises(OperationalError, match="does not respond"), store.writing() as writer, server.stopped():
+            writer.exec_driver_sql("SELECT 1")
+        study.record(*answer)
+        assert len(study.answers()) == 1
+
+
 def test_reading_a_locked_table_is_given_up(request):
     place = request.getfixturevalue("database")
     with closing(Store(place)) as store, closing(Store(place)) as other:

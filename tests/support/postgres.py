@@ -7,7 +7,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -55,6 +56,19 @@ class Postgres:
         self.server.send_signal(signal.SIGQUIT)
         self.server.wait(timeout=60)
         self.start()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop all its processes for a while, as a machine that hangs would."""
+        children = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split()
+        processes = [self.server.pid, *map(int, children)]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
 
     def create(self, name: str) -> str:
         """Create an empty database and return its URL."""

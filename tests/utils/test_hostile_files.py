@@ -167,8 +167,18 @@ def prefixes(path, table):
                    column_encoding={"image_id": "DELTA_BYTE_ARRAY"})  # fmt: skip
 
 
+def overlapping(path, table):
+    """Write a footer in which a column has more bytes than the file."""
+    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 1000] * len(table))), path, use_dictionary=False,
+                   compression="none")  # fmt: skip
+    column, content = pq.read_metadata(path).row_group(0).column(8), path.read_bytes()
+    size = varint(column.total_compressed_size)
+    path.write_bytes(content.replace(size + b"\x16" + size, size + b"\x16" + varint(10**6, len(size))))
+    assert pq.read_metadata(path).row_group(0).column(8).total_compressed_size != column.total_compressed_size
+
+
 BOMBS = {text_bomb: "unpacks to more than", lying_bomb: "unpacks to more than", many_of_one_text: "its texts have",
-         prefixes: "DELTA_BYTE_ARRAY"}  # fmt: skip
+         prefixes: "DELTA_BYTE_ARRAY", overlapping: "larger than the file"}  # fmt: skip
 
 
 @pytest.mark.parametrize("bomb", [pytest.param(bomb, id=bomb.__name__) for bomb in BOMBS])

@@ -123,6 +123,13 @@ def test_what_is_no_file_is_not_replaced_by_a_page(kind, linked, run, tmp_path, 
     assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
 
 
+def test_a_planted_link_is_not_followed(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / f".page.html.{os.getpid()}.tmp").symlink_to(tmp_path / "mine")
+    write_text(tmp_path / "page.html", "page")
+    assert [(tmp_path / name).read_text() for name in ("mine", "page.html")] == ["mine", "page"]
+
+
 @pytest.mark.slow
 def test_a_file_of_a_run_that_is_a_pipe_is_not_replaced(shapes, resnet, tmp_path):
     (tmp_path / "run").mkdir()

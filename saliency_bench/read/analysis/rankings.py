@@ -31,7 +31,8 @@ def rank(runs: Sequence[RunData]) -> Findings:
     """
     rows = [row for run in runs for row in _agreements(run)]
     if not rows:
-        raise UserError(f"no run has two metrics that share {FEWEST} explainers; add explainers or metrics to one")
+        names = ", ".join(str(run.folder) for run in runs[:3])
+        raise UserError(f"{names}: no run has two metrics that share {FEWEST} explainers; add explainers or metrics")
     notes = ["1: both metrics put the explainers in the same order; baselines such as random are included.", OPEN]
     return Findings("rank", [Table(AGREEMENT, rows)], {"pairs": dicts(AGREEMENT, rows)}, notes)
 

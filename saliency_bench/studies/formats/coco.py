@@ -2,7 +2,7 @@
 
 An annotation is a person's whole mask of an image, with `iscrowd` 1 (which indicates run lengths) and an additional
 field `person`. COCO has no empty masks, so the field `no_region` of an image lists the people who answered that the
-image has no region. Reading compressed run lengths and polygons requires pycocotools.
+image has no region. Reading polygons requires pycocotools.
 """
 
 import json
@@ -141,16 +141,35 @@ def _outlines(parts: list[Any], height: int, width: int) -> Any:
 
 
 def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
-    if isinstance(segmentation.get("counts"), list):
-        return np.ascontiguousarray(mask_of(segmentation["counts"], width, height).T)
-    if segmentation.get("size") != [height, width]:
+    counts: Any = segmentation.get("counts")
+    if not isinstance(counts, list) and segmentation.get("size") != [height, width]:
         raise UserError("a region does not have the size of the image; export the annotations again")
-    return _pycocotools().decode(segmentation).astype(bool)
+    counts = _counts(counts) if isinstance(counts, str) else counts
+    return np.ascontiguousarray(mask_of(counts, width, height).T)
+
+
+def _counts(text: str) -> list[int]:
+    """Return the run lengths of compressed run lengths. pycocotools accepts damaged ones.
+
+    A digit has 5 bits of a number, the lowest first, and a sixth bit if more digits follow. From the fourth number on,
+    a number is the difference to the number before the previous one.
+    """
+    counts: list[int] = []
+    number = shift = 0
+    for digit in (ord(sign) - 48 for sign in text):
+        if not 0 <= digit < 64 or shift > 60:
+            raise UserError("damaged run lengths; export the annotations again")
+        number, shift = number | (digit & 31) << shift, shift + 5
+        if not digit & 32:
+            number -= (digit & 16) << (shift - 4)
+            counts.append(number + (counts[-2] if len(counts) > 2 else 0))
+            number = shift = 0
+    return counts
 
 
 def _pycocotools() -> Any:
     try:
         from pycocotools import mask as coco
     except ModuleNotFoundError as error:
-        raise UserError(f"compressed run lengths and polygons need pycocotools: {install_hint('builders')}") from error
+        raise UserError(f"polygons need pycocotools: {install_hint('builders')}") from error
     return coco
