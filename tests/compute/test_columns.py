@@ -210,7 +210,7 @@ def test_what_a_metric_says_of_its_columns_is_checked(shapes, resnet, tmp_path):
     rows = sb.load_dataset(shapes)
     listed = rows.add_column("boxes", [[1, 2]] * len(rows))
     boxes = declared(lambda maps, columns: maps[:, 0, 0], "boxes")
-    refused("the column boxes holds", sb.run, **settings(listed, resnet, metrics=[boxes]), out=tmp_path / "run")
+    refused("the column boxes contains", sb.run, **settings(listed, resnet, metrics=[boxes]), out=tmp_path / "run")
     assert as_metric(brightness).declaration.columns == ("image_without_object", "scene")
 
 

@@ -226,7 +226,7 @@ def test_a_metric_of_maps_alone_takes_no_references(load, tmp_path, monkeypatch)
     assert result == {"saliency_count": np.mean(expected), "scores": expected}
     assert count.compute(predictions=MAPS, least=1.0) == {"saliency_count": (MAPS > 1).sum(axis=(1, 2)).mean()}
     for refused in (count.compute, count.add_batch):
-        with pytest.raises(ValueError, match="saliency_count looks at the maps alone"):
+        with pytest.raises(ValueError, match="saliency_count uses only the maps"):
             refused(predictions=MAPS, references=MASKS)
     with pytest.raises(ValueError, match=r"\(B, H, W\)"):
         count.compute(predictions=MAPS[0, 0])

@@ -124,9 +124,9 @@ class OfAKind(torch.Tensor):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("content", "words"), [
-    (lambda: Opened(), "(it holds posix.mkdir, not one dense tensor of numbers)"),
-    (lambda: np.zeros((2, 3)), "it holds numpy"),
-    (lambda: {"map": torch.zeros(2, 3)}, "(it holds a dict, not one tensor); save only the maps"),
+    (lambda: Opened(), "(it contains posix.mkdir, not one dense tensor of numbers)"),
+    (lambda: np.zeros((2, 3)), "it contains numpy"),
+    (lambda: {"map": torch.zeros(2, 3)}, "(it contains a dict, not one tensor); save only the maps"),
     (lambda: torch.zeros(2, 3).to_sparse(), "_rebuild_sparse_tensor, not one dense tensor"),
     (lambda: torch.zeros(2, 3, device="meta"), "_rebuild_meta_tensor_no_storage, not one dense tensor"),
     (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8), "_rebuild_qtensor, not one dense"),
@@ -184,9 +184,9 @@ def of_pickle(change):
     (of_pickle(lambda content: content.replace(b"K\x02K\x03", b"K\xffK\xff", 1)), {}, "smaller than its"),
     (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "header is damaged"),
     (of_pickle(lambda _: b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."), {}, "__builtin__.bytearray"),
-    (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it holds a NoneType"),  # a large memo index
+    (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it contains a NoneType"),  # a large memo index
     (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
-    (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it holds a tuple"),
+    (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it contains a tuple"),
 ])  # fmt: skip
 def test_archives_of_torch_that_lie(change, options, words, tmp_path):
     (tmp_path / "maps").mkdir()
@@ -205,7 +205,7 @@ def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
     found = dict(read_maps_of(tmp_path, "mine", files, (2, 3)))
     assert {name: values[0, 0] for name, values in found.items()} == {"cat/1": 104, "dog/1": 105}
     np.save(tmp_path / "cat" / "9.npy", np.zeros((2, 3)))
-    refused(r"9\.npy is not the map of a known image", dict, read_maps_of(tmp_path, "mine", files, (2, 3)))
+    refused(r"the name of .*9\.npy is not the id of a known image", dict, read_maps_of(tmp_path, "mine", files, (2, 3)))
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_the_call_in_python_has_a_place_for_arrays(run, maps, by_id, tmp_path):
     (lambda maps: None, "maps mine.*got NoneType"),
     (lambda maps: 5, "maps mine.*got int"),
     (lambda maps: {"nobody": maps[0]}, "maps mine, image nobody: the dataset has no image with this id"),
-    (lambda maps: {}, "maps mine holds no map"),
+    (lambda maps: {}, "maps mine contains no map"),
 ])  # fmt: skip
 def test_arrays_that_are_not_as_they_should_be(given, words, run, maps, tmp_path):
     refused(words, run, {"mine": given(maps)})

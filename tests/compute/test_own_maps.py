@@ -219,7 +219,7 @@ def test_what_only_looks_like_a_map_is_refused_by_its_file(content, words, blank
 def test_unknown_files_links_and_empty_folders_are_refused(blank, maps, values, tmp_path):
     (maps / "notes.txt").write_text("is left alone")
     np.save(maps / "stranger.npy", np.zeros((32, 32)))
-    refused(r"stranger\.npy is not the map of a known image", score, blank, maps)
+    refused(r"the name of .*stranger\.npy is not the id of a known image", score, blank, maps)
     (maps / "stranger.npy").unlink()
     first = maps / f"{next(iter(values))}.npy"
     first.rename(tmp_path / "outside.npy")
@@ -254,7 +254,7 @@ def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
         (ids, [None, *good[1:]], "the map is null"),
         (ids, [[None] * 1024, *good[1:]], "the map contains null"),
         (ids, [[[0.0] * 32] * 31 + [[0.0] * 31]] * COUNT, "differ in length"),
-        (ids, ["x"] * COUNT, "map holds string, not lists of numbers"),
+        (ids, ["x"] * COUNT, "map contains string, not lists of numbers"),
         (list(range(COUNT)), good, "image_id must be string"),
         (ids * 2, good * 2, "22 rows for 11 images"),
         (ids, [np.zeros(4096)] * COUNT, "more numbers than maps of 32 x 32"),
