@@ -253,7 +253,7 @@ def test_what_is_no_module_size_mean_or_std_is_refused(model, given, words):
 @pytest.mark.parametrize("activation", [None, "sigmoid"])
 def test_the_outputs_of_a_last_sigmoid_are_refused_with_the_fix(activation):
     model = load_classifier(small(nn.Sigmoid()), mean=0, std=1, activation=activation)
-    refused(r"ends in a sigmoid.*without it.*activation=.sigmoid", model, torch.rand(3, 3, 8, 8))
+    refused(r"ends in a sigmoid.*without the sigmoid.*activation=.sigmoid", model, torch.rand(3, 3, 8, 8))
 
 
 class SumsToOne(nn.Module):

@@ -143,7 +143,7 @@ REFUSED = {
     "torchvision:resnet18:weights=wide.pth": "wide.pth has a last layer of 200,000 classes, more than 100,000",
     "plain.pth": r"contains no TorchScript network; for weights, use \./net\.py:make:weights=plain\.pth",
     "code.pth": r"contains no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
-    "none.pt": r"there is no file none\.pt; give",
+    "none.pt": r"there is no file none\.pt; use",
     "six.safetensors": r"or \./net\.py:make:weights=six\.safetensors with a function",
     "trained.ckpt": "contains weights without .*:make:weights=trained.ckpt .* of Lightning, make is its class",
     "net.onnx": "has no gradients or layers that PyTorch can read; use the network that it was exported from",

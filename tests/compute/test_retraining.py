@@ -316,7 +316,7 @@ def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resne
     (scratch / "training_log.json").write_text(json.dumps(log | {"base": None}))
     for model, words in ((str(resnet), "needs the folder of a model trained with `saliency-bench train`"),
                          (sb.load_classifier(str(resnet)), "initial=base needs the folder"),
-                         (str(scratch), "started from random ones")):  # fmt: skip
+                         (str(scratch), "started from random weights")):  # fmt: skip
         refused(words, sb.run, dataset=shapes, model=model, explainers=["random"], metrics=[f"{FEWER},initial=base"],
                 out=tmp_path / "run", progress=False)  # fmt: skip
     base = sb.load_classifier(str(trained[1]))
