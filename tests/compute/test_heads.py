@@ -315,7 +315,7 @@ SQUARES, PLANTS = (SHAPES, [0, 1, 0, 1, 0, 1, 0]), (["horse", "potted plant"], [
 
 @pytest.mark.parametrize(("data", "columns", "model", "settings", "words"), [
     # classes that one logit cannot represent
-    (SQUARES, {}, lambda: one_logit(["quad"]), {}, r"does not have the dataset's classes.*not quad, quad; give"),
+    (SQUARES, {}, lambda: one_logit(["quad"]), {}, r"does not have the dataset's classes.*not quad, quad; use"),
     (SQUARES, {}, lambda: one_logit(["square"]), {"label_map": {"circle": 0, "square": None}},
      "no class to square, which is class 1"),
     (SQUARES, {}, one_logit, {"label_map": {"square": 0}}, "no entry for circle"),
