@@ -132,7 +132,7 @@ def test_a_path_is_a_folder_that_is_not_there_and_the_hub_is_not_asked(offline, 
 def test_a_name_below_a_folder_says_what_lies_there(offline, resnet):
     shutil.copytree(resnet, "models/first")
     shutil.copytree(resnet, "microsoft/resnet-18")
-    for name, text in (("models/zzz", r"not a local folder \(models holds first\).*cannot be reached"),
+    for name, text in (("models/zzz", r"not a local folder \(models contains first\).*cannot be reached"),
                        ("models/firsts", r"did you mean models/first\? \(the Hub cannot be reached\)")):  # fmt: skip
         refused(f"'{name}' is .*{text}", load_classifier, name)
     # A local folder may have the name of a repository on the Hub, which is suggested once.
