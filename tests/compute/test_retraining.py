@@ -320,7 +320,9 @@ def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resne
         refused(words, sb.run, dataset=shapes, model=model, explainers=["random"], metrics=[f"{FEWER},initial=base"],
                 out=tmp_path / "run", progress=False)  # fmt: skip
     base = sb.load_classifier(str(trained[1]))
-    refused(r"a different structure .* only one of the two has 0\.bias", start_from, nn.Sequential(nn.Linear(2, 2)), base)
+    refused(
+        r"a different structure .* only one of the two has 0\.bias", start_from, nn.Sequential(nn.Linear(2, 2)), base
+    )
 
 
 @pytest.mark.parametrize("given", ["[0.5]", "[0,0]", "[0.5,0.2]", "[0,0.4]", "[]"])
