@@ -337,7 +337,7 @@ def replaced(table, name, values):
     (doubled, "column value occurs twice"),
     (lambda t: replaced(t, "group", ["one", *[None] * 119]), "has two groups"),
     (lambda t: replaced(t, "group", ["one", *[None] * 59] * 2), "group of image image 000 is None"),
-    (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason contains a text that cannot be"),
+    (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason contains a string that cannot be"),
     (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with a reason"),
     (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
     (lambda t: t.slice(0, 61), "has 61 rows for 2 scores"),
@@ -470,11 +470,11 @@ def test_a_board_that_is_only_shown_imports_nothing_that_loads_datasets(tmp_path
 
 
 def test_a_dictionary_that_holds_a_text_twice_is_refused():
-    """Repeat a text in a dictionary: two numbers for one text would be two groups, or two images."""
+    """Repeat a string in a dictionary: two numbers for one string would be two groups, or two images."""
     doubled = submission({"gradcam": GOOD})
     labels = pa.DictionaryArray.from_arrays(np.arange(60, dtype=np.int32) % 2, ["a", "a"])
     table = doubled.records.set_column(doubled.records.column_names.index("label"), "label", labels)
-    with pytest.raises(UserError, match="the dictionary of column label contains a text twice"):
+    with pytest.raises(UserError, match="the dictionary of column label contains a string twice"):
         recorded(doubled.result, table, Path("records.parquet"))
 
 

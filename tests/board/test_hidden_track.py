@@ -319,7 +319,7 @@ def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_dat
             code, shown = push(folder, "other", *more, namespace=namespace)
             assert (code, shown.count("\n")) == (2, 1)
             assert f"{PUBLIC} hides the masks of 29 images that {namespace}/other would show, such as t" in shown
-            assert f"if their masks are no longer hidden, delete {PRIVATE}" in shown
+            assert f"if their masks no longer need to be hidden, delete {PRIVATE}" in shown
     assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
     assert push(copied, "things", *hiding)[0] == 0  # the same command again
     here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")

@@ -1,4 +1,4 @@
-"""Compare curves with pictures built pixel by pixel, and check that repeated requests are classified once."""
+"""Compare curves with values from pictures built pixel by pixel; check that repeated requests are classified once."""
 
 import math
 
