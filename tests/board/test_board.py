@@ -100,6 +100,14 @@ def test_best_on_a_board_beats_every_baseline(tmp_path, scores, best):
     assert {row.cell.explainer_text for row in rows if row.rank and row.rank[0] == 1} >= {"gradcam"}
 
 
+def test_a_baseline_with_two_rows_is_beaten_if_both_are(tmp_path):
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))
+    vouch(tmp_path, write(tmp_path, {"random": GOOD}, "bob"))
+    row = rows_of(sb.load_results(tmp_path))["gradcam", "ada"]
+    assert (row.beats, row.not_beaten) == ((), ("random",))
+
+
 def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best(tmp_path):
     """Submit masks as maps, which score 1 regardless of who computes the score."""
     know(tmp_path)
@@ -363,6 +371,12 @@ def test_parts_make_the_score(tmp_path):
     values[first] = values[first] + [0.1, -0.1]  # the mean does not change
     pq.write_table(replaced(table, "value", values), folder / "records.parquet")
     assert "but its parts give" in sb.load_results(tmp_path).refused[0].line
+    name = next(iter(parts))
+    parts[name][0] = -0.01  # below the range, but the mean of the parts is inside
+    write(tmp_path / "range", {"gradcam saliency_consistency": parts})
+    (refused,) = sb.load_results(tmp_path / "range").refused
+    assert f"part {name} of cell" in refused.line
+    assert "outside its range from 0 to inf" in refused.line
 
 
 def test_a_submission_in_the_place_of_another_is_refused(tmp_path, capsys):

@@ -218,7 +218,9 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     assert set(report["splits"]) == {"test"}
     assert not any(name == "image" for name in pq.read_schema(next((kept / "annotations").iterdir())).names)
     shown = sb.load_dataset(own_data).remove_columns("mask")
-    assert fingerprint(join_masks(shown, kept, "test")) == fingerprint(sb.load_dataset(own_data))
+    for order in (range(30), range(30)[::-1]):
+        whole = sb.load_dataset(own_data).select(order)
+        assert fingerprint(join_masks(shown.select(order), kept, "test")) == fingerprint(whole)
     refused("are for 30 images, but the published split has 29", join_masks, shown.select(range(29)), kept, "test")
     turned = shown.map(lambda row: {"image": row["image"].rotate(90)})
     refused("differs from the image that the hidden masks were drawn on", join_masks, turned, kept, "test")
