@@ -259,7 +259,7 @@ def sanity(runs: dict[str, RunData]) -> str:
 
 
 def curves(runs: dict[str, RunData]) -> str:
-    """Return one table with the scores of faithfulness on all datasets and the cost of the maps."""
+    """Return one table with the faithfulness scores on all datasets and the cost of the maps."""
     cells = {(name, cell.metric, cell.explainer_text): cell
              for name, run in runs.items() for cell in run.cells if cell.metric in CURVES}  # fmt: skip
     if not cells:

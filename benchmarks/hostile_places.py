@@ -187,7 +187,7 @@ def false_sizes(path: Path) -> None:
 
 
 def huge_header(path: Path) -> None:
-    """Write a safetensors file that states a header of 2^60 bytes."""
+    """Write a safetensors file that claims to have a header of 2^60 bytes."""
     path.write_bytes((2**60).to_bytes(8, "little") + b"{}")
 
 

@@ -3,7 +3,7 @@
 example:
   python benchmarks/readings.py --source raw/oxford-iiit-pet --work readings --images 24
 
-The paper does not specify the threshold of a map, the treatment of negative values and of the trimap's border, and the
+The paper does not specify the threshold of a map, how negative values and the trimap's border are treated, or the
 starting image of insertion. In this script, the six methods explain predictions of EfficientNet-Lite0 (extra `demo`)
 for some pets, with cheap settings. Each interpretation ("reading") of the three metrics is compared with the printed
 numbers of ResNet-18. Network and images differ, so the question is whether a reading is close to all six numbers at

@@ -30,7 +30,7 @@ def title_of(metric: str) -> str:
 def draw_beaten(
     tables: Mapping[str, Mapping[str, Sequence[str]]], explained: Mapping[str, Sequence[str]], path: Path
 ) -> None:  # fmt: skip
-    """Draw by how many of the computed metrics each explainer beats all baselines, for each network."""
+    """Draw, for each network and explainer, the number of computed metrics on which it beats all baselines."""
     names = list(dict.fromkeys(name for names in explained.values() for name in names))
     shares = np.full((len(names), len(tables)), np.nan)
     with rc_context(STYLE):

@@ -164,7 +164,7 @@ class Propagating(AttentionRecorder):
         return self.inputs[-1] is not None and self.inputs[-1].requires_grad
 
     def _rule(self, name: str, depends: list[Tensor], args: tuple, kwargs: dict[str, Any]) -> Rule | None:
-        """Return the rule of an operation with one or two inputs that depend on the patches, or None without a rule."""
+        """Return the rule of an operation with one or two inputs that depend on the patches, or None if none exists."""
         leads = len(args) > 0 and args[0] is depends[0]
         if len(depends) == 2 and leads and args[1] is depends[1]:
             if name in ("matmul", "bmm"):

@@ -285,7 +285,7 @@ def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, 
     """Return the boxes of VOC-style XML as `boxes_of` does, turned with the image if EXIF turns the image.
 
     Raises:
-        UnreadableError: A box is not four numbers, or the image has another size than the XML states.
+        UnreadableError: A box is not four numbers, or the image differs in size from what the XML states.
     """
     turn = turn_of(picture, declared_size(root) or picture.stored, "boxes")
     return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root, first)]

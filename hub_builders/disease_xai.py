@@ -264,7 +264,8 @@ def both(
 def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
     """Return the top and left of a square that contains the given pixels.
 
-    Without a seed, the pixels are centred. With a seed, their position is random, with a margin of an eighth.
+    Without a seed, the pixels are centred. With a seed, their position is random, with a margin of an eighth of
+    the side.
     """
     corner = []
     for axis, pixels in enumerate((rows, columns)):

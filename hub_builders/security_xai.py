@@ -111,8 +111,8 @@ def samples(
 def first_pixel(files: Iterable[Path], log: BuildLog) -> int:
     """Determine whether the boxes of the source count pixels from 0 or from 1, and log the evidence.
 
-    A box with a coordinate 0 cannot count from 1. A box that ends at the width or height of its image cannot count from
-    0. The more frequent case decides. Without evidence, the result is 1, as in PASCAL VOC.
+    A coordinate of 0 rules out counting from 1. A box that ends at the width or height of its image rules out counting
+    from 0. If both occur, the majority of boxes decides. Without evidence, the result is 1, as in PASCAL VOC.
     """
     zeros = ends = 0
     for path in files:

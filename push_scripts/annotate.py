@@ -251,7 +251,7 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
 
 
 def _segmenter(files: list[str] | None) -> Any:
-    """Return the segmenter for strokes from the files of --segment, or None without the option.
+    """Return the segmenter for strokes from the files of --segment, or None if it is not given.
 
     Raises:
         UserError: A library is not installed, or the files are not networks.

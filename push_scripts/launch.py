@@ -8,13 +8,13 @@ example:
 The steps are:
 
 1. Check account and names before anything is sent.
-2. Publish datasets, models, metrics, the board with the core of its page Overall, and the apps.
+2. Publish datasets, models, metrics, the board with the datasets and models of its page "Overall", and the apps.
 3. Run baselines and a few explainers on each dataset with its classifier. Submit, review, merge and recompute them.
 4. Add their scores to the cards of the models.
 5. Load everything in a process without your token.
 
-If the command is killed or an upload is rejected, a new start checks what exists on the Hub and completes the remaining
-steps. With --limit, rows cover only some of the samples and have no rank.
+If the command is killed or an upload is rejected, running it again checks what exists on the Hub and completes the
+remaining steps. With --limit, rows cover only some of the samples and have no rank.
 """
 
 import json

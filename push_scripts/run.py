@@ -8,7 +8,7 @@ example:
       --maps mine=my-maps --out runs/mine
 
 The output folder contains the scores of all samples (records.parquet), the table (summary.json) and report.html. A
-stopped run resumes. With more explainers or metrics, a new start computes only the missing scores. With only --maps, no
+stopped run resumes. With more explainers or metrics, a restart computes only the missing scores. With only --maps, no
 explainers are run.
 """
 

@@ -45,8 +45,8 @@ class MadeMaps:
 
     Attributes:
         maps: Maps, float (B, H, W).
-        reliability: Reliability of each map (`maps.reliability`); None without random draws, or if it is undefined.
-        draws: Number of random draws that each map averages; None without random draws.
+        reliability: Reliability of each map (`maps.reliability`); None if there are no random draws or it is undefined.
+        draws: Number of random draws that each map averages; None if there are none.
         cells: (height, width) of the small maps before enlargement; None for maps computed pixel by pixel.
     """
 
@@ -230,7 +230,7 @@ class NotFiniteError(UserError):
 
 
 def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
-    """Return the reliability of each map, or None without random draws or if the reliability is undefined.
+    """Return the reliability of each map, or None if it is undefined or nothing is drawn at random.
 
     Raises:
         UserError: The maps of the halves differ in shape from the maps of all draws.

@@ -42,7 +42,7 @@ class Metric:
     options: tuple[tuple[str, object], ...]
     inputs: tuple[str, ...]  # names from `INPUTS`
     declaration: MetricDeclaration
-    version: int | str  # a text is a hash of the code of a user's function
+    version: int | str  # a string is a hash of the code of a user's function
     about: str = ""  # for a user's function: first line of its docstring, and assumptions
 
     def __hash__(self) -> int:  # an option may be a list

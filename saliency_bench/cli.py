@@ -177,7 +177,7 @@ def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def _kept(command: str, argv: list[str]) -> str:
-    """Return a text about the saved results that a restarted command will reuse.
+    """Describe the saved results that a restarted command will reuse.
 
     The command's `KEPT` contains their description, and a pattern of files in the folder of --out.
     """

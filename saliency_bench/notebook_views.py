@@ -48,7 +48,7 @@ def facts(title: str, about: Mapping[str, object]) -> str:
 
 
 def paragraph(text: object, *, strong: bool = False) -> str:
-    """Return a text as an HTML paragraph."""
+    """Return text as an HTML paragraph."""
     return f'<p style="margin:0.5em 0">{_strong(text) if strong else _text(text)}</p>'
 
 

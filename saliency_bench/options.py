@@ -59,7 +59,7 @@ def _is_json(text: str) -> bool:
 
 
 def _value(text: str) -> object:
-    """Parse a text as JSON or as Python's None, True or False; return any other text unchanged."""
+    """Parse text as JSON or as Python's None, True or False; return any other text unchanged."""
     return json.loads(text) if _is_json(text) else {"None": None, "True": True, "False": False}.get(text, text)
 
 
@@ -227,6 +227,6 @@ def text(options: tuple[tuple[str, object], ...]) -> str:
 
 
 def _in_words(value: object) -> str:
-    """Return a text for an object without a JSON form. It is sorted and has no addresses, so it is reproducible."""
+    """Describe an object without a JSON form. The text is sorted and has no addresses, so it is reproducible."""
     text = f"{{{', '.join(sorted(map(repr, value)))}}}" if isinstance(value, set | frozenset) else repr(value)
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

@@ -156,7 +156,7 @@ def _read_added(kind: str) -> dict[str, Path | str]:
 
 
 def _main_file(place: Path) -> Path | str | None:
-    """Return the main file of an item, the reason why a file is not valid Python, or None without a main file."""
+    """Return the main file of an item, the reason why a file is not valid Python, or None if there is no main file."""
     candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
     main = next(filter(Path.is_file, candidates), None)
     return main and (_unreadable(place, main) or main)

@@ -357,7 +357,7 @@ def _named_maps(entry: str | PythonObject, codes: Mapping[PythonObject, str]) ->
 
 
 def one_after_the_other(commands: Iterable[str]) -> str:
-    """Join distinct commands into a text, with blank lines between them if a command has several lines."""
+    """Join distinct commands, with blank lines between them if a command has several lines."""
     each = list(dict.fromkeys(commands))
     return ("\n\n" if any("\n" in command for command in each) else "\n").join(each)
 

@@ -106,7 +106,7 @@ class Samples:
         rows: Dicts with image_id, label, group and every scalar column of the dataset; after prediction, rows of
             `records.PREDICTIONS`.
         batch: The prepared samples.
-        rows_of_other: Predictions of the other model, or None without another model or before its prediction.
+        rows_of_other: Predictions of the other model, or None before its prediction or if there is none.
     """
 
     positions: list[int]

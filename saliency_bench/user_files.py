@@ -20,12 +20,12 @@ WRITTEN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:]*)(?::(?P<options>.*
 
 
 def is_in_file(text: str) -> bool:
-    """Return whether a text is a Python file, possibly with a function, and not the name of an item."""
+    """Return whether a string is a Python file, possibly with a function, and not the name of an item."""
     return WRITTEN.fullmatch(text) is not None
 
 
 def check(text: str) -> None:
-    """Check that the file and the function in a text exist, without importing anything.
+    """Check that the file and the function in a string exist, without importing anything.
 
     Raises:
         UserError: The file or the function does not exist.
@@ -49,7 +49,7 @@ def check(text: str) -> None:
 
 
 def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
-    """Return (function, options) of a text such as "FILE.py:FUNCTION:option=value".
+    """Return (function, options) of a string such as "FILE.py:FUNCTION:option=value".
 
     Raises:
         UserError: The file cannot be imported or does not contain the function.
@@ -63,7 +63,7 @@ def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
 
 
 def options_of(text: str) -> dict[str, object]:
-    """Return the options in a text, without importing anything."""
+    """Return the options in a string, without importing anything."""
     _, name, written = _parts(text)
     return options.parse(f"{name}:{written}")[1]
 

@@ -34,7 +34,7 @@ def where() -> str:
 
 
 def begin(costs: Path) -> None:
-    """Create an empty choice with fixed seconds per pass, because repeated measurements would differ."""
+    """Create the folder of a choice with a fixed time per pass, because repeated measurements would differ."""
     shutil.rmtree(CHOICE, ignore_errors=True)
     CHOICE.mkdir()
     shutil.copy(costs, CHOICE)

@@ -70,7 +70,7 @@ def runs_of(suite: Suite, name: str) -> str:
 
 
 def status(suite: Suite, item: TableSpec | PictureSpec) -> str:
-    """Return a text about the figures that can be compared with the paper, and whether answers of people are needed."""
+    """Return text about the figures that can be compared with the paper, and whether answers of people are needed."""
     values = list(item.values.values())
     people = any(value.crowd or value.against == "crowd" for value in values)
     compared = f"compared with {figures(item)} printed figures" if figures(item) else "nothing printed to compare with"

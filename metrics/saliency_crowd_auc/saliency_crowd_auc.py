@@ -40,10 +40,10 @@ class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
         return datasets.Features({"predictions": datasets.Value("float64")})
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, Any]:
-        """Return the exposure (N,) of the first correct answer of each judgement, or NaN without a correct answer."""
+        """Return the exposure (N,) of the first correct answer of each judgement, or NaN if none is correct."""
         self._refuse(references)
         if predictions is None:
             raise ValueError(
-                f"{self.name} needs predictions, the exposure of the first correct answer of each judgement"
+                f"{self.name} needs predictions: for each judgement, the exposure of its first correct answer"
             )
         return {"predictions": read_first_right(predictions)}

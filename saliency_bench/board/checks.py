@@ -299,7 +299,7 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
     expected = ids.id_of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
-        raise UserError(f"{about}: cell_id is {cell.cell_id}, but by its metric and settings it must be {expected}")
+        raise UserError(f"{about}: cell_id is {cell.cell_id}, but its metric and settings give {expected}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))

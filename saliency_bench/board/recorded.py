@@ -124,7 +124,7 @@ class _Rows:
     """
 
     def __init__(self, table: pa.Table):
-        """Encode a table. Raise ValueError if the dictionary of a column contains a text twice, or null."""
+        """Encode a table. Raise ValueError if the dictionary of a column contains a string twice, or null."""
         self.values = table["value"].to_numpy()
         self.texts: dict[str, list[str]] = {}
         self.codes: dict[str, np.ndarray] = {}
@@ -135,7 +135,7 @@ class _Rows:
             self.texts[name] = whole.dictionary.to_pylist()
             self.codes[name] = pc.fill_null(whole.indices, -1).to_numpy(zero_copy_only=False)
             if len(set(self.texts[name]) - {None}) < len(self.texts[name]):
-                raise ValueError(f"the dictionary of column {name} contains a text twice, or null")
+                raise ValueError(f"the dictionary of column {name} contains a string twice, or null")
 
     def text(self, name: str, row: int) -> str | None:
         """Return the text of a row, or None for null."""
@@ -181,16 +181,16 @@ def _check_schema(schema: pa.Schema) -> None:
 
 
 def _check_values(table: pa.Table) -> None:
-    """Raise ValueError if a text is too long or unprintable, or if a score has neither value nor reason."""
+    """Raise ValueError if a string is too long or unprintable, or if a score has neither value nor reason."""
     for name in TEXTS:
         most = LONGEST_NAME if name in ("image_id", "group") else LONGEST
         texts = _texts(table[name])
         if (pc.max(pc.binary_length(texts)).as_py() or 0) > most:
-            raise ValueError(f"column {name} contains a text of more than {most:,} bytes")
+            raise ValueError(f"column {name} contains a string of more than {most:,} bytes")
         if name in ("part", "reason"):
             for text in texts.drop_null().to_pylist():
                 if not text.isprintable():
-                    raise ValueError(f"column {name} contains a text that cannot be printed ({text!r})")
+                    raise ValueError(f"column {name} contains a string that cannot be printed ({text!r})")
     for name in ("cell_id", "image_id"):
         if table[name].null_count:
             raise ValueError(f"{name} must not be null")

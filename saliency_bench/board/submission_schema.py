@@ -213,7 +213,7 @@ class Result(StrictModel):
             _check_labels(cell, index)
             if cell.cell_id not in ids_under(cell, ids):
                 expected = next(ids_under(cell, ids))
-                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but by its settings it must be {expected}")
+                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings give {expected}")
             if cell.n > self.dataset.used:
                 raise ValueError(f"cells.{index}.n is {cell.n}, but dataset.used is {self.dataset.used}")
         if self.dataset.used > self.dataset.samples or self.model.accuracy.n > self.dataset.samples:

@@ -56,7 +56,7 @@ class SubmissionPlan:
         rights: Rights of the account that submits.
         new: Cells that the repository does not contain, or contains with fewer samples.
         known: Cells that the repository already contains with the same values. These cells are not sent.
-        conflicts: Conflicts between new cells and different values for these cells in the repository, which keeps both.
+        conflicts: New cells for which the repository has different values. It keeps both.
         maps: Folder of maps to publish as well.
         pending: Address of an open pull request with exactly these cells.
         pull_request: Address of the new pull request.

@@ -120,7 +120,7 @@ class RunContext:
         columns: {dataset column that a metric needs: hash of its content}.
         selection: Samples to explain; None for all.
         maps: {explainer id: entry in `spec.maps`} of precomputed maps.
-        other: The same run for the other model and its label column; None without another model.
+        other: The same run for the other model and its label column; None if there is none.
         folder: Folder of the classifier's predictions, inside `out`.
         plans: {metric that needs partners: partner plan}; empty until all samples are predicted.
         retraining: Data that networks are retrained on.

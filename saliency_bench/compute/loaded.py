@@ -22,14 +22,14 @@ class RunQuestion:
     """Prediction task of a run: classes and activation of the network, labels of the dataset, and targets of the maps.
 
     Attributes:
-        names: Class names of the dataset; None without labels.
+        names: Class names of the dataset; None if it has no labels.
         classes: Number of the network's classes.
         activation: Activation of the network's logits.
-        members: Matching classes of the model for each class of the dataset; None without a match.
+        members: Matching classes of the model for each class of the dataset; None if there is none.
         unlabelled: Why `members` is None, in a few words.
         groups: Groups of the model's classes; None if unknown.
         rule: Rule that chooses the target of each sample.
-        named_by: Logits for fixed pictures of the model that chooses the targets; None without such a model.
+        named_by: Logits for fixed pictures of the model that chooses the targets; None if there is none.
         by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
     """
 

@@ -129,7 +129,7 @@ def with_predictions(
     Args:
         samples: The readable samples.
         rows: {position in the run: the classifier's prediction}.
-        of_other: {position in the run: the other model's prediction}; None without another model.
+        of_other: {position in the run: the other model's prediction}; None if there is none.
         strict: Whether to raise an error if the network raised an error for a sample.
 
     Raises:
@@ -172,7 +172,7 @@ def _predicted(activation: str, question: RunQuestion, samples: Samples, index: 
 
 
 def _target_confidence(activation: str, question: RunQuestion, about: Mapping, logits: torch.Tensor) -> float | None:
-    """Return the classifier's confidence in a sample's target; None without a target or probabilities.
+    """Return the classifier's confidence in a sample's target; None if it has no target or no probabilities.
 
     The confidence is the probability of the target classes minus the probability of the contrasted classes, as in
     perturbation curves.

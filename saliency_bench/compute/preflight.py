@@ -118,7 +118,7 @@ def _a(noun: str) -> str:
 
 
 def check_dataset(name: str) -> None:
-    """Raise UserError if this cannot be the name of a dataset."""
+    """Raise UserError if the text cannot be the name of a dataset."""
     path, given = Path(name).expanduser(), hub_name(name)
     if given.forced or path.is_dir() or (text := short_name(given.name)) in list_datasets():
         return
@@ -171,7 +171,7 @@ def check_start(name: str) -> None:
 
 
 def check_target(text: str) -> None:
-    """Raise UserError if this is not a target."""
+    """Raise UserError if the text is not a valid target."""
     if text in TARGETS or Path(text).is_file():
         return
     if text.startswith(PREDICTED_BY):

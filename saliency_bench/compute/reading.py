@@ -200,7 +200,7 @@ def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
 
 
 def group_names(rows: datasets.Dataset) -> list[str | None]:
-    """Return the group of each sample as text, as in the predictions; None without a group."""
+    """Return the group of each sample as text, as in the predictions; None if it has none."""
     if "group" not in rows.features:
         return [None] * len(rows)
     kinds = {"group": pa.string()}
@@ -295,7 +295,7 @@ def label_names(rows: datasets.Dataset) -> list[str] | None:
 
 
 def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None:
-    """Return the class numbers in `labels` of an image, stored as names or numbers; None without `labels`."""
+    """Return the class numbers in `labels` of an image, stored as names or numbers; None if `labels` is missing."""
     kind = features.get("label")
     if sample.get(ALL) is None or not isinstance(kind, datasets.ClassLabel):
         return None
@@ -345,7 +345,7 @@ class Selection:
 
 
 def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: list[str] | None) -> Selection | None:
-    """Return the selection for the conditions of a run; None without conditions.
+    """Return the selection for the conditions of a run; None if there are none.
 
     Raises:
         UserError: The dataset lacks a column, or no row has a value that a condition names.

@@ -185,13 +185,13 @@ def _with_partner_plans(context: RunContext, accelerator: ProcessGroup, shown: b
 
 
 def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], shown: bool, processes: int) -> dict:
-    """Predict, explain and score these batches as far as results are missing; store the results and return the seconds.
+    """Compute and store the missing predictions, maps and scores of these batches; return the seconds.
 
     Args:
         context: Loaded objects of the run.
         share: [(batch, {output: positions that files contain})] of this process.
         shown: Whether to show a progress bar.
-        processes: Number of processes that compute.
+        processes: Number of processes of the run.
 
     Returns:
         {"explainers": {explainer id: seconds}, "waiting_for_data": seconds}.

@@ -187,8 +187,8 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
         if both := sorted(masks[image] for image in masks.keys() & hidden):
             raise UserError(
                 f"{public} hides the masks of {counted(len(both), 'image')} that {repo} would show, such as "
-                f"{one_line(both[0], 100)}; add --hide-masks, or leave these images out; if their masks are no longer "
-                f"hidden, delete {kept}"
+                f"{one_line(both[0], 100)}; add --hide-masks, or leave these images out; if their masks no longer "
+                f"need to be hidden, delete {kept}"
             )
 
 

@@ -106,7 +106,7 @@ class Interval(StrictModel):
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """Return (low, high), or None without an interval, for example because there are few samples."""
+        """Return (low, high), or None if there is no interval, for example because there are few samples."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
@@ -192,7 +192,7 @@ class CellResult(Interval, CellKey):
 
     Attributes:
         rank: (best, worst) possible rank among the explainers of the run: 1 plus the number of significantly better
-            explainers, and the number of explainers minus the number of significantly worse ones. None without ranks.
+            explainers, and the number of explainers minus the number of significantly worse ones. None if unranked.
         unranked: Reason why there is no rank; None if there is one.
         scored: Number of scored samples / number of samples that any explainer has scored by this metric.
         median: Median of an unbounded score.
@@ -319,12 +319,12 @@ def is_best(rank: RankSet, scored: float, beats_baselines: bool | None) -> bool:
 
 
 def explainer_names(cells: Iterable[CellKey]) -> dict[str, str]:
-    """Return {explainer_id: name}: the explainer's text, followed by the version if two explainers share a text."""
+    """Return {explainer_id: name}: the explainer's text, with the version if two explainers have the same text."""
     return _distinct_names({cell.explainer_id: (cell.explainer_text, cell.explainer_version) for cell in cells})
 
 
 def metric_names(cells: Iterable[CellKey]) -> dict[tuple[str, int | str], str]:
-    """Return {metric_id: name}: the metric's text, followed by the version if two metrics share a text."""
+    """Return {metric_id: name}: the metric's text, with the version if two metrics have the same text."""
     return _distinct_names({cell.metric_id: (cell.metric_text, cell.metric_version) for cell in cells})
 
 
@@ -341,7 +341,7 @@ def with_version(text: str, version: int | str) -> str:
 
 
 def _distinct_names(texts: dict[Name, tuple[str, int | str]]) -> dict[Name, str]:
-    """Return {key: text} from {key: (text, version)}, appending the version if two keys share a text."""
+    """Return {key: text} from {key: (text, version)}, appending the version if two keys have the same text."""
     times = Counter(text for text, _ in texts.values())
     return {key: with_version(*both) if times[both[0]] > 1 else both[0] for key, both in texts.items()}
 

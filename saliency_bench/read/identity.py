@@ -45,8 +45,8 @@ class Identity(StrictModel):
 
     column NAME   content of this column of the dataset
     other model   the fields above for a run of the other model, and the content of its label column
-    partners      the metric's plan of which samples of the run are combined. Another `limit` may change the plan and
-                  thus the cell's id; `only` does not
+    partners      the metric's plan, which specifies the samples that it combines. Another `limit` may change the plan
+                  and thus the cell's id; `only` does not
     set of training images  images on which networks are retrained
     """
 

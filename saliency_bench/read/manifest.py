@@ -49,11 +49,11 @@ class Manifest(BaseModel):
         dataset: Origin of the dataset in the latest start.
         model: Origin of the model in the latest start.
         class_names: Class names of the model, so that readers need not load the model; None if it has no names.
-        other: The other model. If one start has another model, every later start must have it too.
+        other: The other model. Once a start has used one, every later start must use the same.
         answers: {role of a network: logits for fixed images}, from the first start that used the network.
         network: {part of the model: hash}, as in `Classifier.hashes`.
-        objects: Python objects that were explainers or metrics of any start.
-        maps: {explainer_id: NAME=PATH} of files that were precomputed maps of any start.
+        objects: Python objects used as explainers or metrics in any start.
+        maps: {explainer_id: NAME=PATH} of the precomputed maps used in any start.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

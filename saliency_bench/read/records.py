@@ -43,7 +43,7 @@ SCHEMA = pa.schema(
 # Stored values of a map, computed by `Explained.values_of`. A map for which all values are null has no row in the file.
 OF_MAP = [
     pa.field("reliability", pa.float64()),  # null if undefined
-    pa.field("draws", pa.int64()),  # number of random draws that the map averages; null without draws
+    pa.field("draws", pa.int64()),  # number of random draws that the map averages; null if there are none
 ]
 
 # Columns of reliability.parquet, which has one row per explainer and sample.
@@ -70,10 +70,10 @@ PREDICTIONS = pa.schema(
         ("labels", pa.list_(pa.int64())),  # all classes of the image, if the dataset has several
         ("prediction", pa.int64()),
         ("confidence", pa.float64()),  # probability of the predicted class
-        ("target_confidence", pa.float64()),  # confidence in the target that the maps explain; null without a target
+        ("target_confidence", pa.float64()),  # confidence in the target that the maps explain; null if there is none
         ("correct", pa.bool_()),  # null if the label is unknown or is not a class of the model
         ("top5", pa.bool_()),  # whether a correct class is among the five most probable; null unless softmax and K > 5
-        ("mask_share", pa.float64()),  # share of the prepared frame; null without a usable mask
+        ("mask_share", pa.float64()),  # share of the prepared frame; null if there is no usable mask
         ("left_out", pa.string()),  # why there is no usable mask
         ("logits", pa.list_(pa.float32())),
     ]

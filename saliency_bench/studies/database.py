@@ -235,7 +235,7 @@ def _setting(name: str, here: Any, given: Any) -> str:
 
 
 def check_text(name: str, text: object, most: int = 500) -> str:
-    """Return a text if it is valid as a name.
+    """Return the text if it is a valid name.
 
     Raises:
         UserError: The text is empty or too long, or contains control characters.

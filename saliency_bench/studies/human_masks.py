@@ -74,7 +74,7 @@ def _is_shown(mask: np.ndarray | None) -> bool:
 
 
 def _framed(image: Any, stored: Any, geometry: Geometry, foreground: str) -> np.ndarray | None:
-    """Return a mask in the prepared frame, or None without a mask. Raise UnreadableError if it cannot be read."""
+    """Return a mask in the prepared frame, or None if there is none. Raise UnreadableError if it cannot be read."""
     if stored is None:
         return None
     picture = opened(image)

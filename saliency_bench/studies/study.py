@@ -407,7 +407,7 @@ class Study:
         if verdict not in VERDICTS:
             raise UserError(f"verdict must be one of {', '.join(VERDICTS)}, not {verdict}")
         if len(comment) > LONGEST_COMMENT or "\0" in comment:
-            raise UserError(f"a comment must be a text of at most {LONGEST_COMMENT} characters")
+            raise UserError(f"a comment must be a string of at most {LONGEST_COMMENT} characters")
         if verdict == "reject" and not comment.strip():
             raise UserError("a rejection needs a comment that explains what should be changed")
         check_text("request", request, 200)
@@ -503,7 +503,7 @@ def _pseudonym(key: str, attempt: int = 0) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the SHA-256 of a text."""
+    """Return the SHA-256 of a string."""
     return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 

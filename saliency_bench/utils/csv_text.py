@@ -48,7 +48,7 @@ def _cell(value: object) -> object:
 
 
 def escaped(text: str) -> str:
-    """Escape a text so that no part of it becomes a formula. Numbers remain unchanged.
+    """Escape text so that no part of it becomes a formula. Numbers remain unchanged.
 
     >>> escaped("=1+1"), escaped("-1.5"), escaped("a;@b"), escaped("a = b")
     ("'=1+1", '-1.5', "a;'@b", 'a = b')

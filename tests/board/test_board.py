@@ -100,6 +100,14 @@ def test_best_on_a_board_beats_every_baseline(tmp_path, scores, best):
     assert {row.cell.explainer_text for row in rows if row.rank and row.rank[0] == 1} >= {"gradcam"}
 
 
+def test_a_baseline_with_two_rows_is_beaten_if_both_are(tmp_path):
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))
+    vouch(tmp_path, write(tmp_path, {"random": GOOD}, "bob"))
+    row = rows_of(sb.load_results(tmp_path))["gradcam", "ada"]
+    assert (row.beats, row.not_beaten) == ((), ("random",))
+
+
 def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best(tmp_path):
     """Submit masks as maps, which score 1 regardless of who computes the score."""
     know(tmp_path)
@@ -337,7 +345,7 @@ def replaced(table, name, values):
     (doubled, "column value occurs twice"),
     (lambda t: replaced(t, "group", ["one", *[None] * 119]), "has two groups"),
     (lambda t: replaced(t, "group", ["one", *[None] * 59] * 2), "group of image image 000 is None"),
-    (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason contains a text that cannot be"),
+    (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason contains a string that cannot be"),
     (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with a reason"),
     (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
     (lambda t: t.slice(0, 61), "has 61 rows for 2 scores"),
@@ -363,6 +371,12 @@ def test_parts_make_the_score(tmp_path):
     values[first] = values[first] + [0.1, -0.1]  # the mean does not change
     pq.write_table(replaced(table, "value", values), folder / "records.parquet")
     assert "but its parts give" in sb.load_results(tmp_path).refused[0].line
+    name = next(iter(parts))
+    parts[name][0] = -0.01  # below the range, but the mean of the parts is inside
+    write(tmp_path / "range", {"gradcam saliency_consistency": parts})
+    (refused,) = sb.load_results(tmp_path / "range").refused
+    assert f"part {name} of cell" in refused.line
+    assert "outside its range from 0 to inf" in refused.line
 
 
 def test_a_submission_in_the_place_of_another_is_refused(tmp_path, capsys):
@@ -470,11 +484,11 @@ def test_a_board_that_is_only_shown_imports_nothing_that_loads_datasets(tmp_path
 
 
 def test_a_dictionary_that_holds_a_text_twice_is_refused():
-    """Repeat a text in a dictionary: two numbers for one text would be two groups, or two images."""
+    """Repeat a string in a dictionary: two numbers for one string would be two groups, or two images."""
     doubled = submission({"gradcam": GOOD})
     labels = pa.DictionaryArray.from_arrays(np.arange(60, dtype=np.int32) % 2, ["a", "a"])
     table = doubled.records.set_column(doubled.records.column_names.index("label"), "label", labels)
-    with pytest.raises(UserError, match="the dictionary of column label contains a text twice"):
+    with pytest.raises(UserError, match="the dictionary of column label contains a string twice"):
         recorded(doubled.result, table, Path("records.parquet"))
 
 

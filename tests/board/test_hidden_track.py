@@ -218,7 +218,9 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     assert set(report["splits"]) == {"test"}
     assert not any(name == "image" for name in pq.read_schema(next((kept / "annotations").iterdir())).names)
     shown = sb.load_dataset(own_data).remove_columns("mask")
-    assert fingerprint(join_masks(shown, kept, "test")) == fingerprint(sb.load_dataset(own_data))
+    for order in (range(30), range(30)[::-1]):
+        whole = sb.load_dataset(own_data).select(order)
+        assert fingerprint(join_masks(shown.select(order), kept, "test")) == fingerprint(whole)
     refused("are for 30 images, but the published split has 29", join_masks, shown.select(range(29)), kept, "test")
     turned = shown.map(lambda row: {"image": row["image"].rotate(90)})
     refused("differs from the image that the hidden masks were drawn on", join_masks, turned, kept, "test")
@@ -319,7 +321,7 @@ def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_dat
             code, shown = push(folder, "other", *more, namespace=namespace)
             assert (code, shown.count("\n")) == (2, 1)
             assert f"{PUBLIC} hides the masks of 29 images that {namespace}/other would show, such as t" in shown
-            assert f"if their masks are no longer hidden, delete {PRIVATE}" in shown
+            assert f"if their masks no longer need to be hidden, delete {PRIVATE}" in shown
     assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
     assert push(copied, "things", *hiding)[0] == 0  # the same command again
     here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")

@@ -491,6 +491,16 @@ def test_maps_that_no_explainer_makes_are_named():
     ]
 
 
+@pytest.mark.parametrize(("stated", "computed"), [(0.5, np.nan), (np.nan, 0.5)])
+def test_a_score_on_one_side_only_is_a_difference(stated, computed):
+    own = submission({"gradcam": np.append(np.full(59, 0.5), stated)}).checked
+    (cell,) = own.cells
+    values = {cell.cell_id: np.append(np.full(59, 0.5), computed)}
+    again = SimpleNamespace(ids=own.recorded.ids, values=values)
+    line = recompute_module._compare(own, again, cell, "explainer", {}, {})
+    assert line == f"gradcam by saliency_miou is {computed:g} on image image 059, not {stated:g}"
+
+
 def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
     cells = submission({"rise:masks=1000000000": SCORES["gradcam"], "random": SCORES["random"]}).checked
     further = {}

@@ -432,7 +432,7 @@ def test_settings_that_a_model_cannot_have(model, options, words):
 
 @pytest.mark.parametrize("classes", [0, 37])
 def test_a_timm_checkpoint_whose_pretrained_weights_had_no_classes(tmp_path, classes):
-    """DINO, DINOv2, EVA-02 and fine-tuned versions of them on the Hub are such checkpoints."""
+    """Test loading with and without classes; DINO, DINOv2, EVA-02 and fine-tuned versions of them are examples."""
     sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 4, "depth": 1, "num_heads": 1}
     model = timm.create_model("vit_small_patch16_224.dino", num_classes=classes, **sizes)
     assert model.pretrained_cfg["num_classes"] == 0

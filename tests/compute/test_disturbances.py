@@ -1,4 +1,4 @@
-"""Test that a disturbed run ends with the same bytes as an undisturbed run.
+"""Test that a disturbed run writes the same bytes as an undisturbed run.
 
 `DISTURBANCES` lists disturbances, and `FILES` times `DAMAGE` lists damaged files and types of damage. Each disturbance
 acts on an empty folder or on a finished run; then the same command is started again. A few disturbances are fast tests,

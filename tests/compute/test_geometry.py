@@ -137,7 +137,7 @@ def test_masks_that_cannot_be_used_say_why(folder):
     (Geometry(256, (221, 221), "round"), (300, 300), (256, 256), (18, 18, 239, 239)),
     (Geometry(256, (221, 221), "floor"), (300, 300), (256, 256), (17, 17, 238, 238)),
     (Geometry((224, 320)), (10, 20), (224, 320), (0, 0, 320, 224)),
-    (Geometry(None, (6, 6)), (4, 9), (4, 9), (1, -1, 7, 5)),
+    (Geometry(None, (7, 6)), (4, 9), (4, 9), (1, -1, 7, 6)),  # 3 rows of padding: 1 above, as in torchvision
 ])  # fmt: skip
 def test_geometry_by_hand(geometry, size, resized, box):
     assert geometry.resized(*size) == resized

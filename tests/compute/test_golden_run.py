@@ -1,4 +1,4 @@
-"""Compare a small run with stored cell ids, structure and scores, so that changes of them are explicit.
+"""Compare a small run with stored cell ids, structure and scores, so that any change to them is explicit.
 
 `python tests/compute/test_golden_run.py` rewrites `golden_run.json`. If a score changes, increase the version of the
 explainer or metric. Network and pictures are drawn from the package's random numbers, which are the same on every

@@ -284,7 +284,7 @@ def test_an_explainer_whose_maps_depend_on_the_batch_is_named(shapes, resnet, tm
 
 
 class Mixing(Scaled):
-    """Network that compares images with the others of their batch and counts all passed images."""
+    """Network that mixes the images of a batch and counts all images that pass through it."""
 
     def __init__(self, mix):
         super().__init__()

@@ -39,7 +39,7 @@ def test_labels_are_matched_by_name_number_or_map(labels, model, classes, mappin
 
 
 def as_file(mapping, tmp_path):
-    """Write a text to a file and return its path; return any other value unchanged."""
+    """Write text to a file and return its path; return any other value unchanged."""
     if not isinstance(mapping, str | bytes) or mapping == "missing.json":
         return mapping
     (tmp_path / "map.json").write_bytes(mapping if isinstance(mapping, bytes) else mapping.encode())

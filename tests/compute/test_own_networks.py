@@ -119,7 +119,7 @@ def test_architectures_have_the_classes_of_their_weights(own, library, name):
 
 REFUSED = {
     "FILE:make:width=3,depth=3": "unknown option 'depth' of FILE:make; known: classes, labels, mean, name, size, std",
-    "FILE:number": "returned int; it must return a torch module or a classifier of load_classifier",
+    "FILE:number": "returned int; it must return a torch module or the result of load_classifier",
     "FILE:fails": "raised ValueError: no disk",
     "FILE:nake": "unknown function 'nake' .*did you mean make",
     "FILE:make": r"are unknown; .* --model \./net\.py:make:mean=0\.5,std=0\.5",

@@ -92,6 +92,13 @@ def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, a
     assert content(folder) == expected
 
 
+@pytest.mark.parametrize(("first", "second"), [([3], [3]), ([2, 3], [3, 4]), ([3], [2, 3])])
+def test_the_first_of_two_results_of_a_sample_counts(first, second):
+    rows = table(first).to_pylist() + table(set(second) - set(first), 1).to_pylist()
+    expected = sorted(rows, key=lambda row: row["position"])
+    assert in_order([table(first), table(second, 1)]).to_pylist() == expected
+
+
 def test_predictions_are_read_from_any_file(folder):
 
     def predicted(number):
@@ -334,6 +341,9 @@ def test_an_explainer_that_raised_is_asked_again(shapes, resnet, tmp_path, monke
     monkeypatch.setenv("MOOD", "bad")
     ill = go(tmp_path / "run", shapes, resnet, explainers=[moody, "random"])
     assert 0 < sum(ill.summary["faults"].values()) < 21 * len(METRICS)
+    kept = set(all_files(ill.folder))
+    go(tmp_path / "run", shapes, resnet, explainers=["random"])
+    assert set(all_files(ill.folder)) == kept  # a start without this explainer leaves its results alone
     monkeypatch.undo()
     well = go(tmp_path / "run", shapes, resnet, explainers=[moody, "random"])
     assert well.summary["faults"] == {}

@@ -1,4 +1,4 @@
-"""Compare curves with pictures built pixel by pixel, and check that repeated requests are classified once."""
+"""Compare curves with values from pictures built pixel by pixel; check that repeated requests are classified once."""
 
 import math
 
@@ -107,6 +107,7 @@ def test_pictures_are_classified_once_whatever_the_order(made):
     np.testing.assert_allclose(deletion[:, [0, -1]], insertion[:, [-1, 0]], atol=1e-6)
     assert np.array_equal(other.path("rest", "black", counts), deletion)
     assert np.array_equal(other.path("top", "black", counts), insertion)
+    assert np.array_equal(other.path("top", "mean", counts), Curves(*made).path("top", "mean", counts))
     for i in reversed(range(B)):
         alone = Curves(classifier, images[i : i + 1], target[i : i + 1], maps[i : i + 1])
         assert np.array_equal(alone.path("top", "black", counts), insertion[i : i + 1])

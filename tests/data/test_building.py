@@ -277,6 +277,18 @@ def test_a_fingerprint_sees_the_pixels_of_a_png_and_not_its_compression():
     assert print_of(pixels, 9)[1] != first
 
 
+def test_a_fingerprint_sees_the_colours_of_a_palette():
+    def print_of(colours):
+        image, buffer = Image.new("P", (4, 4)), io.BytesIO()
+        image.putpalette(colours)
+        image.save(buffer, "PNG")
+        content = Fingerprint()
+        content.add("a", "cat", buffer.getvalue(), None)
+        return content.text()
+
+    assert print_of([255, 0, 0]) != print_of([0, 0, 255])
+
+
 def test_a_giant_picture_is_refused_before_it_is_decoded():
     file = io.BytesIO()
     Image.new("1", (9000, 9000)).save(file, "PNG")

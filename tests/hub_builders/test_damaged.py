@@ -46,7 +46,7 @@ def bad_checksum(data):
 
 
 def bomb(data):
-    """Return a PNG of a few hundred bytes that states a size of 60,000 x 60,000 pixels."""
+    """Return a PNG of a few hundred bytes that claims a size of 60,000 x 60,000 pixels."""
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

@@ -1,4 +1,4 @@
-"""Compare saliency_cds with pictures built pixel by pixel."""
+"""Compare saliency_cds with values computed from pictures built pixel by pixel."""
 
 import pytest
 

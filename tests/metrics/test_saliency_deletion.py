@@ -1,4 +1,4 @@
-"""Compare saliency_deletion with pictures built pixel by pixel, with Quantus, and with insertion."""
+"""Compare saliency_deletion with values from pictures built pixel by pixel, with Quantus, and with insertion."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Compare saliency_kae and saliency_roae with pictures built pixel by pixel from the top pixels or all others."""
+"""Compare saliency_kae and saliency_roae with values computed from pictures built pixel by pixel."""
 
 import numpy as np
 import pytest

@@ -20,7 +20,7 @@ echo $name >> suites/runs/one/part
 
 @pytest.fixture
 def job(tmp_path):
-    """Start the script of the job with commands that write a part of a run; the named command then takes a minute."""
+    """Return a function that starts the job's script with stub commands; the command `longest` takes a minute."""
     script = re.search(r"hf jobs run .*?bash -c '(.*?)'\n```", PAGE.read_text(), re.DOTALL)[1]
     for place in ("source", "kept", "tmp", "bin"):
         (tmp_path / place).mkdir()

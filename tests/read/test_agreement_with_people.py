@@ -274,4 +274,4 @@ def test_answers_that_name_a_dataset_count_for_runs_over_it(done, answers, tmp_p
 
     runs = [read_run(done.folder)]
     assert agreement(runs, of(fingerprint)).data["people"] == agreement(runs, answers).data["people"]
-    refused(r"has only answers about other datasets than those of the runs: voc$", agreement, runs, of("voc"))
+    refused(r"has only answers about datasets that are not in the runs: voc$", agreement, runs, of("voc"))

@@ -332,7 +332,7 @@ class PersonAndMotorbike(nn.Module):
 def test_the_confidence_of_a_clever_hans_is_that_of_the_explained_class(tmp_path, target, expected):
     """Test equation 19 of P1 sample by sample.
 
-    With the largest probability instead, 12 of 24 samples of people would be found.
+    If the largest probability were used instead, 12 of the 24 samples would be found for both targets.
     """
     rng = np.random.default_rng(0)
     pictures = [Image.fromarray(rng.integers(0, 256, (16, 16, 3)).astype(np.uint8)) for _ in range(24)]

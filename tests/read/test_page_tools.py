@@ -160,7 +160,7 @@ def test_samples_without_small_maps_or_of_another_dataset_are_told(folder, tmp_p
     text = page.with_name("page-samples.html").read_text(encoding="utf-8")
     assert "has no thumbnails of maps of gradcam, rise, integrated_gradients" in text
     other = Dataset.from_dict({"image": [Image.new("RGB", (4, 4))], "label": [0]})
-    words = "contains other samples than the dataset of"
+    words = "does not contain the same samples as the dataset of"
     refused(words, report, folder, tmp_path / "page.html", samples=True, data=other)
     two = [folder, make_run(tmp_path / "two", pictures=False)]
     refused("all samples can be shown for one run", report, two, tmp_path / "page.html", samples=True)

@@ -92,7 +92,7 @@ def test_one_pair_is_scipy_s_paired_permutation_test():
 
 
 def test_step_down_by_hand():
-    """Test T 3, 2, 1: the greatest T of all is compared with 3, of the last two with 2, and of the last with 1."""
+    """Test T = 3, 2, 1, which are compared with the maximum over all pairs, the last two pairs, and the last pair."""
     flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
 
     def p_of_rows(seen, rows):

@@ -187,7 +187,7 @@ def changed(table, column, values):
     (lambda t: changed(t, "model", ["other"] * len(t)), "model of cell"),
     (lambda t: changed(t, "value", [np.inf] * len(t)), "value must be finite"),
     (lambda t: changed(t, "value", [0.9] * len(t)), "is 0.9, but result.json states"),
-    (lambda t: changed(t, "label", ["x" * 5000] * len(t)), "column label contains a text of more than 2,000 bytes"),
+    (lambda t: changed(t, "label", ["x" * 5000] * len(t)), "column label contains a string of more than 2,000 bytes"),
 ])  # fmt: skip
 def test_malformed_records_are_refused_by_file_and_column(edit, words, folder):
     rewrite(folder, edit)

@@ -89,7 +89,7 @@ def test_sentences_about_baselines_follow_from_known_leaders(published, images):
 
 
 def test_options_of_metrics_and_explainers_hide_no_leader(published):
-    """Test that the last explainer, which has options, leads by every metric of two types; behaviour is not a case."""
+    """Test that the last explainer, which has options, leads on every metric of agreement or faithfulness."""
     run = published.runs["resnet-shapes-shapes"]
     run = generated(run, lambda number, _: 3.0 if number == len(methods(run)) - 2 else -1.0)
     ((_, found),) = script.beaten({"resnet-shapes": [run]}).items()

@@ -97,7 +97,7 @@ def test_what_is_no_pseudonym_is_not_imported(annotated, other, tmp_path, person
 def test_a_person_of_a_store_from_elsewhere_leads_to_no_other_folder(annotated, tmp_path, format, person):
     annotated.study.record(person, "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match=r"the person .* cannot be the name of a folder; export as coco, label-studio"):
+    with pytest.raises(UserError, match=r"name .* of a person cannot be a folder name; export as coco, label-studio"):
         export(annotated, tmp_path / "out", format)
     assert sorted(tmp_path.rglob("*")) == before
     export(annotated, tmp_path / "out", format, people=False)

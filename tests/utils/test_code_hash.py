@@ -77,7 +77,7 @@ FILES = {
 
 
 def loaded(folder, monkeypatch, changed=("", "", "")):
-    """Return the functions of these files after replacing a text in one of them, as in another Python process."""
+    """Return the functions of these files after replacing a string in one of them, as in another Python process."""
     file, old, new = changed
     for name, text in FILES.items():
         text = textwrap.dedent(text)

@@ -146,7 +146,7 @@ def text_bomb(path, table):
 
 
 def lying_bomb(path, table):
-    """Write texts of 10 MB with a footer that states 100 bytes."""
+    """Write strings of 10 MB with a footer that claims 100 bytes."""
     text_bomb(path, table)
     column, content = pq.read_metadata(path).row_group(0).column(8), path.read_bytes()
     size = varint(column.total_uncompressed_size)
@@ -156,12 +156,12 @@ def lying_bomb(path, table):
 
 
 def many_of_one_text(path, table):
-    """Write a dictionary of one text that all rows use."""
+    """Write a dictionary of one string that all rows use."""
     pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**6] * len(table))), path)
 
 
 def prefixes(path, table):
-    """Write texts that each repeat the previous text."""
+    """Write strings that each repeat the previous string."""
     texts = pa.array(["x" * 10**6] * len(table))
     pq.write_table(table.set_column(8, "image_id", texts), path, use_dictionary=False,
                    column_encoding={"image_id": "DELTA_BYTE_ARRAY"})  # fmt: skip

@@ -218,7 +218,7 @@ def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str
 
 
 def _tracks(group: RowGroup) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
-    """Return the positions of low, value and high of each row on the axis of the group, or None without a value.
+    """Return the positions of low, value and high of each row on the axis of the group, or None if it has no value.
 
     A list that is sorted by another column has no groups, so its rows have no axis.
     """

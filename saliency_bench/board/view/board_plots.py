@@ -268,7 +268,7 @@ def _overlap(first: Box, second: Box) -> float:
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """Plot the scores (x, y) of two rows for each sample, on axes with equal ranges. Return None without samples."""
+    """Plot the scores (x, y) of two rows for each sample, on axes with equal ranges. Return None if there are none."""
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]

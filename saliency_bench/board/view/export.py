@@ -76,12 +76,12 @@ def _tex_ranks(rank: RankSet) -> str:
 
 
 def tex(text: str) -> str:
-    """Escape a text for LaTeX."""
+    """Escape text for LaTeX."""
     return "".join(TEX.get(sign, sign) for sign in text)
 
 
 def _comment(text: str) -> str:
-    """Return a text without line breaks, for a comment."""
+    """Return text without line breaks, for a comment."""
     return " ".join(text.split())
 
 

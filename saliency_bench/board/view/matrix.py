@@ -26,7 +26,7 @@ class MatrixCell:
     Attributes:
         row: Row of the board.
         share: Filled share of the bar's width, which represents the score.
-        line: Position of the best baseline as a share of the bar's width, or None without a baseline.
+        line: Position of the best baseline as a share of the bar's width, or None if there is none.
         behind: Baselines that the explainer does not beat significantly.
     """
 
@@ -63,7 +63,7 @@ def is_official(row: ShownRow) -> bool:
 
 
 def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
-    """Return the matrix for the dataset, model and family of a view, or None without rows.
+    """Return the matrix for the dataset, model and family of a view, or None if there are no rows.
 
     By default, the scene with the most official rows is displayed. If a metric has several settings, the setting with
     the most rows is displayed. If rows contradict each other, the first row is displayed. The list contains all rows.

@@ -95,7 +95,7 @@ class Standings:
 
 
 def _name(shown: ShownRow, row: Row) -> str:
-    """Return the name of an explainer on all datasets. For a submitter's method, the name includes its version."""
+    """Return the name that identifies an explainer across datasets. It includes the version of a submitter's method."""
     if not shown.own_method:
         return shown.explainer
     return f"{row.cell.explainer} ({hash_of(str(row.cell.explainer_version))[:6]})"

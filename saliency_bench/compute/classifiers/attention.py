@@ -68,7 +68,7 @@ class AttentionRecorder(TorchFunctionMode):
     Attributes:
         matrices: List of Float (B, heads, T, T), one matrix per block.
         features: Last feature map of the convolutions before the first attention, Float (B, C, h, w), after norm,
-            activation and pooling; None without convolutions.
+            activation and pooling; None if there are none.
         inputs: Input of the linear layer before each matrix, Float (B, T, C).
         convolved_after: Whether the network has a convolution after the first attention.
         tokens: Tokens of the classifier, set by `recording_attention`.

@@ -104,9 +104,9 @@ class ContentHasher:
             sys.setrecursionlimit(limit)
 
     def hash_place(self, holder: object, name: str, value: object) -> tuple[bytes, ...]:
-        """Return the name and hash of the value in a place, or () if the place is left out.
+        """Return the name and hash of a value held by `holder`, or () if the value is left out.
 
-        A list or dict that is left out counts as empty.
+        A list or dict that is left out is hashed as empty.
         """
         place = id(holder), name
         if place in self._left_out:

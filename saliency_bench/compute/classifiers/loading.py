@@ -45,7 +45,7 @@ def load_classifier(
     exactly this name exists, it is used, and a message is printed. "hub:owner/name" always means the Hub's model, and
     "owner/name@revision" means one of its commits or branches.
 
-    `model` may also be a text for your own network: "./net.py:make" (a function or class that returns a network),
+    `model` may also be a string for your own network: "./net.py:make" (a function or class that returns a network),
     "timm:resnet18:weights=best.safetensors", "torchvision:resnet18:weights=best.pth" or "./net.pt" (TorchScript).
     `mean`, `std`, `size`, `labels` and `name` may follow as options (`compute.classifiers.own_networks`).
 
@@ -115,7 +115,7 @@ def load_classifier(
     else:
         raise UserError(
             f"{type(model).__name__} is not a classifier; pass a Hub id, a folder, torchvision:NAME, or a torch module "
-            "(write a module with a forward that calls a function or a model of another library)"
+            "(to pass a function or a model of another library, wrap it in a module whose forward calls it)"
         )
     check_finite(classifier.model, classifier.id)
     if activation is not None:

@@ -146,7 +146,7 @@ def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict
     model = function if isinstance(function, nn.Module) else _called(function, arguments, text)
     if not isinstance(model, nn.Module) and not is_pipeline(model):
         raise UserError(
-            f"{text} returned {type(model).__name__}; it must return a torch module or a classifier of load_classifier"
+            f"{text} returned {type(model).__name__}; it must return a torch module or the result of load_classifier"
         )
     if weights is not None:
         network = getattr(model, "model", model) if is_pipeline(model) or _is_classifier(model) else model

@@ -1,10 +1,10 @@
 """Classify many pictures derived from each image. Every method that perturbs images uses the loop in this module.
 
 The n pictures of an image are passed through the network in ceil(n / P) passes of equal size. The last pass is padded
-with copies of its last picture. The shape of a pass therefore depends on n alone, and results are bit-identical for any
-batch size, order of the images and other images in a batch. There are two exceptions. If an image needs only one
-picture, the pass is the batch itself. On a GPU, which would be idle with few pictures, a pass contains the pictures of
-up to `TOGETHER` images if they fit, also with padding.
+with copies of its last picture. The shape of a pass therefore depends on n alone, and the results of an image are
+bit-identical for any batch size, any order of the images, and any other images in its batch. There are two exceptions.
+If an image needs only one picture, the pass is the batch itself. On a GPU, which would be underused with few pictures,
+a pass contains the pictures of up to `TOGETHER` images if they fit. Such a pass is padded, too.
 
 P depends on the type of device and the size of the pictures. If a pass does not fit in memory, P is halved, and
 `Classifier.halved` counts this. Nothing else changes P.

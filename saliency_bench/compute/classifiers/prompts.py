@@ -31,7 +31,7 @@ def read_prompts(given: Any, labels: Any = None) -> Prompts:
         labels: Class names. With them, `given` may also be a list of texts without {}, one per class.
 
     Raises:
-        UserError: `given` has another form, a text is empty, or a template has no {}.
+        UserError: `given` has another form, a string is empty, or a template has no {}.
     """
     if isinstance(given, Mapping):
         return _by_class(given)
@@ -89,7 +89,7 @@ def _checked_labels(labels: Any) -> list[str]:
 
 
 def _templates(items: Sequence[Any], where: str) -> list[str]:
-    """Return templates; raise UserError unless each is a text with {}."""
+    """Return templates; raise UserError unless each is a string with {}."""
     if not items:
         raise UserError(f"{where} is empty; pass {FORMS}")
     for item in items:
@@ -112,7 +112,7 @@ def _by_class(given: Mapping) -> dict[str, list[str]]:
         is_list = isinstance(of_label, Sequence) and all(isinstance(text, str) and text.strip() for text in of_label)
         if not is_list or not of_label:
             raise UserError(
-                f"the prompts of {one_line(repr(label), 80)} must be a text or a list of texts; got "
+                f"the prompts of {one_line(repr(label), 80)} must be a string or a list of strings; got "
                 f"{one_line(repr(given[label]), 80)}"
             )
     return dict(zip(_checked_labels(list(texts)), map(list, texts.values()), strict=True))

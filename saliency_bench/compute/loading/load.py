@@ -43,7 +43,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         UserError: Something cannot be loaded, or the dataset and the models do not match.
     """
     out = Path(spec.out).absolute()
-    # Only registered names are resolved: a text that names a file, in a spec from another person, must not be loaded.
+    # Only registered names are resolved: a string that names a file, in a spec from another person, must not be loaded.
     explainers = [registered_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
                   for entry in spec.explainers]  # fmt: skip
     metrics = [registered_metric(entry) if isinstance(entry, str) else as_metric(object_of(entry, objects))

@@ -37,7 +37,7 @@ class SplitTable:
         source: Name or path that the dataset was loaded from.
         published: Rows as loaded, with pictures in further columns decoded as pictures.
         labelled: Rows of `published` with the spec's label column as label.
-        names: Class names of the dataset; None without labels.
+        names: Class names of the dataset; None if it has no labels.
         further: Names of the existing further columns that metrics need.
         selection: Samples to explain; None for all.
     """

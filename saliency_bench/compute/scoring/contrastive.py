@@ -78,7 +78,7 @@ def delete_salient(
 
 
 def _members(classes: np.ndarray, groups: ClassGroups) -> np.ndarray:
-    """Return all members of the groups of the given classes, both as Bool (K,)."""
+    """Return all members of the groups of the given classes. Argument and result are Bool (K,)."""
     members = np.zeros(len(classes), dtype=bool)
     for label in np.flatnonzero(classes).tolist():
         members[list(groups.group_of(label))] = True

@@ -409,7 +409,7 @@ class CurveShell(_InstalledShell):
         batch_size: int = 16,
         **options: Any,
     ) -> np.ndarray:
-        """Return the scores of maps by the metric and the classifier."""
+        """Score maps with the metric, using the given classifier."""
         name = self.name
         try:
             from saliency_bench.bound_metric import registered_metric

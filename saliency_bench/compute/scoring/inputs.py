@@ -41,7 +41,7 @@ class ScoredBatch:
     """Scores of a batch by a metric.
 
     Attributes:
-        values: Score of each sample; None without a score.
+        values: Score of each sample; None if it has no score.
         reasons: Reason for a sample without a score, or remark on its score; else None.
         parts: {name: value of each sample, or None}.
         part_reasons: Reason for each missing value of a part, in the form of `parts`.

@@ -46,7 +46,7 @@ class Curves:
     samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples with a
     picture without probabilities (`compute.targets.no_probabilities`), which are NaN.
 
-    Raises: UserError for maps of another size than the images, or a target of another number of classes.
+    Raises: UserError if the maps differ in size from the images, or the target has another number of classes.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class RunPair:
 
     @property
     def mean(self) -> float | None:
-        """Return the mean difference or, for aggregates, the difference of the values; None without samples."""
+        """Return the mean difference or, for aggregates, the difference of the values; None if there are no samples."""
         if not self.is_tested:
             return self.aggregate
         return float(np.mean(self.second - self.first)) if len(self.ids) else None

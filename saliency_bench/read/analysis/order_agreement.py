@@ -117,7 +117,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
         )
     if not any(answers_read.about(run).judgements for run in runs):
         named = ", ".join(sorted(answers_read.by_dataset))
-        raise UserError(f"{answers} has only answers about other datasets than those of the runs: {named}")
+        raise UserError(f"{answers} has only answers about datasets that are not in the runs: {named}")
     for run in runs:
         about_run = answers_read.about(run)
         ids = [

@@ -205,15 +205,15 @@ class _Markdown:
         return self.plain((text.lstrip("-") if not text.strip("-0.") else text).replace("-", "−"))
 
     def plain(self, text: str) -> str:
-        """Return a text with special characters escaped."""
+        """Return text with special characters escaped."""
         return text
 
     def strong(self, text: str) -> str:
-        """Return a text in bold."""
+        """Return text in bold."""
         return f"**{text}**"
 
     def small(self, text: str) -> str:
-        """Return a text that is printed in small type if the format supports it."""
+        """Return text that is printed in small type if the format supports it."""
         return text
 
     def raised(self, text: str) -> str:
@@ -225,15 +225,15 @@ class _Latex(_Markdown):
     """Writer of a table's numbers in LaTeX."""
 
     def plain(self, text: str) -> str:
-        """Return a text with the special characters of LaTeX escaped."""
+        """Return text with the special characters of LaTeX escaped."""
         return latex(text)
 
     def strong(self, text: str) -> str:
-        """Return a text in bold."""
+        """Return text in bold."""
         return rf"\textbf{{{text}}}"
 
     def small(self, text: str) -> str:
-        """Return a text in small type."""
+        """Return text in small type."""
         return rf"{{\scriptsize {text}}}"
 
     def raised(self, text: str) -> str:
@@ -316,7 +316,7 @@ def _checked(digits: int) -> int:
 
 
 def _escaped(text: str) -> str:
-    r"""Escape a text for LaTeX, unless it has a backslash or a pair of $ and thus is LaTeX already."""
+    r"""Escape text for LaTeX, unless it has a backslash or a pair of $ and thus is LaTeX already."""
     return text if "\\" in text or text.count("$") in (2, 4, 6) else latex(text)
 
 

@@ -109,7 +109,7 @@ class CheckedRequirement:
         interval: Interval that determines the verdict, of the mean or of the difference of two explainers.
         level: Confidence level of the interval.
         exact: Whether the interval is Clopper and Pearson's, for scores of 0 and 1.
-        pair: Cells of the earlier run and of this run; None without an earlier run.
+        pair: Cells of the earlier run and of this run; None if there is no earlier run.
     """
 
     requirement: Requirement

@@ -47,7 +47,7 @@ class NetworkMean:
         estimate: Mean and interval, over the images that all networks have scored.
         means: Mean of each network.
         used: Number of images that the runs cover.
-        rank: Ranks that the test leaves open, among all explainers of the metric; None without a test.
+        rank: Ranks that the test leaves open, among all explainers of the metric; None if there is no test.
         best: Whether no explainer is significantly better, and this explainer is significantly better than every
             baseline.
     """

@@ -86,7 +86,7 @@ class _Bets:
 
 
 def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
-    """Return the number of similar clusters until the log-wealth reaches `threshold`; None if it does not grow."""
+    """Return how many similar clusters raise the log-wealth to `threshold`, or None if it does not grow."""
     if not len(scaled):
         return None
     growth = np.log1p(BETS[:, None] * scaled[None, :]).mean(axis=1)

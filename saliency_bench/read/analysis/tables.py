@@ -76,7 +76,7 @@ def shown(value: Value) -> str:
 
 
 def latex(text: str) -> str:
-    """Escape a text for LaTeX."""
+    """Escape text for LaTeX."""
     return "".join(SIGNS.get(sign, f"\\{sign}" if sign in "{}&%$#_" else sign) for sign in text)
 
 

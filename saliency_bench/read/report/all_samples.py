@@ -49,8 +49,8 @@ def write_samples(run: RunData, page: Path, data: object = None) -> Path:
     Args:
         run: A single run, or merged runs; the first of merged runs provides the thumbnails.
         page: Path of the report.
-        data: Dataset, as for `load_dataset`, with the images under the maps; None for the dataset of the run, if it is
-            a folder that still exists.
+        data: Dataset, as for `load_dataset`, whose images are shown under the maps; None for the dataset of the run, if
+            it is a folder that still exists.
 
     Raises:
         UserError: `data` cannot be loaded, or is not the dataset of the run.
@@ -145,7 +145,9 @@ def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
     if fingerprint(rows) == run.identity.fingerprint:
         return AtHand(str(data), rows)
     if is_given:
-        raise UserError(f"{data} contains other samples than the dataset of {run.folder}; give the dataset of that run")
+        raise UserError(
+            f"{data} does not contain the same samples as the dataset of {run.folder}; give the dataset of that run"
+        )
     return None
 
 
@@ -184,7 +186,7 @@ def picture_name(index: int) -> str:
 
 
 def _tile(levels: np.ndarray | None, image: Image.Image | None, size: tuple[int, int]) -> Image.Image | None:
-    """Return a map drawn over its image, or only the map if there is no image; None without a map."""
+    """Return a map drawn over its image, or only the map if there is no image; None if there is no map."""
     if levels is None:
         return None
     if image is not None:

@@ -161,7 +161,7 @@ def cards(verdict: Verdict) -> list[dict]:
 
 
 def first_names(names: Iterable[str]) -> str:
-    """Join names to a text; if there are many, only the first names and the number of others."""
+    """Join names; if there are many, only the first names and the number of others."""
     shown = list(names)
     if len(shown) > MOST_NAMES + 1:
         return f"{', '.join(shown[:MOST_NAMES])} and {len(shown) - MOST_NAMES} more"
@@ -237,7 +237,7 @@ def difference(contrast: Contrast) -> str:
 
 
 def faults(run: RunData) -> str:
-    """Return a text on the number of records without a score because of failures; "" if there are none."""
+    """Return a phrase with the number of records without a score because of failures; "" if there are none."""
     total = sum(run.summary["faults"].values())
     if total == 0:
         return ""

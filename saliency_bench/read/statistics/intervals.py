@@ -256,7 +256,7 @@ def _tails_of(estimate: Estimate) -> float:
 
 
 def _moved_ends(estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (both ends moved for k times the tail, whether each end moved so far that the scores are narrow)."""
+    """Return (ends moved for k times the tail, for each end whether its move shows that the scores are narrow)."""
     ordinary = np.array([estimate.low, estimate.high])
     moved = _rare_bounds(ends, far, estimate.effective, _tails_of(estimate) * tail)
     return moved, np.abs(moved - ordinary) > NARROW * np.abs(ordinary - estimate.value)
@@ -363,7 +363,7 @@ def paired_difference(matched: Matched, first: int, second: int, tail: float = T
     """Return `difference` with an interval that allows for rare failures, if the range of the scores is finite.
 
     A rare failure is a sample on which one of the two has a score at an end of the range, and the other its mean score
-    (`outlasting_rare_scores`). If no cluster has a difference, the interval stays 0 to 0.
+    (`outlasting_rare_scores`). If no cluster has a difference, the interval remains [0, 0].
     """
     estimate = difference(matched, first, second, tail)
     if not _may_be_widened(matched, first, second, estimate):

@@ -406,7 +406,7 @@ def scored_shares(masks: Sequence[np.ndarray]) -> list[float]:
 def beat_baselines(
     names: Sequence[str], baselines: Set[str], decided: Iterable[tuple[str, str]]
 ) -> dict[str, bool | None]:
-    """Return {name: whether it is significantly better than every ranked baseline, or None without such a baseline}.
+    """Return {name: whether it is significantly better than every ranked baseline, or None if there is none}.
 
     Args:
         names: All ranked names.

@@ -92,7 +92,7 @@ class Count:
 
     @property
     def rate(self) -> float:
-        """Return the detection rate, in which a tie counts as half, or NaN without images."""
+        """Return the detection rate, in which a tie counts as half, or NaN if there are no images."""
         return (self.ahead + self.ties / 2) / self.n if self.n else np.nan
 
     @property

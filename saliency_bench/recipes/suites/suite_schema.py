@@ -588,7 +588,7 @@ def _keys_at(steps: Iterable[str]) -> list[str]:
 
 
 def fill(text: str, variant: dict[str, Scalar]) -> str:
-    """Replace `{name}` in a text by the variant's value. Raise UserError if the variant does not define the name."""
+    """Replace `{name}` in text by the variant's value. Raise UserError if the variant does not define the name."""
 
     def value(match: re.Match) -> str:
         if match[1] not in variant:

@@ -89,7 +89,9 @@ def configuration(
 def _rateable(images: RunImages) -> list[str]:
     """Return the images whose maps explain one class and, if masks are rated, that have a mask of this class."""
     if not images.explained:
-        raise UserError("people rate maps that explain one class; this run has another target than label or predicted")
+        raise UserError(
+            "people rate maps that explain one class, but the target of this run is neither label nor predicted"
+        )
     if images.masks is None:
         return list(images.explained)
     with_mask = [image for image in images.masks if images.explained.get(image) == images.labels[image]]

@@ -259,7 +259,8 @@ def folder_name(person: str) -> str:
     """
     if person.startswith(".") or "/" in person or not _is_name(person):
         raise UserError(
-            f"the person {ascii(person)[:100]} cannot be the name of a folder; export as {OTHERS}, or --without-people"
+            f"the name {ascii(person)[:100]} of a person cannot be a folder name; export as {OTHERS}, or add "
+            "--without-people"
         )
     return person
 
@@ -274,7 +275,7 @@ def file_stem(image_id: str) -> str:
     if stem.lower().endswith(ENDINGS) and not stem.startswith("."):
         stem = stem.rpartition(".")[0]
     if stem in (".", "..") or not _is_name(stem):
-        raise UserError(f"the image id {ascii(image_id)[:100]} cannot be the name of a file; export another format")
+        raise UserError(f"the image id {ascii(image_id)[:100]} cannot be a file name; export another format")
     return stem
 
 

@@ -33,7 +33,7 @@ def guessing_area(choices: int, exposures: Sequence[float], strike: bool) -> flo
 
 
 def corrected(area: float | None, guessing: float, exposures: Sequence[float]) -> float | None:
-    """Return (A - G) / (M - G), or None without an area."""
+    """Return (A - G) / (M - G), or None if there is no area."""
     most = float(judgement_areas(np.array(exposures[:1]), exposures)[0])
     return None if area is None else (area - guessing) / (most - guessing)
 
