@@ -97,4 +97,4 @@ def test_a_model_object_has_the_name_it_is_given(tmp_path):
     assert run.summary["model"]["id"] == "module:three colours"
     assert "<em>three colours</em>" in run.report.read_text()
     assert model.digest == loaded(COLOURS).digest
-    refused("is not a name", loaded, COLOURS, name="a/b")
+    refused("is not valid; use at most 100", loaded, COLOURS, name="a/b")

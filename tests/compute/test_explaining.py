@@ -79,7 +79,7 @@ def test_contrasts_and_groups_by_name(resnet):
     ({"target": "rings"}, r"'rings'.*\bring\b"),
     ({"target": "ring", "against": "crosss"}, r"'crosss'; did you mean cross"),
     ({"target": "rounded"}, r"group.*'rounded'; did you mean round"),
-    ({"target": "ring", "against": "ring"}, "same"),
+    ({"target": "ring", "against": "ring"}, "are equal, so every map would be zero"),
     ({"target": []}, "at least one class"),
     ({"target": torch.eye(8)[:1], "against": "ring"}, "leave out against"),
     ({"target": 8}, "'8'"),
