@@ -6,7 +6,7 @@ example:
   python benchmarks/choose.py --run runs/full --images 1000
 
 Scores of candidates are drawn from distributions with a known best candidate, and the rounds of `choose`
-(`saliency_bench/recipes/choosing/rounds.py`) are run with them; 500 images may decide. In a false drop, the best
+(`saliency_bench/recipes/choosing/rounds.py`) are run with them, with 500 race images. In a false drop, the best
 candidate, or a candidate within the margin of the best, is dropped; at most 5 % of the simulations may have a false
 drop. `plain` uses a paired t-test at 5 % at every look instead. `equal budget` is how often the candidate with the best
 mean is correct if the same total number of passes is divided equally among all candidates. The script takes about ten
@@ -14,7 +14,7 @@ minutes.
 
 With `--run RUN`, the scores are from a finished run with many explainers, and the best candidate is the best in its
 full table. The clusters are shuffled for each simulation, or drawn with replacement (`--images`), and half of the
-images may decide.
+images are race images.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from saliency_bench.read.statistics.intervals import wilson
 from saliency_bench.recipes.choosing.rounds import HOPE, ONE_LEFT, Budget, Narrowing, RoundScores
 
 IMAGES, MARGIN, SIZE = 500, 0.02, 6
-LATER = 200  # maximum number of images that do not decide
+LATER = 200  # maximum number of held-out images
 UNIT, POSITIVE = (0.0, 1.0), (0.0, inf)
 Law = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -312,7 +312,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=200, metavar="N", help="simulations per case (default: 200)")
     parser.add_argument("--candidates", type=int, nargs="+", default=[10, 60], metavar="N")
     parser.add_argument("--run", metavar="RUN", help="use the scores of a finished run instead of drawn scores")
-    parser.add_argument("--images", type=int, metavar="N", help="images that may decide; --run draws them from the run")
+    parser.add_argument("--images", type=int, metavar="N", help="race images; with --run, size of the dataset to draw")
     parser.add_argument("--needed", action="store_true", help="test the estimate of the number of images needed")
     args = parser.parse_args()
     if args.needed:

@@ -25,7 +25,7 @@ from saliency_bench.utils.seeds import seed_of, uniform
 ORDER = ("mask", "blurred", "shifted", "noise", "inverted")  # from the best explanation to the worst
 NEEDED = {"maps", "masks", "curves", "labels"}
 
-PAGE = """# How the metrics rank a planted truth
+PAGE = """# How the metrics rank maps of known quality
 
 In shapes-xai, the class is determined by one object, whose mask is known. On this page, five maps are used instead of
 explanations: the mask itself, the blurred mask (a Gaussian with a sigma of 1/32 of the image's side), the shifted mask
@@ -48,12 +48,12 @@ perturbed images that the metric passes to it:
 - saliency_own_region prefers the inverted mask to all other maps: without the object, most of the image remains, and
   the hole has the outline of the object. The score of a region is hardly meaningful without the region's size.
 - A difference in the third digit between the mask and its blurred copy is small compared with the effect of choosing
-  another metric. The pixels inside a mask are tied and are ranked in the fixed pseudo-random order; in a blurred mask,
+  another metric. The pixels inside a mask are tied and are ranked in a fixed pseudo-random order; in a blurred mask,
   the pixels in the centre are ranked first.
 
 saliency_mcs, saliency_mcr and saliency_idr compare the maps of an object classifier with the maps of a scene
-classifier, so their planted truth is a pair of maps. Both classifiers are assumed to be correct. The scores equal the
-values computed by hand:
+classifier, so each test case is a pair of maps. Both classifiers are assumed to be correct. The scores equal the values
+computed by hand:
 
 | map of the object classifier; maps of the scene classifier | saliency_mcs ↑ | saliency_mcr ↑ | saliency_idr ↓ |
 |---|---|---|---|

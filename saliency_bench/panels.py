@@ -86,7 +86,7 @@ def draw(
     runs: Any, what: str = "maps", *, samples: Sequence[str] | None = None, explainers: Sequence[str] | None = None,
     device: str | None = None, out: str | Path | None = None,
 ) -> Drawing:  # fmt: skip
-    """Draw the maps of chosen samples of a run from the view of a metric, like `saliency-bench draw`.
+    """Draw the maps of chosen samples of a run as a metric sees them, like `saliency-bench draw`.
 
         sb.draw("runs/first", "maps", samples=["cat-7"], out="maps.pdf")
 

@@ -44,9 +44,9 @@ def saliency_cauc(
     n is the number of salient pixels. The divisor is the number of points for removing the whole image, as in the
     published code.
 
-    The contrastive score is s = p_A (1 - p_B), with softmax probabilities. A are the classes with a positive target
-    weight and B the classes with a negative weight. Without negative weights, B is the most probable other class for
-    the whole image; with rival="group", only A's group is considered.
+    The contrastive score is s = p_A (1 - p_B), with softmax probabilities. A is the set of classes with a positive
+    target weight, and B is the set of classes with a negative weight. Without negative weights, B is the most probable
+    other class for the whole image; with rival="group", only A's group is considered.
 
     Caveat: only salient pixels are deleted, so fewer salient pixels give a smaller score. A map with a few spikes looks
     perfect wherever its spikes are. Compare maps with similar numbers of salient pixels, or use a metric that deletes
@@ -70,8 +70,8 @@ def saliency_cauc(
             code. "group": the most probable other class of A's group (Elisha et al., 2025, 5.3).
 
     Returns:
-        Scores in [0, 1], float64 (B,); lower is better. The score is 0 for at most `step` salient pixels, which
-        includes a constant map. It is NaN if rival="group" and A's group has no other class.
+        Scores in [0, 1], float64 (B,); lower is better. The score is 0 if at most `step` pixels are salient, as in a
+        constant map. It is NaN if rival="group" and A's group has no other class.
 
     Raises:
         UserError: An option is out of range.

@@ -54,9 +54,9 @@ def saliency_cdrop(
     n is the number of salient pixels, m = max(1, ceil(n / step)) and tau = 0.05 H W. If m < 3, the last point replaces
     the mean, as in the published code.
 
-    The contrastive score is s = p_A (1 - p_B), with softmax probabilities. A are the classes with a positive target
-    weight and B the classes with a negative weight. Without negative weights, B is the most probable other class for
-    the whole image; with rival="group", only A's group is considered.
+    The contrastive score is s = p_A (1 - p_B), with softmax probabilities. A is the set of classes with a positive
+    target weight, and B is the set of classes with a negative weight. Without negative weights, B is the most probable
+    other class for the whole image; with rival="group", only A's group is considered.
 
     Caveat: only salient pixels are deleted, so the score depends on the number of pixels above the threshold as much as
     on their positions. The number does not matter below tau.
@@ -64,8 +64,8 @@ def saliency_cdrop(
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         groups: Groups of the classifier's classes, required for rival="group".
-        step: Number of pixels removed at once. Only the whole image and the last three points of each path in the batch
-            are classified.
+        step: Number of pixels removed at once. Of each path, only the whole image and the last three points are
+            classified.
         threshold: Share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
         salient: Rule that selects the salient pixels. "range": pixels above min + threshold (max - min), as in the
             published code. "maximum": pixels of at least threshold * max, as in the paper; there are none if max <= 0.
@@ -79,8 +79,8 @@ def saliency_cdrop(
             code. "group": the most probable other class of A's group (Elisha et al., 2025, 5.3).
 
     Returns:
-        Scores in [-1, 1], float64 (B,); higher is better. The score is 0 for at most `step` salient pixels, which
-        includes a constant map (the published code returns NaN for a constant map).
+        Scores in [-1, 1], float64 (B,); higher is better. The score is 0 if at most `step` pixels are salient, as in a
+        constant map (the published code returns NaN for a constant map).
 
     Raises:
         UserError: An option is out of range.

@@ -29,8 +29,8 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
 
         CDS = integral of [p_A(x) - p_A(x_r)] dr over [0.1, 0.9] / 0.8,    by the trapezoid rule at r = 0.1, 0.2 ... 0.9
 
-    x_r is the image with the top fraction r of the pixels masked. A are the classes with a positive target weight; the
-    score ignores all other classes, including classes with a negative weight.
+    x_r is the image with the top fraction r of the pixels masked. A is the set of classes with a positive target
+    weight; the score ignores all other classes, including classes with a negative weight.
 
     No formula or code of this score was found. This implementation follows the description by Elisha et al.
     ("prediction shifts after masking", of "only the target class") with the masking of their own metrics; it does not

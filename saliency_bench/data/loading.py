@@ -65,10 +65,10 @@ def load_dataset(
 ) -> Dataset:
     """Load one split of a dataset.
 
-    Text labels become classes, sorted by name. If a folder has exactly the given name, the folder is loaded, with a
-    message; "hub:owner/name" always refers to the Hub. A dataset that the package draws itself (shapes-xai) is built on
-    first use and stored in the cache folder. If `train` is the only split, as for a folder of images, it is used
-    instead of `test`, with a message. A dataset from the Hub is compared once with the fingerprint in its
+    Text labels become classes, sorted by name. If a folder has exactly the given name, the folder is loaded and a
+    message says so; "hub:owner/name" always refers to the Hub. A dataset that the package draws itself (shapes-xai) is
+    built on first use and stored in the cache folder. If `train` is the only split, as for a folder of images, it is
+    used instead of `test` and a message says so. A dataset from the Hub is compared once with the fingerprint in its
     `build_report.json`. Downloaded code is never executed, and neither archives nor files outside the folder or
     repository are opened. For torch's `DataLoader`, use `torch_dataset`.
 
@@ -206,7 +206,7 @@ class FoundDataset:
         return {split: self.load(split) for split in splits}
 
     def load_usual(self, split: str) -> tuple[Dataset, str]:
-        """Return a split and its name. If `train` is the only split, it is used instead of `test`, with a message."""
+        """Return a split and its name. If `train` is the only split, use it instead of `test` and print a message."""
         try:
             return self._load_named(split)
         except UnknownSplitError as error:

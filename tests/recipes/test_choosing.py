@@ -18,7 +18,7 @@ from saliency_bench.bound_metric import as_metric
 from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.sequential import Race
-from saliency_bench.read.report.choice_page import rounded, sentences
+from saliency_bench.read.report.choice_page import MOST_IMAGES, rounded, sentences
 from saliency_bench.recipes.choosing import rounds
 from saliency_bench.recipes.choosing.answers import answer_of, question_answer
 from saliency_bench.recipes.choosing.candidates import candidates
@@ -287,7 +287,9 @@ def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
         f"nothing can be said from 24 images: a dataset of at least about {rounded(least)} images is needed."
     )
     assert "method led on the 24 images of the race, but is not shown to beat the centre spot." in lines[1]
-    assert f"about {rounded(needed)} images (from {rounded(least)} to " in lines[2]
+    bounded = most is not None and most <= MOST_IMAGES
+    span = f"{rounded(least)} to {rounded(most)}" if bounded else f"at least {rounded(least)}"
+    assert f"about {rounded(needed)} images ({span} within two standard errors) are needed to " in lines[2]
     assert [rounded(images) for images in (7, 48, 1_234, 98_765)] == ["7", "48", "1,200", "99,000"]
 
 

@@ -134,7 +134,7 @@ def test_the_control_has_the_pictures_of_the_colour_network_and_the_mask_of_its_
 
 @pytest.mark.parametrize(("ahead", "column"), [(32, 2), (16, None), (0, 4)])
 def test_sentences_of_the_page_follow_from_its_counts(ahead, column):
-    counts = [check.Count("context", "saliency_energy", "all object", ahead, 0, 32 - ahead)]
+    counts = [check.Count("context", "saliency_energy", "whole object", ahead, 0, 32 - ahead)]
     text = page([check.Count("context", "intervention", change, 32, 0, 0) for change in check.FLIPS] + counts)
     row = next(line for line in text.splitlines() if line.startswith("| Does the map show what the network uses"))
     assert [number for number, cell in enumerate(row.split("|")) if "energy" in cell] == ([column] if column else [])

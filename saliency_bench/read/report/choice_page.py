@@ -212,9 +212,12 @@ def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
 def _between(answer: dict[str, Any]) -> str:
     """Return the range of images needed, within two standard errors of the differences so far."""
     least, most = answer["images_at_least"], answer["images_at_most"]
-    low = rounded(least) if least is not None else "fewer"
-    high = rounded(most) if most is not None and most <= MOST_IMAGES else "any number"
-    return f" (from {low} to {high} within two standard errors)"
+    if least is None:
+        return ""
+    span = f"at least {rounded(least)}"
+    if most is not None and most <= MOST_IMAGES:
+        span = f"{rounded(least)} to {rounded(most)}"
+    return f" ({span} within two standard errors)"
 
 
 def _rounded(images: int, there: int) -> str:

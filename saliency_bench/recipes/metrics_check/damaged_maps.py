@@ -58,7 +58,7 @@ def other_class(classifier: Classifier, images: Images, target: Target) -> Maps:
     return right_map(classifier, images, functional.one_hot(logits.argmax(1), logits.shape[1]).float())
 
 
-def all_object(classifier: Classifier, images: Images, target: Target) -> Maps:
+def whole_object(classifier: Classifier, images: Images, target: Target) -> Maps:
     """Return 1 on every object and 0 elsewhere. An object is brighter than the scene."""
     one_way = torch.tensor([1.0, 2, 1], device=images.device) / 4  # fine stripes vanish
     kernel = torch.outer(one_way, one_way)[None, None]
@@ -79,7 +79,7 @@ DAMAGED = {
     "sign flipped": "the right map times -1",
     "peaked": "only the strongest pixel of the right map",
     "other class": "the right map of the runner-up",
-    "all object": "1 on the objects (detected by their brightness) and 0 elsewhere",
+    "whole object": "1 on the objects (detected by their brightness) and 0 elsewhere",
     "centre": "a Gaussian spot in the middle of the picture",
     "random": "random noise",
 }
@@ -91,7 +91,7 @@ EXPLAINERS = (
     sign_flipped,
     peaked,
     other_class,
-    all_object,
+    whole_object,
     "centre",
     "random",
 )

@@ -26,7 +26,7 @@ QUESTIONS = {
     "Is the map complete, rather than a single peak?": ("peaked",),
     "Does the map have the right sign?": ("sign flipped",),
     "Does the map explain this class rather than the runner-up?": ("other class",),
-    "Does the map show what the network uses, rather than the whole object?": ("all object",),
+    "Does the map show what the network uses, rather than the whole object?": ("whole object",),
     "Does the map depend on the network and the picture at all?": ("centre", "random"),
 }
 FAMILIES = {
@@ -77,7 +77,8 @@ are never misled. The last column lists the metrics that are misled with at leas
 ## Which damage misleads which metrics, and why
 
 The explanations follow from the definitions of the metrics. Only two explanations were tested by an experiment. The
-control tests the choice of the mask. Replacing removed pixels by the grey of the scene tests the choice of black.
+control tests the effect of the mask. Replacing removed pixels by the grey of the scene, instead of black, tests the
+effect of the replacement.
 
 {misled}
 
@@ -142,13 +143,13 @@ REASONS = (
      "edges, which are textures too, while a blurred map includes some of the surroundings and so avoids these edges"),
     (("ccs",), ("blurred",),
      "the metric removes pixels in the order of a contrastive map of two classes of the same group; where neither "
-     "class has evidence, the right map is constant and pixels are removed in random order, while a blurred map "
-     "removes pixels far from the evidence first, including the rival, which is in neither term"),
+     "class has evidence, the right map is constant, so the order of removal is random; with a blurred map, pixels far "
+     "from the evidence are removed first, including the evidence of the rival, which neither term contains"),
     (("class sensitivity",), ("peaked", "blurred"),
      "the metric compares the maps of the most likely and the least likely class, and checks only whether they differ"),
     (("consistency",), ("sign flipped",),
      "the metric scales maps to a sum of 1, which makes flipped maps nearly constant and therefore similar"),
-    (("max sensitivity",), ("blurred", "all object", "centre", "random"),
+    (("max sensitivity",), ("blurred", "whole object", "centre", "random"),
      "the noise is itself evidence, so the right map changes; a blurred map averages the change, and a map that "
      "ignores the network may change less"),
     (("randomisation",), ("other class", "shifted", "blurred"),
@@ -275,9 +276,9 @@ def short(counts: Sequence[Count]) -> str:
         of_control = metrics_of(control)
         lines.append(
             f"- The results of alignment metrics depend on the mask. With masks of the object or its cell, "
-            f"{misled_by_object(counts)} of {len(of_control)} are misled by a type of damage. In the control, whose "
-            f"mask is the evidence, {len(wrong)} of {len(of_control)} are misled, and {len(sees)} detect all types of "
-            "damage" + (f" ({listed(sees)})." if sees else ".")
+            f"{misled_by_object(counts)} of {len(of_control)} are misled by at least one type of damage. In the "
+            f"control, whose mask is the evidence, {len(wrong)} of {len(of_control)} are misled, and {len(sees)} "
+            "detect all types of damage" + (f" ({listed(sees)})." if sees else ".")
         )
     for damage in DAMAGED:
         wrong = sorted_out(counts, [damage])[2]
@@ -301,7 +302,7 @@ def misled_by_object(counts: Sequence[Count]) -> int:
 def alignment(counts: Sequence[Count]) -> str:
     """Return the section that compares a map of the whole object with the right map."""
     names = [name for name in metrics_of(counts) if family_of(name) == "Alignment"]
-    shown = {(count.kind, count.metric): count for count in counts if count.damage == "all object"}
+    shown = {(count.kind, count.metric): count for count in counts if count.damage == "whole object"}
     cells = {metric: count for (kind, metric), count in shown.items() if kind == "context"}
     lines = ["The context network decides by stripes beside the object and ignores the object, so its right map is "
              "outside the mask. The colour network reads a part of the object. The control is the colour network with "
@@ -326,7 +327,8 @@ def alignment(counts: Sequence[Count]) -> str:
         lines.append(f"In the control, {len(control)} of {len(names)} prefer the right map: "
                      f"{listed(map(name_of, control))}. The control and the colour network have the same weights, "
                      "pictures and maps, so the difference is due to the mask.")  # fmt: skip
-    by_network = [name_of(count.metric) for count in counts if count.kind == "context" and count.damage == "all object"
+    by_network = [name_of(count.metric) for count in counts if count.kind == "context"
+                  and count.damage == "whole object"
                   and family_of(count.metric) == "Faithfulness" and count.sees]  # fmt: skip
     lines.append(f"With the same network, these faithfulness metrics prefer the right map: {listed(by_network)}.")
     return "\n".join(lines)
@@ -383,9 +385,10 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
             count.kind for count in counts if count.metric == black and count.damage == "blurred" and count.misled
         ):
             if (grey, kind) in rates:
-                lines.append(f"- With the grey of the scene instead of black, {name_of(black)} scores the right map "
-                             f"higher than the blurred map in {cell(rates[grey, kind])} of the pictures of the {kind} "
-                             f"network, instead of {cell(rates[black, kind])}.")  # fmt: skip
+                lines.append("- If removed pixels are replaced by the grey of the scene instead of black, the share "
+                             f"of pictures of the {kind} network in which {name_of(black)} scores the right map higher "
+                             f"than the blurred map changes from {cell(rates[black, kind])} to "
+                             f"{cell(rates[grey, kind])}.")  # fmt: skip
     return lines
 
 
