@@ -1,4 +1,4 @@
-"""Test saliency_mcs, saliency_mcr and saliency_idr with loops, worked examples, properties and a planted truth."""
+"""Test saliency_mcs, saliency_mcr and saliency_idr with loops, worked examples, properties and known maps."""
 
 import numpy as np
 import pytest
