@@ -1,7 +1,7 @@
 """Compute an explainer's maps for a batch, and check whether they depend on the other images of the batch.
 
-If a map is not finite or the explainer raises an error, this is recorded as the reason for the missing scores. A strict
-run stops instead.
+A map that is not finite, or an error of the explainer, is recorded as the reason for the missing scores. A strict run
+stops instead.
 """
 
 from collections.abc import Sequence

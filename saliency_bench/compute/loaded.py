@@ -29,7 +29,7 @@ class RunQuestion:
         unlabelled: Why `members` is None, in a few words.
         groups: Groups of the model's classes; None if unknown.
         rule: Rule that chooses the target of each sample.
-        named_by: Logits for fixed pictures of the model that chooses the targets; None if there is none.
+        named_by: Logits of the model that chooses the targets, for fixed pictures; None without such a model.
         by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
     """
 

@@ -8,8 +8,8 @@
 Neither the model nor its library is changed. Inside `with`, a fused attention (`scaled_dot_product_attention`,
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This works the
 same for transformers, timm, torchvision and your own modules. Gradients for a noise picture show which pixels each
-patch token comes from and which tokens the head reads. This step runs once per classifier and image size. For this step
-only, gradients also pass through parts of the network that switch them off.
+patch token comes from and which tokens the head reads. This step runs once per classifier and image size. It also
+computes gradients in parts of the network that disable gradients.
 """
 
 from collections.abc import Iterator
@@ -105,7 +105,7 @@ class AttentionRecorder(TorchFunctionMode):
         return output
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch. Subclasses may compute it differently."""
+        """Call a torch function. Subclasses may replace the computation."""
         return function(*args, **kwargs)
 
     def read(self, matrix: Tensor) -> Tensor:
@@ -157,12 +157,12 @@ class AttentionRecorder(TorchFunctionMode):
         return self.matrices[-1].mean(dim=1) if average_attn_weights else self.matrices[-1]
 
     def _windows_or_stages(self, images: int) -> bool:
-        """Return whether blocks attend within parts of the tokens, ignoring the last matrix (maybe of the head)."""
+        """Return whether blocks attend only within parts of the tokens, ignoring the last matrix (a possible head)."""
         blocks = self.matrices[:-1]
         return any(matrix.shape[0] != images or matrix.shape[-2:] != blocks[0].shape[-2:] for matrix in blocks)
 
     def _pools_by_attention(self, tokens: int) -> bool:
-        """Return whether the last matrix is the only one whose queries are not the tokens that it attends to."""
+        """Return whether only the last matrix has other queries than tokens, as in attention pooling."""
         *blocks, last = (matrix.shape[-2:] for matrix in self.matrices)
         return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
@@ -306,7 +306,7 @@ def _patches(sequence: Tensor, source: Tensor) -> Tensor | None:
     """Return the index of each patch's token, Int (h, w); None if the tokens do not form rows and columns.
 
     Each pixel is assigned to the token that depends on it most. The index of that token is found bit by bit: the
-    gradients of all tokens whose index has the bit are compared with the gradients of all others.
+    gradients of all tokens whose index has the bit are compared with the gradients of all other tokens.
 
     Args:
         sequence: Tokens (1, T, C).

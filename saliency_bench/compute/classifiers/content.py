@@ -1,4 +1,4 @@
-"""Hash the Python values that a network reads by content, with equal hashes in every process.
+"""Hash the content of the Python values that a network reads. The hash is equal in every process.
 
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 

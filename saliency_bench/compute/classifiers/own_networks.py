@@ -103,7 +103,7 @@ def opened(text: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _parse(text: str) -> tuple[str, dict[str, object]]:
-    """Return (timm:NAME, torchvision:NAME or a file name, options) of a model text."""
+    """Split a model text into its source (timm:NAME, torchvision:NAME or a file name) and its options."""
     library, _, rest = text.partition(":")
     if library in LIBRARIES:
         name, given = options.parse(rest)
@@ -312,7 +312,7 @@ def _ends_of(key: str) -> Iterator[str]:
 
 
 def _is_plain(value: "Tensor", weight: "Tensor") -> bool:
-    """Return whether a tensor can be copied into a weight without loss: dense, with data, not complex into real."""
+    """Return whether a tensor is dense, has data, and is not complex if the weight is real."""
     import torch
 
     is_dense = value.layout == torch.strided and not value.is_meta and not value.is_quantized

@@ -74,7 +74,7 @@ def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Fr
 
 
 def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[Image.Image, str | None]:
-    """Return (picture, None) or (black picture, why there is none) for a row whose image has this size."""
+    """Return (picture, None), or (black picture of this size, reason) if the value is not a picture of this size."""
     black = Image.new("RGB", size)
     if value is None:
         return black, lacks(name)

@@ -4,8 +4,9 @@
 differs from that of the image only around the window. A `Patched` stores these feature maps as the feature map of the
 image and a crop per picture. The network handles a `Patched` as a tensor: convolutions, max pooling, batch norms, zero
 padding, elementwise functions and joined channels return another `Patched`. Any other operation first pastes the crops
-into whole feature maps (`Patched.whole`) and continues with plain tensors. So does any operation on crops of more than
-`LARGEST` of the map. The computed sums are the same, and only their rounding may differ, by about 1e-6 of the logits.
+into whole feature maps (`Patched.whole`) and continues with plain tensors. Operations on crops that cover more than
+`LARGEST` of the map also paste first. The computed sums are the same, and only their rounding may differ, by about 1e-6
+of the logits.
 
 This is used for float32 on a CPU, images of at least `SMALLEST` pixels and at least `FEWEST` pixels in all pictures of
 an image, if the network has a faster copy (`fast_forward`). For each image, the first and the middle window are also
@@ -187,7 +188,7 @@ class _Unchanged:
         return Patched(self, self.image, crop.permute(0, 3, 1, 2), corner)
 
     def unified(self, logits: Tensor, drawn: Images) -> Tensor:
-        """Return logits in which all pictures that equal the image have the same; crops elsewhere round differently."""
+        """Return logits with one value for all pictures that equal the image. Different crops round differently."""
         equal = (drawn == self.image).flatten(1).all(dim=1)
         if self.logits is None and bool(equal.any()):
             self.logits = logits[equal][:1]

@@ -75,7 +75,8 @@ def _positions(model: Classifier, names: list[str]) -> str:
 def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
     """Return the selection of a run, excluding labels for which the label map has no class of the model.
 
-    If the run explains labels, samples with these labels are predicted but not explained, and a message is printed.
+    If the run explains labels, samples with the excluded labels are predicted but not explained, and a message is
+    printed.
 
     Raises:
         UserError: No sample remains.
