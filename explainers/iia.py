@@ -4,7 +4,7 @@
     map = sum over channels of the mean over a and b of d score / d v at v(a, b) * relu(v(a, b))
 
 x' is the image that is zero after normalisation. a and b have the steps + 1 values 0, 1 / steps ... 1. The method is
-two-fold: each point on the image's path has a path of the layer. The layer is the same as in gradcam. This
+two-fold: for each point on the image's path, there is a path of the layer. The layer is the same as in gradcam. This
 implementation averages where the authors sum, which does not change the ranking of pixels. The authors enlarge the map
 bicubically and scale it to [0, 1]; here it is enlarged bilinearly and not scaled.
 

@@ -1,7 +1,7 @@
 """Shared code of the four scores of P3 (RFxG: reference frame and granularity).
 
-Each score asks a different question about the classifier's top class A and requests the explainer's map for that
-question. The top pixels of the map are removed from the image, in shares of 0.1 to 0.9 in steps of 0.1. The classifier
+Each score defines a different target from the classifier's top class A, and requests the explainer's map for this
+target. The top pixels of the map are removed from the image, in shares of 0.1 to 0.9 in steps of 0.1. The classifier
 then predicts the probabilities of all classes. A function of these probabilities is computed at each share, and the
 score is the area under this curve.
 """
@@ -93,5 +93,5 @@ def scores(
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
-    """Return whether better maps score higher, which is reversed by the sign in the authors' code (`published`)."""
+    """Return whether better maps score higher. The sign in the authors' code (`published`) reverses the direction."""
     return not options["published"]

@@ -5,10 +5,10 @@ module `NAME.py` for `evaluate` and the card `README.md`. A user's function can 
 accepted.
 
 An undefined score is NaN. A constant map with the score NaN is reported as a flat map. Records contain the score and
-each of its parts. A metric without the inputs `maps`, `curves` and `target` requests maps for a question of its own, so
-its cells do not depend on the run's target. A metric with the input `retrained` is a retraining metric
-(`compute.scoring.retraining`): its options are the options of `Protocol`, and its parts are `part_names`. A metric with
-the input `first_right` scores judgements of people and is not computed by runs (`check_without_people`).
+each of its parts. A metric without the inputs `maps`, `curves` and `target` requests maps for targets that the metric
+defines, so its cells do not depend on the run's target. A metric with the input `retrained` is a retraining metric
+(`compute.scoring.retraining`): its options are the options of `RetrainingProtocol`, and its parts are `part_names`. A
+metric with the input `first_right` scores judgements of people and is not computed by runs (`check_without_people`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -136,7 +136,7 @@ class Metric:
         return tuple(names)
 
     def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
-        """Return the targets of each sample's question, or None if the metric uses the run's target."""
+        """Return the targets that the metric defines for each sample, or None if it uses the run's target."""
         if self.declaration.question is None:
             return None
         targets = self._asked("question", self.declaration.question, dict(self.options), probabilities, groups)
@@ -173,7 +173,7 @@ class Metric:
 
     @property
     def asks_of_target(self) -> bool:
-        """Return whether the metric uses the run's target; otherwise it has a question of its own."""
+        """Return whether the metric uses the run's target; otherwise the metric defines its own targets."""
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
@@ -302,7 +302,7 @@ def _needed(
 
 
 def check_without_people(metric: Metric) -> None:
-    """Raise UserError for a metric that is computed from answers of people, which a run does not have."""
+    """Raise UserError for a metric that is computed from people's answers, because a run has no such answers."""
     if OF_PEOPLE & set(metric.inputs):
         raise UserError(
             f"{metric.name} is computed from the answers of people, which a run does not have; remove this metric, and "

@@ -1,4 +1,4 @@
-"""Test whether the map of a rotated, shifted or mirrored image is the map rotated, shifted or mirrored."""
+"""Test whether the map of a rotated, shifted or mirrored image is the original map, changed in the same way."""
 
 from typing import Literal
 

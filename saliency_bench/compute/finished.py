@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Run(PaperTables):
-    """A finished run. `print(run)` shows the same text as the command.
+    """A finished run. `print(run)` shows the same text as the command `run`.
 
     Attributes:
         folder: Folder of the run.

@@ -29,7 +29,7 @@ class RunQuestion:
         unlabelled: Why `members` is None, in a few words.
         groups: Groups of the model's classes; None if unknown.
         rule: Rule that chooses the target of each sample.
-        named_by: Logits of the model that chooses the targets, for fixed pictures; None without such a model.
+        named_by: Logits of the model that chooses the targets, for fixed pictures; None if no other model chooses them.
         by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
     """
 
@@ -44,7 +44,7 @@ class RunQuestion:
     by_position: bool = False
 
     def right(self, row: Mapping) -> np.ndarray | None:
-        """Return bool (K,), the correct classes of a sample; None if no labels are known.
+        """Return the correct classes of a sample, bool (K,); None if no labels are known.
 
         The classes of the sample's label are correct; without a label, no class is. For an image with several labels
         and a softmax, which predicts one class, the classes of all labels are correct.

@@ -36,7 +36,7 @@ def check_fits(explainer: Explainer, classifier: Classifier, images: Images, tar
 
 
 def check_contrast(context: RunContext) -> None:
-    """Raise UserError if the target is a contrast and an explainer has a contrast of its own."""
+    """Raise UserError if the target is a contrast and an explainer already contrasts classes."""
     rule = context.question.rule
     is_contrast = rule.name == "contrast:second" or any(terms.minus for terms in (rule.by_id or {}).values())
     weighted = next((item for item in context.explainers if item.ignores_against), None)

@@ -34,7 +34,7 @@ def score(
     explained: Explained,
     cells: Sequence[Cell],
 ) -> tuple[Scores, int]:
-    """Return the scores of all cells of an explainer, and how many times a batch was halved for further maps.
+    """Return the scores of an explainer's cells, and the number of times that a batch was halved for further maps.
 
     Args:
         context: Loaded objects of the run.

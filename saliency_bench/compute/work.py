@@ -146,7 +146,7 @@ def _without_infinite(samples: Samples, target: Target, explained: Explained, st
 
 
 def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bool:
-    """Restore each network that an explainer or one of its metrics has changed, and return whether there was any.
+    """Restore each network that an explainer or its metrics have changed. Return whether a network was restored.
 
     Raises:
         UserError: The run is strict, or a network cannot be restored.

@@ -162,7 +162,7 @@ class AttentionRecorder(TorchFunctionMode):
         return any(matrix.shape[0] != images or matrix.shape[-2:] != blocks[0].shape[-2:] for matrix in blocks)
 
     def _pools_by_attention(self, tokens: int) -> bool:
-        """Return whether only the last matrix has other queries than tokens, as in attention pooling."""
+        """Return whether only the last matrix has queries that are not tokens, as in attention pooling."""
         *blocks, last = (matrix.shape[-2:] for matrix in self.matrices)
         return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
@@ -232,7 +232,7 @@ _identified: WeakKeyDictionary[Classifier, dict[torch.Size, Tokens]] = WeakKeyDi
 
 
 def tokens_of(classifier: Classifier, images: Images) -> Tokens:
-    """Return a classifier's tokens for images of this size, identified by one forward and some backward passes.
+    """Return a classifier's tokens for images of this size, identified by one forward pass and several backward passes.
 
     The result is cached.
 

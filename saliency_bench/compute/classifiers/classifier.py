@@ -82,7 +82,7 @@ class RefusedImagesError(UserError):
 class Classifier(nn.Module):
     """A network that maps images, Float (B, 3, H, W) in [0, 1], to logits (B, K), K >= 2.
 
-    A network with a single logit z and a sigmoid is treated as one with two classes and the logits [-z, z]
+    A network with a single logit z and a sigmoid is treated as a network with two classes and the logits [-z, z]
     (`target_weights.two_classes`). With a single class name "square", the classes are "not square" and "square".
 
     Attributes:
@@ -210,7 +210,7 @@ class Classifier(nn.Module):
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
-        """Raise UserError if the network returns probabilities. The check ends with the first output that is not.
+        """Raise UserError if the network returns probabilities. The check ends with the first output of logits.
 
         Logits may sum to 1 by chance, so an output that looks like probabilities is compared with the output for noise.
         """

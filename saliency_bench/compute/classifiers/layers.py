@@ -74,10 +74,11 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     """Return the layer that Grad-CAM reads: the classifier's `layer`, or the last feature map.
 
     The last feature map comes from the last module that outputs a map of more than one pixel, before any pooling and
-    after its activation. The search skips pooling modules, containers that end in pooling (14 x 14 in VGG, layer4 in
-    ResNet), dropout and identity. It also skips maps of class scores whose mean equals the logits (SqueezeNet) or that
-    a second head computes from tokens (VOLO). All evidence from the image passes through the last feature map (`cuts`),
-    and the map is aligned with the image (`placement`). The classifier's `layer` is returned without these checks.
+    after its activation. The search skips pooling modules, containers that end in pooling, dropout and identity. It
+    also skips maps of class scores whose mean equals the logits (SqueezeNet) or that a second head computes from tokens
+    (VOLO). The result is a map of 14 x 14 in VGG, and layer4 in ResNet. All evidence from the image passes through the
+    last feature map (`cuts`), and the map is aligned with the image (`placement`). The classifier's `layer` is returned
+    without these checks.
 
     Raises:
         UserError: The network's last features are tokens that are not patches in row order, or no feature map contains
@@ -107,7 +108,7 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
 
 
 def has_feature_maps(classifier: Classifier, images: Images) -> bool:
-    """Return whether the network computes feature maps, of the image or of views of it."""
+    """Return whether the network computes feature maps of the image or of views of the image."""
     return bool(_feature_maps(classifier, images)) or _grown(classifier, images) is not None
 
 

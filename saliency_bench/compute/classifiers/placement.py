@@ -17,12 +17,12 @@ from saliency_bench.utils.untouched import untouched
 
 CELLS = 4  # cells along each side of the image
 # A map is misplaced if its changes correlate with distances in a mirrored, rotated or shifted image (correlation `FIT`:
-# 0.58 or more in networks that do this, 0.46 or less in others) and clearly less with distances in the image itself
-# (`AHEAD`).
+# 0.58 or more in networks that do this, 0.46 or less in other networks) and clearly less with distances in the image
+# itself (`AHEAD`).
 FIT, AHEAD = 0.5, 0.2
-# Neither correlation may be high, for some token orders or if all positions are mixed. If positions are mixed,
-# replacing a position's own cell must change the position at least this share as much as replacing any other cell (0.2
-# or less for tokens of Hiera), and half as much as replacing the cell of the moved image.
+# Both correlations may be low, for some token orders or if all positions are mixed. In this case, replacing a
+# position's own cell must change the position at least this share as much as replacing any other cell (0.2 or less for
+# tokens of Hiera), and half as much as replacing the cell of the moved image.
 SHARE = 0.4
 BAND = 8  # a stem is tested with bands at each side of the image, 1 / BAND of its length
 SPREAD = 0.15  # largest standard deviation of the positions that a band changes, unless a stem mixes all positions
@@ -133,7 +133,7 @@ def _moved(places: Tensor) -> Iterator[Tensor]:
 
 
 def _centred(values: Tensor) -> Tensor:
-    """Subtract the means of a matrix's rows and columns, because some cells and positions change more than others."""
+    """Subtract the means of a matrix's rows and columns, because cells and positions differ in how much they change."""
     return values - values.mean(dim=0) - values.mean(dim=1, keepdim=True) + values.mean()
 
 

@@ -1,12 +1,12 @@
 """Speed up pictures that differ from their image only inside a window, by computing early layers only in part.
 
 `occlusion` passes hundreds of pictures that equal their image outside a small window. A convolution's output then
-differs from that of the image only around the window. A `Patched` stores these feature maps as the feature map of the
-image and a crop per picture. The network handles a `Patched` as a tensor: convolutions, max pooling, batch norms, zero
-padding, elementwise functions and joined channels return another `Patched`. Any other operation first pastes the crops
-into whole feature maps (`Patched.whole`) and continues with plain tensors. Operations on crops that cover more than
-`LARGEST` of the map also paste first. The computed sums are the same, and only their rounding may differ, by about 1e-6
-of the logits.
+differs from its output for the image only around the window. A `Patched` stores these feature maps as the feature map
+of the image and a crop per picture. The network handles a `Patched` as a tensor: convolutions, max pooling, batch
+norms, zero padding, elementwise functions and joined channels return another `Patched`. Any other operation first
+pastes the crops into whole feature maps (`Patched.whole`) and continues with plain tensors. Operations on crops that
+cover more than `LARGEST` of the map also paste first. The computed sums are the same, and only their rounding may
+differ, by about 1e-6 of the logits.
 
 This is used for float32 on a CPU, images of at least `SMALLEST` pixels and at least `FEWEST` pixels in all pictures of
 an image, if the network has a faster copy (`fast_forward`). For each image, the first and the middle window are also

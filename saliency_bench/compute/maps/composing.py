@@ -76,7 +76,7 @@ def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explaine
     """Return an explainer of the mean map over `draws` noisy copies of each image.
 
     The noise is normal, with a standard deviation of sigma times (max - min) of the normalised image. It is drawn from
-    each sample's seed, as in smoothgrad. The number of passes is `draws` times that of the explainer.
+    each sample's seed, as in smoothgrad. The number of passes is `draws` times the explainer's number of passes.
 
     Raises:
         UserError: `draws` is below 1, or sigma is negative or infinite.

@@ -14,7 +14,7 @@ from saliency_bench.errors import UserError
 
 @dataclass(frozen=True)
 class Setup:
-    """Common setup of all training runs of a run.
+    """Setup that all trainings of a run share.
 
     Attributes:
         classifier: The run's classifier. The retrained networks have the same structure.

@@ -55,7 +55,7 @@ class Task:
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)
-        # At the first and last exposure, pictures are whole or empty whatever the map, as for keeps="rest".
+        # At the first and last exposure, pictures are whole or empty for every map, so the options are normalised.
         is_whole = (exposure == 0) == (protocol.keeps == "rest")
         return cls(None, 0 if is_whole else len(EXPOSURES) - 1, number, replace(trained, keeps="rest"))
 
@@ -108,7 +108,7 @@ class Changed:
 
     @classmethod
     def make(cls, task: Task, split: RetrainingSplit, pictures: RetrainingPictures, device: torch.device) -> "Changed":
-        """Return all samples with an image, a label and any map that the task needs; raise UserError if none exist."""
+        """Return the samples with an image, a label and, for a task with maps, a map. Raise UserError if none exist."""
         is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
         if task.explainer is not None:
             first, has_map = read_gathered(pictures.folder, task.explainer, split)

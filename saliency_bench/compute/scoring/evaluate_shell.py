@@ -124,7 +124,7 @@ class MapShell:
         super().add_batch(**inputs)  # type: ignore[misc]
 
     def add(self, **given: Any) -> None:
-        """Add one sample: `prediction` and `reference`, or `image` and `reference`; `evaluate.combine` adds an "s"."""
+        """Add one sample: `prediction` and `reference`, or `image` and `reference`; `evaluate.combine` uses plurals."""
         named = {f"{name.removesuffix('s')}s": value for name, value in given.items()}
         self.add_batch(**{name: [value] for name, value in named.items() if name != "references" or value is not None})
 
@@ -148,7 +148,7 @@ class MapShell:
         return list(inspect.signature(self._inputs).parameters)
 
     def _result(self, **inputs: Any) -> dict[str, Any] | Exception:
-        """Return the result, or an error for `compute` to raise, because an error here leaves a file open."""
+        """Return the result, or an error for `compute` to raise. Raising the error here would leave a file open."""
         try:
             return self._averaged(**inputs)
         except Exception as error:
@@ -177,7 +177,7 @@ class MapShell:
         return self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return Bool (B,), True for samples that are left out."""
+        """Return whether each sample is left out, Bool (B,)."""
         return np.isnan(scores).reshape(len(scores), -1).any(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
@@ -322,7 +322,7 @@ class ExplainerShell(_InstalledShell):
         target: Any = None,
         **options: Any,
     ) -> np.ndarray:
-        """Return the scores of images by the metric, the classifier and the explainer."""
+        """Score the explainer's maps of images with the metric and the classifier."""
         name = self.name
         try:
             from saliency_bench.compute.scoring.samples import score_samples
@@ -352,7 +352,7 @@ class ExplainerShell(_InstalledShell):
         return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return Bool (B,), True for samples without a score or, if a score has parts, with no part at all."""
+        """Return whether each sample is left out because its score, or every part of its score, is NaN, Bool (B,)."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
@@ -512,7 +512,7 @@ def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
 
 
 def _about(function: Callable[..., np.ndarray]) -> str:
-    """Return the first line of a function's file and its docstring up to the arguments."""
+    """Return the first line of a function's module docstring, and the function's docstring up to its arguments."""
     module = sys.modules[function.__module__].__doc__ or ""
     details = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0]
     return f"{module.partition(chr(10))[0]}\n\n{details.strip()}"

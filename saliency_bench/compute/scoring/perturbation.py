@@ -1,7 +1,7 @@
 """Compute probabilities along perturbation paths: a map's top pixels are inserted into a reference, or deleted.
 
 Insertion, deletion, accuracy at exposures and the contrastive metrics use the same probabilities. `Curves` computes
-them once per batch and map, and classifies a path that several metrics share only once.
+them once per batch and map. If several metrics share a path, its pictures are classified only once.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -42,9 +42,9 @@ class Curves:
         seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`). A probability is therefore bit-identical
-    for the same image, map and number of counts of the path, whatever the earlier calls and the order and number of
-    samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples with a
-    picture without probabilities (`compute.targets.no_probabilities`), which are NaN.
+    for the same image, map and number of counts of the path, independent of earlier calls and of the order and number
+    of samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples whose
+    results are NaN because a picture has no probabilities (`compute.targets.no_probabilities`).
 
     Raises: UserError if the maps differ in size from the images, or the target has another number of classes.
     """
@@ -170,7 +170,7 @@ class Curves:
         samples: list[int],
         read: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """Return the result of `read` for p of b samples at their counts (b, n), as (b, n, ...)."""
+        """Return the result of `read` for the probabilities of b samples at their counts (b, n), as (b, n, ...)."""
         device = self.images.device
         pixels, sample_of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
 
@@ -181,7 +181,7 @@ class Curves:
         return self._answers(samples, pixels.shape[1], draw, read)
 
     def _answers(self, samples: list[int], count: int, draw: Draw, read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the result of `read` for p of `count` pictures of each of b samples, as (b, count, ...)."""
+        """Return the result of `read` for the probabilities of `count` pictures per sample, as (b, count, ...)."""
         classes = self.target.shape[1]
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:

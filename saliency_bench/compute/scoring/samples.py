@@ -70,7 +70,7 @@ def score_samples(
         other: Second classifier, for metrics that compare two classifiers.
         other_labels: Correct class of each image for the second classifier.
         seeds: Seed of each image's random draws; None for 0 to B-1.
-        image_ids: Ids of images in a run, instead of seeds. The scores then equal those of the run exactly, if
+        image_ids: Ids of images in a run, instead of seeds. The scores then equal the run's scores exactly, if
             `batch_size` and order are also the same.
         seed: Seed of the run. It is also used for draws that all images share: the masks of RISE, and the weights of a
             randomised network.
