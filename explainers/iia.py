@@ -196,8 +196,9 @@ def _attribution(
 def _logits_at(classifier: Classifier, image: Images, layer: str, points: Tensor) -> Tensor:
     """Return the logits (n, K) of one image with the layer's output replaced by each of n points.
 
-    One pass of a single image is sufficient for all points, unless the network above the layer needs n images. This is
-    the case if it joins another branch, or reshapes features by the number of images (PVT v2 of transformers).
+    One pass of a single image is sufficient for all points, unless the network above the layer needs n images. This
+    part of the network needs n images if it joins another branch, or reshapes features by the number of images (PVT v2
+    of transformers).
     """
     module, runs = classifier.module_named(layer), runs_of(classifier, image, layer)
     with suppress(RuntimeError, UserError), replaced_at(module, points, runs):

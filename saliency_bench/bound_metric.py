@@ -103,7 +103,7 @@ class Metric:
 
     @property
     def aggregate(self) -> Callable[..., np.ndarray] | None:
-        """Function (means (D, P), options) -> values (D,), or None if these options do not use it."""
+        """Function (means (D, P), options) -> values (D,), or None if these options do not use an aggregate."""
         when = self.declaration.aggregate_if
         return self.declaration.aggregate if when is None or when(dict(self.options)) else None
 

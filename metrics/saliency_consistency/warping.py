@@ -69,7 +69,7 @@ def warped(x, y, low, high):
 
 @njit
 def window(path, rows, columns, radius):
-    """Return (low, high), the first and last column per row of the finer level within `radius` of the coarser path."""
+    """Return the first and last column of each row, at the finer level, within `radius` of the coarser path."""
     low, high = np.full(rows, columns), np.full(rows, -1)
     for step in range(len(path)):
         for row in range(2 * (path[step, 0] - radius), 2 * (path[step, 0] + radius + 1)):

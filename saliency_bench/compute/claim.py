@@ -46,7 +46,7 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
 
 
 def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
-    """Return the comparable logits of the run's networks for fixed pictures."""
+    """Return the logits of the run's networks for fixed pictures, except for networks that cannot be compared."""
     samples = context.data.samples
     answers: dict[Role, NetworkAnswers | None] = {
         "model": answers_of(context.classifier, samples),

@@ -161,7 +161,7 @@ class RunContext:
 
     @cached_property
     def recorded(self) -> dict[str, str]:
-        """Return the names of dataset, split and model for records."""
+        """Return the names of dataset, split and model that records contain."""
         return {
             "dataset": recorded_name(self.dataset, self.identity.fingerprint),
             "split": self.spec.split,

@@ -94,7 +94,7 @@ def _misfits(context: RunContext) -> dict[str, str]:
 
 
 def _image(context: RunContext) -> tuple[Images | None, Target | None]:
-    """Return the first image in the first batch that the network can classify, with its predicted class as target."""
+    """Return the first image in the first batch that can be classified, and its predicted class as the target."""
     for position in range(min(context.data.count, context.spec.batch_size)):
         with suppress(Exception), torch.no_grad():  # damaged files, or a network that rejects some images
             images = context.classifier.prepare([context.rows[position]], mask_values=context.spec.mask_values).images

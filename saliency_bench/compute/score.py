@@ -100,7 +100,7 @@ def inputs_of(
 
 
 def left_out(classifier: Classifier, cell: Cell, reasons: dict[int, str]) -> ScoredBatch:
-    """Return a batch without scores, with the reason for each sample."""
+    """Return the result of a batch in which no sample has a score, with the reason for each sample."""
     listed: list[str | None] = [reasons[index] for index in range(len(reasons))]
     empty: list[Value] = [None] * len(listed)
     names = cell.metric.parts(classifier)

@@ -109,7 +109,7 @@ class AttentionRecorder(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def read(self, matrix: Tensor) -> Tensor:
-        """Return the attention of the tokens that the head reads to each patch, (B, h, w), from a matrix (B, T, T).
+        """Return the attention to each patch, (B, h, w), from the tokens that the head reads, for a matrix (B, T, T).
 
         For a class token, the result is the token's row. If the head reads several types of tokens (class,
         distillation, or the mean of the patches, which counts as one token), the result is the mean of their rows.

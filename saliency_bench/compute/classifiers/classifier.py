@@ -104,8 +104,8 @@ class Classifier(nn.Module):
         channels_last: Whether the network runs in channels-last memory layout.
         compiled: Whether the faster copy of the network (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
-        halved: Number of times that memory ran out during a pass, which was repeated with half the batch, or while a
-            faster copy was made.
+        halved: Number of times that memory ran out during a pass, while a faster copy was made, or while pictures were
+            computed in part. A pass is then repeated with half the batch.
     """
 
     mean: Tensor

@@ -238,7 +238,7 @@ class _Record(TorchDispatchMode):
 
 
 class _Reads(TorchFunctionMode):
-    """Detector of Python reads of a tensor that torch does not dispatch as operations."""
+    """Detector of Python code that reads a tensor without a torch operation."""
 
     def __init__(self, record: _Record):
         super().__init__()

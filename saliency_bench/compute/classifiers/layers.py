@@ -248,7 +248,7 @@ def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
 
 
 def _grown(classifier: Classifier, images: Images) -> Output | None:
-    """Return the last output with maps or tokens if it has several per image, as for a network that creates views."""
+    """Return the last output of maps or tokens if it contains several per image, because the network creates views."""
     outputs = (output for output in reversed(_outputs(classifier, images[:1])) if not output.passive)
     last = next((output for output in outputs if len(output.shape) in (3, 4)), None)
     return last if last and last.shape[0] > 1 else None
@@ -471,7 +471,7 @@ def _with_scores(output: Output, module: nn.Module, means: Tensor | None, logits
 
 
 class Pooling(TorchFunctionMode):
-    """Mark tensors, inside `with`, from the pooling that shrinks them to the next convolution or linear layer."""
+    """Mark tensors that pooling has shrunk, inside `with`, until the next convolution or linear layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -109,7 +109,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
     reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
 
     def share(moved: Tensor) -> float:
-        """Return the change caused by the cell at each moved position, as a mean share of the largest change."""
+        """Return the mean change that the cell at each moved position causes, as a share of the largest change."""
         is_own = ((sources[:, None] - moved).abs() < reach).all(dim=2)
         return float((shares * is_own).amax(dim=0)[largest > 0].mean())
 
@@ -122,7 +122,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
 
 
 def _moved(places: Tensor) -> Iterator[Tensor]:
-    """Yield the positions, in [0, 1]^2, in mirrored, rotated and half-shifted images."""
+    """Yield where positions in [0, 1]^2 are in mirrored, rotated and half-shifted images."""
     turned = places.flip(1)
     for points in (places, turned):
         for mirrored in ((True, False), (False, True), (True, True)):

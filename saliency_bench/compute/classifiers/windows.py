@@ -170,7 +170,7 @@ class _Unchanged:
         image: The image, (1, 3, H, W).
         kept: ((operation, text of its arguments), arguments, output) of each operation on `Patched`, in order.
         position: Number of operations in the current pass so far.
-        saved: Multiplications for one picture that convolutions have saved.
+        saved: Number of multiplications per picture that convolutions have saved.
         logits: Logits of the first picture that equalled the image, (1, K).
     """
 

@@ -61,7 +61,7 @@ def question_of(
 
 
 def _positions(model: Classifier, names: list[str]) -> str:
-    """Return the message about the assumed class of each logit of a model without class names."""
+    """Return the message that names the assumed class of each logit, for a model without class names."""
     if model.activation == BINARY:
         which = f"a positive logit is assumed to mean {names[1]}, a negative one {names[0]}"
     else:

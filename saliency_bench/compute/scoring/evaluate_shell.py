@@ -68,7 +68,7 @@ class MapShell:
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return the arguments of `compute` besides the inputs that can be added, with their defaults."""
+        """Return the arguments of `compute` that are not inputs of `add`, with their defaults."""
         return defaults(function) if (function := cls.computed()) else {}
 
     def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
@@ -273,7 +273,7 @@ class _InstalledShell(MapShell):
 
 
 class ExplainerShell(_InstalledShell):
-    """Base class for metrics that call the explainer, whose inputs are images instead of maps."""
+    """Base class for metrics that call the explainer. Their inputs are images instead of maps."""
 
     INPUTS = """images: (B, 3, H, W) in [0, 1], before the classifier's normalisation.
     classifier: a Hub id, a folder, "torchvision:resnet18", or a result of saliency_bench.load_classifier.
@@ -287,7 +287,7 @@ class ExplainerShell(_InstalledShell):
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return the arguments of `compute` besides the inputs that can be added, with their defaults."""
+        """Return the arguments of `compute` that are not inputs of `add`, with their defaults."""
         if cls.declared() is None:
             return {}
         from saliency_bench.compute.scoring.samples import score_samples
@@ -380,7 +380,7 @@ class CurveShell(_InstalledShell):
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return the arguments of `compute` besides the inputs that can be added, with their defaults."""
+        """Return the arguments of `compute` that are not inputs of `add`, with their defaults."""
         return defaults(cls.scores) | super().keywords()
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
@@ -562,7 +562,7 @@ def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[s
 
 
 def _classes(references: Any, count: int, noun: str) -> np.ndarray:
-    """Return the class of each map or image, int64 (count,); `NO_CLASS` without references."""
+    """Return the class of each map or image, int64 (count,), or `NO_CLASS` if there are no references."""
     if references is None:
         return np.full(count, NO_CLASS)
     try:

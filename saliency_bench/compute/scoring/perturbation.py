@@ -78,7 +78,7 @@ class Curves:
         self._others: dict[Hashable, np.ndarray] = {}
 
     def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Return float64 (B, len(counts)): sum_k w_k p_k for the pictures of `probabilities`.
+        """Return sum_k w_k p_k, float64 (B, len(counts)), for the pictures of `probabilities`.
 
         For a one-hot target, the result is P_c.
         """
@@ -87,14 +87,14 @@ class Curves:
     def weighted(
         self, weights: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
     ) -> np.ndarray:
-        """Return float64 (B, len(counts)): sum_k v_k p_k for weights v (B, K) instead of the target's."""
+        """Return sum_k v_k p_k, float64 (B, len(counts)), for weights v (B, K) instead of the target's weights."""
         p = self._path(keep, reference, counts).double()
         return torch.einsum("bck,bk->bc", p, torch.as_tensor(weights).to(p)).cpu().numpy()
 
     def weighted_each(
         self, weights: np.ndarray, keep: str, reference: str, counts: Sequence[Sequence[int] | np.ndarray]
     ) -> list[np.ndarray]:
-        """Return float64 (n, S) per sample: sum_k v_k p_k at the sample's n counts for each of its S weight rows."""
+        """Return, for each sample, sum_k v_k p_k at its n counts for each of its S rows of weights, float64 (n, S)."""
         rows = torch.as_tensor(weights).double().to(self.images.device)
         by_sample: list[np.ndarray] = [np.empty((0, rows.shape[1]))] * len(self.images)
         for length in sorted({len(of_sample) for of_sample in counts} - {0}):
@@ -109,7 +109,7 @@ class Curves:
     def recognised(
         self, labels: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
     ) -> np.ndarray:
-        """Return float64 (B, len(counts)): 1 if the classifier is correct (`target.recognised`), else 0.
+        """Return 1 if the classifier is correct (`target.recognised`), else 0, as float64 (B, len(counts)).
 
         The value is NaN if p is NaN.
 
@@ -124,7 +124,7 @@ class Curves:
         return np.where(np.isnan(p).any(axis=2), np.nan, hits)
 
     def probabilities(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Return float32 (B, len(counts), K): p of the pictures in which `count` top pixels are kept or removed.
+        """Return the probabilities of pictures that keep or lose `count` top pixels, float32 (B, len(counts), K).
 
         Args:
             keep: "top" to keep the top `count` pixels of the image and take all others from the reference, or "rest"
@@ -196,7 +196,7 @@ class Curves:
         return values
 
     def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
-        """Return float64 (B, count): sum_k w_k logit_k for `count` further pictures of each image.
+        """Return sum_k w_k logit_k, float64 (B, count), for `count` further pictures of each image.
 
         The value is NaN if the logit is not a number.
 
@@ -215,7 +215,7 @@ class Curves:
         return self._others[key]
 
     def shown(self, kept: np.ndarray, reference: str) -> np.ndarray:
-        """Return float32 (B, K): p of pictures with the kept pixels, Bool (B, H, W), and the reference elsewhere."""
+        """Return the probabilities, Float32 (B, K), of pictures with pixels `kept`, Bool (B, H, W), on a reference."""
         inside = torch.from_numpy(kept).to(self.images.device)[:, None]
 
         def draw(samples: Tensor, pictures: Tensor) -> Images:
@@ -259,7 +259,7 @@ class Curves:
 
 
 def _weighted(weights: Tensor, p: Tensor, which: Tensor) -> Tensor:
-    """Return the sums (n, S) of p (n, K), weighted by the S rows of each sample's weights (B, S, K)."""
+    """Return the sums (n, S) of probabilities p (n, K), weighted by the S rows of each sample's weights (B, S, K)."""
     return (weights[which] @ p.double()[:, :, None])[..., 0]
 
 

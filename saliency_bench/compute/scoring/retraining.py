@@ -73,7 +73,7 @@ def part_names(options: dict[str, Any], classifier: object) -> list[str]:
 
 
 def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return float64 (B, P): 1 if a prediction (B, P) is correct by `labels`, Bool (B, K), else 0; NaN if missing."""
+    """Return 1 for a correct prediction, 0 for a wrong one and NaN for a missing one, float64 (B, P)."""
     right = np.take_along_axis(labels.astype(float), np.maximum(answers, 0), axis=1)
     return np.where(answers == NO_ANSWER, np.nan, right)
 

@@ -140,7 +140,7 @@ def _tables() -> dict[str, dict]:
 
 
 def places_in(names: Sequence[str], table: dict) -> list[int]:
-    """Return the index among `names` of each class of a table, or [] unless both have the same classes in any order.
+    """Return the index among `names` of each class of a table, or [] if names and table have different classes.
 
     A few ImageNet classes may be spelled differently if all names are in ImageNet's order.
     """
