@@ -248,7 +248,7 @@ def _span(limits: Range) -> str:
 
 
 def outside(values: np.ndarray, limits: Range) -> np.ndarray:
-    """Return a flat array of the finite values outside a range by more than rounding."""
+    """Return, as a flat array, the finite values that exceed a range by more than rounding errors."""
     low, high = limits
     slack = ROUNDING * max([1.0, *(abs(end) for end in limits if np.isfinite(end))])
     return values[np.isfinite(values) & ((values < low - slack) | (values > high + slack))]

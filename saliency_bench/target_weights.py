@@ -32,8 +32,8 @@ class TargetRange:
     Attributes:
         low: Smallest possible sum_k w_k p_k.
         high: Largest possible sum_k w_k p_k.
-        a: Largest possible p_A, the summed probability of the classes with a positive weight; 0 without such classes.
-        b: Largest possible p_B, the summed probability of the classes with a negative weight; 0 without such classes.
+        a: Largest possible p_A, the summed probability of the classes with a positive weight; 0 if there are none.
+        b: Largest possible p_B, the summed probability of the classes with a negative weight; 0 if there are none.
     """
 
     low: float

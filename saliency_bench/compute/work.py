@@ -130,7 +130,7 @@ def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms
 
 
 def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
-    """Return the maps, excluding maps whose target has an infinite logit, which no image changes.
+    """Return the maps, excluding maps whose target has an infinite logit. No image changes an infinite logit.
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.

@@ -140,7 +140,7 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
 
 
 def check_patches(classifier: Classifier, images: Images) -> None:
-    """Check that a transformer takes all evidence from its patches.
+    """Check that all evidence of a transformer comes from its patches.
 
     Raises:
         UserError: Another branch bypasses the patches, or the patches are computed several times.

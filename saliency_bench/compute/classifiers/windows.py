@@ -188,7 +188,7 @@ class _Unchanged:
         return Patched(self, self.image, crop.permute(0, 3, 1, 2), corner)
 
     def unified(self, logits: Tensor, drawn: Images) -> Tensor:
-        """Return logits with one value for all pictures that equal the image. Different crops round differently."""
+        """Return logits with equal rows for all pictures that equal the image; their crops round differently."""
         equal = (drawn == self.image).flatten(1).all(dim=1)
         if self.logits is None and bool(equal.any()):
             self.logits = logits[equal][:1]

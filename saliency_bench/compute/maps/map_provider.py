@@ -1,7 +1,7 @@
 """Provide further maps of the scored explainer: for another target, a changed picture, or another classifier.
 
 A metric that needs further maps calls `explain(images, target) -> maps`. Seeds, run seed and options are the same as
-for the scored maps, so that maps differ only because of the metric's change.
+for the scored maps, so that maps differ only because of the change that the metric makes.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Retrain one network: initialise weights, train on changed pictures, and predict the run's images.
+"""Retrain one network: initialise weights, train on changed pictures, and classify the run's images.
 
 OUT/retraining/.../states/KEY.pt        state of a training task between two epochs
 OUT/retraining/.../outcomes/KEY.json    outcome of a finished task: predicted classes of the run's images

@@ -76,7 +76,7 @@ class MapShell:
         return self.reduced(self.function(*inputs, **options), options)
 
     def reduced(self, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-        """Return the scores (B,) of parts (B, P); scores are returned unchanged."""
+        """Return the scores (B,) of parts (B, P). Values of shape (B,) are scores and are returned unchanged."""
         reduce = (declaration_of(self.function) or MetricDeclaration()).reduce or mean_of_parts
         return reduce(values, options) if np.ndim(values) == 2 else values
 

@@ -137,7 +137,7 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 def _partners(
     metric: Metric, images: Tensor, classifier: Classifier, labels: np.ndarray | None, draws: Draws, batch_size: int
 ) -> Callable[[Sequence[int]], PartnerSource] | None:
-    """Return the source of partners for a batch by the metric's plan, or None if the metric needs no partners."""
+    """Return the source of a batch's partners in the metric's plan, or None if the metric needs no partners."""
     if metric.declaration.plan is None:
         return None
     with untouched(classifier), torch.no_grad():

@@ -98,7 +98,7 @@ def _against(model: list[str] | None) -> int | None:
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict, against: int | None) -> Members:
-    """Return the model's classes for each class of the dataset by a label map; `against` comes from `_against`."""
+    """Return the model's classes for each class of the dataset in a label map; `against` comes from `_against`."""
     called = Counter(map(_plain, model or []))
     # A name that the dataset lacks may be the misspelled name of a class without an entry.
     fills = set(label_map) <= set(dataset)
