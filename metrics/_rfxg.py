@@ -27,7 +27,7 @@ SHARES = np.linspace(0.1, 0.9, 9)
 
 @dataclass(frozen=True)
 class ExplainerQuestion:
-    """Question about a sample for the explainer, and the function that scores the probabilities.
+    """Target for the explainer on a sample, and the function that scores the probabilities.
 
     Attributes:
         target: Target that the map explains, of shape (1, K).
@@ -49,7 +49,7 @@ def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[
     """Return the `question` function for a metric's declaration; see `saliency_bench.declarations`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
-        """Return the target of each sample, or () for a sample without a question."""
+        """Return the target of each sample, or () for a sample without a target."""
         terms_of_samples = [None if np.isnan(p).any() else sides(groups, int(p.argmax()), p) for p in probabilities]
         return [() if terms is None else (terms,) for terms in terms_of_samples]
 
@@ -68,7 +68,7 @@ def scores(
 ) -> np.ndarray:
     """Return the area under the curve of each sample, divided by 0.8, float64 (B,).
 
-    The score is NaN for a sample without a question or without probabilities. With `published`, the area is not divided
+    The score is NaN for a sample without a target or without probabilities. With `published`, the area is not divided
     and the number of pixels is rounded down, as in the authors' code.
     """
     activation = activation_of(classifier)

@@ -1,4 +1,4 @@
-"""Metrics with bound options: declared functions that score each sample, called with checks.
+"""Metrics with bound options: declared functions that score each sample. Every call is checked.
 
 Declarations of metrics are in `declarations`. A metric of the package is a folder `metrics/NAME/` with `score.py`, the
 module `NAME.py` for `evaluate` and the card `README.md`. A user's function can be used wherever a metric's name is
@@ -320,7 +320,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
     """Return a metric for a name, your own function, or a `Metric`.
 
     Raises:
-        UserError: The argument is something else.
+        UserError: The argument is none of these.
     """
     if isinstance(given, Metric):
         return given

@@ -205,7 +205,7 @@ def descending(maps: np.ndarray) -> np.ndarray:
 def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the first counts[i] pixels of map i in the order of `descending`, bool (B, H, W).
 
-    Partitioning takes linear time. Among pixels with the lowest selected value, the tie-breaker selects the pixels.
+    Partitioning takes linear time. The tie-breaker chooses among the pixels with the lowest selected value.
     """
     chosen = np.zeros(maps.shape, dtype=bool)
     permutation = tie_breaker(*maps.shape[1:])

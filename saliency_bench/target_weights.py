@@ -25,7 +25,7 @@ BINARY = "binary"  # sigmoid of a single logit: two mutually exclusive classes, 
 
 @dataclass(frozen=True)
 class TargetRange:
-    """Range of the probabilities of targets' classes over all images.
+    """Range of a target's value, the weighted sum of class probabilities, over all images.
 
     The probabilities of a softmax sum to 1 over all classes; with a sigmoid, each probability may be 1.
 

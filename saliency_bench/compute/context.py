@@ -263,8 +263,8 @@ class RunContext:
         """Return the predictions in the part files.
 
         Args:
-            check: Delete damaged files and, if the run is strict, files with a sample without a prediction. Only the
-                main process may do so, while it holds the lock.
+            check: Whether to delete damaged files and, if the run is strict, files with a sample without a prediction.
+                Only the main process may do so, while it holds the lock.
         """
 
         def redo(entry: PartNote) -> bool:

@@ -25,7 +25,7 @@ class RunQuestion:
         names: Class names of the dataset; None if it has no labels.
         classes: Number of the network's classes.
         activation: Activation of the network's logits.
-        members: Matching classes of the model for each class of the dataset; None if there is none.
+        members: Matching classes of the model for each class of the dataset; None if the classes are not matched.
         unlabelled: Why `members` is None, in a few words.
         groups: Groups of the model's classes; None if unknown.
         rule: Rule that chooses the target of each sample.
@@ -46,8 +46,8 @@ class RunQuestion:
     def right(self, row: Mapping) -> np.ndarray | None:
         """Return the correct classes of a sample, bool (K,); None if no labels are known.
 
-        The classes of the sample's label are correct; without a label, no class is. For an image with several labels
-        and a softmax, which predicts one class, the classes of all labels are correct.
+        The classes of the sample's label are correct; without a label, no class is correct. For an image with several
+        labels and a softmax, which predicts one class, the classes of all labels are correct.
         """
         if self.members is None:
             return None

@@ -48,7 +48,7 @@ def check_contrast(context: RunContext) -> None:
 
 
 def without_misfits(context: RunContext, group: ProcessGroup) -> RunContext:
-    """Return the run without explainers that do not fit the network, and print a warning about each.
+    """Return the run without explainers that do not fit the network. Print a warning about each of them.
 
     The main process decides. Explainers that already have cells in the folder are not tested again.
 

@@ -68,7 +68,7 @@ class AttentionRecorder(TorchFunctionMode):
     Attributes:
         matrices: List of Float (B, heads, T, T), one matrix per block.
         features: Last feature map of the convolutions before the first attention, Float (B, C, h, w), after norm,
-            activation and pooling; None if there are none.
+            activation and pooling; None if there are no such convolutions.
         inputs: Input of the linear layer before each matrix, Float (B, T, C).
         convolved_after: Whether the network has a convolution after the first attention.
         tokens: Tokens of the classifier, set by `recording_attention`.
@@ -200,13 +200,13 @@ def recording_attention(
 
     Args:
         classifier: The classifier.
-        images: Images, whose size identifies the tokens.
+        images: Images of the size for which tokens are identified.
         start: First block for which gradients are computed. A negative number counts from the last block.
         mode: Class of the recorder.
         options: Further arguments of the recorder.
 
     Raises:
-        UserError: The network's attention is not from all patches to all patches, or `start` is invalid.
+        UserError: A block does not attend from all patches to all patches, or `start` is invalid.
     """
     tokens = tokens_of(classifier, images)
     if start is not None and torch.is_grad_enabled():
@@ -237,8 +237,7 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
     The result is cached.
 
     Raises:
-        UserError: The network's attention is not from all patches to all patches, block after block, or another branch
-            bypasses the patches.
+        UserError: A block does not attend from all patches to all patches, or another branch bypasses the patches.
     """
     known = _identified.setdefault(classifier, {})
     size = images.shape[2:]

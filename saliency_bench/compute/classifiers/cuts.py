@@ -88,7 +88,7 @@ def _gradient(logits: Tensor, inputs: Images) -> Tensor | None:
 def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Iterator[list[None]]:
     """Hold the output of a module's last call fixed, and yield a list that grows by one entry per call.
 
-    The output is replaced by the tensor in `kept`; if `kept` is empty, the output is stored there.
+    The output is replaced by the tensor in `kept`; if `kept` is empty, the output is stored in `kept`.
     """
     calls: list[None] = []
 

@@ -535,7 +535,7 @@ def _pictures(values: Any) -> list[Tensor]:
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output, and yield a list of its outputs: one leaf that requires gradients per call.
+    """Cut the graph at a module's output, and yield a list. Each call adds its output: a leaf that needs gradients.
 
     Later modules receive a copy, so that an in-place operation after the module does not overwrite the leaf.
     """

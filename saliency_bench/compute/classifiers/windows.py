@@ -8,13 +8,14 @@ pastes the crops into whole feature maps (`Patched.whole`) and continues with pl
 cover more than `LARGEST` of the map also paste first. The computed sums are the same, and only their rounding may
 differ, by about 1e-6 of the logits.
 
-This is used for float32 on a CPU, images of at least `SMALLEST` pixels and at least `FEWEST` pixels in all pictures of
-an image, if the network has a faster copy (`fast_forward`). For each image, the first and the middle window are also
-passed whole. The other pictures of the image are computed in part only if the logits of these two differ by at most
-`TOLERANCE`, no layer has a hook, the Python code reads no tensor value, and crops save at least `SAVING` of the
-multiplications of all convolutions. Otherwise the pictures are passed whole, and the reason is logged once. The choice
-depends on the image alone, so results do not depend on the other images of a batch. All pictures that equal their image
-have the same logits, so covering pixels that already have the fill's value changes no score.
+Pictures are computed in part for float32 on a CPU, if the network has a faster copy (`fast_forward`), the images have
+at least `SMALLEST` pixels, and all pictures of an image together have at least `FEWEST` pixels. For each image, the
+first and the middle window are also passed whole. The other pictures of the image are computed in part only if the
+logits of these two differ by at most `TOLERANCE`, no layer has a hook, the Python code reads no tensor value, and crops
+save at least `SAVING` of the multiplications of all convolutions. Otherwise the pictures are passed whole, and the
+reason is logged once. The choice depends on the image alone, so results do not depend on the other images of a batch.
+All pictures that equal their image have the same logits, so covering pixels that already have the fill's value changes
+no score.
 
 The feature maps of one image up to the layer that pastes crops stay in memory during the passes of the image.
 """

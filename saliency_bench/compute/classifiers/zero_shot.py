@@ -8,8 +8,8 @@ class with the largest logit. The text tower runs once, when the classifier is l
 the image tower and a buffer with the text embeddings.
 
 Embeddings are computed in float64 and rounded to multiples of 2^-24, so that the embeddings and the identity of the
-classifier are bit-identical on all devices and for any number of threads. This changes a logit by less than float32
-rounding.
+classifier are bit-identical on all devices and for any number of threads. This step changes a logit by less than
+float32 rounding does.
 """
 
 import copy

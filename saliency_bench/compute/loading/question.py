@@ -113,7 +113,7 @@ def _members(
     classes: int,
     label_map: Any,
 ) -> tuple[Members | None, str]:
-    """Return (the model's classes for each class of the dataset, or None; the reason for None).
+    """Return the model's classes for each class of the dataset or None, and the reason for None.
 
     Raises:
         UserError: The target or a metric needs labels, or a label map is given, but the classes do not match.

@@ -65,7 +65,7 @@ def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
     Perturbation Augmentation for Reliable Evaluation of Importance Estimators, 2023).
 
     Raises:
-        UserError: sigma is not above 0 and finite.
+        UserError: sigma is not a finite number above 0.
     """
     if not 0 < sigma < float("inf"):
         raise UserError(f"blurred needs a finite sigma above 0; got {sigma}")

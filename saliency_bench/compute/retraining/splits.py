@@ -21,7 +21,7 @@ class Setup:
         base: Checkpoint from which the classifier was fine-tuned, if the run needs it.
         classes: Number of the classifier's classes.
         seed: Seed of the run.
-        batch_size: Images per batch when they are prepared and explained.
+        batch_size: Number of images that are prepared and explained in a batch.
     """
 
     classifier: Classifier

@@ -174,7 +174,7 @@ def retrain(
 
 @torch.no_grad()
 def _answers(classifier: Classifier, test: Changed, batch_size: int) -> dict[str, list[int]]:
-    """Return the class that the network predicts for each image of the run, changed and unchanged.
+    """Return the classes that the network predicts for the changed and the unchanged images of the run.
 
     Returns:
         {"modified": classes, "clean": classes}, with `NO_ANSWER` for an image without a map or label.

@@ -446,7 +446,7 @@ class CurveShell(_InstalledShell):
 
 
 class AreaShell(_InstalledShell):
-    """Base class for metrics that train networks. A run trains them; the inputs of this class are their accuracies.
+    """Base class for metrics that train networks. The inputs are the accuracies of networks that a run has trained.
 
     The score is the area under the accuracy as a function of exposure, by the trapezoid rule, divided by the range of
     the exposures.

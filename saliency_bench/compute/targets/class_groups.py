@@ -34,7 +34,7 @@ class ClassGroups:
         name: Name of the table or file.
         members: Class numbers of each group.
         called: Name of each group.
-        joined: {index of a merged group: classes without any other group, for which it was created}.
+        joined: {index of a merged group: classes that the group was created for, because they have no other group}.
     """
 
     name: str
