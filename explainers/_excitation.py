@@ -53,7 +53,7 @@ class Excitation(TorchFunctionMode):
         self.last: _Layer | None = None
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Compute a function, with a rule for its backward pass if an input requires gradients."""
+        """Compute a function. If an input requires gradients, attach a rule for the backward pass."""
         kwargs = kwargs or {}
         name = getattr(function, "__name__", str(function))
         if any(_takes_gradients(value) for value in (*args, *kwargs.values())):
@@ -72,7 +72,7 @@ class Excitation(TorchFunctionMode):
         return output
 
     def _weighted(self, name: str, function: Any, input: Tensor, weight: Tensor, bias: Any = None, *args, **kwargs):
-        """Compute a convolution or linear layer, with the rule for its relevance."""
+        """Compute a convolution or linear layer, and attach the rule for its relevance."""
 
         def through(weights: Tensor) -> Callable[[Tensor], Tensor]:
             """Return the layer with these weights and without bias."""
@@ -85,7 +85,7 @@ class Excitation(TorchFunctionMode):
         return self._excite(name, self.last)
 
     def _average(self, name: str, function: Any, input: Tensor, *args, **kwargs) -> Tensor:
-        """Compute average pooling, with the rule for its relevance."""
+        """Compute average pooling, and attach the rule for its relevance."""
 
         def average(inputs: Tensor) -> Tensor:
             """Return the average of the inputs."""
@@ -94,13 +94,13 @@ class Excitation(TorchFunctionMode):
         return self._excite(name, _Layer(input, partial(average, input), average, average))
 
     def _excite(self, name: str, layer: "_Layer") -> Tensor:
-        """Compute a layer, with the rule for its relevance; raise UserError for negative inputs."""
+        """Compute a layer, and attach the rule for its relevance. Raise UserError for negative inputs."""
         if (layer.inputs < 0).any():
             raise self._refused(f"{name} of negative values")
         return _Excite.apply(layer.inputs, layer, self)
 
     def _sum(self, name: str, a: Any, b: Any) -> Tensor:
-        """Compute a + b, whose relevance is shared between two branches or passed to the only branch."""
+        """Compute a + b, and attach the rule that shares relevance between the branches."""
         in_place = name in ("add_", "__iadd__")
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
             return _Share.apply(a, b, in_place)

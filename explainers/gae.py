@@ -30,8 +30,8 @@ def check(*, start: int, **others: object) -> None:
 def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
     """Return maps of the relevance that each block of a vision transformer adds to the tokens.
 
-    The cost is one forward pass, and a backward pass down to block `start`. The memory is that of a training step of
-    the blocks from `start` on.
+    The cost is one forward pass, and a backward pass down to block `start`. It needs as much memory as a training step
+    of the blocks from `start` on.
 
     Args:
         classifier: Network to explain.

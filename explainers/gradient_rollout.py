@@ -44,8 +44,8 @@ def gradient_rollout(
 ) -> Maps:
     """Return attention rollout weighted by the gradients of the score.
 
-    The cost is one forward pass, and a backward pass down to block `start`. The memory is that of a training step of
-    the blocks from `start` on.
+    The cost is one forward pass, and a backward pass down to block `start`. It needs as much memory as a training step
+    of the blocks from `start` on.
 
     Args:
         classifier: Network to explain.

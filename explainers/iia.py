@@ -4,7 +4,7 @@
     map = sum over channels of the mean over a and b of d score / d v at v(a, b) * relu(v(a, b))
 
 x' is the image that is zero after normalisation. a and b have the steps + 1 values 0, 1 / steps ... 1. The method is
-two-fold: each point on the image's path has a path of the layer. The layer is the same as in gradcam. This
+two-fold: for each point on the image's path, there is a path of the layer. The layer is the same as in gradcam. This
 implementation averages where the authors sum, which does not change the ranking of pixels. The authors enlarge the map
 bicubically and scale it to [0, 1]; here it is enlarged bilinearly and not scaled.
 
@@ -196,8 +196,9 @@ def _attribution(
 def _logits_at(classifier: Classifier, image: Images, layer: str, points: Tensor) -> Tensor:
     """Return the logits (n, K) of one image with the layer's output replaced by each of n points.
 
-    One pass of a single image is sufficient for all points, unless the network above the layer needs n images. This is
-    the case if it joins another branch, or reshapes features by the number of images (PVT v2 of transformers).
+    One pass of a single image is sufficient for all points, unless the network above the layer needs n images. This
+    part of the network needs n images if it joins another branch, or reshapes features by the number of images (PVT v2
+    of transformers).
     """
     module, runs = classifier.module_named(layer), runs_of(classifier, image, layer)
     with suppress(RuntimeError, UserError), replaced_at(module, points, runs):

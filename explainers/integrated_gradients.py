@@ -46,7 +46,7 @@ def integrated_gradients(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Return the gradient averaged along a straight path from a baseline, times the image's difference from it.
+    """Return the gradient averaged along a straight path from a baseline to the image, times their difference.
 
     Args:
         classifier: Network to explain.

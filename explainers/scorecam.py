@@ -1,4 +1,4 @@
-"""Score-CAM (Wang et al., 2020; P3): feature maps weighted by the scores of images masked by them.
+"""Score-CAM (Wang et al., 2020; P3): feature maps weighted by the scores of the images that they mask.
 
     M_c = A_c enlarged to the image, min-max to [0, 1]        weight = softmax over c of score(x * M_c)
     map = sum_c weight_c A_c

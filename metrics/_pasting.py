@@ -74,7 +74,7 @@ class Pasted:
 
 
 def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold: float, by: By) -> Pasted:
-    """Return the classifier's probabilities for the pasted pictures; `images` are the images of L."""
+    """Return the classifier's probabilities for the pictures pasted into `images`, the images of L."""
     salient = salient_pixels(partners.maps(torch.from_numpy(partners.right).float().to(images.device)), threshold, by)
     index = torch.tensor(partners.places, device=images.device)  # (B, R)
     inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]

@@ -1,7 +1,7 @@
 """Shared code of the four scores of P3 (RFxG: reference frame and granularity).
 
-Each score asks a different question about the classifier's top class A and requests the explainer's map for that
-question. The top pixels of the map are removed from the image, in shares of 0.1 to 0.9 in steps of 0.1. The classifier
+Each score defines a different target from the classifier's top class A, and requests the explainer's map for this
+target. The top pixels of the map are removed from the image, in shares of 0.1 to 0.9 in steps of 0.1. The classifier
 then predicts the probabilities of all classes. A function of these probabilities is computed at each share, and the
 score is the area under this curve.
 """
@@ -27,7 +27,7 @@ SHARES = np.linspace(0.1, 0.9, 9)
 
 @dataclass(frozen=True)
 class ExplainerQuestion:
-    """Question about a sample for the explainer, and the function that scores the probabilities.
+    """Target for the explainer on a sample, and the function that scores the probabilities.
 
     Attributes:
         target: Target that the map explains, of shape (1, K).
@@ -49,7 +49,7 @@ def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[
     """Return the `question` function for a metric's declaration; see `saliency_bench.declarations`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
-        """Return the target of each sample, or () for a sample without a question."""
+        """Return the target of each sample, or () for a sample without a target."""
         terms_of_samples = [None if np.isnan(p).any() else sides(groups, int(p.argmax()), p) for p in probabilities]
         return [() if terms is None else (terms,) for terms in terms_of_samples]
 
@@ -68,7 +68,7 @@ def scores(
 ) -> np.ndarray:
     """Return the area under the curve of each sample, divided by 0.8, float64 (B,).
 
-    The score is NaN for a sample without a question or without probabilities. With `published`, the area is not divided
+    The score is NaN for a sample without a target or without probabilities. With `published`, the area is not divided
     and the number of pixels is rounded down, as in the authors' code.
     """
     activation = activation_of(classifier)
@@ -93,5 +93,5 @@ def scores(
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
-    """Return whether better maps score higher, which is reversed by the sign in the authors' code (`published`)."""
+    """Return whether better maps score higher. The sign in the authors' code (`published`) reverses the direction."""
     return not options["published"]

@@ -45,10 +45,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """Parse the words of a command line.
+    """Parse command-line arguments.
 
     Raises:
-        UserError: A word is invalid, an option is unknown, or an option is repeated that may occur only once.
+        UserError: An argument is invalid, an option is unknown, or an option is repeated that may occur only once.
     """
     options = {flag: action for action in parser._actions for flag in action.option_strings}
     _check_options(parser, options, argv)

@@ -1,14 +1,14 @@
-"""Metrics with bound options: declared functions that score each sample, called with checks.
+"""Metrics with bound options: declared functions that score each sample. Every call is checked.
 
 Declarations of metrics are in `declarations`. A metric of the package is a folder `metrics/NAME/` with `score.py`, the
 module `NAME.py` for `evaluate` and the card `README.md`. A user's function can be used wherever a metric's name is
 accepted.
 
 An undefined score is NaN. A constant map with the score NaN is reported as a flat map. Records contain the score and
-each of its parts. A metric without the inputs `maps`, `curves` and `target` requests maps for a question of its own, so
-its cells do not depend on the run's target. A metric with the input `retrained` is a retraining metric
-(`compute.scoring.retraining`): its options are the options of `Protocol`, and its parts are `part_names`. A metric with
-the input `first_right` scores judgements of people and is not computed by runs (`check_without_people`).
+each of its parts. A metric without the inputs `maps`, `curves` and `target` requests maps for targets that the metric
+defines, so its cells do not depend on the run's target. A metric with the input `retrained` is a retraining metric
+(`compute.scoring.retraining`): its options are the options of `RetrainingProtocol`, and its parts are `part_names`. A
+metric with the input `first_right` scores judgements of people and is not computed by runs (`check_without_people`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +103,7 @@ class Metric:
 
     @property
     def aggregate(self) -> Callable[..., np.ndarray] | None:
-        """Function (means (D, P), options) -> values (D,), or None if these options do not use it."""
+        """Function (means (D, P), options) -> values (D,), or None if these options do not use an aggregate."""
         when = self.declaration.aggregate_if
         return self.declaration.aggregate if when is None or when(dict(self.options)) else None
 
@@ -136,7 +136,7 @@ class Metric:
         return tuple(names)
 
     def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
-        """Return the targets of each sample's question, or None if the metric uses the run's target."""
+        """Return the targets that the metric defines for each sample, or None if it uses the run's target."""
         if self.declaration.question is None:
             return None
         targets = self._asked("question", self.declaration.question, dict(self.options), probabilities, groups)
@@ -173,7 +173,7 @@ class Metric:
 
     @property
     def asks_of_target(self) -> bool:
-        """Return whether the metric uses the run's target; otherwise it has a question of its own."""
+        """Return whether the metric uses the run's target; otherwise the metric defines its own targets."""
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
@@ -248,7 +248,7 @@ def _span(limits: Range) -> str:
 
 
 def outside(values: np.ndarray, limits: Range) -> np.ndarray:
-    """Return a flat array of the finite values outside a range by more than rounding."""
+    """Return, as a flat array, the finite values that exceed a range by more than rounding errors."""
     low, high = limits
     slack = ROUNDING * max([1.0, *(abs(end) for end in limits if np.isfinite(end))])
     return values[np.isfinite(values) & ((values < low - slack) | (values > high + slack))]
@@ -302,7 +302,7 @@ def _needed(
 
 
 def check_without_people(metric: Metric) -> None:
-    """Raise UserError for a metric that is computed from answers of people, which a run does not have."""
+    """Raise UserError for a metric that is computed from people's answers, because a run has no such answers."""
     if OF_PEOPLE & set(metric.inputs):
         raise UserError(
             f"{metric.name} is computed from the answers of people, which a run does not have; remove this metric, and "
@@ -320,7 +320,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
     """Return a metric for a name, your own function, or a `Metric`.
 
     Raises:
-        UserError: The argument is something else.
+        UserError: The argument is none of these.
     """
     if isinstance(given, Metric):
         return given

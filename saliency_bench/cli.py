@@ -160,7 +160,7 @@ def _last_words(number: int, command: str, argv: list[str], args: argparse.Names
 
 
 def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
-    """Return (words that restart a command, note that printed links remain valid, or "").
+    """Return the arguments that restart a command, and a note that printed links remain valid (or "").
 
     `args.links` is {option that has printed links: whether it has a value}. These options are removed, because they
     would create further links after a restart.

@@ -178,7 +178,7 @@ class MetricDeclaration(_Declaration):
         note: Short remark on all numbers of the metric.
         columns: Additional columns of the dataset that the metric needs. A sample without a value is left out.
         question: Function (options, probabilities (B, K), groups) -> targets per sample
-            (`compute.targets.terms.TargetTerms`, or () for none), for a metric whose question is not the run's target.
+            (`compute.targets.terms.TargetTerms`, or () for none), for a metric that does not use the run's target.
         plan: Function (options, predictions) -> {sample: [partners]}, for a metric with the input `partners`. It must
             depend only on the arguments. Samples that are not in the result have no score.
         keeps: Pixels that are kept in the pictures of a retraining metric: "top" or "rest".

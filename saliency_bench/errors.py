@@ -19,7 +19,7 @@ class UserError(ValueError):
 
 
 def one_line(text: object, most: int = 300) -> str:
-    """Return text, or the message of an error, as one line. An error without a message yields its class.
+    """Return text, or the message of an error, as one line. For an error without a message, return its class.
 
     The text may contain untrusted names, so unprintable characters are escaped (such as sequences that move a
     terminal's cursor, or marks that reverse the writing direction).

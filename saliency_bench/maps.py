@@ -174,7 +174,7 @@ def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
         reliability = 2 r / (1 + r),    r = Pearson correlation of the two halves, over pixels
 
     This is the formula of Spearman and Brown (1910). The reliability is the expected correlation between the map of all
-    draws and a map of as many new draws. It is also the share of the map's variance that is not noise.
+    draws and a map of the same number of new draws. It is also the share of the map's variance that is not noise.
 
     Args:
         even: Maps of one half of the draws, of shape (B, H, W).
@@ -205,7 +205,7 @@ def descending(maps: np.ndarray) -> np.ndarray:
 def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the first counts[i] pixels of map i in the order of `descending`, bool (B, H, W).
 
-    Partitioning takes linear time. Among pixels with the lowest selected value, the tie-breaker selects the pixels.
+    Partitioning takes linear time. The tie-breaker chooses among the pixels with the lowest selected value.
     """
     chosen = np.zeros(maps.shape, dtype=bool)
     permutation = tie_breaker(*maps.shape[1:])

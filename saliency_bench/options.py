@@ -102,7 +102,8 @@ def positional(function: Callable) -> tuple[str, ...]:
 def resolved(owner: str, function: Callable, options: dict[str, object]) -> tuple[tuple[str, object], ...]:
     """Return all options with their values, including defaults, sorted by name.
 
-    1 for a float becomes 1.0, and 1.0 for an integer becomes 1, so that equal values have the same identity.
+    The value 1 of a float option becomes 1.0, and the value 1.0 of an integer option becomes 1, so that equal values
+    have the same identity.
 
     Args:
         owner: Name of the explainer or metric for messages.

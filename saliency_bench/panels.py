@@ -173,7 +173,7 @@ def drawn(
 
 
 def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
-    """Return the metrics of a view. "insertion" uses the run's options of the metric, if the run has it."""
+    """Return the metrics of a view. For "insertion", use the metric with the run's options if the run has any."""
     named = [cell.metric_text for cell in manifest.cells.values() if cell.metric == "saliency_insertion"]
     return (named[0],) if panel == "insertion" and named else METRICS[panel]
 

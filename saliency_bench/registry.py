@@ -224,7 +224,7 @@ def _package(package: Distribution) -> str:
 
 
 def version_of(kind: str, name: str, version: int) -> int | str:
-    """Return the version of an item for identities.
+    """Return the version of an item that is part of identities.
 
     For an item from another package, it includes the name and version of the package and a hash of the item's source,
     because an edit may change numbers even if the version is not increased.

@@ -29,7 +29,7 @@ def is_expected(reason: str) -> bool:
 
 
 def has_parts_only(reason: str | None) -> bool:
-    """Return whether a sample without a score has only parts. Remarks, separated by `MARKS`, may follow the reason."""
+    """Return whether a reason states that a sample has parts but no score. Remarks may follow, separated by `MARKS`."""
     return reason is not None and reason.split(MARKS)[0] == PARTS_ONLY
 
 

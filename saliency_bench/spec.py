@@ -363,7 +363,7 @@ def one_after_the_other(commands: Iterable[str]) -> str:
 
 
 def _option(name: str, values: list[str]) -> list[str]:
-    """Return the words of an option with its values.
+    """Return the command-line words of an option and its values.
 
     A value that begins with a dash would be parsed as an option unless it is joined by "=".
     """

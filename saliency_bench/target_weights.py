@@ -25,15 +25,15 @@ BINARY = "binary"  # sigmoid of a single logit: two mutually exclusive classes, 
 
 @dataclass(frozen=True)
 class TargetRange:
-    """Range of the probabilities of targets' classes over all images.
+    """Range of a target's value, the weighted sum of class probabilities, over all images.
 
     The probabilities of a softmax sum to 1 over all classes; with a sigmoid, each probability may be 1.
 
     Attributes:
         low: Smallest possible sum_k w_k p_k.
         high: Largest possible sum_k w_k p_k.
-        a: Largest possible p_A, the summed probability of the classes with a positive weight; 0 without such classes.
-        b: Largest possible p_B, the summed probability of the classes with a negative weight; 0 without such classes.
+        a: Largest possible p_A, the summed probability of the classes with a positive weight; 0 if there are none.
+        b: Largest possible p_B, the summed probability of the classes with a negative weight; 0 if there are none.
     """
 
     low: float

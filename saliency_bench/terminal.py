@@ -114,7 +114,7 @@ def fitted(text: str, width: int | None = None) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
-    """Yield (paragraph, item or row as one line, indent of further lines or None for an unchanged line)."""
+    """Yield (paragraph, list item or table row as one line; indent of its further lines, or None if unchanged)."""
     block, hanging, example = "", 0, False
     for line in lines:
         example = bool(line) and (example or line == "example:")

@@ -106,7 +106,7 @@ class Samples:
         rows: Dicts with image_id, label, group and every scalar column of the dataset; after prediction, rows of
             `records.PREDICTIONS`.
         batch: The prepared samples.
-        rows_of_other: Predictions of the other model, or None before its prediction or if there is none.
+        rows_of_other: Predictions of the other model; None if there is no other model or it has not predicted yet.
     """
 
     positions: list[int]

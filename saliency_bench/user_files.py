@@ -1,7 +1,7 @@
 """Functions in the user's own files, used instead of a name: `./mine.py:my_method`, `./mine.py:my_method:sigma=3`.
 
-The file is imported as by `python mine.py`, so it can import files in the same folder. Only texts in the user's own
-commands, calls and suites are treated in this way, never texts from result files or submissions.
+The file is imported as by `python mine.py`, so it can import files in the same folder. Only strings in the user's own
+commands, calls and suites are treated in this way, never strings from result files or submissions.
 """
 
 import ast
@@ -69,14 +69,14 @@ def options_of(text: str) -> dict[str, object]:
 
 
 def without_options(text: str) -> str:
-    """Return a text without its options: only the file and the function."""
+    """Return the file and the function in a string, without the options."""
     match = WRITTEN.fullmatch(text)
     assert match is not None, text
     return f"{match['file']}:{match['function'] or ''}"
 
 
 def _parts(text: str) -> tuple[Path, str, str]:
-    """Return (file, function, options) of a text, with "" for missing parts."""
+    """Return (file, function, options) of a string, with "" for missing parts."""
     match = WRITTEN.fullmatch(text)
     assert match is not None, text
     return Path(match["file"]).expanduser(), (match["function"] or "").strip(), match["options"] or ""

@@ -44,7 +44,7 @@ def saliency_cgc(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return class group contrastivity (P3 eq. 3): the fall of A and rise of its group without A's evidence.
+    """Return class group contrastivity (P3 eq. 3): the fall of A and the rise of its group as A's evidence is removed.
 
         CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
 

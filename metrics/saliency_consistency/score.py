@@ -1,4 +1,4 @@
-"""Test whether the map of a rotated, shifted or mirrored image is the map rotated, shifted or mirrored."""
+"""Test whether the map of a rotated, shifted or mirrored image is the original map, changed in the same way."""
 
 from typing import Literal
 
@@ -30,7 +30,7 @@ def check(*, radius: int, **others: object) -> None:
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return the largest (number of pictures to classify, number of additional maps) per image."""
+    """Return the largest number of pictures to classify, and of additional maps, per image."""
     return len(chosen_transforms(options["transform"])), len(chosen_transforms(options["transform"]))
 
 

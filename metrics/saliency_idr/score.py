@@ -1,4 +1,4 @@
-"""Measure how often the values of a scene model's map rise in a region when an object is pasted there."""
+"""Measure how often the values of a scene model's map rise in a region when an object is pasted into the region."""
 
 from typing import Literal
 

@@ -59,8 +59,8 @@ def saliency_own_region(
         labels: Correct classes of each image, bool (B, K), independent of the class that the map explains. A map that
             explains the label leaks the label to the classifier; P4 does not specify which class its maps explain.
         reference: Values outside S. "black": 0 in [0, 1] (P4, table 9). "mean": the classifier's normalisation mean.
-            P4's table 10 uses a grey from the bias of a convolution instead, which has no bias in torchvision's
-            Inception v3. For the other references, see saliency_kae.
+            P4's table 10 uses a grey that is computed from the bias of a convolution, but this convolution has no bias
+            in torchvision's Inception v3. For the other references, see saliency_kae.
         threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
             percentile of the map's pixels from 0 to 100.
         by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").

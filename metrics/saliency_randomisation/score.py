@@ -37,7 +37,7 @@ def higher_is_better(options: dict[str, object]) -> bool:
 
 
 def parts(options: dict, classifier: nn.Module) -> list[str]:
-    """Return the names of the layers, from the logits down, after whose randomisation maps are compared."""
+    """Return the names of the layers, from the logits down. Maps are compared after each layer is randomised."""
     names = layer_names(classifier)
     count = 1 if options["form"] == "complexity" else min(options["layers"] or len(names), len(names))
     return [names[(stage * len(names)) // count - 1] for stage in range(1, count + 1)]

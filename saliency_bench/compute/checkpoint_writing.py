@@ -1,4 +1,4 @@
-"""Write transformers checkpoints: a folder with a network of one logit per class and its image processor.
+"""Write transformers checkpoints: folders with a network (one logit per class) and its image processor.
 
 The processor squashes images to a square instead of cropping them, so no mask loses foreground.
 """

@@ -15,7 +15,7 @@ from saliency_bench.read.network_answers import NetworkAnswers, Role
 
 
 def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
-    """Write run.json, the manifest of this start merged with all earlier starts, and return it.
+    """Merge the manifests of this start and all earlier starts, write run.json, and return the result.
 
     Cells whose partners are not yet known are left out.
 
@@ -46,7 +46,7 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
 
 
 def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
-    """Return the comparable logits of the run's networks for fixed pictures."""
+    """Return the logits of the run's networks for fixed pictures, except for networks that cannot be compared."""
     samples = context.data.samples
     answers: dict[Role, NetworkAnswers | None] = {
         "model": answers_of(context.classifier, samples),

@@ -15,7 +15,7 @@ RAISED = (RuntimeError, ArithmeticError, AssertionError, LookupError, TypeError,
 
 
 def classified(classifier: Classifier, images: Images) -> tuple[list[torch.Tensor], dict[int, str]]:
-    """Return (logits (K,) of each image that the classifier accepts, {index: exception of each other image}).
+    """Return a list of the logits (K,) of each accepted image, and {index: exception} of the rejected images.
 
     If the classifier raises for the batch, the images are passed one by one.
     """

@@ -43,7 +43,7 @@ class Cell:
         id: Hash of everything that the cell's scores depend on.
         explainer: Explainer that computes the maps.
         metric: Metric that scores the maps.
-        target: Range of the target's value, which bounds some metrics.
+        target: Range of the target's value, on which the ranges of some metrics depend.
         asked_for: {further input of the metric: hash of the input}.
     """
 
@@ -60,7 +60,7 @@ class Cell:
 
     @cached_property
     def key(self) -> CellKey:
-        """Return the description of the cell that files contain.
+        """Return the description of the cell that is written to files.
 
         Raises:
             UserError: A name cannot be stored in a results file, for example because of a line break.
@@ -115,7 +115,7 @@ class RunContext:
         explainers: Explainers to run.
         metrics: Metrics to score with.
         data: Split of the dataset, with its samples in the order of the run.
-        question: Classes, labels and target rule, with which each sample is predicted and explained.
+        question: Classes, labels and target rule for predicting and explaining samples.
         classifier: The network.
         columns: {dataset column that a metric needs: hash of its content}.
         selection: Samples to explain; None for all.
@@ -161,7 +161,7 @@ class RunContext:
 
     @cached_property
     def recorded(self) -> dict[str, str]:
-        """Return the names of dataset, split and model for records."""
+        """Return the names of dataset, split and model that records contain."""
         return {
             "dataset": recorded_name(self.dataset, self.identity.fingerprint),
             "split": self.spec.split,
@@ -242,7 +242,7 @@ class RunContext:
 
     @cached_property
     def target_range(self) -> TargetRange:
-        """Return the range of the target's value; for a file of targets, the range of the widest one."""
+        """Return the range of the target's value; for a file of targets, the widest range."""
         if (known := self.identity.target_range) is not None:
             return known
         terms = (self.question.rule.by_id or {}).values()
@@ -263,8 +263,8 @@ class RunContext:
         """Return the predictions in the part files.
 
         Args:
-            check: Delete damaged files and, if the run is strict, files with a sample without a prediction. Only the
-                main process may do so, while it holds the lock.
+            check: Whether to delete damaged files and, if the run is strict, files with a sample without a prediction.
+                Only the main process may do so, while it holds the lock.
         """
 
         def redo(entry: PartNote) -> bool:

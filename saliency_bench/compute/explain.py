@@ -1,7 +1,7 @@
 """Compute an explainer's maps for a batch, and check whether they depend on the other images of the batch.
 
-If a map is not finite or the explainer raises an error, this is recorded as the reason for the missing scores. A strict
-run stops instead.
+A map that is not finite, or an error of the explainer, is recorded as the reason for the missing scores. A strict run
+stops instead.
 """
 
 from collections.abc import Sequence
@@ -182,9 +182,9 @@ def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
 def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]) -> bool:
     """Return whether the logits or the gradient of an image depend on the other images of its batch.
 
-    The logits of the last image alone are compared with its logits in the batch, and in a batch with a darker copy,
-    such as explainers may create. In addition, the logits of each of two images must have no gradient at the other
-    image.
+    The logits of the last image alone are compared with its logits in the batch, and with its logits in a batch with a
+    darker copy. Explainers may create such copies. In addition, the logits of each of two images must have no gradient
+    at the other image.
 
     Args:
         classifier: The network.

@@ -99,7 +99,7 @@ def _code() -> str:
 
 
 def run_facts(context: RunContext, explained: int) -> dict[str, Any]:
-    """Return the entries of summary.json that do not come from records; `explained` is a number of samples."""
+    """Return the entries of summary.json except those from records. `explained` is the number of explained samples."""
     spec, groups, other = context.spec, context.question.groups, context.other
     return {
         "dataset": {

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Run(PaperTables):
-    """A finished run. `print(run)` shows the same text as the command.
+    """A finished run. `print(run)` shows the same text as the command `run`.
 
     Attributes:
         folder: Folder of the run.
@@ -69,7 +69,7 @@ class Run(PaperTables):
 
     @property
     def verdict(self) -> list[str]:
-        """Return sentences on which explainers beat the baselines and which explainer is best."""
+        """Return sentences that name the explainers that beat the baselines, and the best explainer."""
         return Verdict(self.cells, read_contrasts(self.summary["comparisons"])).sentences()
 
     @property
@@ -99,9 +99,9 @@ class Run(PaperTables):
 
         Returns:
             A row per explainer and metric. `mean` is the other run minus this one over the `n` samples that both runs
-            scored, with the 95 % interval `low` to `high`. `p` is from a paired test, adjusted over all rows (from 50
-            clusters on). `better`, `equal` and `worse` are the shares of samples on which the other run scores better,
-            equally or worse.
+            scored, with the 95 % interval `low` to `high`. `p` is from a paired test, which needs at least 50 clusters,
+            and is adjusted over all rows. `better`, `equal` and `worse` are the shares of samples on which the other
+            run scores better, equally or worse.
 
         Raises:
             UserError: The runs use different datasets or share no explainer and metric, or a folder contains no
@@ -126,10 +126,10 @@ class Run(PaperTables):
 
         `best` is as in the printed table. `beats_baselines` is None if the run has no baseline to compare with.
         `rare_failures` is True if the interval is wider because the samples do not rule out rare failures. Unknown
-        numbers are NaN: the value if no sample has a score, and the rank of a baseline or with too few samples. Your
-        own function has one row per version, and `explainer_version` or `metric_version` contains the version as text.
-        `cell_id` is the same as in the records. `reliability` is the median over the maps of an explainer that averages
-        random draws.
+        numbers are NaN. The value is NaN if no sample has a score. The rank is NaN for a baseline and if there are too
+        few samples. Your own function has one row per version, and `explainer_version` or `metric_version` contains the
+        version as text. `cell_id` is the same as in the records. `reliability` is the median over the maps of an
+        explainer that averages random draws.
         """
         import pandas as pd
 

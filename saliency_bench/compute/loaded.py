@@ -25,11 +25,11 @@ class RunQuestion:
         names: Class names of the dataset; None if it has no labels.
         classes: Number of the network's classes.
         activation: Activation of the network's logits.
-        members: Matching classes of the model for each class of the dataset; None if there is none.
+        members: Matching classes of the model for each class of the dataset; None if the classes are not matched.
         unlabelled: Why `members` is None, in a few words.
         groups: Groups of the model's classes; None if unknown.
         rule: Rule that chooses the target of each sample.
-        named_by: Logits for fixed pictures of the model that chooses the targets; None if there is none.
+        named_by: Logits of the model that chooses the targets, for fixed pictures; None if no other model chooses them.
         by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
     """
 
@@ -44,10 +44,10 @@ class RunQuestion:
     by_position: bool = False
 
     def right(self, row: Mapping) -> np.ndarray | None:
-        """Return bool (K,), the correct classes of a sample; None if no labels are known.
+        """Return the correct classes of a sample, bool (K,); None if no labels are known.
 
-        The classes of the sample's label are correct; without a label, no class is. For an image with several labels
-        and a softmax, which predicts one class, the classes of all labels are correct.
+        The classes of the sample's label are correct; without a label, no class is correct. For an image with several
+        labels and a softmax, which predicts one class, the classes of all labels are correct.
         """
         if self.members is None:
             return None

@@ -1,4 +1,4 @@
-"""Merge part files into records.parquet and predictions.parquet, whose bytes do not depend on the parts' batches."""
+"""Merge part files into records.parquet and predictions.parquet. Their bytes do not depend on the batches."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

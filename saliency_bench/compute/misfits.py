@@ -36,7 +36,7 @@ def check_fits(explainer: Explainer, classifier: Classifier, images: Images, tar
 
 
 def check_contrast(context: RunContext) -> None:
-    """Raise UserError if the target is a contrast and an explainer has a contrast of its own."""
+    """Raise UserError if the target is a contrast and an explainer already contrasts classes."""
     rule = context.question.rule
     is_contrast = rule.name == "contrast:second" or any(terms.minus for terms in (rule.by_id or {}).values())
     weighted = next((item for item in context.explainers if item.ignores_against), None)
@@ -48,7 +48,7 @@ def check_contrast(context: RunContext) -> None:
 
 
 def without_misfits(context: RunContext, group: ProcessGroup) -> RunContext:
-    """Return the run without explainers that do not fit the network, and print a warning about each.
+    """Return the run without explainers that do not fit the network. Print a warning about each of them.
 
     The main process decides. Explainers that already have cells in the folder are not tested again.
 
@@ -94,7 +94,7 @@ def _misfits(context: RunContext) -> dict[str, str]:
 
 
 def _image(context: RunContext) -> tuple[Images | None, Target | None]:
-    """Return the first image in the first batch that the network can classify, with its predicted class as target."""
+    """Return the first image in the first batch that can be classified, and its predicted class as the target."""
     for position in range(min(context.data.count, context.spec.batch_size)):
         with suppress(Exception), torch.no_grad():  # damaged files, or a network that rejects some images
             images = context.classifier.prepare([context.rows[position]], mask_values=context.spec.mask_values).images

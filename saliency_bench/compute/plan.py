@@ -95,7 +95,7 @@ def by_explainer(outputs: Iterable[Output]) -> dict[Explainer, list[Output]]:
 def missing(
     chosen: Sequence[int], outputs: list[Output], stored: Mapping[str, Collection[int]]
 ) -> dict[tuple[int, ...], list[Output]]:
-    """Return {positions of samples: outputs without stored results for these samples}.
+    """Return {positions of samples: outputs whose results are missing for these samples}.
 
     Args:
         chosen: Positions of the batch's samples that are explained.

@@ -41,7 +41,7 @@ def prediction_schema(features: datasets.Features) -> pa.Schema:
 
 
 class StoredPredictions:
-    """Predictions in part files, with one file at a time in memory.
+    """Predictions in part files. Only one file at a time is in memory.
 
     Attributes:
         is_stored: Whether a file contains the prediction, Bool (samples,).
@@ -95,7 +95,7 @@ def predict(
 ) -> tuple[list[dict], StoredResult]:
     """Return the classifier's predictions for a batch, as rows and as the result to store.
 
-    A sample that could not be read has nulls. A sample without probabilities has no prediction.
+    The values of an unreadable sample are null. A sample without probabilities has no prediction.
     """
     table = pa.Table.from_pylist(answers(classifier, question, read, schema.names), schema=schema)
     rows = table.to_pylist()  # as in the file, so the result does not depend on the process that predicted

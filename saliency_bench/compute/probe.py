@@ -80,7 +80,7 @@ class Probe:
             return True
 
     def restore(self, blamed: str) -> None:
-        """Restore the network and the settings of torch to the start of the run.
+        """Restore the network and the settings of torch to their state at the start of the run.
 
         Args:
             blamed: Explainer that made the change, for messages.

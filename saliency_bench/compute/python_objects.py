@@ -45,7 +45,7 @@ LITERAL = 1000  # characters; longer dicts are not shown in full
 
 
 def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject, object]]:
-    """Return (the spec of a run's settings, the Python objects among them).
+    """Return the spec of a run, and the Python objects among its settings.
 
     Explainers, metrics, dataset, model, label map and groups may be Python objects. Explainers and metrics given by
     name are not loaded; only their names and options are read.

@@ -303,7 +303,7 @@ def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None
 
 
 def stored(name: str) -> str:
-    """Return the name of the predictions' column that stores a column of the dataset."""
+    """Return the name that a column of the dataset has in the predictions."""
     return f"dataset_{name}" if name in records.PREDICTIONS.names and name not in OURS else name
 
 
@@ -339,7 +339,7 @@ class Selection:
         return all(self._text(row, column) in wanted for column, wanted in self.values.items())
 
     def _text(self, row: Mapping, column: str) -> str | None:
-        """Return the value in a column of a row as text, with the name of a label."""
+        """Return a row's value in a column as text. For a label, return the name of the class."""
         named = column == "label" and row[column] is not None and self.names is not None
         return self.names[row[column]] if named and self.names else _text(row[column])
 

@@ -185,7 +185,7 @@ def _with_partner_plans(context: RunContext, accelerator: ProcessGroup, shown: b
 
 
 def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], shown: bool, processes: int) -> dict:
-    """Compute and store the missing predictions, maps and scores of these batches; return the seconds.
+    """Compute and store the missing predictions, maps and scores of these batches. Return the seconds per explainer.
 
     Args:
         context: Loaded objects of the run.

@@ -34,7 +34,7 @@ def score(
     explained: Explained,
     cells: Sequence[Cell],
 ) -> tuple[Scores, int]:
-    """Return the scores of all cells of an explainer, and how many times a batch was halved for further maps.
+    """Return the scores of an explainer's cells, and the number of times that a batch was halved for further maps.
 
     Args:
         context: Loaded objects of the run.
@@ -100,7 +100,7 @@ def inputs_of(
 
 
 def left_out(classifier: Classifier, cell: Cell, reasons: dict[int, str]) -> ScoredBatch:
-    """Return a batch without scores, with the reason for each sample."""
+    """Return the result of a batch in which no sample has a score, with the reason for each sample."""
     listed: list[str | None] = [reasons[index] for index in range(len(reasons))]
     empty: list[Value] = [None] * len(listed)
     names = cell.metric.parts(classifier)

@@ -130,7 +130,7 @@ def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms
 
 
 def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
-    """Return the maps, excluding maps whose target has an infinite logit, which no image changes.
+    """Return the maps, excluding maps whose target has an infinite logit. No image changes an infinite logit.
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.
@@ -146,7 +146,7 @@ def _without_infinite(samples: Samples, target: Target, explained: Explained, st
 
 
 def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bool:
-    """Restore each network that an explainer or one of its metrics has changed, and return whether there was any.
+    """Restore each network that an explainer or its metrics have changed. Return whether a network was restored.
 
     Raises:
         UserError: The run is strict, or a network cannot be restored.

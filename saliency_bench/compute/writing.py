@@ -2,8 +2,9 @@
 
 Only this module writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` in the folder of a
 run. `merging.py` merges the parts into tables. `plan.py` checks which parts exist and deletes damaged parts. Each
-process writes its own parts, each part once, with the results of about half a minute of work. A kill therefore loses at
-most that half minute, or the current batch if it takes longer. Complete results are never written again.
+process writes its own parts. A part is written once and contains the results of about half a minute of work. A kill
+therefore loses at most that half minute, or the current batch if it takes longer. Complete results are never written
+again.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -8,8 +8,8 @@
 Neither the model nor its library is changed. Inside `with`, a fused attention (`scaled_dot_product_attention`,
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This works the
 same for transformers, timm, torchvision and your own modules. Gradients for a noise picture show which pixels each
-patch token comes from and which tokens the head reads. This step runs once per classifier and image size. For this step
-only, gradients also pass through parts of the network that switch them off.
+patch token comes from and which tokens the head reads. This step runs once per classifier and image size. It also
+computes gradients in parts of the network that disable gradients.
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ class AttentionRecorder(TorchFunctionMode):
     Attributes:
         matrices: List of Float (B, heads, T, T), one matrix per block.
         features: Last feature map of the convolutions before the first attention, Float (B, C, h, w), after norm,
-            activation and pooling; None if there are none.
+            activation and pooling; None if there are no such convolutions.
         inputs: Input of the linear layer before each matrix, Float (B, T, C).
         convolved_after: Whether the network has a convolution after the first attention.
         tokens: Tokens of the classifier, set by `recording_attention`.
@@ -105,11 +105,11 @@ class AttentionRecorder(TorchFunctionMode):
         return output
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch. Subclasses may compute it differently."""
+        """Call a torch function. Subclasses may replace the computation."""
         return function(*args, **kwargs)
 
     def read(self, matrix: Tensor) -> Tensor:
-        """Return the attention of the tokens that the head reads to each patch, (B, h, w), from a matrix (B, T, T).
+        """Return the attention to each patch, (B, h, w), from the tokens that the head reads, for a matrix (B, T, T).
 
         For a class token, the result is the token's row. If the head reads several types of tokens (class,
         distillation, or the mean of the patches, which counts as one token), the result is the mean of their rows.
@@ -157,12 +157,12 @@ class AttentionRecorder(TorchFunctionMode):
         return self.matrices[-1].mean(dim=1) if average_attn_weights else self.matrices[-1]
 
     def _windows_or_stages(self, images: int) -> bool:
-        """Return whether blocks attend within parts of the tokens, ignoring the last matrix (maybe of the head)."""
+        """Return whether blocks attend only within parts of the tokens, ignoring the last matrix (a possible head)."""
         blocks = self.matrices[:-1]
         return any(matrix.shape[0] != images or matrix.shape[-2:] != blocks[0].shape[-2:] for matrix in blocks)
 
     def _pools_by_attention(self, tokens: int) -> bool:
-        """Return whether the last matrix is the only one whose queries are not the tokens that it attends to."""
+        """Return whether only the last matrix has queries that are not tokens, as in attention pooling."""
         *blocks, last = (matrix.shape[-2:] for matrix in self.matrices)
         return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
@@ -200,13 +200,13 @@ def recording_attention(
 
     Args:
         classifier: The classifier.
-        images: Images, whose size identifies the tokens.
+        images: Images of the size for which tokens are identified.
         start: First block for which gradients are computed. A negative number counts from the last block.
         mode: Class of the recorder.
         options: Further arguments of the recorder.
 
     Raises:
-        UserError: The network's attention is not from all patches to all patches, or `start` is invalid.
+        UserError: A block does not attend from all patches to all patches, or `start` is invalid.
     """
     tokens = tokens_of(classifier, images)
     if start is not None and torch.is_grad_enabled():
@@ -232,13 +232,12 @@ _identified: WeakKeyDictionary[Classifier, dict[torch.Size, Tokens]] = WeakKeyDi
 
 
 def tokens_of(classifier: Classifier, images: Images) -> Tokens:
-    """Return a classifier's tokens for images of this size, identified by one forward and some backward passes.
+    """Return a classifier's tokens for images of this size, identified by one forward pass and several backward passes.
 
     The result is cached.
 
     Raises:
-        UserError: The network's attention is not from all patches to all patches, block after block, or another branch
-            bypasses the patches.
+        UserError: A block does not attend from all patches to all patches, or another branch bypasses the patches.
     """
     known = _identified.setdefault(classifier, {})
     size = images.shape[2:]
@@ -306,7 +305,7 @@ def _patches(sequence: Tensor, source: Tensor) -> Tensor | None:
     """Return the index of each patch's token, Int (h, w); None if the tokens do not form rows and columns.
 
     Each pixel is assigned to the token that depends on it most. The index of that token is found bit by bit: the
-    gradients of all tokens whose index has the bit are compared with the gradients of all others.
+    gradients of all tokens whose index has the bit are compared with the gradients of all other tokens.
 
     Args:
         sequence: Tokens (1, T, C).

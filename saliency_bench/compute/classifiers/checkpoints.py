@@ -225,7 +225,7 @@ def checked(model: nn.Module, **settings: Any) -> Classifier:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn errors that transformers raises for a checkpoint into one readable line, and silence its warnings."""
+    """Turn errors that transformers raises for a checkpoint into one readable line, and silence warnings."""
     try:
         with quiet():
             yield

@@ -82,7 +82,7 @@ class RefusedImagesError(UserError):
 class Classifier(nn.Module):
     """A network that maps images, Float (B, 3, H, W) in [0, 1], to logits (B, K), K >= 2.
 
-    A network with a single logit z and a sigmoid is treated as one with two classes and the logits [-z, z]
+    A network with a single logit z and a sigmoid is treated as a network with two classes and the logits [-z, z]
     (`target_weights.two_classes`). With a single class name "square", the classes are "not square" and "square".
 
     Attributes:
@@ -104,8 +104,8 @@ class Classifier(nn.Module):
         channels_last: Whether the network runs in channels-last memory layout.
         compiled: Whether the faster copy of the network (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
-        halved: Number of times that memory ran out during a pass, which was repeated with half the batch, or while a
-            faster copy was made.
+        halved: Number of times that memory ran out during a pass, while a faster copy was made, or while pictures were
+            computed in part. A pass is then repeated with half the batch.
     """
 
     mean: Tensor
@@ -193,7 +193,7 @@ class Classifier(nn.Module):
         return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
-        """Raise UserError unless the class names match the logits; a new head may leave the config unchanged."""
+        """Raise UserError unless there is one class name per logit. A new head may come with the old names."""
         if self.labels is None:
             return
         if classes == 1 and len(self.labels) != 2:
@@ -210,7 +210,7 @@ class Classifier(nn.Module):
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
-        """Raise UserError if the network returns probabilities. The check ends once a pass has shown logits.
+        """Raise UserError if the network returns probabilities. The check ends with the first output of logits.
 
         Logits may sum to 1 by chance, so an output that looks like probabilities is compared with the output for noise.
         """
@@ -327,7 +327,7 @@ class Classifier(nn.Module):
         return self
 
     def taking_normalised(self) -> "Classifier":
-        """Return a classifier of normalised images with the same weights, so gradients are per normalised unit."""
+        """Return a classifier with the same weights that takes normalised images, for gradients in normalised units."""
         other = copy.copy(self)
         # torch's own copies share these dicts.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)
@@ -512,7 +512,7 @@ class Classifier(nn.Module):
         self._gives_logits = before
 
     def _complain_of_unstable(self, structure: Mapping[str, str]) -> None:
-        """Warn once about a value whose hash is not stable, so that results cannot be reused."""
+        """Warn once that results cannot be reused because the hash of a value is not stable."""
         unstable = sorted(name for name, content in structure.items() if content.startswith(UNSTABLE))
         if unstable and not self._has_complained:
             reason = structure[unstable[0]].removeprefix(UNSTABLE)

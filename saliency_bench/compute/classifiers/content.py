@@ -1,4 +1,4 @@
-"""Hash the Python values that a network reads by content, with equal hashes in every process.
+"""Hash the content of the Python values that a network reads. The hash is equal in every process.
 
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
@@ -517,7 +517,7 @@ def names_in(kind: type) -> set[str]:
 
 
 def _reached_and_words(kind: type) -> tuple[set[str], set[str]]:
-    """Return (method names, names and strings in their code); see `_reached` and `names_in`."""
+    """Return the method names, and the names and strings in their code; see `_reached` and `names_in`."""
     reached: set[str] = set()
     every: set[str] = set()
     waiting = {name for name in dir(kind) if name.startswith("__") and name not in MAKING} | {"forward"}

@@ -32,9 +32,10 @@ CHANGE = 1e-3  # relative to the norm of the gradient, for the same reason
 def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: int) -> bool:
     """Return whether the logits do not depend on the image while the last output of a module is held fixed.
 
-    Two images are passed through the network, the second with the module's output for the first. Their logits must be
-    equal and have no gradient at either image. Comparing values alone would miss effects that are small relative to
-    large logits. Checking gradients alone would miss parts that are computed without gradients (a frozen branch).
+    Two images are passed through the network. In the second pass, the module returns its output for the first image.
+    The logits of both passes must be equal and have no gradient at either image. Comparing values alone would miss
+    effects that are small relative to large logits. Checking gradients alone would miss parts that are computed without
+    gradients (a frozen branch).
 
     Args:
         classifier: The network.
@@ -87,7 +88,7 @@ def _gradient(logits: Tensor, inputs: Images) -> Tensor | None:
 def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Iterator[list[None]]:
     """Hold the output of a module's last call fixed, and yield a list that grows by one entry per call.
 
-    The output is replaced by the tensor in `kept`; if `kept` is empty, the output is stored there.
+    The output is replaced by the tensor in `kept`; if `kept` is empty, the output is stored in `kept`.
     """
     calls: list[None] = []
 

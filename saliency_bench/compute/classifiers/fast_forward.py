@@ -1,25 +1,25 @@
 """Run faster forward passes without gradients, for methods that only use a network's outputs.
 
 A convolutional network runs as a private copy in channels-last layout, with each batch norm folded into the convolution
-before it. On the CPU, ResNet-18 then takes 0.7 of the time, and its logits differ by about 1e-6. The copy duplicates
-the convolutions' weights and shares all others with the caller's classifier, which is not changed. With
+before it. On the CPU, ResNet-18 then takes 70 % of the time, and its logits differ by about 1e-6. The copy duplicates
+the convolutions' weights and shares all other weights with the caller's classifier, which is not changed. With
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with weights that are
-cast once. On a CPU with instructions for it (avx512_bf16, amx_bf16) that takes 0.35 of the time, with logits off by
-0.3 % of their range. On a trained ResNet, maps of occlusion, rise, lime and scorecam were off by at most 2.4 % of their
-range (0.7 % in the median). On a GPU only the layout and the cast help: in float32 no copy is created, and batch norms
-are not folded (see `GAINING` and `FOLDING`).
+cast once. On a CPU with instructions for it (avx512_bf16, amx_bf16) the copy takes 35 % of the time, and its logits are
+off by 0.3 % of their range. On a trained ResNet, maps of occlusion, rise, lime and scorecam were off by at most 2.4 %
+of their range (0.7 % in the median). On a GPU only the layout and the cast help: in float32 no copy is created, and
+batch norms are not folded (see `GAINING` and `FOLDING`).
 
 A batch norm is folded only if one recorded pass shows that nothing else reads its convolution's output or the weights
-of the two. Nothing is folded if the Python code reads a tensor value, because another image may then take another path.
-Copy and classifier are then compared on two pictures that depend on the image size alone. In float32 they may differ by
-`TOLERANCE`. In the requested precision the error of the copy may be twice that of the classifier, or one rounding of
-the largest logit. If the copy is not accurate enough or not faster, the classifier itself is used, and the log gives
-the reason. The choice depends on the network and the image size, never on the images, so equal batches have
+of the two layers. Nothing is folded if the Python code reads a tensor value, because another image may then take
+another path. Copy and classifier are then compared on two pictures that depend on the image size alone. In float32 they
+may differ by `TOLERANCE`. In the requested precision the copy's error may be twice the classifier's error, or one
+rounding of the largest logit. If the copy is not accurate enough or not faster, the classifier itself is used, and the
+log gives the reason. The choice depends on the network and the image size, never on the images, so equal batches have
 bit-identical results.
 
 With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, ResNet-18 then
-takes 0.66 of the time and ResNet-50 0.58; on a CPU, ResNet-18 takes 0.76 to 0.89. Compiling takes up to 20 seconds for
-each image size on a GPU, and more on a CPU. A network that cannot be compiled as a whole raises UserError.
+takes 66 % of the time, and ResNet-50 takes 58 %. On a CPU, ResNet-18 takes 76 to 89 %. Compiling takes up to 20 seconds
+for each image size on a GPU, and more on a CPU. A network that cannot be compiled as a whole raises UserError.
 
 Making a copy costs as much as a few passes, so a classifier reuses its last copy until one of these changes: image
 size, precision, layout, a weight, or a training flag, hook, replaced method or plain attribute of a module. Weights are
@@ -238,7 +238,7 @@ class _Record(TorchDispatchMode):
 
 
 class _Reads(TorchFunctionMode):
-    """Detector of Python reads of a tensor that torch does not dispatch as operations."""
+    """Detector of Python code that reads a tensor without a torch operation."""
 
     def __init__(self, record: _Record):
         super().__init__()
@@ -293,7 +293,7 @@ def _is_plain(module: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
 
 
 def _folded(classifier: Classifier, pairs: list[tuple[str, str]]) -> Classifier:
-    """Return a channels-last copy with the pairs folded. The copy shares all weights except those of convolutions."""
+    """Return a channels-last copy with the pairs folded. All weights except the convolutions' are shared."""
     shared = chain(classifier.parameters(), classifier.buffers())
     memo: dict[int, object] = {id(tensor): tensor for tensor in shared}
     fused = copy.deepcopy(classifier, memo | {id(classifier.frame): classifier.frame})

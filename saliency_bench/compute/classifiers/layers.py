@@ -74,10 +74,11 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     """Return the layer that Grad-CAM reads: the classifier's `layer`, or the last feature map.
 
     The last feature map comes from the last module that outputs a map of more than one pixel, before any pooling and
-    after its activation. The search skips pooling modules, containers that end in pooling (14 x 14 in VGG, layer4 in
-    ResNet), dropout and identity. It also skips maps of class scores whose mean equals the logits (SqueezeNet) or that
-    a second head computes from tokens (VOLO). All evidence from the image passes through the last feature map (`cuts`),
-    and the map is aligned with the image (`placement`). The classifier's `layer` is returned without these checks.
+    after its activation. The search skips pooling modules, containers that end in pooling, dropout and identity. It
+    also skips maps of class scores whose mean equals the logits (SqueezeNet) or that a second head computes from tokens
+    (VOLO). The result is a map of 14 x 14 in VGG, and layer4 in ResNet. All evidence from the image passes through the
+    last feature map (`cuts`), and the map is aligned with the image (`placement`). The classifier's `layer` is returned
+    without these checks.
 
     Raises:
         UserError: The network's last features are tokens that are not patches in row order, or no feature map contains
@@ -107,7 +108,7 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
 
 
 def has_feature_maps(classifier: Classifier, images: Images) -> bool:
-    """Return whether the network computes feature maps, of the image or of views of it."""
+    """Return whether the network computes feature maps of the image or of views of the image."""
     return bool(_feature_maps(classifier, images)) or _grown(classifier, images) is not None
 
 
@@ -139,7 +140,7 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
 
 
 def check_patches(classifier: Classifier, images: Images) -> None:
-    """Check that a transformer takes all evidence from its patches.
+    """Check that all evidence of a transformer comes from its patches.
 
     Raises:
         UserError: Another branch bypasses the patches, or the patches are computed several times.
@@ -247,7 +248,7 @@ def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
 
 
 def _grown(classifier: Classifier, images: Images) -> Output | None:
-    """Return the last output with maps or tokens if it has several per image, as for a network that creates views."""
+    """Return the last output of maps or tokens if it contains several per image, because the network creates views."""
     outputs = (output for output in reversed(_outputs(classifier, images[:1])) if not output.passive)
     last = next((output for output in outputs if len(output.shape) in (3, 4)), None)
     return last if last and last.shape[0] > 1 else None
@@ -470,7 +471,7 @@ def _with_scores(output: Output, module: nn.Module, means: Tensor | None, logits
 
 
 class Pooling(TorchFunctionMode):
-    """Mark tensors, inside `with`, from the pooling that shrinks them to the next convolution or linear layer."""
+    """Mark tensors that pooling has shrunk, inside `with`, until the next convolution or linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -534,7 +535,7 @@ def _pictures(values: Any) -> list[Tensor]:
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output, and yield a list of its outputs: one leaf that requires gradients per call.
+    """Cut the graph at a module's output, and yield a list. Each call adds its output: a leaf that needs gradients.
 
     Later modules receive a copy, so that an in-place operation after the module does not overwrite the leaf.
     """

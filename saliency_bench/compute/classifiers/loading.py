@@ -50,10 +50,10 @@ def load_classifier(
     `mean`, `std`, `size`, `labels` and `name` may follow as options (`compute.classifiers.own_networks`).
 
     A model object is any nn.Module, or a `transformers` pipeline. Normalisation, resizing and class names of a
-    `transformers` or `timm` model are known (see `model_objects`); for any other module, pass `mean` and `std`.
-    Arguments override the settings of the object. A module with one channel receives grey images, and a message is
-    printed. Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not the
-    layers that some explainers read.
+    `transformers` or `timm` model are read from the model (see `model_objects`). For any other module, pass `mean` and
+    `std`. Arguments override the settings of the object. A module with one channel receives grey images, and a message
+    is printed. Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not
+    the layers that some explainers read.
 
     The model is put into evaluation mode. A `Classifier` is returned unchanged. With other settings, a second
     classifier with the same weights is returned and the given classifier keeps its settings.

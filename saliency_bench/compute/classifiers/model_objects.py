@@ -55,7 +55,7 @@ def from_object(model: Any, given: Given, layer: str | None, device: torch.devic
     """Return a classifier for a module or pipeline.
 
     Raises:
-        UserError: Mean and std are neither given nor known.
+        UserError: Mean and std are neither passed nor defined by the object.
     """
     processor = tokenizer = None
     if is_pipeline(model):
@@ -282,7 +282,7 @@ def _labels(model: Any) -> list[str] | None:
 
 
 def _unknown_normalisation(model: nn.Module, name: str) -> str:
-    """Return the message for a model whose mean and std are neither given nor known."""
+    """Return the message for a model without mean and std."""
     line = (
         f"the mean and standard deviation that {name} was trained with are unknown; "
         f"{HOW_TO_GIVE} (mean=0, std=1 if it takes images in [0, 1])"

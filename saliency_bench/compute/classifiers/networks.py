@@ -222,7 +222,7 @@ def _named(model: nn.Module) -> set[str]:
 
 
 def keeps_gradients(model: nn.Module) -> bool:
-    """Return whether the user's own code registers hooks on tensors, which it may do to store gradients."""
+    """Return whether the user's own code registers hooks on tensors. These hooks may store gradients."""
     return bool(_named(model) & {"register_hook", "retain_grad"})
 
 

@@ -1,4 +1,4 @@
-"""Load a user's own network from a model text: a function in a file, an architecture with weights, or TorchScript.
+"""Load a user's own network from a model string: a function in a file, an architecture with weights, or TorchScript.
 
     ./net.py:make                                     a function or class that returns a module or a classifier
     ./net.py:make:depth=18,weights=best.ckpt          with arguments of the function, and a file of weights
@@ -6,8 +6,8 @@
     ./net.pt                                          TorchScript
 
 The options `mean`, `std`, `size`, `labels` and `name` of `load_classifier` can be appended:
-`mean=[0.5,0.5,0.5],size=224` or `labels=classes.txt`. Only model texts in your own commands and calls are loaded. A
-model text in a file of results, in a submission or on the Hub is never loaded (`refuse_own`).
+`mean=[0.5,0.5,0.5],size=224` or `labels=classes.txt`. Only model strings in your own commands and calls are loaded. A
+model string in a file of results, in a submission or on the Hub is never loaded (`refuse_own`).
 """
 
 import inspect
@@ -39,7 +39,7 @@ HOW_TO_GIVE = "use --model ./net.py:make, timm:NAME:weights=FILE or torchvision:
 
 
 def is_own(text: str) -> bool:
-    """Return whether a model text names a user's own network rather than a checkpoint."""
+    """Return whether a model string names a user's own network rather than a checkpoint."""
     library, _, rest = text.partition(":")
     if library == "hub":
         return False
@@ -82,7 +82,7 @@ def _check_architecture(name: str, given: Mapping[str, object]) -> None:
 
 
 def opened(text: str) -> tuple[Any, dict[str, Any]]:
-    """Return (module, classifier or pipeline, arguments for `load_classifier`) for a model text.
+    """Return the module, classifier or pipeline for a model string, and arguments for `load_classifier`.
 
     Raises:
         UserError: The network cannot be built, or the weights do not match.
@@ -103,7 +103,7 @@ def opened(text: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _parse(text: str) -> tuple[str, dict[str, object]]:
-    """Return (timm:NAME, torchvision:NAME or a file name, options) of a model text."""
+    """Split a model string into its source (timm:NAME, torchvision:NAME or a file name) and its options."""
     library, _, rest = text.partition(":")
     if library in LIBRARIES:
         name, given = options.parse(rest)
@@ -299,7 +299,7 @@ def _matching(state: "dict[str, Tensor]", names: set[str]) -> "tuple[dict[str, T
     """Return (weights renamed to match a network, removed prefix).
 
     Training code often stores a network inside a wrapper, which adds a prefix: `model.fc.weight` for `fc.weight`. The
-    prefix with the most matching names is removed, or the shortest one of several such prefixes.
+    prefix with the most matching names is removed. If several prefixes have equally many, the shortest is removed.
     """
     prefixes = sorted({key[: -len(name)] for key in state for name in _ends_of(key) if name in names}, key=len)
     best = max(prefixes, key=lambda prefix: sum(prefix + name in state for name in names), default="")
@@ -312,7 +312,7 @@ def _ends_of(key: str) -> Iterator[str]:
 
 
 def _is_plain(value: "Tensor", weight: "Tensor") -> bool:
-    """Return whether a tensor can be copied into a weight without loss: dense, with data, not complex into real."""
+    """Return whether a tensor is dense, has data, and is not complex if the weight is real."""
     import torch
 
     is_dense = value.layout == torch.strided and not value.is_meta and not value.is_quantized

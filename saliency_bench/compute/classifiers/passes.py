@@ -102,7 +102,7 @@ def scores_of(
     """Return the scores of `count` pictures derived from each image, Float (B, count); see `forward_many`."""
 
     def read(logits: Tensor, samples: Tensor) -> Tensor:
-        """Return the score of each picture by the target of its image."""
+        """Return the score of each picture for the target of its image."""
         return score(logits, target[samples], on, classifier)
 
     return forward_many(classifier, images, count, draw, read, batch_size, windows)

@@ -17,12 +17,12 @@ from saliency_bench.utils.untouched import untouched
 
 CELLS = 4  # cells along each side of the image
 # A map is misplaced if its changes correlate with distances in a mirrored, rotated or shifted image (correlation `FIT`:
-# 0.58 or more in networks that do this, 0.46 or less in others) and clearly less with distances in the image itself
-# (`AHEAD`).
+# 0.58 or more in networks that do this, 0.46 or less in other networks) and clearly less with distances in the image
+# itself (`AHEAD`).
 FIT, AHEAD = 0.5, 0.2
-# Neither correlation may be high, for some token orders or if all positions are mixed. If positions are mixed,
-# replacing a position's own cell must change the position at least this share as much as replacing any other cell (0.2
-# or less for tokens of Hiera), and half as much as replacing the cell of the moved image.
+# Both correlations may be low, for some token orders or if all positions are mixed. In this case, replacing a
+# position's own cell must change the position at least this share as much as replacing any other cell (0.2 or less for
+# tokens of Hiera), and half as much as replacing the cell of the moved image.
 SHARE = 0.4
 BAND = 8  # a stem is tested with bands at each side of the image, 1 / BAND of its length
 SPREAD = 0.15  # largest standard deviation of the positions that a band changes, unless a stem mixes all positions
@@ -109,7 +109,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
     reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
 
     def share(moved: Tensor) -> float:
-        """Return the change caused by the cell at each moved position, as a mean share of the largest change."""
+        """Return the mean change that the cell at each moved position causes, as a share of the largest change."""
         is_own = ((sources[:, None] - moved).abs() < reach).all(dim=2)
         return float((shares * is_own).amax(dim=0)[largest > 0].mean())
 
@@ -122,7 +122,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
 
 
 def _moved(places: Tensor) -> Iterator[Tensor]:
-    """Yield the positions, in [0, 1]^2, in mirrored, rotated and half-shifted images."""
+    """Yield where positions in [0, 1]^2 are in mirrored, rotated and half-shifted images."""
     turned = places.flip(1)
     for points in (places, turned):
         for mirrored in ((True, False), (False, True), (True, True)):
@@ -133,7 +133,7 @@ def _moved(places: Tensor) -> Iterator[Tensor]:
 
 
 def _centred(values: Tensor) -> Tensor:
-    """Subtract the means of a matrix's rows and columns, because some cells and positions change more than others."""
+    """Subtract the means of a matrix's rows and columns, because cells and positions differ in how much they change."""
     return values - values.mean(dim=0) - values.mean(dim=1, keepdim=True) + values.mean()
 
 

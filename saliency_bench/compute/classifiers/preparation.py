@@ -65,7 +65,7 @@ def prepared_batch(
 
 
 def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Frame, device: torch.device) -> Column:
-    """Return a further column. Its pictures are prepared like the images, whose stored (width, height) are `sizes`."""
+    """Return a further column, with pictures prepared like images. `sizes`: (width, height) of the stored images."""
     if all(value is None or isinstance(value, str | int | float) for value in values):
         return Column(values, [lacks(name) if value is None else None for value in values])
     pairs = [_further_picture(name, value, size) for value, size in zip(values, sizes, strict=True)]
@@ -74,7 +74,7 @@ def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Fr
 
 
 def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[Image.Image, str | None]:
-    """Return (picture, None) or (black picture, why there is none) for a row whose image has this size."""
+    """Return (picture, None), or (black picture of this size, reason) if the value is not a picture of this size."""
     black = Image.new("RGB", size)
     if value is None:
         return black, lacks(name)

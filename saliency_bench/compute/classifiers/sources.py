@@ -167,10 +167,10 @@ def _not_local(name: str) -> str:
 
 
 def _suggestions(name: str) -> list[str]:
-    """Return the checkpoints that a name may mean.
+    """Return the checkpoints that a user may have meant.
 
-    These are checkpoints with this name after the owner (microsoft/resnet-18 for resnet-18), else similar folders and
-    very similar names. For example, resnet-50 is not suggested for resnet-18.
+    The result contains checkpoints with this name after the owner (microsoft/resnet-18 for resnet-18), else similar
+    folders and very similar names. For example, resnet-50 is not suggested for resnet-18.
     """
     if name in KNOWN:
         return []

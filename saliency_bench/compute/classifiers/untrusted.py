@@ -160,7 +160,7 @@ def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
     Modules and parameters are counted when torch registers them, before the parameters are filled.
 
     Raises:
-        UserError: A network is larger.
+        UserError: A network exceeds a limit.
     """
     from torch.nn.modules import module as registration
     from torch.nn.parameter import is_lazy

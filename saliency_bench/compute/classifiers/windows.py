@@ -1,19 +1,21 @@
 """Speed up pictures that differ from their image only inside a window, by computing early layers only in part.
 
 `occlusion` passes hundreds of pictures that equal their image outside a small window. A convolution's output then
-differs from that of the image only around the window. A `Patched` stores these feature maps as the feature map of the
-image and a crop per picture. The network handles a `Patched` as a tensor: convolutions, max pooling, batch norms, zero
-padding, elementwise functions and joined channels return another `Patched`. Any other operation first pastes the crops
-into whole feature maps (`Patched.whole`) and continues with plain tensors. So does any operation on crops of more than
-`LARGEST` of the map. The computed sums are the same, and only their rounding may differ, by about 1e-6 of the logits.
+differs from its output for the image only around the window. A `Patched` stores these feature maps as the feature map
+of the image and a crop per picture. The network handles a `Patched` as a tensor: convolutions, max pooling, batch
+norms, zero padding, elementwise functions and joined channels return another `Patched`. Any other operation first
+pastes the crops into whole feature maps (`Patched.whole`) and continues with plain tensors. Operations on crops that
+cover more than `LARGEST` of the map also paste first. The computed sums are the same, and only their rounding may
+differ, by about 1e-6 of the logits.
 
-This is used for float32 on a CPU, images of at least `SMALLEST` pixels and at least `FEWEST` pixels in all pictures of
-an image, if the network has a faster copy (`fast_forward`). For each image, the first and the middle window are also
-passed whole. The other pictures of the image are computed in part only if the logits of these two differ by at most
-`TOLERANCE`, no layer has a hook, the Python code reads no tensor value, and crops save at least `SAVING` of the
-multiplications of all convolutions. Otherwise the pictures are passed whole, and the reason is logged once. The choice
-depends on the image alone, so results do not depend on the other images of a batch. All pictures that equal their image
-have the same logits, so covering pixels that already have the fill's value changes no score.
+Pictures are computed in part for float32 on a CPU, if the network has a faster copy (`fast_forward`), the images have
+at least `SMALLEST` pixels, and all pictures of an image together have at least `FEWEST` pixels. For each image, the
+first and the middle window are also passed whole. The other pictures of the image are computed in part only if the
+logits of these two differ by at most `TOLERANCE`, no layer has a hook, the Python code reads no tensor value, and crops
+save at least `SAVING` of the multiplications of all convolutions. Otherwise the pictures are passed whole, and the
+reason is logged once. The choice depends on the image alone, so results do not depend on the other images of a batch.
+All pictures that equal their image have the same logits, so covering pixels that already have the fill's value changes
+no score.
 
 The feature maps of one image up to the layer that pastes crops stay in memory during the passes of the image.
 """
@@ -169,7 +171,7 @@ class _Unchanged:
         image: The image, (1, 3, H, W).
         kept: ((operation, text of its arguments), arguments, output) of each operation on `Patched`, in order.
         position: Number of operations in the current pass so far.
-        saved: Multiplications for one picture that convolutions have saved.
+        saved: Number of multiplications per picture that convolutions have saved.
         logits: Logits of the first picture that equalled the image, (1, K).
     """
 
@@ -187,7 +189,7 @@ class _Unchanged:
         return Patched(self, self.image, crop.permute(0, 3, 1, 2), corner)
 
     def unified(self, logits: Tensor, drawn: Images) -> Tensor:
-        """Return logits in which all pictures that equal the image have the same; crops elsewhere round differently."""
+        """Return logits with equal rows for all pictures that equal the image; their crops round differently."""
         equal = (drawn == self.image).flatten(1).all(dim=1)
         if self.logits is None and bool(equal.any()):
             self.logits = logits[equal][:1]

@@ -7,8 +7,9 @@ SigLIP has a bias). CLIP is trained with a softmax over texts, SigLIP with a sig
 class with the largest logit. The text tower runs once, when the classifier is loaded. The explained network consists of
 the image tower and a buffer with the text embeddings.
 
-Embeddings are computed in float64 and rounded to multiples of 2^-24, so that they, and the identity of the classifier,
-are bit-identical on all devices and for any number of threads. This changes a logit by less than float32 rounding.
+Embeddings are computed in float64 and rounded to multiples of 2^-24, so that the embeddings and the identity of the
+classifier are bit-identical on all devices and for any number of threads. This step changes a logit by less than
+float32 rounding does.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Load the target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
 
-MODEL is either a model, which then predicts the samples of the run first, or the folder of a run of that model on the
-same data, whose predictions are read. Both result in the same cells. The identity of the cells includes the other
+MODEL is a model, or the folder of a run of a model on the same data. A model first predicts the samples of the run. For
+a folder, the stored predictions are read. Both result in the same cells. The identity of the cells includes the other
 model's weights, geometry and arithmetic, and the order of its classes if it differs from the order of the explained
 model. The identity includes neither the origin of the predictions nor the number of samples of the run.
 """
@@ -95,7 +95,7 @@ def _places(first: list[str] | None, count: int, second: list[str] | None, class
 def _named_by_data(
     labels: list[str] | None, members: Members | None, count: int, table: SplitTable
 ) -> list[str] | None:
-    """Return a model's class names, else the dataset's names if its classes cover all classes of the model."""
+    """Return a model's class names, else the dataset's names if the dataset covers all classes of the model."""
     if labels is not None and not is_unnamed(labels):
         return labels
     named = {
@@ -162,7 +162,7 @@ def _of_run(
 
 
 def _stored_logits(path: Path) -> Predicted:
-    """Yield (image id, logits) of a run's predictions; raise UserError unless all have equally many numbers."""
+    """Yield (image id, logits) of a run's predictions; raise UserError unless all have the same number of logits."""
     file, classes = pq.ParquetFile(path, metadata=check_columns(path, ["logits"], PREDICTIONS)), 0
     try:
         for batch in file.iter_batches(1024, columns=["image_id", "logits"]):

@@ -61,7 +61,7 @@ def question_of(
 
 
 def _positions(model: Classifier, names: list[str]) -> str:
-    """Return the message about the assumed class of each logit of a model without class names."""
+    """Return the message that names the assumed class of each logit, for a model without class names."""
     if model.activation == BINARY:
         which = f"a positive logit is assumed to mean {names[1]}, a negative one {names[0]}"
     else:
@@ -75,7 +75,8 @@ def _positions(model: Classifier, names: list[str]) -> str:
 def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
     """Return the selection of a run, excluding labels for which the label map has no class of the model.
 
-    If the run explains labels, samples with these labels are predicted but not explained, and a message is printed.
+    If the run explains labels, samples with the excluded labels are predicted but not explained, and a message is
+    printed.
 
     Raises:
         UserError: No sample remains.
@@ -112,7 +113,7 @@ def _members(
     classes: int,
     label_map: Any,
 ) -> tuple[Members | None, str]:
-    """Return (the model's classes for each class of the dataset, or None; the reason for None).
+    """Return the model's classes for each class of the dataset or None, and the reason for None.
 
     Raises:
         UserError: The target or a metric needs labels, or a label map is given, but the classes do not match.

@@ -107,7 +107,7 @@ class SplitTable:
 
 
 def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
-    """Return the dataset of a spec. Print which columns are missing and the consequences.
+    """Return the dataset of a spec. Print the missing columns and the consequences.
 
     Raises:
         UserError: The dataset cannot be loaded, is empty, or lacks the label column of the spec.

@@ -12,7 +12,7 @@ from saliency_bench.spec import RunSpec
 
 
 def texts_for(spec: RunSpec, objects: Objects, names: list[str] | None) -> dict[str, Any]:
-    """Return the arguments `prompts` and `labels` of `load_classifier` for a run; {} without prompts.
+    """Return the arguments `prompts` and `labels` of `load_classifier` for a run, or {} if the run has no prompts.
 
     Templates are filled with the class names of the dataset, with underscores replaced by spaces.
 

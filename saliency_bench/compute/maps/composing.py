@@ -65,7 +65,7 @@ def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
     Perturbation Augmentation for Reliable Evaluation of Importance Estimators, 2023).
 
     Raises:
-        UserError: sigma is not above 0 and finite.
+        UserError: sigma is not a finite number above 0.
     """
     if not 0 < sigma < float("inf"):
         raise UserError(f"blurred needs a finite sigma above 0; got {sigma}")
@@ -76,7 +76,7 @@ def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explaine
     """Return an explainer of the mean map over `draws` noisy copies of each image.
 
     The noise is normal, with a standard deviation of sigma times (max - min) of the normalised image. It is drawn from
-    each sample's seed, as in smoothgrad. The number of passes is `draws` times that of the explainer.
+    each sample's seed, as in smoothgrad. The number of passes is `draws` times the explainer's number of passes.
 
     Raises:
         UserError: `draws` is below 1, or sigma is negative or infinite.
@@ -91,9 +91,9 @@ def noisy_copies(
 ) -> Callable[[Tensor, Tensor], Images]:
     """Return a function that draws noisy copies of images.
 
-    The function takes samples, Int (n,) or (1,), and numbers, Int (n,). It returns Float (n, 3, H, W): copy numbers[i]
-    of image samples[i], out of `draws` copies. The noise is normal, with a standard deviation of sigma times (max -
-    min) of the normalised image, drawn from each sample's seed.
+    The function takes `samples`, Int (n,) or (1,), and `numbers`, Int (n,). It returns copies, Float (n, 3, H, W). The
+    i-th result is the copy with the number numbers[i], below `draws`, of the image samples[i]. The noise is normal,
+    with a standard deviation of sigma times (max - min) of the normalised image, drawn from each sample's seed.
     """
     normalised = ((images - classifier.mean) / classifier.std).flatten(1)
     span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)

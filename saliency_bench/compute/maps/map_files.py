@@ -201,7 +201,7 @@ READERS = {".npy": _stored, ".npz": _packed, ".pt": _tensor}  # {suffix: (path, 
 
 
 def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the array of a file; raise UserError if its shape differs, apart from the number of maps."""
+    """Return the array of a file; raise UserError for a wrong shape, apart from the number of maps."""
     if array.dtype.kind not in "fiub":
         raise UserError(f"{path} contains {array.dtype}, not numbers; write float32")
     if array.ndim != len(shape) or array.shape[-2:] != size:

@@ -1,7 +1,7 @@
 """Provide further maps of the scored explainer: for another target, a changed picture, or another classifier.
 
 A metric that needs further maps calls `explain(images, target) -> maps`. Seeds, run seed and options are the same as
-for the scored maps, so that maps differ only by the change of the metric.
+for the scored maps, so that maps differ only because of the change that the metric makes.
 """
 
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ def _passes(classifier: nn.Module) -> int:
 
 
 def reason_of(error: Exception, who: str = "the explainer") -> str:
-    """Return the reason for the records of samples for which `who` raised an error."""
+    """Return the reason that records contain if `who` raised an error for a sample."""
     return f"{who} raised {described(error)}"
 
 

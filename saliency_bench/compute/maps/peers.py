@@ -261,7 +261,7 @@ def _by_zennit(attributor: Any, scored: _ScoredNetwork, given: Tensor, target: T
 
 
 def _check_options(owner: str, functions: list[Callable], options: dict[str, Any], given: tuple[str, ...]) -> None:
-    """Check the names of a peer's options before a run, because a peer may ignore them or reject them in mid-run.
+    """Check the names of a peer's options before a run, because a peer may ignore them or reject them during the run.
 
     Args:
         owner: Name of the peer, for messages.

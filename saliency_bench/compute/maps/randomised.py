@@ -29,7 +29,7 @@ def layer_names(classifier: nn.Module) -> list[str]:
 
 
 def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]:
-    """Yield (layer name, copy of the network in which it and all layers above are re-initialised), reusing one copy.
+    """Yield each layer's name and a network with this layer and all layers above re-initialised. One copy is reused.
 
     Raises:
         UserError: The network has no weights, or cannot be copied.

@@ -19,7 +19,7 @@ def explain_many(
     against: Sequence[str] = (),
     groups: Any = None,
 ) -> tuple[list[Explanation], Image.Image]:
-    """Return (explanations, picture that shows them all). Without `explainers`, an explainer that fits is chosen.
+    """Return the explanations, and one picture of all of them. Without `explainers`, a fitting explainer is chosen.
 
     Each row of the picture starts with the prepared image.
 

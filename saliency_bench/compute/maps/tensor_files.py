@@ -116,7 +116,7 @@ def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
 
 
 def _of_type(storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, kind: Any, *rest: Any) -> Any:
-    """Return a tensor whose type has no separate storage type."""
+    """Return the tensor that torch's rebuild function for types without a storage class describes."""
     return _tensor_of(storage, offset, shape, strides, grad, hooks, *rest, kind=str(kind))
 
 

@@ -1,6 +1,6 @@
 """Store the prepared images of all splits in memory-mapped files, so that no epoch has to decode pictures.
 
-gathered/train.npy ...   Uint8 (N, 3, H, W) if the prepared images are whole 255ths (the usual case), else Float32
+gathered/train.npy ...   Uint8 (N, 3, H, W) if all values are multiples of 1/255 (the usual case), else Float32
 gathered/images.json     identity of the images, mean colour of the training images, and predicted classes
 """
 

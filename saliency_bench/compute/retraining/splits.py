@@ -14,14 +14,14 @@ from saliency_bench.errors import UserError
 
 @dataclass(frozen=True)
 class Setup:
-    """Common setup of all training runs of a run.
+    """Setup that all trainings of a run share.
 
     Attributes:
         classifier: The run's classifier. The retrained networks have the same structure.
         base: Checkpoint from which the classifier was fine-tuned, if the run needs it.
         classes: Number of the classifier's classes.
         seed: Seed of the run.
-        batch_size: Images per batch when they are prepared and explained.
+        batch_size: Number of images that are prepared and explained in a batch.
     """
 
     classifier: Classifier

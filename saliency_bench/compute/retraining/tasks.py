@@ -1,4 +1,4 @@
-"""Retrain one network: initialise weights, train on changed pictures, and predict the run's images.
+"""Retrain one network: initialise weights, train on changed pictures, and classify the run's images.
 
 OUT/retraining/.../states/KEY.pt        state of a training task between two epochs
 OUT/retraining/.../outcomes/KEY.json    outcome of a finished task: predicted classes of the run's images
@@ -51,11 +51,11 @@ class Task:
 
     @classmethod
     def make(cls, explainer: Explainer, exposure: int, number: int, protocol: RetrainingProtocol) -> "Task":
-        """Return a task, normalised so that equal training for different explainers or metrics is one task."""
+        """Return a task, normalised so that equal trainings for several explainers or metrics are one task."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)
-        # At the first and last exposure, pictures are whole or empty whatever the map, as for keeps="rest".
+        # At the first and last exposure, pictures are whole or empty for every map, so the options are normalised.
         is_whole = (exposure == 0) == (protocol.keeps == "rest")
         return cls(None, 0 if is_whole else len(EXPOSURES) - 1, number, replace(trained, keeps="rest"))
 
@@ -108,7 +108,7 @@ class Changed:
 
     @classmethod
     def make(cls, task: Task, split: RetrainingSplit, pictures: RetrainingPictures, device: torch.device) -> "Changed":
-        """Return all samples with an image, a label and any map that the task needs; raise UserError if none exist."""
+        """Return the samples with an image, a label and, for a task with maps, a map. Raise UserError if none exist."""
         is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
         if task.explainer is not None:
             first, has_map = read_gathered(pictures.folder, task.explainer, split)
@@ -174,7 +174,7 @@ def retrain(
 
 @torch.no_grad()
 def _answers(classifier: Classifier, test: Changed, batch_size: int) -> dict[str, list[int]]:
-    """Return the class that the network predicts for each image of the run, changed and unchanged.
+    """Return the classes that the network predicts for the changed and the unchanged images of the run.
 
     Returns:
         {"modified": classes, "clean": classes}, with `NO_ANSWER` for an image without a map or label.

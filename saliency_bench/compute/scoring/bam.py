@@ -42,7 +42,7 @@ def preprocessed(maps: np.ndarray) -> np.ndarray:
 
 
 def maps_of_both(images: Images, labels: np.ndarray, other: OtherModel, explain: MapProvider) -> tuple[np.ndarray, ...]:
-    """Return preprocessed (maps of the object model for the object, maps of the scene model for the scene)."""
+    """Return the preprocessed maps of the object model for the object, and of the scene model for the scene."""
     object_maps = explain(images, torch.from_numpy(labels).float().to(images.device))
     return preprocessed(object_maps), preprocessed(explain(images, other.target, classifier=other.classifier))
 
@@ -74,7 +74,7 @@ def where_right(
     values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: OtherModel,
     each: bool,
 ) -> np.ndarray:  # fmt: skip
-    """Return the values of both models, (B, 2): NaN if a model is wrong; with `each`, only for that model."""
+    """Return both models' values, (B, 2), or NaN if either model is wrong. With `each`, only wrong models have NaN."""
     right = np.stack([is_right(classifier, logits, labels), is_right(other.classifier, other.logits, other.labels)])
     kept = right if each else right.all(axis=0, keepdims=True)
     return np.where(kept, np.stack(values), np.nan).T

@@ -20,9 +20,9 @@ SALIENT = get_args(Salient)
 class Deletion:
     """Deletion path: the reference replaces salient pixels, from the highest value down, `step` pixels at a time.
 
-    p_A is the total probability of the classes with positive target weights, and p_B that of the classes with negative
-    weights. Without negative weights, B is the most probable class of the whole image outside A or, with groups, among
-    the other members of A's groups.
+    p_A is the total probability of the classes with positive target weights, and p_B is the total probability of the
+    classes with negative weights. Without negative weights, B is the most probable class of the whole image outside A
+    or, with groups, among the other members of A's groups.
     """
 
     curves: Curves
@@ -88,8 +88,8 @@ def _members(classes: np.ndarray, groups: ClassGroups) -> np.ndarray:
 def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarray:
     """Return the number of salient pixels of each map, Int (B,).
 
-    With "range", as in the published code, these are the pixels above min + threshold (max - min). With "maximum", as
-    in the paper, they are the pixels at or above threshold * max, and none if max <= 0.
+    With "range", as in the published code, pixels above min + threshold (max - min) are salient. With "maximum", as in
+    the paper, pixels of at least threshold * max are salient; there are none if max <= 0.
     """
     values = maps.reshape(len(maps), -1).astype(np.float64)
     high = values.max(axis=1, keepdims=True)

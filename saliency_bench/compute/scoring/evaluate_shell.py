@@ -68,7 +68,7 @@ class MapShell:
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return the arguments of `compute` besides the inputs that can be added, with their defaults."""
+        """Return the arguments of `compute` that are not inputs of `add`, with their defaults."""
         return defaults(function) if (function := cls.computed()) else {}
 
     def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
@@ -76,7 +76,7 @@ class MapShell:
         return self.reduced(self.function(*inputs, **options), options)
 
     def reduced(self, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-        """Return the scores (B,) of parts (B, P); scores are returned unchanged."""
+        """Return the scores (B,) of parts (B, P). Values of shape (B,) are scores and are returned unchanged."""
         reduce = (declaration_of(self.function) or MetricDeclaration()).reduce or mean_of_parts
         return reduce(values, options) if np.ndim(values) == 2 else values
 
@@ -124,7 +124,7 @@ class MapShell:
         super().add_batch(**inputs)  # type: ignore[misc]
 
     def add(self, **given: Any) -> None:
-        """Add one sample: `prediction` and `reference`, or `image` and `reference`; `evaluate.combine` adds an "s"."""
+        """Add one sample: `prediction` and `reference`, or `image` and `reference`; `evaluate.combine` uses plurals."""
         named = {f"{name.removesuffix('s')}s": value for name, value in given.items()}
         self.add_batch(**{name: [value] for name, value in named.items() if name != "references" or value is not None})
 
@@ -148,7 +148,7 @@ class MapShell:
         return list(inspect.signature(self._inputs).parameters)
 
     def _result(self, **inputs: Any) -> dict[str, Any] | Exception:
-        """Return the result, or an error for `compute` to raise, because an error here leaves a file open."""
+        """Return the result, or an error for `compute` to raise. Raising the error here would leave a file open."""
         try:
             return self._averaged(**inputs)
         except Exception as error:
@@ -177,7 +177,7 @@ class MapShell:
         return self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return Bool (B,), True for samples that are left out."""
+        """Return whether each sample is left out, Bool (B,)."""
         return np.isnan(scores).reshape(len(scores), -1).any(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
@@ -273,7 +273,7 @@ class _InstalledShell(MapShell):
 
 
 class ExplainerShell(_InstalledShell):
-    """Base class for metrics that call the explainer, whose inputs are images instead of maps."""
+    """Base class for metrics that call the explainer. Their inputs are images instead of maps."""
 
     INPUTS = """images: (B, 3, H, W) in [0, 1], before the classifier's normalisation.
     classifier: a Hub id, a folder, "torchvision:resnet18", or a result of saliency_bench.load_classifier.
@@ -287,7 +287,7 @@ class ExplainerShell(_InstalledShell):
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return the arguments of `compute` besides the inputs that can be added, with their defaults."""
+        """Return the arguments of `compute` that are not inputs of `add`, with their defaults."""
         if cls.declared() is None:
             return {}
         from saliency_bench.compute.scoring.samples import score_samples
@@ -322,7 +322,7 @@ class ExplainerShell(_InstalledShell):
         target: Any = None,
         **options: Any,
     ) -> np.ndarray:
-        """Return the scores of images by the metric, the classifier and the explainer."""
+        """Score the explainer's maps of images with the metric and the classifier."""
         name = self.name
         try:
             from saliency_bench.compute.scoring.samples import score_samples
@@ -352,7 +352,7 @@ class ExplainerShell(_InstalledShell):
         return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return Bool (B,), True for samples without a score or, if a score has parts, with no part at all."""
+        """Return whether each sample is left out because its score, or every part of its score, is NaN, Bool (B,)."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
@@ -380,7 +380,7 @@ class CurveShell(_InstalledShell):
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return the arguments of `compute` besides the inputs that can be added, with their defaults."""
+        """Return the arguments of `compute` that are not inputs of `add`, with their defaults."""
         return defaults(cls.scores) | super().keywords()
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
@@ -446,7 +446,7 @@ class CurveShell(_InstalledShell):
 
 
 class AreaShell(_InstalledShell):
-    """Base class for metrics that train networks. A run trains them; the inputs of this class are their accuracies.
+    """Base class for metrics that train networks. The inputs are the accuracies of networks that a run has trained.
 
     The score is the area under the accuracy as a function of exposure, by the trapezoid rule, divided by the range of
     the exposures.
@@ -512,7 +512,7 @@ def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
 
 
 def _about(function: Callable[..., np.ndarray]) -> str:
-    """Return the first line of a function's file and its docstring up to the arguments."""
+    """Return the first line of a function's module docstring, and the function's docstring up to its arguments."""
     module = sys.modules[function.__module__].__doc__ or ""
     details = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0]
     return f"{module.partition(chr(10))[0]}\n\n{details.strip()}"
@@ -562,7 +562,7 @@ def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[s
 
 
 def _classes(references: Any, count: int, noun: str) -> np.ndarray:
-    """Return the class of each map or image, int64 (count,); `NO_CLASS` without references."""
+    """Return the class of each map or image, int64 (count,), or `NO_CLASS` if there are no references."""
     if references is None:
         return np.full(count, NO_CLASS)
     try:

@@ -45,7 +45,7 @@ def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Return the values of the n missing pixels, (n, C), row by row; `known` (C, H, W) is 0 there.
+    """Return the values of the n missing pixels, (n, C), row by row; `known` (C, H, W) is 0 at these pixels.
 
     The equation of a missing pixel x is (sum of weights) x - sum of weights times missing neighbours = sum of weights
     times known neighbours.

@@ -71,7 +71,7 @@ class ScoredBatch:
 
 @dataclass(frozen=True)
 class OtherModel:
-    """Second classifier of the same images, with K classes of its own.
+    """Second classifier of the same images. K is the number of its classes.
 
     Attributes:
         classifier: The classifier.
@@ -174,7 +174,7 @@ class MetricInputs:
 
     @cached_property
     def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
-        """Return (maps for the other classifier and its target, {sample: error in its map})."""
+        """Return the maps for the other classifier and its target, and {sample: error in its map}."""
         assert self.other is not None
         explain = MapProvider(self.explainer, self.classifier, self._seeds("explain"))
         maps = explain(self.images, self.other.target, classifier=self.other.classifier)
@@ -210,7 +210,7 @@ class MetricInputs:
         return result
 
     def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
-        """Yield the reason for each sample without an input, or None, for each column and for the other classifier."""
+        """Yield a list for each column and the other classifier: why each sample lacks this input, or None."""
         for name in metric.declaration.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
         if "other" in metric.inputs and self.other is not None:

@@ -1,7 +1,7 @@
 """Compute probabilities along perturbation paths: a map's top pixels are inserted into a reference, or deleted.
 
 Insertion, deletion, accuracy at exposures and the contrastive metrics use the same probabilities. `Curves` computes
-them once per batch and map, and classifies a path that several metrics share only once.
+them once per batch and map. If several metrics share a path, its pictures are classified only once.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -42,9 +42,9 @@ class Curves:
         seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`). A probability is therefore bit-identical
-    for the same image, map and number of counts of the path, whatever the earlier calls and the order and number of
-    samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples with a
-    picture without probabilities (`compute.targets.no_probabilities`), which are NaN.
+    for the same image, map and number of counts of the path, independent of earlier calls and of the order and number
+    of samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples whose
+    results are NaN because a picture has no probabilities (`compute.targets.no_probabilities`).
 
     Raises: UserError if the maps differ in size from the images, or the target has another number of classes.
     """
@@ -78,7 +78,7 @@ class Curves:
         self._others: dict[Hashable, np.ndarray] = {}
 
     def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Return float64 (B, len(counts)): sum_k w_k p_k for the pictures of `probabilities`.
+        """Return sum_k w_k p_k, float64 (B, len(counts)), for the pictures of `probabilities`.
 
         For a one-hot target, the result is P_c.
         """
@@ -87,14 +87,14 @@ class Curves:
     def weighted(
         self, weights: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
     ) -> np.ndarray:
-        """Return float64 (B, len(counts)): sum_k v_k p_k for weights v (B, K) instead of the target's."""
+        """Return sum_k v_k p_k, float64 (B, len(counts)), for weights v (B, K) instead of the target's weights."""
         p = self._path(keep, reference, counts).double()
         return torch.einsum("bck,bk->bc", p, torch.as_tensor(weights).to(p)).cpu().numpy()
 
     def weighted_each(
         self, weights: np.ndarray, keep: str, reference: str, counts: Sequence[Sequence[int] | np.ndarray]
     ) -> list[np.ndarray]:
-        """Return float64 (n, S) per sample: sum_k v_k p_k at the sample's n counts for each of its S weight rows."""
+        """Return, for each sample, sum_k v_k p_k at its n counts for each of its S rows of weights, float64 (n, S)."""
         rows = torch.as_tensor(weights).double().to(self.images.device)
         by_sample: list[np.ndarray] = [np.empty((0, rows.shape[1]))] * len(self.images)
         for length in sorted({len(of_sample) for of_sample in counts} - {0}):
@@ -109,7 +109,7 @@ class Curves:
     def recognised(
         self, labels: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
     ) -> np.ndarray:
-        """Return float64 (B, len(counts)): 1 if the classifier is correct (`target.recognised`), else 0.
+        """Return 1 if the classifier is correct (`target.recognised`), else 0, as float64 (B, len(counts)).
 
         The value is NaN if p is NaN.
 
@@ -124,7 +124,7 @@ class Curves:
         return np.where(np.isnan(p).any(axis=2), np.nan, hits)
 
     def probabilities(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Return float32 (B, len(counts), K): p of the pictures in which `count` top pixels are kept or removed.
+        """Return the probabilities of pictures that keep or lose `count` top pixels, float32 (B, len(counts), K).
 
         Args:
             keep: "top" to keep the top `count` pixels of the image and take all others from the reference, or "rest"
@@ -170,7 +170,7 @@ class Curves:
         samples: list[int],
         read: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """Return the result of `read` for p of b samples at their counts (b, n), as (b, n, ...)."""
+        """Return the result of `read` for the probabilities of b samples at their counts (b, n), as (b, n, ...)."""
         device = self.images.device
         pixels, sample_of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
 
@@ -181,7 +181,7 @@ class Curves:
         return self._answers(samples, pixels.shape[1], draw, read)
 
     def _answers(self, samples: list[int], count: int, draw: Draw, read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the result of `read` for p of `count` pictures of each of b samples, as (b, count, ...)."""
+        """Return the result of `read` for the probabilities of `count` pictures per sample, as (b, count, ...)."""
         classes = self.target.shape[1]
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ class Curves:
         return values
 
     def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
-        """Return float64 (B, count): sum_k w_k logit_k for `count` further pictures of each image.
+        """Return sum_k w_k logit_k, float64 (B, count), for `count` further pictures of each image.
 
         The value is NaN if the logit is not a number.
 
@@ -215,7 +215,7 @@ class Curves:
         return self._others[key]
 
     def shown(self, kept: np.ndarray, reference: str) -> np.ndarray:
-        """Return float32 (B, K): p of pictures with the kept pixels, Bool (B, H, W), and the reference elsewhere."""
+        """Return the probabilities, Float32 (B, K), of pictures with pixels `kept`, Bool (B, H, W), on a reference."""
         inside = torch.from_numpy(kept).to(self.images.device)[:, None]
 
         def draw(samples: Tensor, pictures: Tensor) -> Images:
@@ -259,7 +259,7 @@ class Curves:
 
 
 def _weighted(weights: Tensor, p: Tensor, which: Tensor) -> Tensor:
-    """Return the sums (n, S) of p (n, K), weighted by the S rows of each sample's weights (B, S, K)."""
+    """Return the sums (n, S) of probabilities p (n, K), weighted by the S rows of each sample's weights (B, S, K)."""
     return (weights[which] @ p.double()[:, :, None])[..., 0]
 
 

@@ -73,13 +73,13 @@ def part_names(options: dict[str, Any], classifier: object) -> list[str]:
 
 
 def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return float64 (B, P): 1 if a prediction (B, P) is correct by `labels`, Bool (B, K), else 0; NaN if missing."""
+    """Return 1 for a correct prediction, 0 for a wrong one and NaN for a missing one, float64 (B, P)."""
     right = np.take_along_axis(labels.astype(float), np.maximum(answers, 0), axis=1)
     return np.where(answers == NO_ANSWER, np.nan, right)
 
 
 def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return the area over the exposures under the share of correct networks, (B,).
+    """Return the area under the share of correct networks as a function of the exposure, (B,).
 
     The area is NaN if a part is missing.
     """
@@ -88,12 +88,12 @@ def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
 
 
 def predicted(options: dict[str, Any], probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
-    """Return the predicted class, which is the target of a retraining metric whatever the target of the run."""
+    """Return the predicted class. It is the target of every retraining metric, independent of the run's target."""
     return [() if np.isnan(row).any() else (TargetTerms((int(row.argmax()),)),) for row in probabilities]
 
 
 def check_protocol(**options: Any) -> None:
-    """Raise UserError for options with which no network can be trained."""
+    """Raise UserError if no network can be trained with these options."""
     for name in ("trainings", "epochs", "batch_size", "images"):
         if options[name] is not None and options[name] < 1:
             raise UserError(f"{name}={options[name]} is too small; it must be at least 1")

@@ -70,7 +70,7 @@ def score_samples(
         other: Second classifier, for metrics that compare two classifiers.
         other_labels: Correct class of each image for the second classifier.
         seeds: Seed of each image's random draws; None for 0 to B-1.
-        image_ids: Ids of images in a run, instead of seeds. The scores then equal those of the run exactly, if
+        image_ids: Ids of images in a run, instead of seeds. The scores then equal the run's scores exactly, if
             `batch_size` and order are also the same.
         seed: Seed of the run. It is also used for draws that all images share: the masks of RISE, and the weights of a
             randomised network.
@@ -137,7 +137,7 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 def _partners(
     metric: Metric, images: Tensor, classifier: Classifier, labels: np.ndarray | None, draws: Draws, batch_size: int
 ) -> Callable[[Sequence[int]], PartnerSource] | None:
-    """Return the source of partners for a batch by the metric's plan, or None if the metric needs no partners."""
+    """Return the source of a batch's partners in the metric's plan, or None if the metric needs no partners."""
     if metric.declaration.plan is None:
         return None
     with untouched(classifier), torch.no_grad():
@@ -180,7 +180,7 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
     """Return the checked masks.
 
     Raises:
-        UserError: The metric needs one mask per image and there are fewer, or it needs no masks.
+        UserError: The metric needs masks and an image has none, or the metric does not use masks.
     """
     if ("masks" in metric.inputs) != (masks is not None):
         raise UserError(f"{metric.name} needs {'masks; pass one for each image' if masks is None else 'no masks'}")
@@ -199,7 +199,8 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
     """Return the checked further columns.
 
     Raises:
-        UserError: A column that the metric needs does not have one value per image, or there are other columns.
+        UserError: A column that the metric needs does not have one value per image, or the metric does not use a
+            column.
     """
     if differing := set(metric.declaration.columns) ^ set(given):
         name = min(differing)
@@ -228,7 +229,7 @@ def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: in
     """Return the checked labels.
 
     Raises:
-        UserError: The metric needs one label per sample and there are fewer, or it needs no labels.
+        UserError: The metric needs labels and a sample has none, or the metric does not use labels.
     """
     if ("labels" in metric.inputs) != (labels is not None):
         if labels is None:
@@ -246,7 +247,7 @@ def _other(
     """Return the checked second classifier and its labels.
 
     Raises:
-        UserError: The metric needs a second classifier with labels and there is none, or it needs no second classifier.
+        UserError: A second classifier or its labels are missing, or the metric does not use a second classifier.
     """
     if "other" not in metric.inputs and (other is not None or labels is not None):
         raise UserError(f"{metric.name} needs no second classifier; leave out other and other_labels")

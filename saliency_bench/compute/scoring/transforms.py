@@ -1,4 +1,4 @@
-"""Define twelve changes of an image that should not change what a map shows, and their inverses for maps."""
+"""Define twelve transforms of an image that its map should follow, and their inverses for maps."""
 
 import math
 from collections.abc import Callable

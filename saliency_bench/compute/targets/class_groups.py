@@ -34,7 +34,7 @@ class ClassGroups:
         name: Name of the table or file.
         members: Class numbers of each group.
         called: Name of each group.
-        joined: {index of a merged group: classes without any other group, for which it was created}.
+        joined: {index of a merged group: classes that the group was created for, because they have no other group}.
     """
 
     name: str
@@ -140,7 +140,7 @@ def _tables() -> dict[str, dict]:
 
 
 def places_in(names: Sequence[str], table: dict) -> list[int]:
-    """Return the index among `names` of each class of a table, or [] unless both have the same classes in any order.
+    """Return the index among `names` of each class of a table, or [] if names and table have different classes.
 
     A few ImageNet classes may be spelled differently if all names are in ImageNet's order.
     """

@@ -58,7 +58,7 @@ def match(
 
 
 def same_classes(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
-    """Return the second model's class for each class of the first: by name, or by number if either has no names.
+    """Return the second model's class for each class of the first: by name, or by number if a model has no names.
 
     Args:
         first: Class names of the first model.
@@ -98,7 +98,7 @@ def _against(model: list[str] | None) -> int | None:
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict, against: int | None) -> Members:
-    """Return the model's classes for each class of the dataset by a label map; `against` comes from `_against`."""
+    """Return the model's classes for each class of the dataset in a label map; `against` comes from `_against`."""
     called = Counter(map(_plain, model or []))
     # A name that the dataset lacks may be the misspelled name of a class without an entry.
     fills = set(label_map) <= set(dataset)
@@ -126,7 +126,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
     """Return the number of a model class from its name, or from a number if no class has that name.
 
-    If no class matches as a whole, one of the names in "sports car, sport car" is enough.
+    If no class has exactly this name, one name of a class such as "sports car, sport car" is enough.
     """
     text = str(member).strip()
     named = [index for index, name in enumerate(model or []) if _plain(name) == _plain(text)] or [

@@ -107,8 +107,8 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     """Load a rule by name, or from a CSV file with columns image_id, target and, for contrasts, against.
 
     "contrast:second" contrasts the predicted class with the runner-up of its group. It uses the runner-up of all
-    classes if there are no groups, or if the predicted class has no group or is alone in it. Entries of a file are
-    names or numbers of the model's classes. Several classes joined by "|" form a group.
+    classes if there are no groups, or if the predicted class has no group or is alone in its group. Entries of a file
+    are names or numbers of the model's classes. Several classes joined by "|" form a group.
 
     Args:
         text: Name or file.
