@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from saliency_bench.types import Images, Maps
 
-CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # rounding steps per range of a small map; per cell step in the enlarged map
+CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # rounding steps per range of a small map, and per cell step of the enlarged map
 TINY = 1e-300  # replaces the largest value of a map of zeros
 
 
@@ -166,7 +166,7 @@ def _stretched(values: Tensor, length: int, axis: int) -> Tensor:
     import torch
 
     cells = values.shape[axis]
-    # Centres of the pixels in units of cells. Before its centre, the first cell has a constant value.
+    # Centres of the pixels in units of cells. The value is constant before the first centre.
     positions = (torch.arange(length, dtype=torch.float64, device=values.device) + 0.5) * cells / length - 0.5
     positions = positions.clamp(min=0)
     before = positions.long()

@@ -86,7 +86,7 @@ class Commit:
 
 
 def commit_of(repo: str, revision: str | None = None) -> Commit:
-    """Return the commit of a revision (None for "main") with one short request, or the last known commit if offline.
+    """Return the commit of a revision (None for "main"), using one short request, or the last known commit if offline.
 
     Raises:
         UserError: The dataset or revision does not exist, or is neither reachable nor cached.

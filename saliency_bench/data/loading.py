@@ -159,7 +159,7 @@ class FoundDataset:
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
-        """Load a split. If it exists only under another usual name, such as val for validation, that split is loaded.
+        """Load a split. If only a synonym of the name exists, such as val for validation, the synonym is loaded.
 
         Raises:
             UserError: The split is unknown, or data cannot be read or trusted.

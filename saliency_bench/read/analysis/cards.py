@@ -30,7 +30,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Worse:
-    """Explainers that are significantly worse than a baseline on these metrics."""
+    """Explainers that are significantly worse than the same baseline by the same metrics."""
 
     names: list[str]
     baseline: str

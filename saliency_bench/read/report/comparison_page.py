@@ -17,7 +17,7 @@ from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.read.summary import explained
 
-# {setting: setting that already implies it}, and prefixes for values that are unclear without one.
+# {setting: another setting that implies it}, and prefixes for values that are unclear without a prefix.
 FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset fingerprint": "Dataset"}
 PREFIXES = {
     "Classifier digest": "digest ",

@@ -2,10 +2,10 @@
 
 Sign flips are Fisher's (1935), the step-down adjustment is Westfall and Young's (1993).
 
-If two explainers did equally well, the difference of their scores in each cluster could just as well have the other
-sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, or 0 if all are 0. A flip gives each cluster the same sign for
-all pairs, so the distribution of the greatest T accounts for chance in all pairs of a family together. In the
-step-down, a pair is compared with the greatest T among the pairs whose T is not greater.
+If two explainers are equally good, the difference of their scores in a cluster is equally likely to have either sign.
+The test uses T = |sum D| / sqrt(sum D^2) over cluster sums D, or 0 if all D are 0. A flip gives each cluster the same
+sign for all pairs, so the distribution of the greatest T accounts for chance in all pairs of a family together. In the
+step-down, a pair is compared with the greatest T of this pair and all pairs with a smaller observed T.
 
 The p-value refers to the mean, which is the reported number, and does not assume a normal distribution. It assumes that
 D and -D are equally likely. Scores with differently shaped distributions violate this: if a rare event is compared with
@@ -31,7 +31,7 @@ FLIPS = 9999
 FEW_BETWEEN = 10  # clusters with scores inside the range; with fewer, rare events are not well sampled
 CLUSTERS_AT_ONCE = 512  # the signs of these clusters take 8 x FLIPS x 512 bytes
 ELEMENTS_AT_ONCE = 2**24  # largest number of cluster sums that are flipped together, over several metrics
-SAME = 1 - 1e-9  # values of T that differ only in the last digits count as equal
+SAME = 1 - 1e-9  # values of T that differ only by rounding errors count as equal
 
 Pair = tuple[int, int]  # two columns of a family
 Member = tuple[int, Pair]  # (index of a family, one of its pairs)
@@ -145,8 +145,8 @@ def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
     Args:
         sums: Cluster sums D (C,).
         may_be: Smallest size of the additional cluster. If one of the two scores is nearly always at an end of its
-            range, and they are not both 0/1 scores, callers pass the width of the range for every sample of an average
-            cluster: a few rare events show neither how frequent nor how large such events are.
+            range, and they are not both 0/1 scores, callers pass the width of the range times the samples of an average
+            cluster, because a few rare events show neither how frequent nor how large rare events are.
     """
     largest = max(float(np.abs(sums).max(initial=0)), may_be)
     return -largest if sums.sum() > 0 else largest
@@ -223,7 +223,8 @@ def adjusted_p(
         families: Scores of each family.
         pairs: Columns of each family to compare.
         across: Additional families that combine pairs of several metrics, such as all pairs with one baseline. A pair
-            in two families gets the greater p-value, so that it is significant only if it is so in both.
+            in two families gets the greater p-value, so that the pair is significant only if it is significant in both
+            families.
         seed: Seed of the flips.
         flips: Number of flips, B.
     """

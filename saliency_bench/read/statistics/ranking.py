@@ -54,7 +54,7 @@ class Contrast(StrictModel):
     """Comparison of two explainers by one metric on the n samples that both have: first minus second.
 
     Attributes:
-        effective: Number of clusters of equal size with the same information; None if that number equals `clusters`.
+        effective: Number of clusters of equal size that would be as informative; None if it equals `clusters`.
         low: Lower end of the 95 % interval, not corrected for multiple comparisons; None with fewer than 10 clusters.
         high: Upper end of the interval; None with fewer than 10 clusters.
         p: Adjusted p; None with too few samples, and for aggregates.
@@ -252,7 +252,7 @@ def _signs(keys: Sequence[CellKey], matched: Matched, adjusted: Mapping[Pair, fl
 def aggregate_of(key: CellKey) -> Aggregate | None:
     """Return the function that computes a cell's value from the means of its parts.
 
-    It is None if the installed package has no such function for this version of the metric.
+    The result is None if the installed package has no function for this version of the metric.
     """
     try:
         metric = registered_metric(key.metric, **key.metric_options)
@@ -406,7 +406,7 @@ def scored_shares(masks: Sequence[np.ndarray]) -> list[float]:
 def beat_baselines(
     names: Sequence[str], baselines: Set[str], decided: Iterable[tuple[str, str]]
 ) -> dict[str, bool | None]:
-    """Return {name: whether it is significantly better than every ranked baseline, or None if there is none}.
+    """Return {name: whether it is significantly better than every ranked baseline, or None if no baseline is ranked}.
 
     Args:
         names: All ranked names.
