@@ -50,7 +50,7 @@ on several threads, so slow work belongs in jobs. Keep their arguments small. Ev
 argument of the job, or be inside a folder that is an argument, because a resumed build recomputes the jobs whose files
 have changed. `samples` may also yield dicts instead of jobs.
 
-A sample has the keys `image_id` (unique text), `image` and `label` (a class name). Optional keys are `mask`,
+A sample has the keys `image_id` (unique string), `image` and `label` (a class name). Optional keys are `mask`,
 `source_split`, the extra columns, `group` and `split`. A `group` is a cluster of samples that depend on each other
 (patient, scene, image of several rows). All samples of a group are in the same split. Without a group, each sample is
 its own group. `split` is train, validation or test if the source determines the split. An image is a `pictures.Picture`

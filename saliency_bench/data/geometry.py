@@ -147,7 +147,7 @@ def enlarge(small: Tensor, images: Images) -> Maps:
     cell depend on the size of its batch. Metrics order pixels by exact values, so these bits would determine the order
     of cells that are equal in theory. The interpolation then uses integer multiples of q in float64, which is exact for
     the usual strides, and the result is rounded to q / 2^8. Pixels that are equal in theory (at the border, between
-    equal cells) are therefore exactly equal, a cell of 0 stays 0, and the error of a map is at most q / 2 + q / 2^9,
+    equal cells) are therefore exactly equal, and a cell of 0 stays 0. The error of a map is at most q / 2 + q / 2^9,
     which is 2e-5 of its range.
     """
     height, width = images.shape[2:]

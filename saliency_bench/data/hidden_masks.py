@@ -30,7 +30,7 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
         out: Empty folder for the copy.
 
     Raises:
-        UserError: There is no such split, or it has no masks.
+        UserError: The split does not exist, or has no masks.
     """
     part = _split_with_masks(folder, build_report, split)
     (out / "data").mkdir()

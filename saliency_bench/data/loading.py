@@ -99,10 +99,10 @@ def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
 
     Args:
         rows: Rows of a split.
-        names: Names of the classes, or None for the sorted texts of the column.
+        names: Names of the classes, or None for the sorted strings of the column.
 
     Raises:
-        UserError: A text is not the name of a class.
+        UserError: A label is not the name of a class.
     """
     if not is_text(rows.features.get("label")):
         return rows

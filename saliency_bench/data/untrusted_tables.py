@@ -1,8 +1,8 @@
 """Checks of untrusted tables before `datasets` reads them in this process.
 
 The page headers of Parquet files state their unpacked size. Other tables are first read in a child process with limited
-memory and time, because deeply nested JSON crashes the process that reads it, and reading 200 kB of JSON or Arrow can
-take hours or gigabytes.
+memory and time. Deeply nested JSON crashes the process that reads it, and reading 200 kB of JSON or Arrow can take
+hours or gigabytes.
 """
 
 import shutil

@@ -314,7 +314,7 @@ def best(cells: Iterable[CellResult]) -> frozenset[str]:
 def is_best(rank: RankSet, scored: float, beats_baselines: bool | None) -> bool:
     """Return whether an explainer that uses the network is best, given that some explainers differ significantly.
 
-    Three conditions must hold. First, no explainer is significantly better. Second, the explainer is significantly
+    Three conditions must be met. First, no explainer is significantly better. Second, the explainer is significantly
     better than every baseline; otherwise a map that ignores the network may be as good. Third, nearly all samples are
     scored, so that an explainer cannot become best by omitting hard samples.
     """

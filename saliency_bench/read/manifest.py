@@ -174,7 +174,7 @@ class Manifest(BaseModel):
 
 
 def _name(name: str, text: str, version: int | str, digest: str) -> str | PythonObject:
-    """Return an explainer or metric as a run accepts it: its text, or an object that describes a Python function."""
+    """Return an explainer or metric in the form that a run accepts: text, or an object that describes a function."""
     if is_named(version):
         return text
     about = f"{(code := variable(name))}: {text}, code hash {version}"

@@ -16,8 +16,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.heartbeat import watch_others
 
-# A finished process waits for the others without a time limit. The launcher detects a process that has died, and
-# `heartbeat` detects a process that was stopped.
+# A finished process waits for the other processes without a time limit. The launcher detects a process that has died,
+# and `heartbeat` detects a process that was stopped.
 PATIENCE = timedelta(days=30)
 
 T = TypeVar("T")

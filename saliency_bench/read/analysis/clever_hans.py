@@ -3,8 +3,8 @@
 A sample must meet three conditions (Li et al., 2020, equation 19): f_c above 0.9, pointing game below 0.5, and
 insertion above the run's median. The map then points outside the mask, and the highlighted pixels are enough for the
 network, so the network may use the wrong evidence. f_c is the confidence in the target that the maps explain, not in
-the most probable class. As in insertion, it is the probability of the target class, the sum over the classes of a group
-or, for a contrast, the difference between its two groups of classes.
+the most probable class. As in insertion, f_c is the probability of the target class. For a group, f_c is the sum over
+its classes. For a contrast, f_c is the difference between the two groups of classes.
 """
 
 from collections.abc import Iterator, Sequence

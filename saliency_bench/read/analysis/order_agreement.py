@@ -7,7 +7,7 @@ and more pixels until they name the class. Their answers are a CSV or Parquet ta
     image_id    as in the dataset
     explainer   as in the run, with its options: "gradcam", "rise:masks=1000"
     exposure    share of the pixels that were shown, above 0 and at most 1
-    person      any text that identifies the person
+    person      any string that identifies the person
     right       true or false (CSV: also 1 or 0); "I don't know" is false
     dataset     optional: name or fingerprint of the dataset that image_id belongs to. Two datasets may have equal ids,
                 so answers that name their dataset count only for runs over it

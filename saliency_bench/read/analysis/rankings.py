@@ -137,7 +137,7 @@ def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]
 def _rho_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     """Return bounds of rho = 1 - 6 sum d^2 / (k^3 - k), where d is the difference between an explainer's two ranks."""
     k = len(first)
-    # A centred rank is half of (number above - number below); an undecided pair moves it by a half in either direction.
+    # A centred rank is (number above - number below) / 2; an undecided pair moves the rank by 1/2 in either direction.
     gap = (first.sum(axis=1) - second.sum(axis=1)) / 2
     slack = sum(np.count_nonzero(signs == 0, axis=1) - 1 for signs in (first, second)) / 2
     least, most = (float((distance**2).sum()) for distance in (np.maximum(np.abs(gap) - slack, 0), np.abs(gap) + slack))

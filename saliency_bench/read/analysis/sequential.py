@@ -24,7 +24,7 @@ method (1979) for e-values. Betting against one leader instead of all K - 1 oppo
 bets against each opponent.
 
 The distance of a candidate behind the best is tested for all margins m at once: `behind` is the greatest m for which
-the wealth with margin m reaches K / level. All these bounds hold together with probability 1 - level.
+the wealth with margin m reaches K / level. All of these bounds are correct together with probability 1 - level.
 
 The race alone does not show that the winner beats the baselines, which are maps that ignore the network, because a
 baseline may have been dropped against another leader. Each method j therefore also bets against each baseline k, on all
@@ -56,9 +56,10 @@ class Dropped:
 
     Attributes:
         name: Name of the candidate.
-        clusters: Number of clusters seen when it was dropped.
+        clusters: Number of clusters seen when the candidate was dropped.
         wealth: Logarithm of the wealth, which is the evidence against the candidate.
-        behind: Lower bound of the distance behind the best, in units of the score; 0 if only the sign is certain.
+        behind: Lower bound of the distance behind the best candidate, in units of the score; 0 if only the sign is
+            certain.
         leader: Opponent in the last look.
     """
 
@@ -201,7 +202,7 @@ class Race:
 
         Args:
             name: Name of the candidate.
-            errors: Number of standard errors by which the mean of further clusters is higher.
+            errors: Number of standard errors by which the mean of further clusters exceeds the observed mean.
 
         Returns:
             Number of clusters, or None if the candidate would never be dropped.

@@ -136,7 +136,7 @@ class Verdict:
         return f"Too few samples to rank: {most} independent samples; ranks need at least {RANKED_FROM}."
 
     def _leading(self) -> list[str]:
-        """Return sentences on the best explainers on each metric, and on metrics where a baseline is unbeaten."""
+        """Return sentences on the best explainers by each metric, and on metrics by which a baseline is unbeaten."""
         leaders: dict[tuple[bool, str], list[str]] = {}
         blind: dict[str, list[str]] = {}
         partial: list[str] = []

@@ -1,8 +1,8 @@
 """Page of all samples of a run with filters: a small HTML file, and a folder with one picture per sample.
 
 A picture contains the image and the map of every explainer side by side, drawn from the thumbnails that a run stores.
-The page cuts each picture into tiles and adds samples while the user scrolls, so it opens at once for any number of
-samples. It works as a local file and loads nothing except the pictures.
+The page cuts each picture into tiles and adds samples while the user scrolls, so the page opens at once for any number
+of samples. The page works as a local file and loads nothing except the pictures.
 """
 
 import json

@@ -346,7 +346,7 @@ def _question_view(question: dict[str, Any], content: dict[str, Any]) -> dict[st
 
 
 def _cell(result: dict[str, Any] | None, answer: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of a table cell: mean, interval, and difference from the leader of the race."""
+    """Return the text of a table cell: mean, interval, and difference from the leader of the race."""
     if result is None:
         return {"value": number(None), "interval": "", "ahead": ""}
     ends = "" if result["low"] is None else f"[{number(result['low'])}, {number(result['high'])}]"
@@ -362,7 +362,7 @@ def _cell(result: dict[str, Any] | None, answer: dict[str, Any]) -> dict[str, st
 
 
 def _lanes(answer: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the bars of a race, whose length is the number of images that a candidate explained."""
+    """Return the bars of a race. The length of a bar is the number of images that a candidate explained."""
     images = {item["clusters"]: item["images"] for item in content["rounds"]}
     dropped = sorted(answer["dropped"], key=lambda item: -item["clusters"])
     ends = [(name, answer["images"], "left") for name in answer["left"]]

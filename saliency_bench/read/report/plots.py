@@ -6,7 +6,7 @@
     suite             STYLE and save_figure, for figures drawn elsewhere                     PDF, SVG and PNG files
     board             STYLE and svg_text, for figures drawn elsewhere                        SVG inside a page
 
-Equal scores give files with equal bytes. Text in SVG files stays text, so that it can be read aloud, searched and
+Equal scores give files with equal bytes. Text in SVG files stays text, so that the text can be read aloud, searched and
 copied.
 """
 
@@ -211,7 +211,7 @@ def rank_plot(run: RunData, column: MetricColumn) -> str:
 
 
 def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
-    """Return (SVG of histograms of the samples' scores, name of the number at the end of a row).
+    """Return (SVG with histograms of the scores, name of the number at the end of a row).
 
     The number is the median, drawn as a tick, with a bar between the quartiles. Quartiles are uninformative for yes/no
     scores, even if a few scores lie in between. For yes/no scores, the number is therefore the share of the higher
@@ -348,7 +348,7 @@ def _for_page(svg: str) -> str:
     # Nothing is drawn outside the axes, so clip paths are not needed. Without them, a page has no url() references.
     svg = re.sub(r"<clipPath.*?</clipPath>", "", svg, flags=re.S)
     svg = re.sub(r' clip-path="[^"]*"', "", svg)
-    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, count=1, flags=re.S)  # it would apply to the whole page
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, count=1, flags=re.S)  # the style would apply to the whole page
     for name, colour in COLOURS.items():
         svg = svg.replace(colour, f"var(--{name}, {colour})")
     return svg

@@ -1,4 +1,4 @@
-"""Texts of a report, such as numbers, the verdict and the glossary, which are computed from the files of a run."""
+"""Text in a report, such as numbers, the verdict and the glossary, computed from the files of a run."""
 
 from collections.abc import Iterable
 from math import isfinite
@@ -118,7 +118,7 @@ def quality(model: dict) -> list[str]:
 
 
 def other_model(model: dict | None) -> dict | None:
-    """Return the texts on the other model of a run; None if there is no other model."""
+    """Return text about the other model of a run; None if there is no other model."""
     if model is None:
         return None
     accuracy = Interval.model_validate(model["accuracy"])
@@ -281,7 +281,7 @@ def left_out(run: RunData) -> list[str]:
 
 
 def notes(run: RunData) -> list[str]:
-    """Return sentences on the explainers that were left out, and the remarks on the values of metrics."""
+    """Return sentences on the explainers that were left out, and remarks on the values of metrics."""
     return [f"{line}." for line in [*misfits(run.summary), *notes_of(run.cells)]]
 
 

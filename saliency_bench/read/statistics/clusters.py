@@ -44,8 +44,8 @@ def sums_by_cluster(values: np.ndarray, codes: np.ndarray, count: int) -> np.nda
 def effective_clusters(counts: np.ndarray) -> float:
     """Return the number of equally large clusters that would be as informative: n^2 / sum n_c^2 (Kish, 1965).
 
-    If all clusters have the same size, the result is their number. It decreases as more samples are in a few large
-    clusters.
+    If all clusters have the same size, the result is their number. The more samples are in a few large clusters, the
+    smaller the result.
     """
     squares = float((counts.astype(float) ** 2).sum())
     return float(counts.sum()) ** 2 / squares if squares else 0.0

@@ -1,8 +1,8 @@
 """Exposures, which are the shares of shown pixels of an image, and areas under curves over exposures.
 
-At each exposure, a network or people name the class of an image (Lu et al., Crowdsourcing Evaluation of Saliency-based
-XAI Methods, 2021). People see more and more of an image until they name it correctly, so a judgement is fully described
-by the exposure of the first correct answer, if there is one. This module needs only NumPy.
+At each exposure, a network or a person names the class of an image (Lu et al., Crowdsourcing Evaluation of
+Saliency-based XAI Methods, 2021). People see more and more of an image until they name the class correctly. A judgement
+is therefore fully described by the exposure of the first correct answer, if any. This module needs only NumPy.
 """
 
 from collections.abc import Sequence

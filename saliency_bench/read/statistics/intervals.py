@@ -72,7 +72,7 @@ class Estimate(NamedTuple):
         return cls(value, NAN, NAN, int(counts.sum()), int(np.count_nonzero(counts)), effective_clusters(counts))
 
     def between(self, low: float, high: float, freedom: float) -> "Estimate":
-        """Return the number with an interval that contains the value, even if rounding puts it just outside."""
+        """Return the number with an interval that is extended to the value if rounding errors exclude the value."""
         return self._replace(low=min(self.value, float(low)), high=max(self.value, float(high)), freedom=freedom)
 
     @property
@@ -114,7 +114,7 @@ def interval(
         limits: Range (low, high) of the metric; either end may be infinite.
         seed: Seed of the bootstrap for unbounded scores.
         tail: Probability that the mean lies below the interval, which equals the probability that the mean lies above.
-        gate: Whether this probability also holds if rare scores were missed (`outlasting_rare_scores`).
+        gate: Whether `tail` must also be correct if rare scores were missed (`outlasting_rare_scores`).
     """
     return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
 
@@ -181,9 +181,9 @@ def bounded(
     """Return the mean of values (n,) within `limits` with its generalised Wilson interval.
 
     Let m be the mean of u = (x - low) / (high - low). n_e = m (1 - m) / se^2 is the number of 0/1 samples whose mean
-    would vary as much; `cluster_error` returns se and its degrees of freedom. n_e is at least n if each sample is its
-    own cluster, and C if all scores are equal. z is the quantile of Student's t, or 1.96 for 0/1 scores of single
-    samples. The ends are those of Wilson's interval for m, n_e and z, mapped back to the limits.
+    would have the same standard error; `cluster_error` returns se and its degrees of freedom. n_e is at least n if each
+    sample is its own cluster, and C if all scores are equal. z is the quantile of Student's t, or 1.96 for 0/1 scores
+    of single samples. The interval is Wilson's for m, n_e and z, mapped back to the limits.
     """
     counts = np.bincount(codes)
     if len(values) == 0:
@@ -204,7 +204,7 @@ def bounded(
     ends = wilson_ends(mean, size, freedom, limits)
     bottom, top = (float(end) for end in ends(np.array(tail)))
     estimate = estimate.between(bottom, top, freedom)
-    # Wilson's interval of 0/1 scores allows for any share of failures; it follows from the mean alone.
+    # Wilson's interval of 0/1 scores follows from the mean alone and allows for any share of failures.
     return estimate if hits else outlasting_rare_scores(estimate, ends, limits, tail, gate)
 
 
@@ -222,9 +222,9 @@ def wilson_ends(mean: float, size: float, freedom: float, limits: tuple[float, f
 def outlasting_rare_scores(
     estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float = TAIL, gate: bool = False
 ) -> Estimate:
-    """Widen the interval of an estimate so that it also holds if the samples miss a few very different scores.
+    """Widen the interval of an estimate to allow for a few very different scores that the samples may have missed.
 
-    Let a share p of all clusters have scores at an end e of the range. With probability (1 - p)^C, a sample of C
+    Assume that a share p of all clusters has scores at an end e of the range. With probability (1 - p)^C, a sample of C
     effective clusters contains none of these clusters. If L(u) is the lower end of the interval of the other scores
     with tail u, the overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the widened
     interval is the minimum of these bounds over all p with u (1 - p)^C = k * tail; the upper end is computed in the
@@ -232,7 +232,7 @@ def outlasting_rare_scores(
 
     k is 1 for a gate. k is also 1 for narrow scores, for which an end would move by more than `NARROW` times its
     distance from the value. For other scores, k = 1 would make many intervals too wide, so k is 1.5 + 30 / C, at most
-    3. Together with the 2.5 % beyond each end of an ordinary interval, at least 90 % of the intervals hold
+    3. With the 2.5 % beyond each end of an ordinary interval, at least 90 % of the intervals contain the mean
     (docs/numbers.md).
 
     Args:
@@ -349,8 +349,8 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
 def difference(matched: Matched, first: int, second: int, tail: float = TAIL) -> Estimate:
     """Return the mean of first minus second on their common samples, with the interval +- t se (`cluster_error`).
 
-    The interval is not corrected for multiple comparisons. Unlike the interval of `paired_difference`, it depends only
-    on the spread of the differences.
+    The interval is not corrected for multiple comparisons. Unlike the interval of `paired_difference`, this interval
+    depends only on the spread of the differences.
     """
     left, right, counts = matched.pair(first, second)
     sums = matched.columns[left] - matched.columns[right]
@@ -465,9 +465,9 @@ def bootstrap_t(
 
     Clusters are drawn with replacement. Each draw has t = (mean* - mean) / se*, where se^2 = C / (C - 1) sum_c
     (S_c - m n_c)^2 / n^2. The interval is [mean - f t(.975) se, mean - f t(.025) se]. The factor f is the quantile of
-    Student's t with the degrees of freedom of `cluster_error`, divided by the normal quantile; it corrects for the fact
-    that draws vary less than samples. Draws in which all clusters have the same mean have no t and are ignored. The
-    interval stays within finite limits. Equal scores have no interval.
+    Student's t with the degrees of freedom of `cluster_error`, divided by the normal quantile; this factor corrects for
+    the fact that draws vary less than samples. Draws in which all clusters have the same mean have no t and are
+    ignored. The interval stays within finite limits. Equal scores have no interval.
     """
     n, counts = len(columns), np.bincount(codes).astype(float)
     clusters, means = len(counts), [float(column.mean()) if n else NAN for column in columns.T]
@@ -536,9 +536,9 @@ def cluster_bootstrap(
 ) -> Estimate:
     """Return a number that is not a mean of scores, with its percentile bootstrap interval over clusters.
 
-    Draws vary less than samples, so the percentiles are those of the expanded interval (Hesterberg, 2015). The lower
-    one is the normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for C clusters and G effective clusters; the
-    upper one is its complement.
+    Draws vary less than samples, so the percentiles of the expanded interval are used (Hesterberg, 2015). The lower one
+    is the normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for C clusters and G effective clusters; the upper
+    one is its complement.
 
     Args:
         statistic: Function from weights (draws, n), which are the counts of each sample, to numbers (draws,). Draws

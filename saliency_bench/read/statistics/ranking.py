@@ -39,7 +39,7 @@ from saliency_bench.read.statistics.paired_test import (
 )
 from saliency_bench.read.statistics.trainings import has_few
 
-TEST = 2  # version of the paired test; raise it whenever a rank or a p changes
+TEST = 2  # version of the paired test; increase this number whenever a rank or a p changes
 RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no tests
 TOO_FEW = "too few to rank"
 FEW_TRAININGS = "too few trainings to rank"
@@ -103,7 +103,7 @@ def read_contrasts(content: object) -> list[Contrast]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Ranks of a cell, its share of scored samples, and whether it beats the baselines.
+    """Ranks and share of scored samples of a cell, and whether the cell beats the baselines.
 
     Attributes:
         rank: As in `rank_sets`; None if the cell is not ranked.
@@ -347,7 +347,7 @@ def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float
 def _against_baselines(rivals: Sequence[Sequence[CellKey]], tested: Sequence[Sequence[Pair]]) -> list[list[Member]]:
     """Return, for each baseline, the pairs with explainers that use the network, over all metrics.
 
-    Each list is a family of the paired test, so "beats random on ..." holds for several metrics together.
+    Each list is a family of the paired test, so "beats random on ..." is valid for several metrics together.
     """
     families: dict[str, list[Member]] = {}
     for number, (group, pairs) in enumerate(zip(rivals, tested, strict=True)):
