@@ -81,7 +81,7 @@ class Geometry:
     def picture(self, picture: Image.Image) -> np.ndarray:
         """Return a grey image (mode L) in the prepared frame, Float (H, W).
 
-        The image is resized approximately as by the processor.
+        The resizing only approximates the processor's resizing.
         """
         height, width = self.resized(picture.height, picture.width)
         resample = Image.Resampling.__members__.get(self.resample.upper(), Image.Resampling.BILINEAR)

@@ -1,4 +1,4 @@
-"""Manage the output folder of a build, which is locked, written in a sibling folder, and moved when complete."""
+"""Manage the output folder of a build: lock the folder, write to a sibling folder, and rename it when complete."""
 
 import shutil
 from collections.abc import Iterator

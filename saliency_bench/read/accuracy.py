@@ -19,10 +19,11 @@ Members = Sequence[Sequence[int]]
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
     """Return the accuracy of a run's classifier as entries for `model` in a summary.
 
-    `accuracy_kind` says what `accuracy` is. It is the mean average precision over the classes that occur if the
-    activation is a sigmoid, or if there is a single logit and images have several labels. Otherwise it is the accuracy.
-    `top5` is computed for a softmax over more than 5 classes, and is None otherwise. `no_class` is the number of images
-    whose label matches no class of the model; it is left out if there are none. An image with several rows counts once.
+    `accuracy` is the mean average precision over the classes that occur if the activation is a sigmoid, or if there is
+    a single logit and images have several labels. Otherwise, it is the share of correct predictions. `accuracy_kind`
+    names the type. `top5` is computed for a softmax over more than 5 classes, and is None otherwise. `no_class` is the
+    number of images whose label matches no class of the model; it is left out if there are none. An image with several
+    rows counts once.
 
     Args:
         predictions: Table with `COLUMNS`, in which logits may be missing for a softmax.

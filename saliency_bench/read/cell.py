@@ -41,7 +41,7 @@ UNCOMPARED = "not compared with a baseline"  # printed after "best" for a run wi
 
 
 class StrictModel(BaseModel):
-    """Base model without unknown fields, type conversion, NaN or infinity."""
+    """Base model that rejects unknown fields, NaN and infinity, and does not convert types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 

@@ -171,7 +171,7 @@ class PartFolder:
         return [part for part in map(self._part, self._paths()) if part is not None]
 
     def is_whole(self) -> bool:
-        """Report and delete damaged files, and return whether there were none."""
+        """Report and delete damaged files, and return whether all files were intact."""
         damaged = [path for path in self._paths() if not sha256_of(path).startswith(path.stem[-DIGITS:])]
         for path in damaged:
             complain(f"{path} is damaged and is recomputed")

@@ -41,7 +41,7 @@ class ReaderDiedError(UserError):
 
 
 class _Child:
-    """A child process that executes one call after the other."""
+    """A child process that executes one call at a time."""
 
     def __init__(self) -> None:
         kept = {name: value for name, value in os.environ.items() if not any(word in name for word in SECRETS)}

@@ -102,7 +102,7 @@ def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
 
 
 def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
-    """Return the pixels of a mask as stored that belong to the object, bool (H, W).
+    """Return the pixels that belong to the object, bool (H, W), from a mask as stored.
 
     Raises:
         UnclearMaskError: The mask does not define the object.

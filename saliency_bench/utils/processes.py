@@ -69,8 +69,8 @@ def agreed(accelerator: ProcessGroup, decide: Callable[[], T]) -> T:
     """Call `decide` in the main process and return its result in every process.
 
     Raises:
-        UserError: `decide` raised this error in the main process, and the other processes exit without a message; or a
-            process has ended.
+        UserError: `decide` raised this error in the main process, or a process has ended. If `decide` raised an error,
+            the other processes exit without a message.
     """
     if accelerator.num_processes == 1:
         return decide()

@@ -43,7 +43,7 @@ def cards(verdict: Verdict) -> list[Card]:
 
 
 def _card(verdict: Verdict, metric: tuple[str, int | str], name: str) -> Card:
-    """Return the card of a metric, with the explainers that are marked as best, or the reason why none is."""
+    """Return the card of a metric, with the explainers that are marked as best, or the reason why no explainer is."""
     cells = [cell for key in verdict.order if (cell := verdict.cells.get((key, metric))) is not None]
     higher = cells[0].higher_is_better
     scored = sorted((cell for cell in cells if cell.value is not None), key=lambda cell: -cell.oriented)

@@ -88,12 +88,12 @@ class Answers:
 def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
     """Compare how a metric and people order explainers, at each exposure.
 
-    The orders are compared by Spearman's rho and Kendall's tau-b. Both accuracies of an explainer are computed over the
-    images for which people have judged the explainer. Baselines are included, and metrics are oriented so that higher
-    is better. Intervals cover all orders that are compatible with the images (`rank_correlations`).
+    The orders are compared by Spearman's rho and Kendall's tau-b. The accuracies of networks and of people are computed
+    over the images for which people have judged the explainer. Baselines are included, and metrics are oriented so that
+    higher is better. Intervals cover all orders that are compatible with the images (`rank_correlations`).
 
     Args:
-        runs: Runs with a metric of accuracies at exposures, such as saliency_kae.
+        runs: Runs with a metric whose parts are accuracies at exposures, such as saliency_kae.
         answers: CSV or Parquet file with the columns that are listed in the docstring of this module.
 
     Raises:

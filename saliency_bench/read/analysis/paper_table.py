@@ -52,7 +52,7 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table; a rule separates it from the row above if their `block` differs."""
+    """A row of a table; a rule separates two rows if their `block` differs."""
 
     names: tuple[str, ...]
     entries: Sequence[TableEntry]

@@ -85,7 +85,7 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
     draws are more random than the true orders. The interval therefore covers all pairs of orders that are compatible
     with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of means and their standard
     errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* - gap| / se over all pairs
-    of both orders, so that all decisions are correct together with 95 %.
+    of both orders, so that all decisions are correct together in 95 % of cases.
 
     Args:
         means: Function from weights (draws, n), which are counts of each sample, to the means (draws, k) by both

@@ -326,7 +326,10 @@ def _holm(
 
 
 def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: np.ndarray, tail: float) -> Estimate:
-    """Return the value of a cell, or its difference from another cell, with `tail` outside each end of the interval."""
+    """Return the value of a cell, or its difference from another cell, with an interval.
+
+    Each end of the interval is wrong with the probability `tail`.
+    """
     if other is not None:
         return _difference(run, cell, other, codes, tail)
     if cell.aggregate:

@@ -231,7 +231,7 @@ def rounded(images: int) -> str:
 
 
 def _alike(question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return text on the methods that may be as good as the recommended method, and on the cheapest of them."""
+    """Return text on the methods that may be as good as the recommended one, and on the cheapest of these methods."""
     others = question["as_good"]
     if not others:
         return ""

@@ -107,7 +107,7 @@ class Matched:
         self.columns, self._indices, self._counts, self._common = [], {}, {}, {}
 
     def _samples(self, first: int, second: int) -> tuple[bytes, np.ndarray]:
-        """Return (key of the common samples in caches, mask of the common samples) of two columns."""
+        """Return (cache key of the common samples, mask of the common samples) of two columns."""
         low, high = sorted((self._pattern[first], self._pattern[second]))
         if (low, high) not in self._common:
             common = self.known[:, low] & self.known[:, high]

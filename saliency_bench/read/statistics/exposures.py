@@ -16,7 +16,7 @@ ROUNDING = 1e-9  # tolerance for an exposure that was printed and read back
 
 
 def area(values: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Return the area under `values` (..., N) at `exposures` (N,): trapezoid rule on the last axis / (last - first)."""
+    """Return the trapezoidal area under `values` (..., N) at `exposures` (N,), divided by last - first exposure."""
     exposures = np.asarray(exposures, dtype=np.float64)
     return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
 

@@ -38,7 +38,7 @@ Member = tuple[int, Pair]  # (index of a family, one of its pairs)
 
 
 class SignFlips:
-    """T of pairs of columns under random sign flips; all metrics use the same signs."""
+    """Values of T for pairs of columns under random sign flips; all metrics use the same signs."""
 
     def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
@@ -79,7 +79,7 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family, observed and under every flip.
+    """Values of T for the pairs of one family, observed and under every flip.
 
     Attributes:
         seen: {pair: observed T}.

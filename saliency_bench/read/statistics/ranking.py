@@ -136,8 +136,8 @@ def compare(
         scores: {cell id: score of each sample, NaN if missing}, over the same samples for all cells.
         codes: Cluster of each sample (`clusters.cluster_codes`).
         seed: Seed of the sign flips.
-        parts: {cell id: parts (n, P)} for cells that are aggregates, which need them for comparisons and for the share
-            of scored samples. Without parts, a `CellResult` keeps its share.
+        parts: {cell id: parts (n, P)} for cells that are aggregates. Parts are needed for the comparisons of these
+            cells and for the share of scored samples. Without parts, a `CellResult` keeps its share.
 
     Returns:
         (one contrast for each pair of explainers of a metric that share samples, {cell id: standing}).

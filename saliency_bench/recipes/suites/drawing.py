@@ -172,7 +172,7 @@ def _draw_series(axes: Axes, ends: np.ndarray, name: str, kind: str, offset: flo
 
 
 def _label(axes: Axes, labels: list[str], kind: str, with_names: bool) -> None:
-    """Label the rows of a panel: below it for lines, otherwise on the left. Only the first panel shows names."""
+    """Label the rows of a panel: below the panel for lines, otherwise on the left. Only the first panel shows names."""
     places = np.arange(len(labels))
     if kind == "lines":
         axes.set_xticks(places, labels, rotation=45 if max(map(len, labels)) > 4 else 0, ha="right")
