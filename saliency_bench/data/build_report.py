@@ -60,7 +60,7 @@ def read_report(folder: Path) -> dict[str, Any]:
 def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
     """Return the files of a built folder that were changed (in size or content), added or removed since the build.
 
-    A split without any files is not reported, because it was left out on purpose.
+    A split whose files are all missing is not reported, because it was left out on purpose.
     """
     files = [split.get("files", []) for split in build_report.get("splits", {}).values()]
     kept = [split for split in files if any((folder / file["path"]).exists() for file in split)]

@@ -3,7 +3,7 @@
 A builder is a module with a docstring. Its first line describes the dataset. The following text explains where to get
 the source and what the folder must contain. The module defines these constants:
 
-    VERSION       text; must be increased whenever the same source would produce other rows
+    VERSION       string; must be increased whenever the same source would produce other rows
     TITLE         display name
     ANNOTATORS    origin of labels and masks, in the Hub's terms: "crowdsourced", "expert-generated", "found",
                   "machine-generated"
@@ -23,8 +23,8 @@ the source and what the folder must contain. The module defines these constants:
     ALSO_CALLED   optional: other names of the dataset, for suggestions in error messages
     EMBEDDED      optional: True if the dataset needs no source and is built on first use
     EXAMPLE       optional: build options for the example (`EXAMPLE_LAYOUT` for the example of another layout)
-    PRIVATE       optional: options that concern only this machine (a token, a server) and change no row; they are not
-                  written to the build report and never read from a report
+    PRIVATE       optional: options that concern only this machine (a token, a server) and do not change rows; build
+                  reports never contain them
     JOBS          optional: jobs per batch, for builders whose jobs take seconds (default: 32)
     PROCESSES     optional: True if the jobs are pure Python (headers, XML) rather than image decoding, so that
                   threads would block each other; several processes then read large sources
@@ -50,7 +50,7 @@ on several threads, so slow work belongs in jobs. Keep their arguments small. Ev
 argument of the job, or be inside a folder that is an argument, because a resumed build recomputes the jobs whose files
 have changed. `samples` may also yield dicts instead of jobs.
 
-A sample has the keys `image_id` (unique text), `image` and `label` (a class name). Optional keys are `mask`,
+A sample has the keys `image_id` (unique string), `image` and `label` (a class name). Optional keys are `mask`,
 `source_split`, the extra columns, `group` and `split`. A `group` is a cluster of samples that depend on each other
 (patient, scene, image of several rows). All samples of a group are in the same split. Without a group, each sample is
 its own group. `split` is train, validation or test if the source determines the split. An image is a `pictures.Picture`
@@ -97,10 +97,10 @@ def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict
 
 
 def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
-    """Return the value of an option that is a list of texts, or one text separated by commas.
+    """Return the value of an option that is a list of strings, or one string separated by commas.
 
     Raises:
-        UserError: The value is not a list of texts.
+        UserError: The value is not a list of strings.
     """
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(text, str) for text in listed):

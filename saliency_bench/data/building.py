@@ -46,7 +46,7 @@ from saliency_bench.utils.seeds import seed_of
 
 LONGEST_TITLE = 100
 MANY = 256  # number of jobs above which starting processes saves time
-HASH, SPLIT = "_hash", "_split"  # columns that only the batches have
+HASH, SPLIT = "_hash", "_split"  # columns that exist only in the batches
 
 
 def build(
@@ -90,7 +90,7 @@ def build(
     about = _own_words(name, builder, license, title)
     settings = builders.settings_of(name, builder, {"seed": seed, **options})
     out = Path(out).expanduser().resolve()
-    if out.is_symlink():  # Python 3.13 accepts a loop of links; other versions raise an error
+    if out.is_symlink():  # Python 3.13 accepts circular links; other versions raise an error
         raise UserError(f"{out} is a link to itself; choose another path")
     root = None if source is None else source_folder(source, out)
     if workers is not None and workers < 1:
@@ -168,7 +168,7 @@ def _write_dataset(
         builder: Module of the builder.
         source: Folder with the raw data.
         settings: Options of the build.
-        about: Texts of the build report that replace the builder's texts.
+        about: Entries of the build report that replace the entries of the builder.
         progress: Whether to show a progress bar.
         workers: Number of threads or processes.
     """

@@ -47,7 +47,7 @@ def is_embedded(name: str) -> bool:
 
 
 def alternative_to(repo: str) -> str:
-    """Return the end of an error message, which explains how to get a dataset without the Hub."""
+    """Explain how to get a dataset without the Hub, as the end of an error message."""
     namespace, _, name = repo.partition("/")
     if namespace == NAMESPACE and name in list_datasets():
         return f"build it with `saliency-bench build {name} --source DIR --out DIR` and use that folder"
@@ -58,9 +58,9 @@ def alternative_to(repo: str) -> str:
 
 
 def same_split(split: str, known: Iterable[str]) -> str | None:
-    """Return the known split that is a synonym of `split` (such as val for validation), keeping any slice.
+    """Return the known split that is a synonym of `split` (such as val for validation), with the same slice.
 
-    Return None unless there is exactly one synonym.
+    The result is None unless there is exactly one synonym.
     """
     whole, bracket, rest = split.partition("[")
     wanted = SPLIT_OF.get(whole.lower(), whole.lower())

@@ -111,7 +111,7 @@ def _hash_of(parts: Iterable[bytes | None], size: int = 16) -> str:
 
 
 def _parted(text: str) -> tuple[str, list[str]]:
-    """Split text into its first word and the list of other words."""
+    """Split a string into its first word and the list of other words."""
     content, *digests = text.split(" ")
     return content, digests
 

@@ -1,4 +1,4 @@
-"""Prepare images of a dataset like a classifier does, but without the classifier, for pages and never for scores."""
+"""Prepare images for pages as a classifier would, but without loading the classifier. Scores never use this module."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ GEOMETRY = TypeAdapter(Geometry)
 
 @dataclass(frozen=True)
 class AtHand:
-    """A dataset on this machine, for the images of a page.
+    """A dataset on this machine, whose images a page shows.
 
     Attributes:
         where: Description of the dataset's location, for a caption.

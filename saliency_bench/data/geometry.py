@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from saliency_bench.types import Images, Maps
 
-CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # rounding steps per range of a small map; per cell step in the enlarged map
+CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # rounding steps per range of a small map, and per cell step of the enlarged map
 TINY = 1e-300  # replaces the largest value of a map of zeros
 
 
@@ -81,7 +81,7 @@ class Geometry:
     def picture(self, picture: Image.Image) -> np.ndarray:
         """Return a grey image (mode L) in the prepared frame, Float (H, W).
 
-        The image is resized approximately as by the processor.
+        The resizing only approximates the processor's resizing.
         """
         height, width = self.resized(picture.height, picture.width)
         resample = Image.Resampling.__members__.get(self.resample.upper(), Image.Resampling.BILINEAR)
@@ -147,7 +147,7 @@ def enlarge(small: Tensor, images: Images) -> Maps:
     cell depend on the size of its batch. Metrics order pixels by exact values, so these bits would determine the order
     of cells that are equal in theory. The interpolation then uses integer multiples of q in float64, which is exact for
     the usual strides, and the result is rounded to q / 2^8. Pixels that are equal in theory (at the border, between
-    equal cells) are therefore exactly equal, a cell of 0 stays 0, and the error of a map is at most q / 2 + q / 2^9,
+    equal cells) are therefore exactly equal, and a cell of 0 stays 0. The error of a map is at most q / 2 + q / 2^9,
     which is 2e-5 of its range.
     """
     height, width = images.shape[2:]
@@ -166,7 +166,7 @@ def _stretched(values: Tensor, length: int, axis: int) -> Tensor:
     import torch
 
     cells = values.shape[axis]
-    # Centres of the pixels in units of cells. Before its centre, the first cell has a constant value.
+    # Centres of the pixels in units of cells. The value is constant before the first centre.
     positions = (torch.arange(length, dtype=torch.float64, device=values.device) + 0.5) * cells / length - 0.5
     positions = positions.clamp(min=0)
     before = positions.long()

@@ -1,4 +1,4 @@
-"""Hide the masks of one split of a dataset: separate published from hidden data, and join both again.
+"""Hide the masks of one split of a dataset: separate published data from hidden data, and join them again.
 
 The published split contains only the columns `SHOWN`. All other columns are null, because boxes, sources and counts of
 regions reveal masks. Files, counts and the card are recreated from these rows. The hidden data are the annotations of
@@ -30,7 +30,7 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
         out: Empty folder for the copy.
 
     Raises:
-        UserError: There is no such split, or it has no masks.
+        UserError: The split does not exist, or has no masks.
     """
     part = _split_with_masks(folder, build_report, split)
     (out / "data").mkdir()
@@ -90,7 +90,7 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
             masks were drawn on.
     """
     build_report = read_report(kept)
-    # Someone else's copy with other labels is a different dataset, whose attempts are counted separately.
+    # A copy by someone else with other labels is a different dataset. Its attempts are counted separately.
     if repo is not None and (owner := str(build_report.get(MASKS_OF, repo))).casefold() != repo.casefold():
         raise UserError(f"the hidden masks belong to {owner}; they cannot be used to score maps of {repo}")
     if split not in build_report.get("splits", {}):

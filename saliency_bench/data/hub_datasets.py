@@ -86,7 +86,7 @@ class Commit:
 
 
 def commit_of(repo: str, revision: str | None = None) -> Commit:
-    """Return the commit of a revision (None for "main") with one short request, or the last known commit if offline.
+    """Return the commit of a revision (None for "main"), using one short request, or the last known commit if offline.
 
     Raises:
         UserError: The dataset or revision does not exist, or is neither reachable nor cached.
@@ -145,7 +145,7 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
 def published_report(
     repo: str, revision: str | None = None, api: HfApi | None = None, *, cached: bool = False
 ) -> dict[str, Any]:
-    """Return the `build_report.json` of a repository, or {} if there is none or it is neither cached nor reachable.
+    """Return the `build_report.json` of a repository, or {} if it does not exist or is neither cached nor reachable.
 
     Args:
         repo: Id of the repository.

@@ -99,10 +99,10 @@ def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
 
     Args:
         rows: Rows of a split.
-        names: Names of the classes, or None for the sorted texts of the column.
+        names: Names of the classes, or None for the sorted strings of the column.
 
     Raises:
-        UserError: A text is not the name of a class.
+        UserError: A label is not the name of a class.
     """
     if not is_text(rows.features.get("label")):
         return rows
@@ -159,7 +159,7 @@ class FoundDataset:
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
-        """Load a split. If it exists only under another usual name, such as val for validation, that split is loaded.
+        """Load a split. If only a synonym of the name exists, such as val for validation, the synonym is loaded.
 
         Raises:
             UserError: The split is unknown, or data cannot be read or trusted.

@@ -1,8 +1,8 @@
-"""Find near-identical images in different splits. With such images, a classifier would be tested on training data.
+"""Find near-identical images in different splits. These images would let a classifier be tested on training data.
 
 The difference hash (Krawetz, 2013) averages the grey image to 9 x 8 values. Bit (row, column) is set if a value is
-greater than its right neighbour. Two images are near-duplicates if at most `NEAR` of their 64 bits differ. In this
-case, at least one of `NEAR + 1` bands of 16 bits is equal in both, so only images that share a band are compared.
+greater than its right neighbour. Two images are near-duplicates if at most `NEAR` of their 64 bits differ. At least one
+of `NEAR + 1` bands of 16 bits is then equal in both images, so only images that share a band are compared.
 """
 
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""Manage the output folder of a build, which is locked, written in a sibling folder, and moved when complete."""
+"""Manage the output folder of a build: lock the folder, write to a sibling folder, and rename it when complete."""
 
 import shutil
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def check_replaceable(out: Path, overwrite: bool) -> None:
 def build_lock(out: Path) -> Iterator[None]:
     """Hold a lock so that only one build of a folder runs at a time.
 
-    A second build waits. The lock is released when its process ends.
+    A second build waits. The lock is released when the process that holds it ends.
     """
     with ExitStack() as stack:
         with suppress(OSError):  # no writable folder for a lock, or a lock of another user: build without a lock
@@ -94,7 +94,7 @@ def clean_up(out: Path) -> None:
 def move_into_place(folder: Path, out: Path) -> None:
     """Rename `folder` to `out`, keeping the list of repositories to which `out` was published.
 
-    Folders cannot be swapped in one step. If the second step fails, the old folder is restored.
+    Two folders cannot be swapped in one step. If the second step fails, the old folder is restored.
     """
     if (out / PUBLISHED).is_file():
         shutil.copyfile(out / PUBLISHED, folder / PUBLISHED)

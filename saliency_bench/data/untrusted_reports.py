@@ -317,7 +317,7 @@ def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
 def options_of(build_report: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the builder options in a downloaded report.
 
-    A text must be a plain word or the builder's default, so that a report cannot set a path or a URL. Options that
+    A string must be a plain word or the builder's default, so that a report cannot set a path or a URL. Options that
     concern only one machine (a token, a server) are rejected.
 
     Raises:

@@ -1,8 +1,8 @@
 """Checks of untrusted tables before `datasets` reads them in this process.
 
 The page headers of Parquet files state their unpacked size. Other tables are first read in a child process with limited
-memory and time, because deeply nested JSON crashes the process that reads it, and reading 200 kB of JSON or Arrow can
-take hours or gigabytes.
+memory and time. Deeply nested JSON crashes the process that reads it, and reading 200 kB of JSON or Arrow can take
+hours or gigabytes.
 """
 
 import shutil
@@ -21,7 +21,7 @@ from saliency_bench.utils.bounded import MEMORY, SECONDS, ReaderDiedError, bound
 from saliency_bench.utils.parquet_pages import MOST_BYTES, check_table
 
 PARQUET, ARROW = ".parquet", ".arrow"
-BYTES_PER_SECOND = 2**20  # lowest speed of reading, which extends the time limit for large tables
+BYTES_PER_SECOND = 2**20  # lowest acceptable speed of reading, from which the time limit of large tables follows
 LARGEST_COPY = 2**40  # maximum bytes of a file that `datasets` writes
 
 
@@ -50,7 +50,8 @@ def prepare_in_child(folder: Path, config: str | None, files: Iterable[Path], ca
         copy: Folder of the cached copy.
 
     Raises:
-        UserError: The child crashed, or exceeded a limit. Other errors are ignored, because the caller gets them again.
+        UserError: The child crashed, or exceeded a limit. Other errors are ignored, because they occur again in the
+            caller.
     """
     tables = [path for path in files if path.suffix.lower() in TABLES and path.suffix.lower() != PARQUET]
     if not tables or copy.exists():

@@ -19,10 +19,11 @@ Members = Sequence[Sequence[int]]
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
     """Return the accuracy of a run's classifier as entries for `model` in a summary.
 
-    The entry `accuracy_kind` is the type of `accuracy`: the mean average precision over the classes that occur if the
-    activation is a sigmoid, or if there is a single logit and images have several labels, and the accuracy otherwise.
-    `top5` is computed for a softmax over more than 5 classes, and is None otherwise. If some labels do not match a
-    class of the model, `no_class` is the number of images with such labels. An image with several rows counts once.
+    `accuracy` is the mean average precision over the classes that occur if the activation is a sigmoid, or if there is
+    a single logit and images have several labels. Otherwise, it is the share of correct predictions. `accuracy_kind`
+    names the type. `top5` is computed for a softmax over more than 5 classes, and is None otherwise. `no_class` is the
+    number of images whose label matches no class of the model; it is left out if there are none. An image with several
+    rows counts once.
 
     Args:
         predictions: Table with `COLUMNS`, in which logits may be missing for a softmax.
@@ -72,7 +73,7 @@ def _share(column: pa.ChunkedArray, codes: np.ndarray) -> Interval:
 
 
 def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndarray, seed: int) -> Interval:
-    """Return the mean over classes of the average precision of ranking images by score, with its bootstrap interval.
+    """Return the mean average precision over classes, with its bootstrap interval.
 
     AP = sum_i (R_i - R_(i-1)) P_i over distinct scores, where images with equal scores form one step, as in
     scikit-learn. Classes without an image are ignored.
@@ -126,7 +127,7 @@ def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) 
 
 
 def _images(predictions: pa.Table) -> pa.Table:
-    """Return the first row of each image; in datasets with several labels, rows with equal groups are one image."""
+    """Return the first row of each image; in datasets with several labels, rows with the same group are one image."""
     if predictions["labels"].null_count == len(predictions):
         return predictions
     pairs = zip(predictions["group"].to_pylist(), predictions["image_id"].to_pylist(), strict=True)

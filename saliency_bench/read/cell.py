@@ -41,7 +41,7 @@ UNCOMPARED = "not compared with a baseline"  # printed after "best" for a run wi
 
 
 class StrictModel(BaseModel):
-    """Base model without unknown fields, type conversion, NaN or infinity."""
+    """Base model that rejects unknown fields, NaN and infinity, and does not convert types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -55,8 +55,8 @@ class Interval(StrictModel):
     """Mean over `n` samples in `clusters` clusters, with its 95 % interval. Undefined numbers are None.
 
     Attributes:
-        effective: Number of clusters of equal size with the same information; None if that number equals `clusters`.
-            There is no interval if it is below 10.
+        effective: Number of clusters of equal size that would be as informative; None if it equals `clusters`. There is
+            no interval if this number is below 10.
         rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
@@ -199,7 +199,7 @@ class CellResult(Interval, CellKey):
         parts: {name: mean and interval of the part}; empty for a metric without parts.
         left_out: {reason: number of samples without a score}.
         flat: Number of scores of constant maps.
-        marked: {remark of the metric: number of valid scores with it}.
+        marked: {remark of the metric: number of valid scores with this remark}.
         trainings: Number of trained networks per exposure, for a retraining metric.
         beats_baselines: Whether the explainer is significantly better than every ranked baseline of the run; None if
             no baseline is ranked.
@@ -288,7 +288,10 @@ def by_metric(keys: Iterable[Key]) -> list[list[Key]]:
 
 
 def of_samples(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells of the first metric that scores single samples, which selects the example images; may be []."""
+    """Return the cells of the first metric that scores single samples, or [].
+
+    This metric selects the example images.
+    """
     first = next((cell.metric_text for cell in cells if not cell.aggregate), None)
     return [cell for cell in cells if cell.metric_text == first]
 
@@ -311,7 +314,7 @@ def best(cells: Iterable[CellResult]) -> frozenset[str]:
 def is_best(rank: RankSet, scored: float, beats_baselines: bool | None) -> bool:
     """Return whether an explainer that uses the network is best, given that some explainers differ significantly.
 
-    Three conditions must hold. First, no explainer is significantly better. Second, the explainer is significantly
+    Three conditions must be met. First, no explainer is significantly better. Second, the explainer is significantly
     better than every baseline; otherwise a map that ignores the network may be as good. Third, nearly all samples are
     scored, so that an explainer cannot become best by omitting hard samples.
     """

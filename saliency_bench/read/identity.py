@@ -28,14 +28,14 @@ class Identity(StrictModel):
         classifier: Digest of the weights, normalisation and structure.
         geometry: Resizing and cropping of the images.
         layer: Layer that Grad-CAM uses; null for the last feature map before any pooling.
-        target: Target rule. It includes the content of a target file, the members of groups, or a hash of another model
-            whose predictions are the targets. It is not hashed for a metric that defines its own targets.
+        target: Target rule. The rule includes the content of a target file, the members of groups, or a hash of another
+            model whose predictions are the targets. The rule is not hashed for a metric that defines its own targets.
         labels: For each class of the dataset, the matching classes of the model. Hashed if the target is the label,
             and for metrics that need labels.
         label_column: Column of the dataset with the labels; hashed in the same cases as `labels`.
         activation: Activation that turns logits into probabilities; "binary" is a sigmoid of a single logit, with two
             classes.
-        precision: Arithmetic, and the memory layout if it is not the usual one.
+        precision: Arithmetic, and the memory layout if it is not the default.
         seed: Seed of all random draws.
         groups: Hash of the groups of classes; hashed for metrics that need groups.
         mask_values: Mask values that mark the object, if the user chose them; hashed for metrics that need masks.

@@ -49,7 +49,7 @@ class Manifest(BaseModel):
         dataset: Origin of the dataset in the latest start.
         model: Origin of the model in the latest start.
         class_names: Class names of the model, so that readers need not load the model; None if it has no names.
-        other: The other model. Once a start has used one, every later start must use the same.
+        other: The other model, if any start used one. All later starts must then use the same model.
         answers: {role of a network: logits for fixed images}, from the first start that used the network.
         network: {part of the model: hash}, as in `Classifier.hashes`.
         objects: Python objects used as explainers or metrics in any start.
@@ -78,8 +78,8 @@ class Manifest(BaseModel):
     def after(self, earlier: "Manifest | None") -> "Manifest":
         """Merge in the cells of an earlier start; for metrics in both starts, use the new range.
 
-        Cells whose samples had other partners, for example because of another limit, are not comparable and are
-        omitted.
+        Cells whose samples were combined with other partners, for example because of another limit, are not comparable
+        and are omitted.
 
         Raises:
             UserError: The earlier start had other settings; the message names the difference.
@@ -174,7 +174,7 @@ class Manifest(BaseModel):
 
 
 def _name(name: str, text: str, version: int | str, digest: str) -> str | PythonObject:
-    """Return an explainer or metric as a run accepts it: its text, or an object that describes a Python function."""
+    """Return an explainer or metric in the form that a run accepts: text, or an object that describes a function."""
     if is_named(version):
         return text
     about = f"{(code := variable(name))}: {text}, code hash {version}"
@@ -226,8 +226,8 @@ def read_manifest(folder: Path) -> Manifest:
 def read_earlier(folder: Path) -> Manifest | None:
     """Return the manifest of an earlier start, or None if there is none.
 
-    If it is damaged or missing but part files exist, print a message and return None. Each part file contains the hash
-    of its run, so the parts that match the present start are still used, and all others are ignored.
+    If the manifest is damaged or missing but part files exist, print a message and return None. Each part file contains
+    the hash of its run, so the parts that match the present start are still used, and all others are ignored.
 
     Raises:
         UserError: As for `read_manifest`.

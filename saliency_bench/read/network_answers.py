@@ -17,7 +17,7 @@ from saliency_bench.read.cell import StrictModel
 
 # Largest allowed difference of two logits, as a share of the range of all logits. In tests with nine networks, another
 # batch size, memory layout, CPU kernel or float64 changed logits by at most 2e-6 of their range, and a GPU by at most
-# 1e-4. Changing the images by one of 255 levels of brightness changed logits by 2e-3 or more.
+# 1e-4. Changing the brightness of images by 1/255 changed logits by 2e-3 or more.
 TOLERANCE = 5e-4
 COARSE = 5e-2  # for weights in half precision; bfloat16 changed the logits of these networks by up to 2.2e-2
 HALF = ("bf16 weights", "fp16 weights")
@@ -25,7 +25,7 @@ Role = Literal["model", "other model", "model of the targets"]
 FLAT = 1e-2  # lower bound of the range, as a share of the largest absolute logit
 
 
-PICTURES, MOST = 4, 1000  # largest number of images, and of logits of each image
+PICTURES, MOST = 4, 1000  # largest number of images, and largest number of logits per image
 Logits = Annotated[list[float | None], Field(min_length=1, max_length=MOST)]
 
 

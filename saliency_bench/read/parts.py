@@ -171,7 +171,7 @@ class PartFolder:
         return [part for part in map(self._part, self._paths()) if part is not None]
 
     def is_whole(self) -> bool:
-        """Return whether no file was damaged; report and delete damaged ones."""
+        """Report and delete damaged files, and return whether all files were intact."""
         damaged = [path for path in self._paths() if not sha256_of(path).startswith(path.stem[-DIGITS:])]
         for path in damaged:
             complain(f"{path} is damaged and is recomputed")
@@ -273,7 +273,7 @@ def stored_samples(parts: Iterable[Part], keys: Iterable[str], count: int) -> di
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of all tables sorted by `position`; if several tables have a sample, only the first counts."""
+    """Return the rows of all tables sorted by `position`; if several tables contain a sample, its first row is used."""
     table = pa.concat_tables(tables)
     positions = table[POSITION].to_numpy()
     starts_of_tables = np.cumsum([len(rows) for rows in tables])[:-1]
@@ -283,7 +283,7 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
         return table
     origins = np.repeat(np.arange(len(tables)), [len(rows) for rows in tables])
     order = np.argsort(positions, kind="stable")
-    # If a run is killed after it wrote a file and before it recorded this, the next start repeats the same rows.
+    # If a run is killed after writing a file but before recording it, the next start writes the same rows again.
     _, starts, groups = np.unique(positions[order], return_index=True, return_inverse=True)
     first = origins[order][starts][groups]
     return table.combine_chunks().take(order[origins[order] == first])

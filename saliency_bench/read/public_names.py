@@ -20,7 +20,8 @@ def public_name(name: str, local: bool | None = None) -> str:
 
     Args:
         name: Name as the user entered it.
-        local: Whether the name is a local folder. By default, it is if the path exists or cannot be a Hub id.
+        local: Whether the name is a local folder. By default, a name is local if its path exists or if it cannot be a
+            Hub id.
     """
     if re.fullmatch(r"(torchvision|module|folder):.*", name):
         return name

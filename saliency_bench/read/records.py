@@ -72,7 +72,7 @@ PREDICTIONS = pa.schema(
         ("confidence", pa.float64()),  # probability of the predicted class
         ("target_confidence", pa.float64()),  # confidence in the target that the maps explain; null if there is none
         ("correct", pa.bool_()),  # null if the label is unknown or is not a class of the model
-        ("top5", pa.bool_()),  # whether a correct class is among the five most probable; null unless softmax and K > 5
+        ("top5", pa.bool_()),  # whether a correct class is in the top 5; null unless a softmax has over 5 classes
         ("mask_share", pa.float64()),  # share of the prepared frame; null if there is no usable mask
         ("left_out", pa.string()),  # why there is no usable mask
         ("logits", pa.list_(pa.float32())),
@@ -200,7 +200,7 @@ def by_cell(
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield (cell id, adjacent rows of the cell) from records with dictionary-encoded texts.
+    """Yield (cell id, adjacent rows of the cell) from records with dictionary-encoded strings.
 
     Raises:
         ValueError: A row has no cell.
@@ -270,7 +270,7 @@ def by_part(path: Path, cells: Collection[str], ids: Sequence[str]) -> dict[str,
 
 
 def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]:
-    """Count reasons and remarks in records of scores; records of parts must be filtered out before.
+    """Count reasons and remarks in records of scores; records of parts must be filtered out beforehand.
 
     Returns:
         ({reason: number of omitted samples}, {remark: number of scored samples}). A sample with parts but without an

@@ -44,7 +44,7 @@ class ExplainerRow:
 
     Attributes:
         explainer_id: Id of the explainer.
-        text: Name with options, which two versions of an explainer share.
+        text: Name with options; two versions of an explainer have the same text.
         name: Unique name: `text`, followed by the version if two explainers have the same text.
         baseline: Whether the explainer ignores the network.
     """
@@ -145,7 +145,7 @@ class RunData:
     def predictions(self) -> dict[str, list[Any]]:
         """Return {column: values in the order of `ids`, None if unknown} for `correct` and `target_confidence`.
 
-        A column that is missing in a folder, for example of an earlier version, is omitted.
+        A column is omitted if a folder lacks it, for example because an earlier version wrote the folder.
         """
         files = [folder / "predictions.parquet" for folder in self.all_folders]
         there = [set(pq.read_schema(file).names) if file.is_file() else set() for file in files]
@@ -161,7 +161,7 @@ class RunData:
         return {name: [by_id.get(image_id, {}).get(name) for image_id in self.ids] for name in columns}
 
     def takes_part(self, cell: CellResult) -> np.ndarray:
-        """Return bool (n,), whether each sample has a score by a cell or, for an aggregate, a part."""
+        """Return bool (n,), whether each sample has a score in a cell or, for an aggregate, a part."""
         columns = self.parts.get(cell.cell_id)
         if not cell.aggregate or columns is None:
             return np.isfinite(self.values[cell.cell_id])
@@ -303,7 +303,7 @@ def _check_value(folder: Path, cell: CellResult, scores: "CellScores") -> None:
 def _check_unchanged(path: Path) -> None:
     """Raise UserError if a file's hash differs from the hash that the run recorded after writing the file.
 
-    A folder without recorded hashes, for example a run that was reduced to some of its cells, is not checked.
+    A folder without recorded hashes is not checked, for example a run that was reduced to some of its cells.
     """
     if not (notes := path.parent / WRITTEN).exists():
         return

@@ -67,7 +67,7 @@ class StoredMaps(Mapping[str, np.ndarray]):
 
         Args:
             folder: Folder of the files.
-            ids: Ids of the run's samples, if the files may contain others; None for all samples in the files.
+            ids: Ids of the run's samples, if the files may contain other samples; None for all samples in the files.
         """
         self.folder, self._ids = folder, None if ids is None else set(ids)
         self._last: tuple[Path, pa.Table] | None = None

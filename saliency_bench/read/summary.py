@@ -47,7 +47,7 @@ TARGETS = {
     "predicted": "the predicted class",
     "contrast:second": "the predicted class and not the runner-up",
 }
-SHOWN = 60  # most characters of a reason in a table
+SHOWN = 60  # maximum number of characters of a reason in a table
 RARE_MEANS = "the interval is wider, because the samples do not rule out a few per cent of very different scores"
 
 
@@ -152,7 +152,7 @@ def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
 
 
 def _chosen_by(path: Path, digest: str) -> str | None:
-    """Return the classifier that chose the dataset's images; None if there is none or it is the run's classifier."""
+    """Return the classifier that chose the dataset's images; None for the run's own classifier or no classifier."""
     columns = ["chosen_by", "chosen_by_digest"]
     if not set(columns) <= set(pq.read_schema(path).names):
         return None
@@ -299,8 +299,8 @@ def table(cells: Sequence[CellResult], used: int) -> str:
     """Return a table of cells as text, with one row per explainer and one column per metric.
 
     Entries have the form "value [low, high] #ranks, notes". They include n if it differs from `used`, and the number of
-    clusters C if samples depend on each other. A cell without a value displays a short reason. Lines below the table
-    list explainers with failures or flat maps. Rows are sorted by the mean of the first metric, with baselines last.
+    clusters C if samples depend on each other. A cell without a value shows a short reason. Lines below the table list
+    explainers with failures or flat maps. Rows are sorted by the mean of the first metric, with baselines last.
 
     Args:
         cells: Cells of one run.

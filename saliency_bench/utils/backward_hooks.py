@@ -2,7 +2,7 @@
 
 torch passes views of inputs and outputs to a module with a backward hook, and in-place operations on these views fail.
 The hooks are therefore disabled while maps are computed. This makes no difference for a hook that only observes
-gradients. A hook that changes gradients is rejected, because they would not be the gradients of the logits.
+gradients. A hook that changes gradients is rejected, because the changed gradients are not those of the logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,8 @@ _waiting: dict[int, _Waiting] = {}  # {id of the dict of hooks: removed hooks}
 def without_backward_hooks(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Remove backward hooks, and restore them when the last context around these modules ends.
 
-    Hooks added inside the context, for example by an explainer, are called. Only one thread at a time may enter it.
+    Hooks added inside the context, for example by an explainer, are called. Only one thread at a time may enter the
+    context.
     """
     places = [place for module in modules for place in _places(module)] + _places_of_every_module()
     for place in places:
@@ -93,7 +94,7 @@ def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> N
 
 
 def _places(module: nn.Module) -> list[Hooks]:
-    """Return the two dicts of a module's backward hooks, for before and after its backward pass."""
+    """Return the two dicts of a module's backward hooks, which torch calls before and after its backward pass."""
     return [module._backward_pre_hooks, module._backward_hooks]
 
 
@@ -103,7 +104,7 @@ def _places_of_every_module() -> list[Hooks]:
 
 
 def _hooks_of(module: nn.Module) -> list[list[Callable[..., Any]]]:
-    """Return the two lists of a module's disabled hooks, for before and after its backward pass."""
+    """Return the two lists of a module's disabled hooks, which torch calls before and after its backward pass."""
     pairs = zip(_places_of_every_module(), _places(module), strict=True)
     return [[hook for place in pair for hook in _waiting[id(place)].hooks.values()] for pair in pairs]
 

@@ -6,9 +6,9 @@ with a one-line message.
 
     content = bounded(read_whole, str(path))  # read_whole: module-level function of JSON values that returns bytes
 
-A child process is started once (about two seconds, for its imports) and serves all further calls of this process. It
-returns bytes, never pickled objects. It has no access to tokens, and writes no files unless a call sets a maximum file
-size. Memory is bounded on Linux only. Time, output and files are bounded on every POSIX system.
+A child process is started once (about two seconds, for its imports) and serves all further calls of this process. The
+child returns bytes, never pickled objects. It has no access to tokens, and writes no files unless a call sets a maximum
+file size. Memory is bounded on Linux only. Time, output and files are bounded on every POSIX system.
 """
 
 import atexit
@@ -41,7 +41,7 @@ class ReaderDiedError(UserError):
 
 
 class _Child:
-    """A child process that executes one call after the other."""
+    """A child process that executes one call at a time."""
 
     def __init__(self) -> None:
         kept = {name: value for name, value in os.environ.items() if not any(word in name for word in SECRETS)}

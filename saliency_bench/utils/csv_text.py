@@ -73,5 +73,5 @@ def csv_rows(text: str) -> list[dict[str, str]]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text is a number, such as an id, or a single minus sign."""
+    """Return whether a string is a number, such as an id, or a single minus sign."""
     return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-", text, re.ASCII) is not None

@@ -41,7 +41,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
 def peak_memory(device: torch.device) -> int | None:
     """Return the peak memory in bytes since its last reset, or None if the system does not report it.
 
-    This is torch's memory on a GPU, and the memory of this process on a CPU.
+    The result is torch's memory on a GPU, or the memory of this process on a CPU.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

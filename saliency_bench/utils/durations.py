@@ -11,7 +11,7 @@ def seconds_of(within: str | float | None) -> float | None:
     """Return a duration in seconds, such as 1800 for "30m". A number without a unit is in seconds.
 
     Raises:
-        UserError: The text is not a duration above 0.
+        UserError: The value is not a duration above 0.
     """
     if within is None or within == "none":
         return None

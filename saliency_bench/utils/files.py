@@ -1,7 +1,7 @@
 """Write files atomically, and read files within size limits.
 
 A file is written to a temporary file in the same folder and then renamed (`storage.py`). Files to read may come from
-untrusted sources: a pipe that never ends, a file of gigabytes, or a file that expands to gigabytes.
+untrusted sources: a pipe that never ends, a huge file, or a small file that expands to gigabytes.
 """
 
 import json
@@ -64,7 +64,7 @@ def write_with(path: Path, write: Callable[[Path], object], *, private: bool = F
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_folder(path.parent)
-        # A new file with its permissions: another user may have put a link of this name into the folder (/tmp).
+        # Create a new file with these permissions, as another user may have put a link with this name into /tmp.
         temporary.unlink(missing_ok=True)
         temporary.touch(0o600 if private else 0o666, exist_ok=False)
         write(temporary)
@@ -81,7 +81,7 @@ def write_with(path: Path, write: Callable[[Path], object], *, private: bool = F
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text atomically, as UTF-8."""
+    """Write text atomically, as UTF-8."""
     write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
@@ -227,7 +227,7 @@ def read_header(file: IO[bytes]) -> "tuple[tuple[int, ...], np.dtype]":
 
 
 def new_array(path: Path, kind: "DTypeLike", shape: tuple[int, ...]) -> "np.memmap":
-    """Create a .npy file and return its memory-mapped array, or raise OSError if the disk has not enough space."""
+    """Create a .npy file and return its memory-mapped array, or raise OSError if the disk lacks the space."""
     import numpy as np
 
     array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)

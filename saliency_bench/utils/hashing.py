@@ -12,7 +12,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.storage import cache_folder
 
-SETTLED = 2.0  # seconds after its last change when a file cannot change again within the same clock tick
+SETTLED = 2.0  # seconds since the last change of a file after which another change gets a different time
 
 
 def hash_of(*parts: object) -> str:
@@ -26,7 +26,7 @@ def canonical(content: object) -> str:
 
 
 def hash_of_text(text: str) -> str:
-    """Return a hash of a text, as 16 hexadecimal digits."""
+    """Return a hash of a string, as 16 hexadecimal digits."""
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -53,7 +53,7 @@ def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -
     """Return `compute()`, or its cached result if the files have not changed.
 
     A change may leave size and modification time the same, but it always updates the status change time (ctime), which
-    programs cannot set. (Windows has no such time.)
+    programs cannot set. (Windows has no status change time.)
 
     Args:
         key: Name of the result in the cache.

@@ -1,9 +1,9 @@
-"""Send heartbeats between the processes of a group, so that a stopped process does not make the others wait forever.
+"""Send heartbeats between the processes of a group, so that no process waits forever for a stopped process.
 
-The launcher detects a process that has died. It does not detect a process that was stopped or swapped out, or whose
-machine is unreachable. The other processes then wait in a collective operation, whose own timeout would have to be
-longer than the longest batch. Therefore, a thread of each process regularly increments a counter in a shared store and
-checks the counters of the other processes.
+The launcher detects a process that has died. The launcher does not detect a process that was stopped or swapped out, or
+whose machine is unreachable. The other processes then wait in a collective operation. The timeout of this operation
+would have to be longer than the longest batch. Therefore, a thread of each process regularly increments a counter in a
+shared store and checks the counters of the other processes.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from saliency_bench.utils.messages import show
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-BEAT, SILENCE = 5.0, 300.0  # seconds between heartbeats; seconds without a heartbeat until a process is given up
+BEAT, SILENCE = 5.0, 300.0  # seconds between heartbeats; seconds without a heartbeat before a process counts as lost
 KEY = "saliency-bench/beat/"
 DONE = "done"
 
@@ -39,7 +39,7 @@ def watch_others(rank: int, count: int) -> None:
 
 
 def _finish(store: "Store", rank: int) -> None:
-    """Mark a process as finished, so that the others expect no more heartbeats from it."""
+    """Mark a process as finished, so that other processes expect no more heartbeats from this process."""
     with suppress(Exception):
         store.set(f"{KEY}{rank}", DONE)
 

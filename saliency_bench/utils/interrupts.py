@@ -10,7 +10,7 @@ from types import FrameType
 from typing import cast
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-REPEATED = 1.0  # seconds in which a second signal is ignored, because terminal and launcher may both send it
+REPEATED = 1.0  # seconds during which a second signal is ignored, because terminal and launcher may both send it
 Handler = Callable[[int, FrameType | None], object]
 
 
@@ -77,8 +77,8 @@ class _HandlerError(KeyboardInterrupt):
 def handlers_end_work() -> Iterator[None]:
     """Pass errors of the caller's signal handlers to the caller unchanged, which ends the work inside the context.
 
-    Launchers (torchrun) and timeouts install handlers that raise an Exception or SystemExit. Code that catches errors
-    of explainers and networks would otherwise treat it as such an error, leave a sample out and continue.
+    Launchers (torchrun) and timeouts install handlers that raise an Exception or SystemExit. Otherwise, code that
+    catches errors of explainers and networks would also catch these errors, leave out a sample and continue.
     """
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     raising = {number: cast(Handler, handler) for number, handler in handlers.items() if _may_raise(handler)}

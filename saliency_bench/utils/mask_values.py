@@ -21,7 +21,7 @@ Choice = float | tuple[str, float] | tuple[int, int, int] | str
 
 
 def words_of(given: Any) -> tuple[str, ...]:
-    """Convert mask values (None, a text, a number, or a list of texts and numbers) to words for `choices`.
+    """Convert mask values (None, a string, a number, or a list of strings and numbers) to words for `choices`.
 
     Raises:
         UserError: A word is not valid.
@@ -36,7 +36,7 @@ def words_of(given: Any) -> tuple[str, ...]:
 
 @cache
 def choices(foreground: str) -> tuple[Choice, ...]:
-    """Parse words separated by spaces into choices of mask values, or return () for an empty text.
+    """Parse words separated by spaces into choices of mask values, or return () for an empty string.
 
     A word is a value (`255`), a value and all greater values (`128+`), a colour (`#ff0000`, `255,0,0` or `red`),
     `nonzero` (all pixels except the background), or `alpha` (all pixels that are not transparent). Without choices, the
@@ -79,7 +79,7 @@ def _colour(word: str) -> tuple[int, int, int]:
 
 
 def spelled(foreground: str) -> str:
-    """Return the canonical spelling of a text for `choices`: sorted words, with colours as numbers."""
+    """Return the canonical spelling of a string for `choices`: sorted words, with colours as numbers."""
     return " ".join(sorted({_spelled(choice) for choice in choices(foreground)}))
 
 
@@ -94,7 +94,8 @@ def _spelled(choice: Choice) -> str:
 def unclear(values: np.ndarray, background: int = 0) -> str:
     """Return why the values of a mask do not separate the object from the background, or "" if they do.
 
-    They do if the mask contains the background and one other value, only the background, or only a value of `FULL`.
+    The values are clear if the mask contains the background and one other value, only the background, or only a value
+    of `FULL`.
 
     Args:
         values: Values of a mask, with any shape and dtype.

@@ -77,9 +77,9 @@ def _opened(given: Any) -> Image.Image:
 def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
     """Return the EXIF orientation that turns a mask to fit its upright image.
 
-    This is the first of these that applies: the mask's own orientation if the turned mask fits; the orientation of the
-    image if the mask has the size of the image file as stored (even if the upright image has the same size); 1 if the
-    mask has the size of the upright image.
+    The first rule that applies determines the orientation: the mask's own orientation if the turned mask fits; the
+    orientation of the image if the mask has the size of the image file as stored (even if the upright image has the
+    same size); 1 if the mask has the size of the upright image.
 
     Raises:
         UnreadableError: The mask has any other size.
@@ -102,7 +102,7 @@ def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
 
 
 def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
-    """Return the pixels of a mask as stored that belong to the object, bool (H, W).
+    """Return the pixels that belong to the object, bool (H, W), from a mask as stored.
 
     Raises:
         UnclearMaskError: The mask does not define the object.
@@ -130,8 +130,8 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
 def _is_blurred(stored: Image.Image, codes: np.ndarray) -> bool:
     """Return whether the file format has changed the values of a mask.
 
-    For a format with a lossless variant, this is assumed if the file is not known to be lossless and the mask has more
-    than two values.
+    A format with a lossless variant is assumed to have changed them if the file is not known to be lossless and the
+    mask has more than two values.
     """
     if stored.format in OFTEN_LOSSY and not stored.info.get("lossless"):
         return len(np.unique(codes)) > 2
@@ -160,9 +160,9 @@ def _alpha(image: Image.Image) -> np.ndarray | None:
 def _coded(image: Image.Image, alpha: np.ndarray | None) -> tuple[np.ndarray, int, bool]:
     """Return the code of each pixel, the code of the background, and whether codes are colours (65536 R + 256 G + B).
 
-    The background is 0 or black. In a palette it is the index whose colour is black, because programs that write small
-    files reorder colours. Without black, it is index 0 if there are other indices. If all pixels have the same colour
-    and alpha varies, alpha is the code.
+    The background is 0 or black. In a palette, the background is the index with the colour black, because programs that
+    write small files reorder colours. In a palette without black, the background is index 0 if there are other indices.
+    If all pixels have the same colour and alpha varies, alpha is the code.
     """
     if (image.mode in ("1", "L") and alpha is None) or image.mode.startswith(DEEP):
         return np.asarray(image), 0, False
@@ -204,7 +204,7 @@ def _chosen(
 
 
 def _with_fix(reason: str, codes: np.ndarray, is_colour: bool, has_alpha: bool) -> str:
-    """Return the message why a mask does not define the object, with its values and the option to set."""
+    """Return a message that explains why a mask does not define the object, with its values and the option to set."""
     distinct = np.unique(codes)
     hint = ", or alpha" if has_alpha else ""
     if is_colour:

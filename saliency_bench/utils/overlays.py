@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STRENGTH = 0.6  # opacity of a map over its image
 LEVELS = 255  # levels from zero to the end of a scale
-PERCENTILE = 99.0  # of a signed map's absolute values, because a few pixels of a gradient are far larger than others
+PERCENTILE = 99.0  # end of a signed map's scale, because a few pixels of a gradient are far larger than the rest
 ROUNDING = 1e-6  # negative values below this fraction of a map's largest absolute value do not make the map signed
 
 

@@ -23,7 +23,7 @@ MOST_BYTES = 4 * LARGEST_ARRAYS  # maximum unpacked bytes of a row group
 PREFIXES = 7  # the encoding DELTA_BYTE_ARRAY, with which a page of 1 kB can expand to gigabytes of text
 DICTIONARY = (2, 8)  # encodings of values as indices into a dictionary
 BYTES = "BYTE_ARRAY"  # type of text and binary values
-HEADERS = [2**power for power in range(9, 25, 3)]  # bytes to read for a header, until it is whole; at most as in Arrow
+HEADERS = [2**power for power in range(9, 25, 3)]  # sizes to try when reading a header; the largest as in Arrow
 BOOLEANS, BYTE, WHOLE, DOUBLE, BINARY, LISTS, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12  # types of fields
 TYPE, UNPACKED, PACKED, DATA, DATA_2 = 1, 2, 3, 5, 8  # fields of a page header
 VALUES, ENCODING = 1, {DATA: 2, DATA_2: 4}  # fields of the header of a data page
@@ -115,7 +115,7 @@ def check_table(path: Path, most: int = MOST_BYTES) -> None:
 
 
 def _check_overlap(path: Path, about: pq.FileMetaData) -> None:
-    """Raise ValueError if columns share bytes of the file, because unpacking the same bytes often can take hours."""
+    """Raise ValueError if columns share bytes of the file, because unpacking these bytes many times can take hours."""
     groups = map(about.row_group, range(about.num_row_groups))
     sizes = [group.column(index).total_compressed_size for group in groups for index in range(group.num_columns)]
     if min(sizes, default=0) < 0 or sum(sizes) > path.stat().st_size:

@@ -139,7 +139,7 @@ class PictureNames:
     def resolved(self, given: Iterable[str]) -> dict[str, Meant]:
         """Return {name: image}. If several names match an image, the name closest to the image's path is used.
 
-        If two names are equally close, the image is assigned to neither.
+        If two names are equally close, neither name gets the image.
         """
         given = list(given)
         sides = Sides(given, self.names)
@@ -165,6 +165,6 @@ class PictureNames:
     def _rank(self, given: str, picture: str) -> int:
         """Return how much a name differs from an image's path.
 
-        The result is 0 for equal, 1 for other folders or another extension, and 2 for any other difference.
+        The result is 0 for an equal path, 1 for other folders or another extension, and 2 for any other difference.
         """
         return 0 if plain(given) == picture else 1 if picture in self.called(plain(given)) else 2

@@ -1,4 +1,4 @@
-"""Read untrusted images. The only exception is `UnreadableError`, whose text is the reason for the build log.
+"""Read untrusted images. The only exception is `UnreadableError`. Its text is the reason for the build log.
 
 `open_rgb` converts any image (a file, bytes, an array, a PIL image or an image of `datasets`) to 8-bit RGB:
 
@@ -9,9 +9,9 @@
     several frames                   the first frame of a file, the current frame of a PIL image
     EXIF orientation                 applied
 
-Cameras may store an image turned and record this in EXIF. Orientation 1 is upright, and 2 to 8 are mirrored or turned.
-Other values (0, or unreadable EXIF) are treated as upright. `read` turns the image upright. `turned` and `turned_box`
-turn masks and boxes that were drawn on the file as stored.
+Cameras may store a turned image and record its orientation in EXIF. Orientation 1 is upright, and 2 to 8 are mirrored
+or turned. Other values (0, or unreadable EXIF) are treated as upright. `read` turns the image upright. `turned` and
+`turned_box` turn masks and boxes that were drawn on the file as stored.
 """
 
 import warnings
@@ -110,7 +110,7 @@ def picture_of(data: bytes, *, deep: bool = False) -> Picture:
 
 
 def turned(values: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn an array (H, W, ...) that was drawn on a file as stored according to EXIF.
+    """Turn an array (H, W, ...) according to EXIF. The array must have been drawn on the file as stored.
 
     From orientation 5 on, the shape of the result is (W, H, ...).
     """
@@ -120,7 +120,7 @@ def turned(values: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def turned_box(box: list[float], orientation: int, height: int, width: int) -> list[float]:
-    """Turn a box [xmin, ymin, xmax, ymax] that was drawn on a file as stored according to EXIF.
+    """Turn a box [xmin, ymin, xmax, ymax] according to EXIF. The box must have been drawn on the file as stored.
 
     Pixels are counted from 1, and (height, width) is the size of the file as stored.
     """
@@ -278,9 +278,9 @@ def open_rgb(picture: Any) -> Image.Image:
     """Return an image upright and in RGB, converted as described in the module docstring.
 
     Args:
-        picture: A PIL image, a path, the bytes of a file, an undecoded image of `datasets`, or an array. An array is
-            (H, W) of any numbers, which are scaled if they have more than 8 bits, or uint8 or uint16 (H, W, C) with 1
-            to 4 channels.
+        picture: A PIL image, a path, the bytes of a file, an undecoded image of `datasets`, or an array. An array has
+            the shape (H, W) with any numbers, which are scaled if they have more than 8 bits, or the shape (H, W, C)
+            with 1 to 4 channels of uint8 or uint16.
 
     Raises:
         UnreadableError: The value has another type, or cannot be read.

@@ -1,7 +1,7 @@
 """Parse plain YAML within limits. The package reads all YAML files with this parser.
 
 A few hundred bytes of aliases or merge keys can expand to gigabytes, deep nesting crashes the parser, and scalars
-(dates, integers of thousands of digits) raise errors of many types. Nodes are therefore counted before any value is
+(dates, integers with thousands of digits) raise errors of many types. Nodes are therefore counted before any value is
 built. The nodes of an alias are counted each time the alias is used.
 """
 
@@ -93,7 +93,7 @@ def _unique_keys(base: Any) -> Any:
 
         def construct_number(self, node: "yaml.ScalarNode") -> int:
             number = self.construct_yaml_int(node)
-            if abs(number) >= LARGEST_NUMBER:  # Python cannot print an integer of thousands of digits
+            if abs(number) >= LARGEST_NUMBER:  # Python cannot print an integer with thousands of digits
                 raise ValueError(f"the number {one_line(node.value, 30)} is too large")
             return number
 

@@ -16,8 +16,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.heartbeat import watch_others
 
-# A finished process waits for the others without a time limit. The launcher detects a process that has died, and
-# `heartbeat` detects a process that was stopped.
+# A finished process waits for the other processes without a time limit. The launcher detects a process that has died,
+# and `heartbeat` detects a process that was stopped.
 PATIENCE = timedelta(days=30)
 
 T = TypeVar("T")
@@ -69,8 +69,8 @@ def agreed(accelerator: ProcessGroup, decide: Callable[[], T]) -> T:
     """Call `decide` in the main process and return its result in every process.
 
     Raises:
-        UserError: `decide` raised this error in the main process, and the other processes exit without a message; or a
-            process has ended.
+        UserError: `decide` raised this error in the main process, or a process has ended. If `decide` raised an error,
+            the other processes exit without a message.
     """
     if accelerator.num_processes == 1:
         return decide()

@@ -1,4 +1,4 @@
-"""Compute the version of the user's own function as a hash of all code and values that it uses.
+"""Compute the version of the user's own function as a hash of all code and values that the function uses.
 
     code_hash(function)        # CodeHash(version="5f0c...", unhashable="")
 
@@ -34,7 +34,7 @@ from saliency_bench.errors import described, one_line
 
 LIBRARIES = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
 LIBRARIES.add(os.path.dirname(os.__file__))
-INSTALLED = {"site-packages", "dist-packages"}  # also of other interpreters, whose folders may be on PYTHONPATH
+INSTALLED = {"site-packages", "dist-packages"}  # including folders of other interpreters on PYTHONPATH
 THIS_PACKAGE = "saliency_bench"
 STARTED = time()  # a file edited after this time may differ from the code that this process has imported
 
@@ -44,8 +44,8 @@ class CodeHash:
     """A hash of a function.
 
     Attributes:
-        version: Hash of 16 hexadecimal digits. It differs each time if the function cannot be hashed.
-        unhashable: Short reason why the function cannot be hashed, or "" if it can.
+        version: Hash of 16 hexadecimal digits. The version differs each time if the function cannot be hashed.
+        unhashable: Short reason why the function cannot be hashed, or "" if it can be hashed.
     """
 
     version: str
@@ -170,7 +170,7 @@ def _pickled(value: object) -> bytes:
 
 
 def _module_names(pickled: bytes) -> list[str]:
-    """Return the names of the loaded modules whose functions or classes a pickle contains, or that it contains."""
+    """Return the names of the loaded modules that a pickle contains, or whose functions or classes it contains."""
     texts = {word for _, text, _ in genops(pickled) if isinstance(text, str) for word in text.split(" ")[:1]}
     return sorted(texts & sys.modules.keys())
 
@@ -231,7 +231,7 @@ def _imported(name: str, file: Path) -> Iterator[str]:
 
 
 def _source(name: str, file: Path) -> bytes:
-    """Return the syntax tree of a module's source as bytes, which contains no comments and layout.
+    """Return the syntax tree of a module's source as bytes, without comments and layout.
 
     Raises:
         EditedError: The file was edited after the import, so it may differ from the running code.

@@ -14,7 +14,7 @@ from saliency_bench.errors import UserError, one_line
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # the file system has no fsync
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file where a folder is expected
-# Messages of libraries whose errors have no errno (safetensors, `datasets`, SQLite).
+# Messages from libraries whose errors have no errno (safetensors, `datasets`, SQLite).
 WORDS = (*map(os.strerror, (*FULL, errno.EROFS)), "Not enough disk space", "database or disk is full")
 ROOM = 2**20  # bytes; a disk with less free space is treated as full
 
@@ -41,7 +41,7 @@ def cache_folders() -> dict[str, Path]:
 def sync(path: Path) -> None:
     """Sync a file, or the names in a folder, to disk if the file system supports it.
 
-    Without this, a power failure may leave a file of the correct name and size that is empty or full of zeros.
+    Without syncing, a power failure may leave a file of the correct name and size that is empty or full of zeros.
 
     Raises:
         OSError: Syncing failed.
@@ -69,7 +69,7 @@ def sync_all(path: Path) -> None:
 
 
 def rename(temporary: Path, path: Path) -> None:
-    """Rename a complete file or folder. Its content is synced before, and its new name after the renaming."""
+    """Rename a complete file or folder. Sync its content before renaming, and its new name afterwards."""
     sync_all(temporary)
     os.replace(temporary, path)
     sync(path.parent)

@@ -1,10 +1,10 @@
-"""Find Clever Hans samples, for which the network predicts the target with confidence from pixels outside the object.
+"""Find Clever Hans samples: the network predicts their target confidently, but from pixels outside the object.
 
 A sample must meet three conditions (Li et al., 2020, equation 19): f_c above 0.9, pointing game below 0.5, and
 insertion above the run's median. The map then points outside the mask, and the highlighted pixels are enough for the
 network, so the network may use the wrong evidence. f_c is the confidence in the target that the maps explain, not in
-the most probable class. As in insertion, it is the probability of the target class, the sum over the classes of a group
-or, for a contrast, the difference between its two groups of classes.
+the most probable class. As in insertion, f_c is the probability of the target class. For a group, f_c is the sum over
+its classes. For a contrast, f_c is the difference between the two groups of classes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -136,7 +136,7 @@ def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
-    """Return {image id: (label, prediction, target)} for these samples of a cell."""
+    """Return {image id: (label, prediction, target)} for the samples with these ids, as recorded for a cell."""
     wanted, classes, names = set(ids), {}, ("label", "prediction", "target")
     path = run.folders.get(cell.cell_id, run.folder) / "records.parquet"
     stretches = records.by_cell(path, ["image_id", *names], [cell.cell_id])

@@ -73,7 +73,7 @@ def names_of(runs: Sequence[RunData]) -> tuple[CommonNames, CommonNames]:
 
 
 def _texts(methods: dict[Method, Method]) -> dict[Method, str]:
-    """Return {method: name}: the text if all runs use the same text, with the version if two methods share a name."""
+    """Return {method: name}. The name is the text that all runs use, with the version if two methods share the text."""
     written: dict[Method, set[str]] = {}
     for exact, common in methods.items():
         written.setdefault(common, set()).add(exact.text)

@@ -77,7 +77,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[RunDifference]:
-        """Return the difference between the first and each other group of merged runs."""
+        """Return the difference between the first group of merged runs and each other group."""
         first, *others = self.merged
         reasons = [why_not(first.data, other.data) for other in others]
         return [
@@ -183,9 +183,10 @@ def differing_question(first: RunData, second: RunData) -> list[str]:
 
 
 def merge_runs(runs: list[RunData]) -> RunData:
-    """Merge compatible runs; a cell of several runs is taken from the run with the most samples.
+    """Merge compatible runs; if several runs have the same cell, use the run with the most samples.
 
-    Every two explainers are compared again on the samples that both have, and all explainers are ranked together.
+    Every pair of explainers is compared again on the samples that both explainers have, and all explainers are ranked
+    together.
     """
     if len(runs) == 1:
         return runs[0]

@@ -14,8 +14,8 @@ GROUPS = {True: "right", False: "wrong"}
 def by_correctness(run: RunData) -> Table:
     """Return the mean of each cell over the correctly classified images, and over the misclassified images.
 
-    Both means have the usual interval of a mean of scores. Images without a known label are in neither group. Cells
-    whose value is not a mean of scores, and cells of retraining metrics, have no rows.
+    Both means have the same kind of interval as other means of scores. Images without a known label are in neither
+    group. Cells whose value is not a mean of scores, and cells of retraining metrics, have no rows.
 
     Raises:
         UserError: No image of the run has a known label.

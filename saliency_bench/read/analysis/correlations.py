@@ -27,7 +27,7 @@ FEWEST = 3  # points; with fewer, no correlation is reported
 
 
 def correlation(runs: Sequence[RunData]) -> Findings:
-    """Correlate every two metrics of each run over samples, per explainer, and over datasets if there are three."""
+    """Correlate every two metrics per explainer over samples, and over datasets if there are at least three."""
     rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
     tables = [Table(SAMPLES, rows)]
     if means := list(_over_datasets(runs)):
@@ -96,7 +96,7 @@ def cell_correlations(run: RunData, first: CellResult, second: CellResult) -> tu
 def _centre(values: np.ndarray) -> float:
     """Return the mean of values, or 0 if there are none.
 
-    The mean is subtracted before squares are summed, because sums of large values with little spread lose digits.
+    The mean is subtracted before squares are summed, because sums of large values with little spread lose precision.
     """
     return float(values.mean()) if len(values) else 0.0
 
@@ -133,7 +133,7 @@ class Ranked:
 
 
 def metric_agreement(run: RunData) -> dict | None:
-    """Return Spearman's correlation of every two metrics over explainers within each sample, averaged over samples.
+    """Return Spearman's correlation of every two metrics: computed over the explainers of each sample, then averaged.
 
     A sample is ignored if all explainers have equal scores by one of the metrics.
 

@@ -49,19 +49,19 @@ def power(
     Args:
         run: Result of `run`, or its folder; the spread is computed from its paired differences.
         difference: Smallest difference that matters.
-        spread: Instead of a run, the standard deviation of the differences of two explainers on an image.
+        spread: Standard deviation of the differences between two explainers on an image, given instead of a run.
         power: Probability of finding the difference.
         single: Whether only one pair is tested, instead of all pairs of a metric together.
-        cluster_size: With `spread`, images per cluster, such as slices of a patient.
-        correlation: With `spread`, correlation of the differences within a cluster.
+        cluster_size: Images per cluster, such as the slices of a patient; used only with `spread`.
+        correlation: Correlation of the differences within a cluster; used only with `spread`.
 
     Returns:
         A row per pair of explainers and metric, starting with the pairs that need the most images. The columns include
-        `spread`, `clusters` and `images`; the last two are missing if more than ten million are needed. For a run,
-        `observed` is the difference in the run, and `seen` is the number of its clusters.
+        `spread`, `clusters` and `images`; the last two are missing if more than ten million clusters are needed. For a
+        run, `observed` is the difference in the run, and `seen` is the number of its clusters.
 
     Raises:
-        UserError: Not exactly one of `run` and `spread` is given, a number is out of range, or no two explainers of
+        UserError: Both or neither of `run` and `spread` are given, a number is out of range, or no two explainers of
             the run share enough samples.
     """
     import pandas as pd

@@ -31,7 +31,7 @@ MOST = 5  # samples listed per pair
 
 
 def same(first: ArrayLike, second: ArrayLike) -> np.ndarray:
-    """Return whether numbers are equal up to their last digits; NaN is equal only to NaN."""
+    """Return whether numbers are equal up to `TOLERANCE`; NaN is equal only to NaN."""
     tolerance = np.maximum(TOLERANCE * np.maximum(np.abs(first), np.abs(second)), NEGLIGIBLE)
     return (np.abs(np.subtract(first, second)) <= tolerance) | (np.isnan(first) & np.isnan(second))
 
@@ -54,7 +54,7 @@ class RunPair:
         first: Scores in the first run; NaN for aggregates.
         second: Scores in the second run; NaN for aggregates.
         unpaired: Number of samples that only one of the two runs has scored.
-        effective: Number of clusters of equal size with the same information as `clusters`.
+        effective: Number of clusters of equal size that would be as informative as `clusters`.
         low: Lower end of the 95 % interval of the mean difference, not corrected for multiple comparisons.
         high: Upper end of the interval.
         p: p-value adjusted over all pairs of the two runs; None if there are too few samples.
@@ -89,12 +89,12 @@ class RunPair:
 
     @cached_property
     def differences(self) -> np.ndarray:
-        """Return the second scores minus the first scores (n,), or 0 where they differ only in their last digits."""
+        """Return the second scores minus the first scores (n,), or 0 where they are equal up to `TOLERANCE`."""
         return np.where(same(self.first, self.second), 0.0, self.second - self.first)
 
     @property
     def is_same(self) -> bool:
-        """Return whether both are the same cell with the same scores."""
+        """Return whether both runs have the same cell with the same scores."""
         first, second = self.cells
         equal = not self.differences.any() and not self.aggregate
         return first.cell_id == second.cell_id and self.unpaired == 0 and equal
@@ -195,9 +195,10 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
     Returns:
         A dict for each shared pair of explainer and metric. `mean` is second minus first over the `n` samples that both
         runs have scored. Its 95 % interval, `low` to `high`, is not corrected for multiple comparisons. `p` is the
-        p-value of the paired test over all entries, for at least 50 `clusters`. `better`, `equal` (up to the last
-        digits) and `worse` are the shares of samples on which the second run is so. `largest` contains the five samples
-        that differ most, and `unpaired` is the number of samples that only one run has scored. Unknown values are None.
+        p-value of the paired test over all entries, for at least 50 `clusters`. `better`, `equal` and `worse` are the
+        shares of samples on which the second run is better, equal up to rounding errors, or worse. `largest` contains
+        the five samples that differ most, and `unpaired` is the number of samples that only one run has scored. Unknown
+        values are None.
 
     Raises:
         UserError: The runs are over different datasets or share no cell, or a folder contains no finished run.
@@ -211,7 +212,7 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
 
 
 def _other_versions(first: RunData, second: RunData) -> str:
-    """Return the end of a message that lists names with different versions in two runs; "" if there are none."""
+    """List names whose versions differ between two runs, as the end of a message; "" if there are none."""
     sentences = []
     for method_of in (explainer_of, metric_of):
         before, after = (

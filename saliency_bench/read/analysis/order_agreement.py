@@ -1,4 +1,4 @@
-"""Compare the order of explainers by a metric with the order by people, as in figure 7 of Lu et al. (2021).
+"""Compare how a metric and people order explainers, as in figure 7 of Lu et al. (2021).
 
 The orders are based on the accuracies of networks and of people at each exposure (Lu et al., Crowdsourcing Evaluation
 of Saliency-based XAI Methods, 2021). People see the most important pixels of an image according to a map, and then more
@@ -7,7 +7,7 @@ and more pixels until they name the class. Their answers are a CSV or Parquet ta
     image_id    as in the dataset
     explainer   as in the run, with its options: "gradcam", "rise:masks=1000"
     exposure    share of the pixels that were shown, above 0 and at most 1
-    person      any text that identifies the person
+    person      any string that identifies the person
     right       true or false (CSV: also 1 or 0); "I don't know" is false
     dataset     optional: name or fingerprint of the dataset that image_id belongs to. Two datasets may have equal ids,
                 so answers that name their dataset count only for runs over it
@@ -55,7 +55,7 @@ class Answers:
     Attributes:
         judgements: {explainer: {image id: exposure of the first correct answer of each judgement, NaN for none}}.
         sha256: SHA-256 hash of the file.
-        of_people: {person: {image id: exposures as in `judgements`, of the person's judgements of all explainers}}.
+        of_people: {person: {image id: exposures as in `judgements`}}, over all explainers that the person judged.
         by_dataset: {name or fingerprint of a dataset: its answers}, if the file names the datasets.
     """
 
@@ -81,19 +81,19 @@ class Answers:
         )
 
     def firsts(self, explainer: str, ids: Sequence[str]) -> list[np.ndarray]:
-        """Return, for each image, the exposures of the judgements' first correct answers."""
+        """Return, for each image, the exposure at which each judgement became correct."""
         return [np.array(self.judgements.get(explainer, {}).get(image_id, [])) for image_id in ids]
 
 
 def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
-    """Compare the orders of explainers by a metric and by people, at each exposure.
+    """Compare how a metric and people order explainers, at each exposure.
 
-    The orders are compared by Spearman's rho and Kendall's tau-b. Both accuracies of an explainer are computed over the
-    images for which people have judged the explainer. Baselines are included, and metrics are oriented so that higher
-    is better. Intervals cover all orders that are compatible with the images (`rank_correlations`).
+    The orders are compared by Spearman's rho and Kendall's tau-b. The accuracies of networks and of people are computed
+    over the images for which people have judged the explainer. Baselines are included, and metrics are oriented so that
+    higher is better. Intervals cover all orders that are compatible with the images (`rank_correlations`).
 
     Args:
-        runs: Runs with a metric of accuracies at exposures, such as saliency_kae.
+        runs: Runs with a metric whose parts are accuracies at exposures, such as saliency_kae.
         answers: CSV or Parquet file with the columns that are listed in the docstring of this module.
 
     Raises:
@@ -221,7 +221,7 @@ def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> 
 
 
 def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) -> Estimate:
-    """Return saliency_crowd_auc, the mean area over judgements, with an interval for bounded scores of clusters.
+    """Return saliency_crowd_auc, the mean area over all judgements, with its interval.
 
     Args:
         firsts: For each image, the exposures of the first correct answers of its judgements, NaN for none.
@@ -269,7 +269,7 @@ def _table(path: Path) -> pa.Table:
             texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
             table = pa.csv.read_csv(path, convert_options=texts)
             for index, name in enumerate(table.column_names):
-                # `csv_text` escapes some texts with an apostrophe.
+                # `csv_text` escapes some strings with an apostrophe.
                 if name in types and pc.any(pc.starts_with(table[name], "'")).as_py():
                     values = [value and unescaped(value) for value in table[name].to_pylist()]
                     table = table.set_column(index, name, pa.array(values, pa.string()))

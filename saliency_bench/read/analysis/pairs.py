@@ -55,7 +55,7 @@ def explainer_pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair
 
 
 def pair_rows(run: RunData) -> list[tuple[str, list[list[str]]]]:
-    """Return `explainer_pairs` as [(metric, table of texts with a header)]."""
+    """Return `explainer_pairs` as [(metric, table of strings with a header)]."""
     header = ["explainer", "against", "difference", "the first", "p", "n", "better/equal/worse on", "furthest ahead"]
     return [
         (f"{column.name} {column.arrow}", [[*header, "furthest behind"], *map(_row, pairs)])

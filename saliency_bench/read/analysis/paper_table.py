@@ -26,7 +26,7 @@ class TableEntry:
     """A cell of a table.
 
     Attributes:
-        value: Number; None if there is none, with the reason in `notes`.
+        value: The number; None if it is missing, with the reason in `notes`.
         ends: Interval of the number; None if there is no interval.
         spread: Standard deviation to print after the value; None if there is none.
         rank: "1" or "1-3"; "" without a rank.
@@ -52,7 +52,7 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table; a rule separates it from the row above if their `block` differs."""
+    """A row of a table; a rule separates two rows if their `block` differs."""
 
     names: tuple[str, ...]
     entries: Sequence[TableEntry]
@@ -64,9 +64,9 @@ class PaperTable:
     """A table for a paper.
 
     Attributes:
-        header: Names of the columns that name the rows.
-        columns: Names of the columns of numbers.
-        arrows: Arrow after the name of each column of numbers; "" for no arrow.
+        header: Names of the columns that label the rows.
+        columns: Names of the columns that contain numbers.
+        arrows: Arrow after the name of each column in `columns`; "" for no arrow.
         lines: Rows of the table.
         notes: Remarks on the whole table.
         tied: Explanation of bold numbers; "" if no number is bold.
@@ -104,7 +104,7 @@ class PaperTables:
                 pair of $ is LaTeX and is inserted unchanged; other texts are escaped.
             caption: If given, the table is placed in a `table` environment with this caption.
             intervals: Whether to print 95 % intervals.
-            ranks: Whether to print the ranks that the paired test leaves open.
+            ranks: Whether to print the possible ranks of each explainer according to the paired test.
 
         Raises:
             UserError: A name in `labels` is not in the table, two rows or columns get the same name, or
@@ -149,7 +149,7 @@ class PaperTables:
             bold: As in `to_latex`.
             digits: As in `to_latex`.
             labels: As in `to_latex`.
-            caption: Text of a line above the table; "" for no line.
+            caption: Line to print above the table; "" for no line.
             intervals: As in `to_latex`.
             ranks: As in `to_latex`.
 
@@ -237,7 +237,7 @@ class _Latex(_Markdown):
         return rf"{{\scriptsize {text}}}"
 
     def raised(self, text: str) -> str:
-        """Return the mark of a footnote without width, so that digits stay aligned."""
+        """Return the mark of a footnote with zero width, so that digits stay aligned."""
         return rf"\rlap{{\textsuperscript{{{text}}}}}"
 
 
@@ -246,7 +246,7 @@ def _footnotes(
 ) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Return ({remark on cells: mark}, [(mark, text) of each line below the table]).
 
-    A remark on all numbers has the mark "".
+    A remark that applies to all numbers has the mark "".
     """
     entries = [entry for line in table.lines for entry in line.entries]
     numbers = [entry for entry in entries if entry.value is not None]
@@ -316,7 +316,7 @@ def _checked(digits: int) -> int:
 
 
 def _escaped(text: str) -> str:
-    r"""Escape text for LaTeX, unless it has a backslash or a pair of $ and thus is LaTeX already."""
+    r"""Escape text for LaTeX, unless a backslash or a pair of $ shows that the text is already LaTeX."""
     return text if "\\" in text or text.count("$") in (2, 4, 6) else latex(text)
 
 

@@ -1,7 +1,7 @@
-"""Power of the paired test of reports: the number of images needed to distinguish two explainers.
+"""Power of the paired test in reports: the number of images needed to distinguish two explainers.
 
 The mean difference d over C clusters has the standard error sigma / sqrt(C), with sigma^2 = C se_C^2 of the paired
-differences (`read/statistics/intervals.py`). A two-sided t-test at level alpha then finds a true difference d with
+differences (`read/statistics/intervals.py`). The power of a two-sided t-test at level alpha for a true difference d is
 
     power = P(|T| > t(1 - alpha / 2, C - 1)),    T non-central t with C - 1 degrees of freedom and d sqrt(C) / sigma
 
@@ -44,7 +44,7 @@ CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # multiples of the needed number of cl
 
 @dataclass(frozen=True)
 class Failures:
-    """Rare failures despite which a difference must stay significant.
+    """Rare failures that must not make a difference insignificant.
 
     Attributes:
         reach: Greatest absolute difference on a sample where one of two explainers fails; 0 for scores without a range.
@@ -98,7 +98,7 @@ class Needed:
         images: Number of images in these clusters.
         observed: Difference in the run; None if the spread was assumed.
         seen: Number of clusters in the run.
-        failures: Failures despite which the difference must stay significant.
+        failures: Rare failures that must not make the difference insignificant.
     """
 
     metric: str
@@ -167,7 +167,7 @@ def _legendre() -> tuple[np.ndarray, np.ndarray]:
 def clusters_needed(
     spread: float, wanted: float, power: float = POWER, comparisons: int = 1, failures: Failures = NO_FAILURES
 ) -> int | None:
-    """Return the smallest number of clusters for which the test has this power, with at least 50 effective clusters.
+    """Return the smallest number of clusters that gives the test this power and at least 50 effective clusters.
 
     Args:
         spread: Standard deviation of the mean difference over one cluster.
@@ -211,10 +211,10 @@ def clusters_needed(
 def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = True) -> list[Needed]:
     """Return the numbers of images needed to distinguish every two explainers of a run, for each metric.
 
-    For each metric, the pairs that need most images come first.
+    For each metric, the pairs that need the most images come first.
 
     Args:
-        run: Run with at least 10 clusters; with fewer clusters there is no spread.
+        run: Run with at least 10 clusters; with fewer clusters, the spread is unknown.
         wanted: Difference to find, which is the same for all pairs.
         power: Power with which the difference is found.
         together: Whether all pairs of a metric are tested together, as in reports.

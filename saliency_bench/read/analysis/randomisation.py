@@ -1,8 +1,8 @@
 """Judge by model randomisation whether the maps of an explainer depend on the weights of the network.
 
-Each part of `saliency_randomisation` belongs to a layer. It is the similarity of the maps before and after all layers
-from the logits down to this layer get new weights. Maps that stay similar do not depend on the weights of those layers
-(Adebayo et al., 2018).
+Each part of `saliency_randomisation` belongs to a layer. The part is the similarity of the maps before and after all
+layers from the logits down to this layer get new weights. Maps that stay similar do not depend on the weights of those
+layers (Adebayo et al., 2018).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,10 +22,10 @@ STAYS, CHANGES, OPEN, FEW = "does not depend", "depends", "undecided", "too few 
 def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
     """Judge for each explainer and layer whether the map depends on the weights from the logits down to that layer.
 
-    The verdict uses the 95 % interval of the similarity of the maps before and after randomisation. It is "does not
-    depend" if the whole interval is above `bound`, "depends" if the whole interval is below, and "undecided" otherwise.
-    The verdict on an explainer is the verdict for all layers together. "changes at" is the first layer, from the logits
-    down, at which the map depends on the weights.
+    The verdict uses the 95 % interval of the similarity of the maps before and after randomisation. The verdict is
+    "does not depend" if the whole interval is above `bound`, "depends" if the whole interval is below `bound`, and
+    "undecided" otherwise. The verdict on an explainer is the verdict for all layers together. "changes at" is the first
+    layer, from the logits down, at which the map depends on the weights.
 
     Args:
         runs: Runs with scores of saliency_randomisation that are similarities.

@@ -85,7 +85,7 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
     draws are more random than the true orders. The interval therefore covers all pairs of orders that are compatible
     with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of means and their standard
     errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* - gap| / se over all pairs
-    of both orders, so that all decided pairs hold together.
+    of both orders, so that all decisions are correct together in 95 % of cases.
 
     Args:
         means: Function from weights (draws, n), which are counts of each sample, to the means (draws, k) by both
@@ -137,7 +137,7 @@ def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]
 def _rho_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     """Return bounds of rho = 1 - 6 sum d^2 / (k^3 - k), where d is the difference between an explainer's two ranks."""
     k = len(first)
-    # A centred rank is half of (number above - number below); an undecided pair moves it by a half in either direction.
+    # A centred rank is (number above - number below) / 2; an undecided pair moves the rank by 1/2 in either direction.
     gap = (first.sum(axis=1) - second.sum(axis=1)) / 2
     slack = sum(np.count_nonzero(signs == 0, axis=1) - 1 for signs in (first, second)) / 2
     least, most = (float((distance**2).sum()) for distance in (np.maximum(np.abs(gap) - slack, 0), np.abs(gap) + slack))
@@ -175,10 +175,10 @@ def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def sensitivity(runs: Sequence[RunData]) -> Findings:
-    """Rank each explainer over all settings of a metric: mean rank, worst rank, and whether it survives.
+    """Rank each explainer over all settings of a metric: mean rank, worst rank, and whether the explainer survives.
 
     Explainers that have scores in all settings are ranked by their means; ties get their mean rank. An explainer
-    survives if no other explainer is significantly better in any setting. The value is None if there are no ranks.
+    survives if no other explainer is significantly better in any setting. If a setting has no rank, the answer is None.
     """
     rows: list[tuple] = []
     details: list[dict[str, Any]] = []

@@ -5,16 +5,17 @@ the interval of the difference on the samples that both explainers have, and the
 
 A requirement fails only if the samples contradict it: the whole interval lies on the wrong side of the bound, or the
 paired test shows that the explainer is worse than in an earlier run. If the interval contains the bound, the
-requirement is undecided. It then passes, unless `strict` makes undecided requirements fail (`passes`). If the range of
-the metric is bounded, the interval allows for rare failures at its full level (`intervals.outlasting_rare_scores`), so
-it may be wider than the interval in a table.
+requirement is undecided. An undecided requirement passes unless `strict` is set (`passes`). If the range of the metric
+is bounded, the interval also allows for rare failures (`intervals.outlasting_rare_scores`), so it may be wider than the
+interval in a table.
 
 Holm's method (1979) corrects for the number of requirements of a call. First, all m requirements are judged by
-intervals of level 1 - .05 / m. Those that are decided are removed, and the remaining k are judged by intervals of level
-1 - .05 / k, and so on until no further requirement is decided. All verdicts of a call therefore hold together with
-95 %, and true requirements fail by chance in 2.5 % of the calls. With an earlier run it is 5 %, because the paired test
-is two-sided and only one side fails. Shares of single samples with 0/1 scores have exact intervals, which guarantee
-these rates; for other scores the rates are as accurate as the intervals.
+intervals of level 1 - .05 / m. The decided requirements are removed, and the remaining k are judged by intervals of
+level 1 - .05 / k. These steps are repeated until no further requirement is decided. All verdicts of a call are
+therefore correct together in 95 % of calls, and true requirements fail by chance in 2.5 % of calls. With an earlier
+run, the rate is 5 %: the paired test adds 2.5 %, because it is two-sided and only one side fails a requirement. If
+scores are 0 or 1 and samples are independent, the intervals are exact and guarantee these rates. For other scores, the
+rates are as accurate as the intervals.
 """
 
 import re
@@ -80,7 +81,7 @@ class Requirement:
         """Read "EXPLAINER:METRIC>=NUMBER" or "EXPLAINER:METRIC>EXPLAINER".
 
         Raises:
-            UserError: The text is not a requirement.
+            UserError: The string is not a requirement.
         """
         match = re.fullmatch(r"\s*(.+?)\s*(>=|<=)\s*([^<>=]+?)\s*", text)
         if match is None and (compared := re.fullmatch(r"\s*(.+?:[^<>]+?)\s*([<>])\s*([^<>=\s][^<>]*?)\s*", text)):
@@ -138,7 +139,7 @@ class CheckedRequirement:
     def needed(self) -> int | None:
         """Return the approximate number of samples that would decide the requirement if the mean stays the same.
 
-        It is None if the requirement is decided, or if the mean is too close to the bound.
+        The result is None if the requirement is decided, or if the mean is too close to the bound.
         """
         value, ends = self.interval.value or 0.0, self.interval.ends
         if self.verdict != UNDECIDED or ends is None or value == self.requirement.bound:
@@ -226,8 +227,8 @@ class CheckedRequirement:
 def found_violation(half: float, tail: float) -> float:
     """Return the distance between mean and bound at which a share `POWER` of the intervals lies beyond the bound.
 
-    The half of the interval towards the bound is z(1 - tail) standard errors wide. The mean must be z(.8) standard
-    errors further away from the bound, so the distance is half (1 + z(.8) / z(1 - tail)).
+    The half of the interval towards the bound is z(1 - tail) standard errors wide. The mean must be another z(.8)
+    standard errors away from the bound, so the distance is half * (1 + z(.8) / z(1 - tail)).
     """
     return half * (1 + t_quantile(inf, 1 - POWER) / t_quantile(inf, tail))
 
@@ -269,7 +270,7 @@ def violation_of_share(bound: float, size: float, tail: float) -> float | None:
 
 
 def verdict(requirement: Requirement, interval: Interval) -> str:
-    """Return the verdict on a requirement from an interval or, if there is none because scores are equal, the value."""
+    """Return the verdict on a requirement from its interval, or from its value if equal scores allow no interval."""
     value = interval.value or 0.0
     low, high = interval.ends or (value, value)
     if requirement.other and low == high == 0:
@@ -307,7 +308,7 @@ def check(
 def _holm(
     run: RunData, requirements: Sequence[Requirement], cells: Sequence[tuple[CellResult, CellResult | None]]
 ) -> list[tuple[Interval, float, bool]]:
-    """Return, for each requirement, (interval, its level, whether it is Clopper and Pearson's)."""
+    """Return (interval, its level, whether the interval is Clopper and Pearson's) for each requirement."""
     codes = run.codes()
     judged: dict[int, tuple[Interval, float, bool]] = {}
     undecided = list(range(len(cells)))
@@ -325,7 +326,10 @@ def _holm(
 
 
 def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: np.ndarray, tail: float) -> Estimate:
-    """Return the value of a cell, or its difference from another cell, with an interval at `tail` on each side."""
+    """Return the value of a cell, or its difference from another cell, with an interval.
+
+    Each end of the interval is wrong with the probability `tail`.
+    """
     if other is not None:
         return _difference(run, cell, other, codes, tail)
     if cell.aggregate:
@@ -384,7 +388,7 @@ def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResu
 
 
 def _cell(requirement: Requirement, run: RunData) -> CellResult:
-    """Return the cell of a requirement; raise UserError if there is no cell or it cannot be checked."""
+    """Return the cell of a requirement; raise UserError if the cell is missing or cannot be checked."""
     cell = find_cell(requirement.names, run)
     low, high = cell.limits
     if not requirement.other and not low <= requirement.bound <= high:
@@ -404,7 +408,7 @@ def _cell(requirement: Requirement, run: RunData) -> CellResult:
 def find_cell(names: str, run: RunData) -> CellResult:
     """Return the cell that "EXPLAINER:METRIC" names; omitted options have their defaults.
 
-    Options may contain colons, so the text is split where both parts are names in the run.
+    Options may contain colons, so `names` is split where both parts are names in the run.
     """
     explainers, metrics = explainer_names(run.cells), metric_names(run.cells)
     splits = [(names[:index].strip(), names[index + 1 :].strip()) for index, sign in enumerate(names) if sign == ":"]

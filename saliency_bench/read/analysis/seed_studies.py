@@ -2,14 +2,15 @@
 
 Let x_it be the score of image i with network t, over the images that all T networks have scored. The mean is over all
 x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval covers
-other images and other trainings (`read/statistics/trainings.py`), with se^2 = se_C^2 + s_T^2 / T. Two networks have no
-interval, because in simulations it contained the mean in as few as 88 % of cases, compared with 93 % or more for at
-least three networks.
+other images and other trainings (`read/statistics/trainings.py`), with se^2 = se_C^2 + s_T^2 / T. A study of two
+networks has no interval. In simulations, an interval for two networks contained the mean in only 88 % of cases, and an
+interval for at least three networks in 93 % or more.
 
 With at least five networks, two explainers are compared by their differences on the same images and networks:
 t = d / se, corrected for all pairs of a metric (Holm). The degrees of freedom are (T - 1) se^2 / (s_T^2 / T), but not
-more than those of se_C. This is fewer than Satterthwaite's degrees of freedom. With Satterthwaite's, up to 10 % of
-simulated studies with five networks found a difference among five equal explainers; with these it was at most 5 %.
+more than those of se_C. This number is smaller than Satterthwaite's. In simulated studies of five equal explainers on
+five networks, up to 10 % found a difference with Satterthwaite's degrees of freedom, and at most 5 % with the smaller
+number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +48,7 @@ class NetworkMean:
         estimate: Mean and interval, over the images that all networks have scored.
         means: Mean of each network.
         used: Number of images that the runs cover.
-        rank: Ranks that the test leaves open, among all explainers of the metric; None if there is no test.
+        rank: Possible ranks among all explainers of the metric, according to the test; None if there is no test.
         best: Whether no explainer is significantly better, and this explainer is significantly better than every
             baseline.
     """
@@ -114,7 +115,7 @@ def over_networks(runs: Sequence[RunData]) -> Networks:
 
 
 def _check(runs: Sequence[RunData]) -> None:
-    """Raise UserError unless the runs are of different networks and have equal settings."""
+    """Raise UserError unless the runs use different networks and equal settings."""
     if len(runs) < 2:
         raise UserError(
             "a seed study needs runs of at least two networks; train more with `saliency-bench train --seed`"

@@ -15,25 +15,26 @@ For i in T, the expectation of Y_c given the past is at most 0, no matter which 
 non-negative supermartingale that starts at 1, and by Ville's inequality (1939) P(W_i ever reaches 1 / a) <= a. Drop i
 when W_i reaches A / level, where A is K minus the number of candidates dropped so far. When the first member of T is
 dropped, no other member has been dropped, so A >= |T|. By the union bound, the probability that *any* candidate of T is
-*ever* dropped is at most `level`, over all looks, for every stopping rule, and with ties. No assumption is made about
-the distribution of the scores.
+*ever* dropped is at most `level`, over all looks, for every stopping rule, and even with ties. No assumption is made
+about the distribution of the scores.
 
 The bets are those of Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86
 (2024), section 5 and appendix (diversified Kelly bets: a mixture of constant bets). The step down from K is Holm's
-method (1979) for e-values. Using one leader instead of all K - 1 opponents is a predictable mixture of their bets.
+method (1979) for e-values. Betting against one leader instead of all K - 1 opponents is a predictable mixture of the
+bets against each opponent.
 
 The distance of a candidate behind the best is tested for all margins m at once: `behind` is the greatest m for which
-the wealth with margin m reaches K / level. All these bounds hold together with probability 1 - level.
+the wealth with margin m reaches K / level. All of these bounds are correct together with probability 1 - level.
 
 The race alone does not show that the winner beats the baselines, which are maps that ignore the network, because a
 baseline may have been dropped against another leader. Each method j therefore also bets against each baseline k, on all
 clusters in which both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method j is reported to beat
 every baseline if each of these wealths reaches J / level, for J methods. By the same argument, this report is wrong
-with a probability of at most `level`. This holds for any method that the data select, and also for clusters after the
-race (`Race.beats`).
+with a probability of at most `level`. This bound holds even if the data select the method, and also if clusters are
+added after the race (`Race.beats`).
 
 Scores without bounds have no `span`. The sign of the difference is used instead (span 1), so that a candidate is ahead
-if it is better on more samples than it is worse.
+if it is better on more samples than it is worse on.
 """
 
 from collections.abc import Mapping, Set
@@ -55,9 +56,10 @@ class Dropped:
 
     Attributes:
         name: Name of the candidate.
-        clusters: Number of clusters seen when it was dropped.
+        clusters: Number of clusters seen when the candidate was dropped.
         wealth: Logarithm of the wealth, which is the evidence against the candidate.
-        behind: Lower bound of the distance behind the best, in units of the score; 0 if only the sign is certain.
+        behind: Lower bound of the distance behind the best candidate, in units of the score; 0 if only the sign is
+            certain.
         leader: Opponent in the last look.
     """
 
@@ -86,7 +88,7 @@ class _Bets:
 
 
 def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
-    """Return how many similar clusters raise the log-wealth to `threshold`, or None if it does not grow."""
+    """Return the number of clusters like these that raises the log-wealth to `threshold`, or None if no number does."""
     if not len(scaled):
         return None
     growth = np.log1p(BETS[:, None] * scaled[None, :]).mean(axis=1)
@@ -101,7 +103,7 @@ class Race:
 
     Args:
         names: Names of the candidates.
-        span: Greatest difference of two scores; if it is infinite, signs of differences are used.
+        span: Greatest possible difference between two scores; if infinite, only the signs of differences are used.
         margin: Candidates within this distance of the best are protected from being dropped, like the best.
         level: Probability that a protected candidate is ever dropped.
         largest: Largest number of samples in a cluster.
@@ -196,11 +198,11 @@ class Race:
         return len(self._bets[name].losses)
 
     def needed(self, name: str, errors: float = 0.0) -> int | None:
-        """Return after how many clusters a candidate would be dropped if further clusters resemble those so far.
+        """Return the number of clusters needed to drop a candidate if further clusters resemble the earlier ones.
 
         Args:
             name: Name of the candidate.
-            errors: Number of standard errors by which the mean of further clusters is higher.
+            errors: Number of standard errors by which the mean of further clusters exceeds the observed mean.
 
         Returns:
             Number of clusters, or None if the candidate would never be dropped.

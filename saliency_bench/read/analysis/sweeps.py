@@ -53,7 +53,7 @@ def _of_explainer(run: RunData, name: str, cells: Sequence[CellResult], wanted: 
 
 
 def _order(value: object) -> tuple[bool, float, str]:
-    """Return a sort key that puts numbers in ascending order before texts."""
+    """Return a sort key that puts numbers in ascending order before strings."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return not is_number, float(value) if is_number else 0.0, str(value)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ class Table:
 
     Attributes:
         header: Names of the columns.
-        rows: Rows of texts and numbers, with None for missing values.
+        rows: Rows of strings and numbers, with None for missing values.
         name: Suffix of the names of the table's files; "" for the main table.
     """
 
@@ -28,7 +28,7 @@ class Table:
     name: str = ""
 
     def texts(self, without: Collection[str] = ()) -> list[list[str]]:
-        """Return the header and the rows as readable texts, omitting the columns `without`."""
+        """Return the header and the rows as readable strings, without the columns in `without`."""
         kept = [index for index, name in enumerate(self.header) if name not in without]
         return [[self.header[k] for k in kept], *([shown(row[k]) for k in kept] for row in self.rows)]
 

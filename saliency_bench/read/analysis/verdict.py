@@ -21,8 +21,8 @@ NO_CHANCE = "This run has no random baseline, so it does not show what an uninfo
 CONTROLLED = (
     "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
 )
-# Results of simulations (docs/numbers.md): with more explainers than the first number and fewer independent samples
-# than the second, the third is the % of runs with a false difference. In all other cases it stays near 7 %.
+# Results of simulations (docs/numbers.md), as (explainers, independent samples, error rate). Runs with more explainers
+# and fewer samples than these contain a false difference at this rate, in percent. In all other runs, it is about 7 %.
 MANY_SHAPES = ((40, 500, 12), (10, 200, 12), (40, inf, 8))
 BEST = {
     True: "Best (none significantly better, and better than every baseline)",
@@ -100,7 +100,7 @@ class Verdict:
         ]
 
     def sentences(self) -> list[str]:
-        """Return sentences on which explainers beat each baseline and are best, or on too few samples."""
+        """Return sentences on the explainers that beat each baseline or are best, or on too few samples."""
         against = [
             tested
             for comparisons in self.against_baselines()
@@ -136,7 +136,7 @@ class Verdict:
         return f"Too few samples to rank: {most} independent samples; ranks need at least {RANKED_FROM}."
 
     def _leading(self) -> list[str]:
-        """Return sentences on the best explainers on each metric, and on metrics where a baseline is unbeaten."""
+        """Return sentences on the best explainers by each metric, and on metrics by which a baseline is unbeaten."""
         leaders: dict[tuple[bool, str], list[str]] = {}
         blind: dict[str, list[str]] = {}
         partial: list[str] = []
@@ -175,7 +175,7 @@ class Verdict:
     def _peaked(self) -> list[str]:
         """Return sentences on explainers whose maps have very few pixels above half of their range.
 
-        Metrics that use only this region are named.
+        The sentences name the metrics that use only these pixels.
         """
         names: dict[str, list[str]] = {}
         for key in self.order:
@@ -189,7 +189,7 @@ class Verdict:
         ]
 
     def _signed_at_chance(self) -> list[str]:
-        """Return sentences on metrics by which other explainers beat `random`, but none with signed maps does."""
+        """Return sentences on metrics by which only explainers with unsigned maps beat `random`."""
         signs: dict[str, dict[str, int | None]] = {}
         better: set[str] = set()  # metrics by which an explainer with unsigned maps is better
         chance = next((key for key in self.baselines if self.names[key] == RANDOM), None)

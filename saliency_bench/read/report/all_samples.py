@@ -1,8 +1,8 @@
 """Page of all samples of a run with filters: a small HTML file, and a folder with one picture per sample.
 
 A picture contains the image and the map of every explainer side by side, drawn from the thumbnails that a run stores.
-The page cuts each picture into tiles and adds samples while the user scrolls, so it opens at once for any number of
-samples. It works as a local file and loads nothing except the pictures.
+The page cuts each picture into tiles and adds samples while the user scrolls, so the page opens at once for any number
+of samples. The page works as a local file and loads nothing except the pictures.
 """
 
 import json
@@ -39,7 +39,7 @@ DIGITS = 3  # decimals of scores
 
 
 def samples_place(page: Path) -> Path:
-    """Return the path of the page of all samples of a report; the folder of its pictures has the same stem."""
+    """Return the path of the page that shows all samples of a report. Its folder of pictures has the same stem."""
     return page.with_name(f"{page.stem}-samples.html")
 
 
@@ -121,7 +121,7 @@ class SamplePictures:
         return cls({key: of_rows for key, of_rows in maps.items() if of_rows}, images, kept, run.identity.geometry)
 
     def image(self, image_id: str) -> Image.Image | None:
-        """Return an image as the classifier sees it; None if it is not available."""
+        """Return an image as the classifier sees it; None if the image is not available."""
         if image_id in self.kept:
             return Image.fromarray(self.kept[image_id])
         return self.images.picture(image_id, self.geometry) if self.images else None
@@ -131,7 +131,7 @@ def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
     """Return the dataset of a run; None if the dataset is not a local folder.
 
     Raises:
-        UserError: A dataset was given that cannot be loaded, or is not the dataset of the run.
+        UserError: The given dataset cannot be loaded, or is not the dataset of the run.
     """
     assert run.identity is not None
     if not is_given and not (isinstance(data, str | Path) and Path(data).is_dir()):
@@ -152,7 +152,7 @@ def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
 
 
 def _write_pictures(run: RunData, pictures: SamplePictures, folder: Path) -> dict[str, tuple[int, int]]:
-    """Write one picture with the tiles of each sample, and return {image id: (width, height) of a tile}."""
+    """Write one picture of tiles per sample, and return {image id: (width, height) of a tile}."""
     sizes: dict[str, tuple[int, int]] = {}
     shown = [row.explainer_id for row in run.rows if row.explainer_id in pictures.maps]
     for index, image_id in enumerate(run.ids[:MOST]):

@@ -33,7 +33,7 @@ ANALYSES: dict[str, Callable[..., Findings]] = {
 
 @dataclass(frozen=True, repr=False)
 class Analysis:
-    """Results of an analysis as `tables` and as plain `data`, with `save`. `print` displays the first table."""
+    """Results of an analysis, as `tables` and as plain `data`. `save` writes them; `print` displays the first table."""
 
     findings: Findings
     runs: list[RunData]
@@ -77,7 +77,7 @@ class Analysis:
 
 
 def _check_replaced(folder: Path, analysis: str, names: Sequence[str]) -> None:
-    """Raise UserError if files with these names exist that were not written by an earlier analysis of this type."""
+    """Raise UserError if a file with one of these names was not written by an earlier analysis of this type."""
     present = [name for name in names if os.path.lexists(folder / name)]
     if present and not _is_analysis(folder / f"{analysis}.json", analysis):
         raise UserError(f"{folder / present[0]} exists and is not from an analysis; choose another --out")

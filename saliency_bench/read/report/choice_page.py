@@ -24,7 +24,7 @@ NO_TIME, ALIKE, ONE_LEFT = "the time was up", "those left are alike", "one is le
 
 
 def sentences(content: dict[str, Any]) -> list[str]:
-    """Return the recommendation for each question, the result of each metric, and the number of images needed."""
+    """Return sentences on the recommendation for each question, the result of each metric, and the images needed."""
     lines = []
     for question in content["questions"]:
         lines += [headline(question, content), *question_lines(question, content)]
@@ -87,7 +87,7 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """Return lines on the reliability, on each metric, and on the number of images needed, grouped by number."""
+    """Return lines on the reliability, on each metric, and on the number of images needed."""
     answers = _answers(question, content)
     missing: dict[str, list[str]] = {}
     for answer in answers:
@@ -136,7 +136,7 @@ def _baseline_leads(answer: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def _leader_is_beaten(answer: dict[str, Any]) -> bool:
-    """Return whether a method is shown to beat the leading baseline, although none beats every baseline."""
+    """Return whether a method is shown to beat the leading baseline, although no method beats every baseline."""
     return any(answer["left"][0] not in answer["not_shown_to_beat"][name] for name in _methods(answer))
 
 
@@ -174,7 +174,7 @@ def _best_shown(answer: dict[str, Any], names: set[str]) -> str:
 
 
 def _behind(answer: dict[str, Any]) -> str:
-    """Return text on the number of dropped candidates, with a lower bound of their distance."""
+    """Return text on the number of dropped candidates, with a lower bound of their distance behind the best."""
     behind = [dropped["behind"] for dropped in answer["dropped"]]
     if not behind:
         return ""
@@ -201,7 +201,7 @@ def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
         if least is not None and there < least <= MOST_IMAGES:
             return f"at least about {_rounded(least, there)} images are needed to {tell}; there are {count(there)}"
         return f"the differences on these images would not {tell} even with more images"
-    # At most half of the images decide. Once these are used, more time does not help.
+    # The race uses at most half of the images. Once these are used, more time does not help.
     if answer["ended"] == NO_TIME and needed <= min(there, 2 * content["may_decide"]):
         return f"about {rounded(needed)} of the {count(there)} images would {tell}; increase --within"
     if needed <= there:
@@ -210,7 +210,7 @@ def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def _between(answer: dict[str, Any]) -> str:
-    """Return the range of images needed, within two standard errors of the differences so far."""
+    """Return the range of the number of images needed, within two standard errors of the differences so far."""
     least, most = answer["images_at_least"], answer["images_at_most"]
     if least is None:
         return ""
@@ -221,7 +221,7 @@ def _between(answer: dict[str, Any]) -> str:
 
 
 def _rounded(images: int, there: int) -> str:
-    """Return a number of images that is greater than `there`; it is rounded only if it stays greater."""
+    """Return `images`, rounded unless rounding makes the number equal to `there` or smaller."""
     return count(images) if float(f"{images:.2g}") <= there < images else rounded(images)
 
 
@@ -231,7 +231,7 @@ def rounded(images: int) -> str:
 
 
 def _alike(question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return text on the methods that may be as good as the recommended method, and on the cheapest of them."""
+    """Return text on the methods that may be as good as the recommended one, and on the cheapest of these methods."""
     others = question["as_good"]
     if not others:
         return ""
@@ -318,7 +318,7 @@ def page_text(content: dict[str, Any], run: RunData) -> str:
 
 
 def _by_reason(not_tried: dict[str, str]) -> list[tuple[str, str]]:
-    """Return [(explainers, reason why they were not tried)]."""
+    """Return [(explainers, reason why these explainers were not tried)]."""
     names: dict[str, list[str]] = {}
     for name, reason in not_tried.items():
         names.setdefault(reason, []).append(name)
@@ -346,7 +346,7 @@ def _question_view(question: dict[str, Any], content: dict[str, Any]) -> dict[st
 
 
 def _cell(result: dict[str, Any] | None, answer: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of a table cell: mean, interval, and difference from the leader of the race."""
+    """Return the text of a table cell: mean, interval, and difference from the leader of the race."""
     if result is None:
         return {"value": number(None), "interval": "", "ahead": ""}
     ends = "" if result["low"] is None else f"[{number(result['low'])}, {number(result['high'])}]"
@@ -362,7 +362,7 @@ def _cell(result: dict[str, Any] | None, answer: dict[str, Any]) -> dict[str, st
 
 
 def _lanes(answer: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the bars of a race, whose length is the number of images that a candidate explained."""
+    """Return the bars of a race. The length of a bar is the number of images that a candidate explained."""
     images = {item["clusters"]: item["images"] for item in content["rounds"]}
     dropped = sorted(answer["dropped"], key=lambda item: -item["clusters"])
     ends = [(name, answer["images"], "left") for name in answer["left"]]

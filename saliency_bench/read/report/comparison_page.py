@@ -17,7 +17,7 @@ from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.read.summary import explained
 
-# {setting: setting that already implies it}, and prefixes for values that are unclear without one.
+# {setting: another setting that implies it}, and prefixes for values that are unclear without a prefix.
 FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset fingerprint": "Dataset"}
 PREFIXES = {
     "Classifier digest": "digest ",
@@ -172,7 +172,7 @@ def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
 
 
 def _tagged(rows: list[TableRow], comparison: Comparison, names: Sequence[str]) -> list[dict]:
-    """Return the rows of one table; each cell has tags, and the name of the run whose score it repeats, if any."""
+    """Return the rows of one table; each cell has tags and, if it repeats the score of a run, the name of that run."""
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
@@ -210,7 +210,7 @@ def _repeats(cell: CellResult, other: CellResult) -> bool:
 def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequence[str]) -> dict:
     """Return the content on the differences between merged runs and the first run.
 
-    It contains a verdict, the changed settings, and for each metric a card, a table and plots.
+    The content consists of a verdict, the changed settings, and a card, a table and plots for each metric.
     """
     before, after = settings_of(first.data), settings_of(difference.merged.data)
     by_metric: dict[str, list[RunPair]] = {}

@@ -6,7 +6,7 @@
     suite             STYLE and save_figure, for figures drawn elsewhere                     PDF, SVG and PNG files
     board             STYLE and svg_text, for figures drawn elsewhere                        SVG inside a page
 
-Equal scores give files with equal bytes. Text in SVG files stays text, so that it can be read aloud, searched and
+Equal scores give files with equal bytes. Text in SVG files stays text, so that the text can be read aloud, searched and
 copied.
 """
 
@@ -211,10 +211,11 @@ def rank_plot(run: RunData, column: MetricColumn) -> str:
 
 
 def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
-    """Return (SVG of histograms of the samples' scores, name of the number at the end of a row).
+    """Return (SVG with histograms of the scores, name of the number at the end of a row).
 
     The number is the median, drawn as a tick, with a bar between the quartiles. Quartiles are uninformative for yes/no
-    scores, even with a few ties in between, so the number is then the share of the higher score.
+    scores, even if a few scores lie in between. For yes/no scores, the number is therefore the share of the higher
+    score.
     """
     cells = run.cells_of_column(column)
     scores = [values[np.isfinite(values)] for values in (run.values[cell.cell_id] for _, cell in cells)]
@@ -227,7 +228,7 @@ def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
     rows = [_Row(row.name, row.baseline, text) for (row, _), text in zip(cells, texts, strict=True)]
     bins = BINS if yes is None else FEW_BINS
     low, high = (float(pooled.min()), float(pooled.max())) if len(pooled) else (0.0, 1.0)
-    # Scores that differ only in their last digits would need bins that are too narrow for floating point.
+    # Scores that differ only by rounding errors would need bins that are too narrow for floating point.
     margin = (high - low) * 0.5 / bins if high - low > 1e-9 * max(abs(low), abs(high)) else abs(low) * 0.1 or 0.1
     limits = low - margin, high + margin
 
@@ -255,7 +256,10 @@ def difference_plot(pairs: Sequence[RunPair]) -> str:
 
 
 def difference_histogram(pairs: Sequence[RunPair]) -> str:
-    """Return an SVG of histograms of the samples' differences, without equal samples, which would dominate."""
+    """Return an SVG of histograms of the samples' differences.
+
+    Samples with equal scores are omitted, because they would dominate.
+    """
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
     differing = [pair.differences[pair.differences != 0] for pair in pairs]
     widest = 1.02 * max((float(np.abs(values).max()) for values in differing if len(values)), default=1.0)
@@ -344,7 +348,7 @@ def _for_page(svg: str) -> str:
     # Nothing is drawn outside the axes, so clip paths are not needed. Without them, a page has no url() references.
     svg = re.sub(r"<clipPath.*?</clipPath>", "", svg, flags=re.S)
     svg = re.sub(r' clip-path="[^"]*"', "", svg)
-    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, count=1, flags=re.S)  # it would apply to the whole page
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, count=1, flags=re.S)  # the style would apply to the whole page
     for name, colour in COLOURS.items():
         svg = svg.replace(colour, f"var(--{name}, {colour})")
     return svg
@@ -470,7 +474,7 @@ def _exposures(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _people_by_exposure(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw the accuracy of people by exposure, the difficulty of the images and the ability of the people."""
+    """Draw people's accuracy by exposure, the difficulty of the images, and people's ability."""
     figure, (curves, images, people) = _panels(3)
     for name, rows in pd.DataFrame(findings.data["accuracies"]).groupby("explainer", sort=False):
         _curve(curves, (100 * rows["exposure"]).to_list(), rows, "accuracy", name)
@@ -569,7 +573,7 @@ def _pictures(row: dict, runs: Sequence[RunData]) -> tuple[np.ndarray | None, np
 
 
 def _coloured(levels: np.ndarray) -> np.ndarray:
-    """Return a map coloured with the levels of `heat_map`, as uint8 (h, w, 3)."""
+    """Return a coloured map, as uint8 (h, w, 3), from levels of `heat_map`."""
     return np.asarray(heat_map(levels).convert("RGB"))
 
 

@@ -1,4 +1,4 @@
-"""Write the report of one or several runs as a single HTML page that loads no other files."""
+"""Write the report of one or more runs as a single HTML page that loads no other files."""
 
 import re
 from base64 import b64encode

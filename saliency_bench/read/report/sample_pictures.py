@@ -79,7 +79,7 @@ def picture(image: Image.Image) -> str:
     """Return an image of at most `LONGEST` pixels as a data URI; small images are compressed less."""
     image = image.copy()
     image.thumbnail((LONGEST, LONGEST))
-    # `optimize` is not used, because it needs the whole file in one buffer, which Pillow makes too small for noise.
+    # `optimize` is not used. It needs the whole file in one buffer, which Pillow makes too small for noise.
     return data_uri(image, "jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
 
 

@@ -55,7 +55,7 @@ def _environment() -> Environment:
 
 
 def _plain(value: Any) -> Any:
-    """Remove control characters from texts such as class names, because they could reverse the text direction."""
+    """Remove control characters from strings such as class names, because they could reverse the text direction."""
     return type(value)(without_controls(value)) if isinstance(value, str) else value
 
 

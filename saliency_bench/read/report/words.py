@@ -1,4 +1,4 @@
-"""Texts of a report, such as numbers, the verdict and the glossary, which are computed from the files of a run."""
+"""Text in a report, such as numbers, the verdict and the glossary, computed from the files of a run."""
 
 from collections.abc import Iterable
 from math import isfinite
@@ -92,7 +92,7 @@ def seconds(value: float | None) -> str:
 
 
 def memory(count: int | None, gpu: bool) -> str:
-    """Return a number of bytes as "1.2 GB of the process", or of the GPU."""
+    """Return a number of bytes as "1.2 GB of the process" or as memory of the GPU."""
     return NONE if count is None else f"{count / 1e9:.1f} GB of the {'GPU' if gpu else 'process'}"
 
 
@@ -118,7 +118,7 @@ def quality(model: dict) -> list[str]:
 
 
 def other_model(model: dict | None) -> dict | None:
-    """Return the texts on the other model of a run; None if there is no other model."""
+    """Return text about the other model of a run; None if there is no other model."""
     if model is None:
         return None
     accuracy = Interval.model_validate(model["accuracy"])
@@ -193,7 +193,7 @@ def alike(run: RunData, pair: Against) -> str:
     """Return "alike within ±MARGIN" for a pair with a narrow interval and no significant difference, else "".
 
     The margin is the range of the scores times `MARGIN`; unbounded scores have no margin. If the true difference equals
-    the margin, at most one pair in forty is called alike, for any distribution of the scores (`intervals.is_alike`).
+    the margin, at most 2.5 % of pairs are called alike, for any distribution of the scores (`intervals.is_alike`).
     """
     contrast = pair.contrast
     limits = next(cell.limits for cell in run.cells if cell.cell_id in contrast.cells)
@@ -210,7 +210,7 @@ def pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
 
 
 def common(run: RunData) -> list[str]:
-    """Return lines on the difference between each explainer and the first on the samples that both have.
+    """Return lines that compare each explainer with the first explainer on the samples that both have.
 
     Only explainers with omitted samples are compared.
     """
@@ -256,7 +256,7 @@ def class_groups(summary: dict) -> str:
 
 
 def left_out(run: RunData) -> list[str]:
-    """Return lines on how many samples each metric has scored, and why others have no score.
+    """Return lines on how many samples each metric has scored, and on why other samples have no score.
 
     Explainers are named only if they differ. Valid scores with a remark are counted next to n, except for flat maps.
     """
@@ -281,7 +281,7 @@ def left_out(run: RunData) -> list[str]:
 
 
 def notes(run: RunData) -> list[str]:
-    """Return sentences on the explainers that were left out, and the remarks on the values of metrics."""
+    """Return sentences on the explainers that were left out, and remarks on the values of metrics."""
     return [f"{line}." for line in [*misfits(run.summary), *notes_of(run.cells)]]
 
 

@@ -42,9 +42,10 @@ def sums_by_cluster(values: np.ndarray, codes: np.ndarray, count: int) -> np.nda
 
 
 def effective_clusters(counts: np.ndarray) -> float:
-    """Return the number of equally large clusters with the same information: n^2 / sum n_c^2 (Kish, 1965).
+    """Return the number of equally large clusters that would be as informative: n^2 / sum n_c^2 (Kish, 1965).
 
-    It equals the number of clusters if all have the same size, and decreases as more samples are in a few large ones.
+    If all clusters have the same size, the result is their number. The more samples are in a few large clusters, the
+    smaller the result.
     """
     squares = float((counts.astype(float) ** 2).sum())
     return float(counts.sum()) ** 2 / squares if squares else 0.0
@@ -57,8 +58,8 @@ class Matched:
 
     Attributes:
         columns: Cluster sums (clusters,), one array per sum. The list grows as pairs are requested, until `forget`.
-        between: For each column, the number of clusters with a score inside the range, not at one of its ends: none for
-            0/1 scores, few for rare events.
+        between: For each column, the number of clusters with a score that lies inside the range and not at one of its
+            ends. The number is 0 for 0/1 scores, and small for rare events.
 
     Args:
         columns: Columns of scores (n,); NaN for a sample without a score.
@@ -106,7 +107,7 @@ class Matched:
         self.columns, self._indices, self._counts, self._common = [], {}, {}, {}
 
     def _samples(self, first: int, second: int) -> tuple[bytes, np.ndarray]:
-        """Return (key of the common samples in caches, mask of the common samples) of two columns."""
+        """Return (cache key of the common samples, mask of the common samples) of two columns."""
         low, high = sorted((self._pattern[first], self._pattern[second]))
         if (low, high) not in self._common:
             common = self.known[:, low] & self.known[:, high]

@@ -1,8 +1,8 @@
-"""Exposures, which are shares of an image's pixels that are shown, and areas under curves over exposures.
+"""Exposures, which are the shares of shown pixels of an image, and areas under curves over exposures.
 
-At each exposure, a network or people name the class of an image (Lu et al., Crowdsourcing Evaluation of Saliency-based
-XAI Methods, 2021). People see more and more of an image until they name it correctly, so a judgement is fully described
-by the exposure of the first correct answer, if there is one. This module needs only NumPy.
+At each exposure, a network or a person names the class of an image (Lu et al., Crowdsourcing Evaluation of
+Saliency-based XAI Methods, 2021). People see more and more of an image until they name the class correctly. A judgement
+is therefore fully described by the exposure of the first correct answer, if any. This module needs only NumPy.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-EXPOSURES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)  # of accuracy curves
+EXPOSURES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)  # exposures of accuracy curves
 SHOWN = EXPOSURES[1:]  # exposures shown to people; nobody can name an image without pixels
 ROUNDING = 1e-9  # tolerance for an exposure that was printed and read back
 
 
 def area(values: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Return the area under `values` (..., N) at `exposures` (N,): trapezoid rule on the last axis / (last - first)."""
+    """Return the trapezoidal area under `values` (..., N) at `exposures` (N,), divided by last - first exposure."""
     exposures = np.asarray(exposures, dtype=np.float64)
     return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
 
@@ -30,7 +30,7 @@ def right_by(first_right: np.ndarray, exposures: Sequence[float] | np.ndarray) -
 
 
 def judgement_areas(first_right: np.ndarray, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return float64 (B,), the area under a(r) of each judgement: a(r) is 1 if it was correct at or before r, else 0.
+    """Return float64 (B,), each judgement's area under a(r), which is 1 from its first correct exposure on, else 0.
 
     The mean over judgements is the area under people's accuracy, because the area of a mean is the mean of areas.
 

@@ -15,7 +15,8 @@ freedom (`cluster_error`).
 All methods rely on the spread of the sample, which may by chance miss a few very different scores. If such scores could
 move the mean out of the interval, the interval is widened (`outlasting_rare_scores`) and marked.
 
-The intervals do not cover variation by the explainer's seed, the model's training and the choice of datasets.
+The intervals do not cover variation due to the seed of the explainer, the training of the model or the choice of
+datasets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,11 +49,11 @@ Ends = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # tails (D,) -> lo
 
 
 class Estimate(NamedTuple):
-    """A number with its interval, or NaN if it has none, and the number of samples and clusters.
+    """A number, its interval (NaN if there is none), and the numbers of samples and clusters.
 
     Attributes:
-        effective: Number of clusters of equal size with the same information (`clusters.effective_clusters`).
-        freedom: Degrees of freedom of the interval, or NaN if it has none.
+        effective: Number of clusters of equal size that would be as informative (`clusters.effective_clusters`).
+        freedom: Degrees of freedom of the interval; NaN if the interval has no degrees of freedom.
         rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
@@ -71,7 +72,7 @@ class Estimate(NamedTuple):
         return cls(value, NAN, NAN, int(counts.sum()), int(np.count_nonzero(counts)), effective_clusters(counts))
 
     def between(self, low: float, high: float, freedom: float) -> "Estimate":
-        """Return the number with an interval that contains the value, even if rounding puts it just outside."""
+        """Return the number with an interval that is extended to the value if rounding errors exclude the value."""
         return self._replace(low=min(self.value, float(low)), high=max(self.value, float(high)), freedom=freedom)
 
     @property
@@ -112,8 +113,8 @@ def interval(
         codes: Cluster (n,) of each sample.
         limits: Range (low, high) of the metric; either end may be infinite.
         seed: Seed of the bootstrap for unbounded scores.
-        tail: Probability that the mean lies below the interval, and that it lies above.
-        gate: Whether this probability also holds if rare scores were missed (`outlasting_rare_scores`).
+        tail: Probability that the mean lies below the interval, which equals the probability that the mean lies above.
+        gate: Whether `tail` must also be correct if rare scores were missed (`outlasting_rare_scores`).
     """
     return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
 
@@ -180,9 +181,9 @@ def bounded(
     """Return the mean of values (n,) within `limits` with its generalised Wilson interval.
 
     Let m be the mean of u = (x - low) / (high - low). n_e = m (1 - m) / se^2 is the number of 0/1 samples whose mean
-    would vary as much; `cluster_error` returns se and its degrees of freedom. n_e is at least n if each sample is its
-    own cluster, and C if all scores are equal. z is the quantile of Student's t, or 1.96 for 0/1 scores of single
-    samples. The ends are those of Wilson's interval for m, n_e and z, mapped back to the limits.
+    would have the same standard error; `cluster_error` returns se and its degrees of freedom. n_e is at least n if each
+    sample is its own cluster, and C if all scores are equal. z is the quantile of Student's t, or 1.96 for 0/1 scores
+    of single samples. The interval is Wilson's for m, n_e and z, mapped back to the limits.
     """
     counts = np.bincount(codes)
     if len(values) == 0:
@@ -203,7 +204,7 @@ def bounded(
     ends = wilson_ends(mean, size, freedom, limits)
     bottom, top = (float(end) for end in ends(np.array(tail)))
     estimate = estimate.between(bottom, top, freedom)
-    # Wilson's interval of 0/1 scores allows for any share of failures; it follows from the mean alone.
+    # Wilson's interval of 0/1 scores follows from the mean alone and allows for any share of failures.
     return estimate if hits else outlasting_rare_scores(estimate, ends, limits, tail, gate)
 
 
@@ -221,16 +222,18 @@ def wilson_ends(mean: float, size: float, freedom: float, limits: tuple[float, f
 def outlasting_rare_scores(
     estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float = TAIL, gate: bool = False
 ) -> Estimate:
-    """Widen the interval of an estimate so that it also holds if the samples miss a few very different scores.
+    """Widen the interval of an estimate to allow for a few very different scores that the samples may have missed.
 
-    Let a share p of all clusters have scores at an end e of the range. With probability (1 - p)^C, a sample of C
-    effective clusters contains none of them. If L(u) is the lower end of the interval of the other scores with tail u,
-    the overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the widened interval is
-    the minimum of these bounds over all p with u (1 - p)^C = k * tail; the upper end is computed in the same way.
+    Assume that a share p of all clusters has scores at an end e of the range. With probability (1 - p)^C, a sample of C
+    effective clusters contains none of these clusters. If L(u) is the lower end of the interval of the other scores
+    with tail u, the overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the widened
+    interval is the minimum of these bounds over all p with u (1 - p)^C = k * tail; the upper end is computed in the
+    same way.
 
-    k is 1 for a gate and for narrow scores, whose end would move by more than `NARROW` times its distance from the
-    value. For other scores, k = 1 would make many intervals too wide, so k is 1.5 + 30 / C, at most 3. Together with
-    the 2.5 % beyond each end of an ordinary interval, at least 90 % of the intervals hold (docs/numbers.md).
+    k is 1 for a gate. k is also 1 for narrow scores, for which an end would move by more than `NARROW` times its
+    distance from the value. For other scores, k = 1 would make many intervals too wide, so k is 1.5 + 30 / C, at most
+    3. With the 2.5 % beyond each end of an ordinary interval, at least 90 % of the intervals contain the mean
+    (docs/numbers.md).
 
     Args:
         estimate: Estimate with its interval.
@@ -291,8 +294,8 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
 
     The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The number
     of effective clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
-    dataset with the fewest clusters: they move the mean by a share of 1 / D, as much as failures on all datasets that
-    are equally hard to detect among C D clusters.
+    dataset with the fewest clusters. Failures on this dataset move the mean by 1 / D of their size. Failures on all
+    datasets would move the mean as much if they were equally hard to detect among C D clusters.
 
     Args:
         estimates: Means of the datasets.
@@ -309,7 +312,10 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
 
 
 def widened_over_datasets(pooled: Estimate, error: float, far: tuple[float, float]) -> Estimate:
-    """Widen the interval of `over_datasets` for rare failures; `far` are the lowest and highest means if all fail."""
+    """Widen the interval of `over_datasets` for rare failures.
+
+    `far` contains the lowest and the highest mean that are possible if all samples are failures.
+    """
     if not (pooled.value or error):
         return pooled
     return outlasting_rare_scores(pooled, student(pooled.value, error, pooled.freedom), far)
@@ -319,8 +325,8 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
     """Return (standard error of a mean over clusters, its degrees of freedom).
 
     se^2 = (C - 1) / C sum_c d_c^2, where d_c = (S_c - m n_c) / (n - n_c) is the change of the mean if cluster c is left
-    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. The result is
-    small if a few clusters, which are large or have a rare score, make up most of the sum.
+    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. The degrees of
+    freedom are few if most of the sum comes from a few clusters that are large or have a rare score.
 
     Args:
         sums: Sum S_c (C,) of the scores of each cluster.
@@ -343,8 +349,8 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
 def difference(matched: Matched, first: int, second: int, tail: float = TAIL) -> Estimate:
     """Return the mean of first minus second on their common samples, with the interval +- t se (`cluster_error`).
 
-    The interval is not corrected for multiple comparisons. Unlike the interval of `paired_difference`, it depends only
-    on the spread of the differences.
+    The interval is not corrected for multiple comparisons. Unlike the interval of `paired_difference`, this interval
+    depends only on the spread of the differences.
     """
     left, right, counts = matched.pair(first, second)
     sums = matched.columns[left] - matched.columns[right]
@@ -362,8 +368,8 @@ def difference(matched: Matched, first: int, second: int, tail: float = TAIL) ->
 def paired_difference(matched: Matched, first: int, second: int, tail: float = TAIL, gate: bool = False) -> Estimate:
     """Return `difference` with an interval that allows for rare failures, if the range of the scores is finite.
 
-    A rare failure is a sample on which one of the two has a score at an end of the range, and the other its mean score
-    (`outlasting_rare_scores`). If no cluster has a difference, the interval remains [0, 0].
+    A rare failure is a sample on which one explainer has a score at an end of the range, and the other explainer has
+    its mean score (`outlasting_rare_scores`). If no cluster has a difference, the interval remains [0, 0].
     """
     estimate = difference(matched, first, second, tail)
     if not _may_be_widened(matched, first, second, estimate):
@@ -397,12 +403,12 @@ def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, f
 
     A share p of failures reverses a mean difference m if the mean difference of the other samples is at most
     s = p abs(e) / (1 - p). The samples contain no failure and have mean m with probability
-    P(t > (m - s) / se) (1 - p)^C. The interval whose tail is 1 / k of the greatest of these probabilities ends at 0,
-    unless Student's interval does so at a greater tail.
+    P(t > (m - s) / se) (1 - p)^C. Let P be the greatest of these probabilities. The interval with the tail P / k ends
+    at 0, unless Student's interval ends at 0 for a greater tail.
 
     Each explainer may have undetected failures, which make all its differences wrong together. The second p is
-    therefore corrected for the number of columns of a family (Bonferroni), not for the number of pairs. Both are 0 if
-    the interval cannot be widened.
+    therefore corrected for the number of columns of a family (Bonferroni), not for the number of pairs. Both p-values
+    are 0 if the interval cannot be widened.
 
     Args:
         matched: The scores.
@@ -459,9 +465,9 @@ def bootstrap_t(
 
     Clusters are drawn with replacement. Each draw has t = (mean* - mean) / se*, where se^2 = C / (C - 1) sum_c
     (S_c - m n_c)^2 / n^2. The interval is [mean - f t(.975) se, mean - f t(.025) se]. The factor f is the quantile of
-    Student's t with the degrees of freedom of `cluster_error`, divided by the normal quantile; it corrects for the fact
-    that draws vary less than samples. Draws in which all clusters have the same mean have no t and are ignored. The
-    interval stays within finite limits. Equal scores have no interval.
+    Student's t with the degrees of freedom of `cluster_error`, divided by the normal quantile; this factor corrects for
+    the fact that draws vary less than samples. Draws in which all clusters have the same mean have no t and are
+    ignored. The interval stays within finite limits. Equal scores have no interval.
     """
     n, counts = len(columns), np.bincount(codes).astype(float)
     clusters, means = len(counts), [float(column.mean()) if n else NAN for column in columns.T]
@@ -470,7 +476,7 @@ def bootstrap_t(
         return estimates
     sums = np.stack([sums_by_cluster(column, codes, clusters) for column in columns.T], axis=1)
     residuals = sums - np.array(means) * counts[:, None]
-    # Rounding errors of equal scores would give a tiny standard error, and so an arbitrary t.
+    # Rounding errors of equal scores would give a tiny standard error and therefore an arbitrary t.
     residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
     errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
     columns_of_draws = zip(means, errors, sums.T, _studentised(residuals, counts, seed).T, strict=True)
@@ -530,9 +536,9 @@ def cluster_bootstrap(
 ) -> Estimate:
     """Return a number that is not a mean of scores, with its percentile bootstrap interval over clusters.
 
-    Draws vary less than samples, so the percentiles are those of the expanded interval (Hesterberg, 2015). The lower
-    one is the normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for C clusters and G effective clusters; the
-    upper one is its complement.
+    Draws vary less than samples, so the percentiles of the expanded interval are used (Hesterberg, 2015). The lower one
+    is the normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for C clusters and G effective clusters; the upper
+    one is its complement.
 
     Args:
         statistic: Function from weights (draws, n), which are the counts of each sample, to numbers (draws,). Draws

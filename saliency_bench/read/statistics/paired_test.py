@@ -2,16 +2,16 @@
 
 Sign flips are Fisher's (1935), the step-down adjustment is Westfall and Young's (1993).
 
-If two explainers did equally well, the difference of their scores in each cluster could just as well have the other
-sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, or 0 if all are 0. A flip gives each cluster the same sign for
-all pairs, so the distribution of the greatest T accounts for chance in all pairs of a family together. In the
-step-down, a pair is compared with the greatest T among the pairs whose T is not greater.
+If two explainers are equally good, the difference of their scores in a cluster is equally likely to have either sign.
+The test uses T = |sum D| / sqrt(sum D^2) over cluster sums D, or 0 if all D are 0. A flip gives each cluster the same
+sign for all pairs, so the distribution of the greatest T accounts for chance in all pairs of a family together. In the
+step-down, a pair is compared with the greatest T of this pair and all pairs with a smaller observed T.
 
-The p-value refers to the mean, which is the reported number, and does not assume a normal distribution. It assumes that
-D and -D are equally likely. Scores with differently shaped distributions violate this: if a rare event is compared with
-a smooth score of the same mean, all samples without the event favour the same explainer. A difference must therefore
-stay significant after a cluster is added that contradicts it and is as large as the largest observed cluster
-(`another_cluster`). The test flips this cluster like all others.
+The p-value refers to the mean, which is the reported number, and does not assume a normal distribution. The test
+assumes that D and -D are equally likely. Scores with differently shaped distributions violate this: if a rare event is
+compared with a smooth score of the same mean, all samples without the event favour the same explainer. A difference
+must therefore stay significant after another cluster is added. This cluster contradicts the difference and is as large
+as the largest observed cluster (`another_cluster`). The test flips this cluster like all others.
 
 An explainer may also fail on rare images that the samples miss. If the scores vary little, these failures can explain a
 difference of any size. A difference must therefore stay significant if rare failures are allowed for, as in its
@@ -31,14 +31,14 @@ FLIPS = 9999
 FEW_BETWEEN = 10  # clusters with scores inside the range; with fewer, rare events are not well sampled
 CLUSTERS_AT_ONCE = 512  # the signs of these clusters take 8 x FLIPS x 512 bytes
 ELEMENTS_AT_ONCE = 2**24  # largest number of cluster sums that are flipped together, over several metrics
-SAME = 1 - 1e-9  # values of T that differ only in the last digits count as equal
+SAME = 1 - 1e-9  # values of T that differ only by rounding errors count as equal
 
 Pair = tuple[int, int]  # two columns of a family
 Member = tuple[int, Pair]  # (index of a family, one of its pairs)
 
 
 class SignFlips:
-    """T of pairs of columns under random sign flips; all metrics use the same signs."""
+    """Values of T for pairs of columns under random sign flips; all metrics use the same signs."""
 
     def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
@@ -79,7 +79,7 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family, observed and under every flip.
+    """Values of T for the pairs of one family, observed and under every flip.
 
     Attributes:
         seen: {pair: observed T}.
@@ -144,9 +144,10 @@ def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
 
     Args:
         sums: Cluster sums D (C,).
-        may_be: Smallest size of the additional cluster. If one of the two scores is nearly always at an end of its
-            range, and they are not both 0/1 scores, callers pass the width of the range for every sample of an average
-            cluster: a few rare events show neither how frequent nor how large such events are.
+        may_be: Smallest size of the additional cluster. Callers pass more than 0 if one of the two scores is nearly
+            always at an end of its range and not both are 0/1 scores. They then pass the width of the range times the
+            samples of an average cluster, because a few rare events show neither how frequent nor how large rare events
+            are.
     """
     largest = max(float(np.abs(sums).max(initial=0)), may_be)
     return -largest if sums.sum() > 0 else largest
@@ -179,7 +180,7 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
     observed T) / (B + 1)
 
     If p is below `ALPHA`, p+ is computed from T+ in the same way, and halved because the direction is known. If p+ is
-    not below `ALPHA`, it replaces p.
+    not below `ALPHA`, p+ replaces p.
 
     Args:
         seen: T (pairs,).
@@ -201,7 +202,7 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
 
 
 def outlasting_failures(p: float, with_failures: tuple[float, float], columns: int) -> float:
-    """Return p or, if it is greater, the pair's `p_with_failures` corrected for this many columns of scores."""
+    """Return the maximum of p and the pair's `p_with_failures`, corrected for this many columns of scores."""
     return max(p, min(max(with_failures[0], columns * with_failures[1]), 1.0))
 
 
@@ -223,7 +224,8 @@ def adjusted_p(
         families: Scores of each family.
         pairs: Columns of each family to compare.
         across: Additional families that combine pairs of several metrics, such as all pairs with one baseline. A pair
-            in two families gets the greater p-value, so that it is significant only if it is so in both.
+            in two families gets the greater p-value, so that the pair is significant only if it is significant in both
+            families.
         seed: Seed of the flips.
         flips: Number of flips, B.
     """

@@ -39,7 +39,7 @@ from saliency_bench.read.statistics.paired_test import (
 )
 from saliency_bench.read.statistics.trainings import has_few
 
-TEST = 2  # version of the paired test; raise it whenever a rank or a p changes
+TEST = 2  # version of the paired test; increase this number whenever a rank or a p changes
 RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no tests
 TOO_FEW = "too few to rank"
 FEW_TRAININGS = "too few trainings to rank"
@@ -54,7 +54,7 @@ class Contrast(StrictModel):
     """Comparison of two explainers by one metric on the n samples that both have: first minus second.
 
     Attributes:
-        effective: Number of clusters of equal size with the same information; None if that number equals `clusters`.
+        effective: Number of clusters of equal size that would be as informative; None if it equals `clusters`.
         low: Lower end of the 95 % interval, not corrected for multiple comparisons; None with fewer than 10 clusters.
         high: Upper end of the interval; None with fewer than 10 clusters.
         p: Adjusted p; None with too few samples, and for aggregates.
@@ -103,7 +103,7 @@ def read_contrasts(content: object) -> list[Contrast]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Ranks of a cell, its share of scored samples, and whether it beats the baselines.
+    """Ranks and share of scored samples of a cell, and whether the cell beats the baselines.
 
     Attributes:
         rank: As in `rank_sets`; None if the cell is not ranked.
@@ -136,8 +136,8 @@ def compare(
         scores: {cell id: score of each sample, NaN if missing}, over the same samples for all cells.
         codes: Cluster of each sample (`clusters.cluster_codes`).
         seed: Seed of the sign flips.
-        parts: {cell id: parts (n, P)} for cells that are aggregates, which need them for comparisons and for the share
-            of scored samples. Without parts, a `CellResult` keeps its share.
+        parts: {cell id: parts (n, P)} for cells that are aggregates. Parts are needed for the comparisons of these
+            cells and for the share of scored samples. Without parts, a `CellResult` keeps its share.
 
     Returns:
         (one contrast for each pair of explainers of a metric that share samples, {cell id: standing}).
@@ -252,7 +252,7 @@ def _signs(keys: Sequence[CellKey], matched: Matched, adjusted: Mapping[Pair, fl
 def aggregate_of(key: CellKey) -> Aggregate | None:
     """Return the function that computes a cell's value from the means of its parts.
 
-    It is None if the installed package has no such function for this version of the metric.
+    The result is None if the installed package has no function for this version of the metric.
     """
     try:
         metric = registered_metric(key.metric, **key.metric_options)
@@ -347,7 +347,7 @@ def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float
 def _against_baselines(rivals: Sequence[Sequence[CellKey]], tested: Sequence[Sequence[Pair]]) -> list[list[Member]]:
     """Return, for each baseline, the pairs with explainers that use the network, over all metrics.
 
-    Each list is a family of the paired test, so "beats random on ..." holds for several metrics together.
+    Each list is a family of the paired test, so "beats random on ..." is valid for several metrics together.
     """
     families: dict[str, list[Member]] = {}
     for number, (group, pairs) in enumerate(zip(rivals, tested, strict=True)):
@@ -406,7 +406,7 @@ def scored_shares(masks: Sequence[np.ndarray]) -> list[float]:
 def beat_baselines(
     names: Sequence[str], baselines: Set[str], decided: Iterable[tuple[str, str]]
 ) -> dict[str, bool | None]:
-    """Return {name: whether it is significantly better than every ranked baseline, or None if there is none}.
+    """Return {name: whether it is significantly better than every ranked baseline, or None if no baseline is ranked}.
 
     Args:
         names: All ranked names.

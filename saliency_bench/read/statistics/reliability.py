@@ -1,4 +1,4 @@
-"""Reliability of maps that average random draws: its median over samples, and how many draws would increase it."""
+"""Reliability of maps that average random draws: the median over samples, and the recommended number of draws."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -33,12 +33,12 @@ class Reliability(StrictModel):
 
     @property
     def is_low(self) -> bool:
-        """Return whether the reliability is so low that other draws would change the map clearly."""
+        """Return whether the reliability is so low that other draws would clearly change the map."""
         return self.median < LOW
 
     @property
     def wanted(self) -> int | None:
-        """Return the number of draws that would reach `GOAL`; None if it is reached, or the median is below `KNOWN`.
+        """Return the number of draws that would reach `GOAL`; None if the median is at least `GOAL`, or below `KNOWN`.
 
         By the Spearman-Brown formula, k times as many draws have the reliability k R / (1 + (k - 1) R).
         """
@@ -59,7 +59,7 @@ class Reliability(StrictModel):
 
 
 def rounded(count: int) -> int:
-    """Return a number of draws rounded up to two digits, which is as precise as the median it is computed from."""
+    """Return a number of draws rounded up to two digits; the median is not known more precisely."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 
@@ -90,7 +90,7 @@ def read_reliability(summary: Mapping[str, Any]) -> dict[str, Reliability]:
 
 
 def reliability_line(summary: Mapping[str, Any], cells: Sequence[CellKey]) -> str:
-    """Return a line for below a table on the reliability of maps that average random draws; "" if there are none."""
+    """Return a line below a table on the reliability of maps that average random draws; "" if there are none."""
     known, names = read_reliability(summary), explainer_names(cells)
     listed = ", ".join(f"{name} {known[key]}" for key, name in names.items() if key in known)
     return f"Reliability of maps that average random draws, median: {listed}" if listed else ""

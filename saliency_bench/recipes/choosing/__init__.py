@@ -1,1 +1,1 @@
-"""`choose`: select an explainer for a network and a dataset, with more images only while the decision needs them."""
+"""`choose`: select an explainer for a network and a dataset, using only as many images as the decision needs."""

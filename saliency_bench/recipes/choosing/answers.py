@@ -62,7 +62,7 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: RoundScores | 
 def question_answer(
     question: ChoiceQuestion, answers: Sequence[dict[str, Any]], others: Sequence[ChoiceQuestion]
 ) -> dict[str, Any]:
-    """Combine the results of a question's metrics, without averaging metrics, into the methods that are not beaten.
+    """Combine the results of a question's metrics into an answer, without averaging the metrics.
 
     A metric is decisive if at least one method beats every baseline by this metric. A method is recommended only if it
     beats every baseline by all decisive metrics.
@@ -118,7 +118,7 @@ def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | Non
     known = [clusters for clusters in needed if clusters is not None]
     if not known or len(known) < len(needed):
         return None
-    # The first clusters are not used for bets, and more clusters than so far are needed.
+    # The first clusters are not used for bets, and more clusters are needed than were used so far.
     without_bets = contest.clusters - min(contest.race.bets(name) for name in rivals)
     clusters = max(max(known) + without_bets, contest.clusters + 1)
     # Only half of the images are used for the decision, and some of them may not be explained.
@@ -126,7 +126,7 @@ def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | Non
 
 
 def _later(contest: Contest, winner: str, later: RoundScores) -> dict[str, dict[str, Any]]:
-    """Return {candidate: mean score on held-out images, and the winner's lead over the candidate there}."""
+    """Return {candidate: mean score on held-out images, and the winner's lead on these images}."""
     metric = contest.metric
     sign = 1.0 if later.higher[metric] else -1.0
     results: dict[str, dict[str, Any]] = {}

@@ -95,7 +95,7 @@ def seconds_per_pass(classifier: Classifier, images: Images) -> float:
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
-    """Yield texts of an explainer with other settings from papers: cheaper, another baseline, an earlier layer."""
+    """Yield an explainer with other settings from papers: a cheaper one, another baseline, or an earlier layer."""
     function = as_explainer(name).function
     kinds = get_type_hints(function)
     for option, default in options.defaults(function).items():
@@ -114,6 +114,6 @@ def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
     """Return the last layer whose feature map is larger than Grad-CAM's, or None."""
     try:
         layout = layout_of(classifier, images, cam_layer(classifier, images))
-    except UserError:  # the network has no feature maps, which not all explainers with layers need
+    except UserError:  # the network has no feature maps; some explainers with layers do not need them
         return None
     return None if layout is None else last_feature_map(classifier, images, layout.pixels)

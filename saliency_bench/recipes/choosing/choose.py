@@ -125,10 +125,10 @@ def choose(
 ) -> Choice:
     """Select the best explainer for a network and a dataset, and write the answer, the evidence and a page.
 
-    All candidates are scored on a few images. Beaten candidates are then dropped, and the others are scored on more
-    images. The test remains valid with repeated looks at the data (`read/analysis/sequential.py`). At most half of the
-    images are used for the decision; the reported scores are from the other images. A method whose maps do not change
-    when the network's weights are randomised is never recommended.
+    All candidates are scored on a few images. Beaten candidates are then dropped, and the remaining candidates are
+    scored on more images. The test remains valid with repeated looks at the data (`read/analysis/sequential.py`). At
+    most half of the images are used for the decision; the reported scores are from the other images. A method whose
+    maps do not change when the network's weights are randomised is never recommended.
 
     Args:
         for_: Questions: "alignment" (needs masks), "faithfulness", "debugging", "stability". The default is the first
@@ -377,7 +377,7 @@ def _candidates(classifier: Classifier, image: Images, given: Sequence[Any]) -> 
 
 
 def _maps(context: RunContext, explainer: Explainer) -> Maps | None:
-    """Return the maps of the first images for their predicted classes, or None if the explainer raises."""
+    """Return the maps of the first images for their predicted classes, or None if the explainer raises an error."""
     images = _images(context)[:SAME_ON]
     try:
         seeds = [context.seed_for(str(place), "explain") for place in range(len(images))]
@@ -441,7 +441,7 @@ def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQues
 
 
 def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> RoundScores | None:
-    """Score the best candidates of each race and all baselines on held-out images, or return None if there are none."""
+    """Score the best candidates of each race and all baselines on held-out images; return None without such images."""
     decided = narrowing.rounds[-1]
     finalists: list[str] = []
     for contest in narrowing.contests.values():

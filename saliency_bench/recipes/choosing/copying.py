@@ -1,4 +1,4 @@
-"""Python code to copy for the recommended explainer, in this package and in other packages that include it."""
+"""Python code that users can copy, for the recommended explainer in this package and in other packages."""
 
 from collections.abc import Sequence
 from string import Formatter

@@ -105,7 +105,7 @@ class RunLaboratory:
             "limit": images,
             "out": self.folder / folder,
         }
-        # Suppress the run's message about cells with fewer images, because these are the beaten candidates.
+        # Suppress the run's message about cells with fewer images, because these cells belong to beaten candidates.
         with _errors_only(folder == RANDOMISED or (self.folder / folder).exists()):
             spec, objects = describe(settings)
             start(spec, {**self.objects, **objects}, progress=self.progress)

@@ -9,14 +9,14 @@ from saliency_bench.errors import UserError, unknown
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """A question, the metrics that are used for it, and the limits of the answer.
+    """A question, the metrics used to answer the question, and the limits of the answer.
 
     Attributes:
         name: Name in the command.
         about: Text that completes "the best for ...".
         metrics: Metrics, each of which is evaluated separately.
         silent: What the answer does not show.
-        complement: Name of another question whose answer shows this, or "".
+        complement: Name of another question whose answer shows what is missing, or "".
         masks: Whether the metrics need masks.
         baselines: Whether a method must beat the baselines. False if the baselines are best by design.
     """

@@ -120,7 +120,7 @@ class Contest:
         second: Second-best candidate.
         ended: Reason why the race has ended, or "" while the race continues.
         images: Number of images used for the decision.
-        limit: Number of images that were read. It is larger than `images` if some are not explained.
+        limit: Number of images that were read. It is larger than `images` if some images are not explained.
         clusters: Number of clusters of the images used.
         scores: Scores of the images used, for the remaining candidates.
     """

@@ -16,7 +16,7 @@ from saliency_bench.recipes.doctor.checks import ENOUGH, Check, Mark, first_few
 from saliency_bench.recipes.doctor.order import NONE, ClassAssignment, better_assignment
 
 EQUAL = 1e-5  # relative difference of logits below which two images have the same output
-FAULTY = 0.1  # share of unusable images from which the check is marked wrong
+FAULTY = 0.1  # share of unusable images at which the check is marked wrong
 WEAK = 10  # minimum number of images, all misclassified, to report a class as never recognised
 FIX_ORDER = (
     "set labels= in the order of the logits, or --label-map to the label_map in the --json output, and run doctor again"

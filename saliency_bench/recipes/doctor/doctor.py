@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 WITHIN = "2m"
 WIDTH = 100  # width of a finding in characters
 BATCH = 8
-PREDICTING, MAPPING = 0.5, 0.9  # shares of the time after which no more images are predicted and no more maps started
+PREDICTING, MAPPING = 0.5, 0.9  # shares of the time after which no images are predicted, or maps started
 FORMAT = 1
 
 

@@ -70,7 +70,8 @@ class Examined:
 def examine(context: RunContext, seconds: float) -> Examined:
     """Read and predict as many of the run's first images as the time allows.
 
-    Unless there is time for all batches, their number is a power of two, so that the machine's load hardly affects it.
+    If there is not enough time for all batches, the number of batches is a power of two, so that the machine's load
+    rarely changes the number.
 
     Raises:
         UserError: None of the first images can be read.

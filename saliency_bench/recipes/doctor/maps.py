@@ -287,7 +287,7 @@ def _reliability(tried: Sequence[Tried]) -> list[Check]:
 
 
 def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
-    """Return (reliability at the default number of draws or None, whether it was not measured, description)."""
+    """Return (reliability at the default number of draws or None, whether it is not measured directly, description)."""
     assert tried.reliability is not None
     value, draws, wanted = tried.reliability.median, tried.draws or 1, tried.of_draws or 1
     if draws == wanted:
@@ -300,7 +300,7 @@ def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
 
 
 def _more_draws(tried: Tried) -> str:
-    """Return an explainer as text, with enough draws for reliable maps, or four times the default if unknown."""
+    """Return an explainer as text, with enough draws for reliable maps; if unknown, with four times the default."""
     assert tried.reliability is not None
     explainer, default = tried.candidate.explainer, tried.of_draws or tried.reliability.draws
     option = next((name for name, value in explainer.options if name in COUNTS and value == default), "draws")

@@ -2,7 +2,8 @@
 
 An assignment with free parameters is fitted on one half of the images and evaluated on the other half, and vice versa,
 so that fitting is no advantage. The assignment must be better than the declared assignment. It must also be better than
-always predicting the most common class, because that would fit a network with constant predictions.
+always predicting the most common class, because always predicting this class would fit a network with constant
+predictions.
 """
 
 from collections import Counter
@@ -125,7 +126,7 @@ def _ranks(names: Sequence[str]) -> np.ndarray:
 
 
 def _halves(labels: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Return a mask, Bool (n,), of half of the clusters, with about half of the images of each class."""
+    """Return a mask, Bool (n,), that selects half of the clusters, with about half of the images of each class."""
     half, seen, of_cluster = np.zeros(len(labels), dtype=bool), Counter[int](), {}
     for index, (label, code) in enumerate(zip(labels.tolist(), codes.tolist(), strict=True)):
         if code not in of_cluster:

@@ -14,7 +14,7 @@ KINDS = ("channel order", "normalisation", "size")
 
 
 def check_preprocessing(examined: Examined) -> list[Check]:
-    """Return a check each for channel order, normalisation and size. All alternatives are tested together."""
+    """Return one check each for channel order, normalisation and size. All alternatives are tested together."""
     judged = judge(examined)
     return [_check(kind, examined, {v: gain for v, gain in judged.items() if v.kind == kind}) for kind in KINDS]
 
@@ -77,8 +77,8 @@ def reconciled(
     """Return the checks with only one cause marked wrong.
 
     A wrong order and wrong preprocessing can explain the same mistakes. The alternative with the higher accuracy is
-    marked wrong; the other check cannot be judged until that is fixed. If the accuracy is at chance level and neither
-    explains it, no check is marked ok.
+    marked wrong; the other check cannot be judged until this one is fixed. If the accuracy is at chance level and
+    neither alternative explains the mistakes, no check is marked ok.
 
     Args:
         order: Check of the order of classes.

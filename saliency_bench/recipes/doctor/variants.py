@@ -111,7 +111,7 @@ def _normalisations(classifier: Classifier, images: Images) -> Iterator[Variant]
 
 
 def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, int]]) -> Iterator[Variant]:
-    """Yield variants in size: half to double the side, 224 or 256 if close, the stored size, cropped, or squashed."""
+    """Yield variants of other sizes: half to double the side, 224 or 256 if close, stored size, cropped, squashed."""
     height, width = images.shape[2:]
     short = min(height, width)
     pixels = float(height * width)

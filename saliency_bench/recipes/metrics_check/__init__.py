@@ -1,1 +1,1 @@
-"""Check of the metrics on networks with a known correct map: does each metric rank it above damaged maps?"""
+"""Check of the metrics on networks with a known correct map: does each metric rank this map above damaged maps?"""

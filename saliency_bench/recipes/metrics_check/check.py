@@ -1,4 +1,4 @@
-"""Score the right map and damaged maps with every metric, and count the images in which the right map scores higher.
+"""Score the right map and damaged maps with every metric, and count the images for which the right map scores higher.
 
 Each kind of evidence is one run, so an interrupted check can be resumed. The counts of all runs are written to a small
 CSV file, which is the source of the page and the figure. Interventions verify that the network uses the intended
@@ -62,16 +62,16 @@ FLIPS = {
 
 @dataclass(frozen=True)
 class Count:
-    """Number of images in which the right map scores higher than a damaged map.
+    """Number of images for which the right map scores higher than a damaged map.
 
     Attributes:
         kind: Name of the kind of evidence.
         metric: Name of the metric with non-default options, or "intervention" for changes of the picture.
         damage: Name of the damage to the map, or of the change of the picture.
-        ahead: Number of images in which the right map has the better score, or in which the decision changes.
-        ties: Number of images in which both maps have the same score.
-        behind: Number of images in which the damaged map has the better score.
-        left_out: Number of images in which one of the two maps has no score.
+        ahead: Number of images for which the right map has the better score or the decision changes.
+        ties: Number of images for which both maps have the same score.
+        behind: Number of images for which the damaged map has the better score.
+        left_out: Number of images for which at least one of the two maps has no score.
         verdict: 1 if the metric detects the damage, -1 if the damage misleads the metric, 0 if neither is significant,
             None before `judged`.
     """
@@ -112,7 +112,7 @@ class Count:
 
 
 def judged(counts: Sequence[Count]) -> list[Count]:
-    """Return the counts with verdicts from exact sign tests without ties, with Holm's correction (1979).
+    """Return the counts with verdicts from exact sign tests, which ignore ties, with Holm's correction (1979).
 
     The correction covers all counts, so with a probability of 95 % none of the verdicts is due to chance.
     """
@@ -186,7 +186,7 @@ def mask_of(kind: str, drawing: Scene) -> np.ndarray:
 def check_metrics(
     out: Path, images: int = IMAGES, seed: int = 0, kinds: Iterable[str] = tuple(KINDS), progress: bool = True
 ) -> list[Count]:
-    """Do the missing runs of the check, write `metrics_check.csv` to `out`, and return the counts.
+    """Complete the missing runs of the check, write `metrics_check.csv` to `out`, and return the counts.
 
     Args:
         out: Output folder for the runs and the CSV file.
@@ -232,7 +232,7 @@ def compared(right: np.ndarray, damaged: np.ndarray) -> tuple[int, int, int, int
 
 
 def interventions(kind: str, images: int = IMAGES, seed: int = 0) -> list[Count]:
-    """Count the pictures in which the decision of the network changes, for each type of change."""
+    """Count, for each type of change, the pictures for which the decision of the network changes."""
     counts, net = [], network(kind)
     for change in FLIPS:
         flips = 0

@@ -67,7 +67,7 @@ def whole_object(classifier: Classifier, images: Images, target: Target) -> Maps
 
 
 def _evidence(classifier: Classifier, images: Images) -> Tensor:
-    """Return the evidence (B, K, H, W). Subtracting a mean from all pixels does not change it."""
+    """Return the evidence (B, K, H, W). Subtracting a mean from all pixels does not change the evidence."""
     network: Any = classifier.model  # a `known_networks.KnownEvidence`
     return network.evidence(images)
 

@@ -5,7 +5,7 @@
     grid layout     four cells with an object each; one object has the coloured patch, and its cell is the mask
 
 Colour, stripes and position are independent of each other. Colour does not change a pixel's mean over the channels, and
-stripes and noise are grey. A network that detects one property therefore does not respond to the others.
+stripes and noise are grey. A network that detects one property therefore does not respond to the other properties.
 """
 
 from collections.abc import Iterator
@@ -102,7 +102,7 @@ def quadrant_of(box: Box) -> int:
 
 
 def draw(index: int, layout: str, seed: int = 0) -> Scene:
-    """Return drawing number `index`. In 16 consecutive drawings, each pair of two properties occurs once.
+    """Return drawing number `index`. In 16 consecutive drawings, each combination of two properties occurs once.
 
     The properties are colour, stripes and quadrant.
     """
@@ -156,6 +156,6 @@ def _grid(index: int, layout: str, values: Iterator[float], noise: int) -> Scene
 
 
 def _apart(boxes: list[Box]) -> bool:
-    """Return whether any two of these boxes are at least a pixel apart."""
+    """Return whether all of these boxes are at least one pixel apart."""
     grown = [inside([(max(top - 1, 0), max(left - 1, 0), side + 1)]) for top, left, side in boxes]
     return int(np.sum(grown, axis=0).max()) == 1

@@ -109,7 +109,7 @@ def _folded(wide: Tensor, height: int, width: int) -> Tensor:
 
 
 def _contrasted(speaks: Tensor) -> Tensor:
-    """Return 1 where a feature is evidence for a class (1), and `-AGAINST` where it is not (0)."""
+    """Return 1 where a feature is evidence for a class (`speaks` is 1), and `-AGAINST` elsewhere (`speaks` is 0)."""
     return speaks - AGAINST * (1 - speaks)
 
 

@@ -376,7 +376,7 @@ def either(names: Sequence[str]) -> str:
 
 
 def on_grey(counts: Sequence[Count]) -> list[str]:
-    """Compare detection of the blurred map with grey and with black as replacement, for metrics that black misleads."""
+    """Compare detection rates of the blurred map for grey and black replacement, for metrics that black misleads."""
     lines = []
     for grey in ON_GREY:
         black = grey.partition(":")[0]

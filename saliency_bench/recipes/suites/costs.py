@@ -5,8 +5,8 @@
     trained    images through a network and back to its weights; optimiser steps are not timed
 
 Counts are upper bounds if `passes` of an explainer or metric is an upper bound. Metrics that declare no passes are not
-counted; most of them classify nothing. Seconds are estimated from the counted passes and the speed of a short
-measurement. An untrained network is as fast as a trained network of the same structure.
+counted; most of them classify nothing. Seconds are estimated from the counted passes and from speeds that are measured
+briefly. An untrained network is as fast as a trained network of the same structure.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -57,7 +57,7 @@ class Cost:
         return Cost(*(first + second for first, second in zip(astuple(self), astuple(other), strict=True)))
 
     def times(self, factor: int) -> "Cost":
-        """Return the cost of doing the same work `count` times."""
+        """Return the cost of doing the same work `factor` times."""
         return Cost(*(count * factor for count in astuple(self)))
 
 
@@ -145,7 +145,7 @@ def speed_key(job: SuiteJob) -> Key:
 def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
     """Return a run's network, or an untrained network of the same structure.
 
-    Returns None if the model is not on this machine.
+    The result is None if the model is not on this machine.
     """
     starts = {str(network.out): network.start for network in job.networks}
     name = str(job.spec.model)
@@ -153,7 +153,7 @@ def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
         name = starts[name]
     try:
         if Path(name).is_dir() or is_own(name):
-            if job.spec.prompts is not None:  # the texts do not affect the time
+            if job.spec.prompts is not None:  # prompts do not affect the time
                 return load_classifier(name, device=device, prompts="{}", labels=["a", "b"])
             return load_classifier(name, device=device)
         from transformers import AutoConfig

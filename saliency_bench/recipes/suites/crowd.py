@@ -1,8 +1,8 @@
 """Table numbers from people's answers: areas, accuracies at an exposure, and counts of images or people by difficulty.
 
-They are used for table 3 and figures 5, 6 and 7 of P2. `--answers` lists files of answers from one or more studies.
-Answers about images that a run does not contain are skipped. If the file names its dataset, answers about other
-datasets are skipped too.
+These numbers are used for table 3 and figures 5, 6 and 7 of P2. `--answers` lists files of answers from one or more
+studies. Answers about images that a run does not contain are skipped. If the file names its dataset, answers about
+other datasets are skipped too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
 
 
 def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, seed: int) -> np.ndarray | None:
-    """Return the areas of `DRAWS` random draws of `each` judgements per image, or None if that is every judgement."""
+    """Return the areas of `DRAWS` random draws of `each` judgements per image, or None if these are all judgements."""
     areas, size = judgement_areas(firsts), round(each * images)
     if size > len(areas) or size == 0:
         raise NoNumberError(f"people have judged each image {len(areas) / images:.3g} times, not {each:g}")
@@ -71,7 +71,7 @@ def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, se
 
 
 def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
-    """Count the images or people whose mean exposure of correct answers lies in a bin, upper end included."""
+    """Count the images or people whose mean exposure of correct answers lies in a bin, including its upper end."""
     low, high = map(float, value.bin.split())
     means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
     if not means:

@@ -44,7 +44,7 @@ class Section:
         notes: Lines below the table or picture.
         plot: SVG, or "" without a plot.
         axes: Names of the row axes of a table.
-        columns: Names of each column.
+        columns: Names of each column, one per column axis.
         rows: (names of the row, formatted numbers) per row.
     """
 
@@ -94,9 +94,9 @@ def section_of(table: SuiteTable, folder: Path) -> Section:
 def plot_of(table: SuiteTable, folder: Path) -> str:
     """Draw a table's plot into a folder and return the SVG, or "" if there is nothing to draw.
 
-    Equal tables produce identical files. The plot has one panel per quantity, or else one per name on the last of
-    several column axes. Rows are laid out along the panel. Names on the other column axes are drawn in different
-    colours, as "points" with intervals or as "lines".
+    Equal tables produce identical files. The plot has one panel per quantity. If quantities are not an axis and there
+    are several column axes, there is one panel per name on the last column axis. Rows are laid out along the panel.
+    Names on the other column axes are drawn in different colours, as "points" with intervals or as "lines".
     """
     kind, axes = table.table.plot, table.row_axes + table.column_axes
     # Quantities have different scales, so each has a panel.
@@ -172,7 +172,7 @@ def _draw_series(axes: Axes, ends: np.ndarray, name: str, kind: str, offset: flo
 
 
 def _label(axes: Axes, labels: list[str], kind: str, with_names: bool) -> None:
-    """Label the rows of a panel: below it for lines, otherwise on the left. Only the first panel shows names."""
+    """Label the rows of a panel: below the panel for lines, otherwise on the left. Only the first panel shows names."""
     places = np.arange(len(labels))
     if kind == "lines":
         axes.set_xticks(places, labels, rotation=45 if max(map(len, labels)) > 4 else 0, ha="right")

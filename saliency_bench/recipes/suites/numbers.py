@@ -1,4 +1,4 @@
-"""The numbers of a suite's tables: scores, accuracies, people's answers, and means and correlations of these.
+"""The numbers of a suite's tables: scores, accuracies, people's answers, and means and correlations of these numbers.
 
 A mean over datasets or models weights each dataset or model equally. If several models predict the images of one
 dataset, scores are first averaged over the models for each image. As on the board (`intervals.over_datasets`), the
@@ -112,8 +112,8 @@ class Results:
             return Number(text=value.text.get(place["dataset"], ""))
         if value.size:
             return Number(float(self._counts(place["dataset"])[value.size]))
-        # Runs can have different explainers, so the run of a value that needs no explainer depends on the explainer
-        # only if the table has that axis.
+        # Runs can have different explainers. For a value that needs no explainer, the explainer therefore selects the
+        # run only if the table has an axis of explainers.
         has_explainer = value.has_explainer or "explainer" in table.axes
         job, run = self._run((value.run,) if value.run else table.runs, place, has_explainer)
         explainer = explainer_text(self.sized(place["explainer"]))

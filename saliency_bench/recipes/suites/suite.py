@@ -1,7 +1,7 @@
-"""`sb.suite` and its command: plan a suite, do the missing trainings and runs, and write the tables and the page.
+"""`sb.suite` and its command: plan a suite, complete the missing trainings and runs, and write the tables and the page.
 
 A failed run is reported with its error message and does not stop the other runs. A restart does only the missing work.
-Several processes either share the batches of each run or do whole runs in parallel, whichever is faster.
+Several processes either share the batches of each run or compute whole runs in parallel, whichever is faster.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -119,7 +119,7 @@ def suite(
     train_only: bool = False,
     progress: bool = True,
 ) -> SuiteResult:
-    """Reproduce one or all tables of a paper: do the missing trainings and runs under `out` and write the tables.
+    """Reproduce one or all tables of a paper: complete the missing trainings and runs in `out`, and write the tables.
 
     A restart does only the missing work. A failed run is listed in `failed` and does not stop the other runs.
 
@@ -228,7 +228,7 @@ def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
 def work(
     steps: Sequence[Step], choice: SuiteChoice, progress: bool, say: Callable[[str], None], train_only: bool
 ) -> dict[Path, str]:
-    """Do the trainings and runs of a plan that are not finished.
+    """Complete the trainings and runs of a plan that are not finished.
 
     Args:
         steps: The plan.
@@ -279,7 +279,7 @@ def work(
 
 
 def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
-    """Do a run and measure the accuracies under transforms that tables need."""
+    """Compute a run, and measure the accuracies under transforms that tables need."""
     spec = dict(job.spec)
     if job.named_by is not None and _covers(job.named_by, job.spec.limit):
         spec["target"] = f"{PREDICTED_BY}{job.named_by}"  # instead of predicting the samples again

@@ -144,7 +144,7 @@ def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
 
 
 def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
-    """Yield these fields of all values that tables read from a run, for each variant. Texts can repeat."""
+    """Yield these fields of all values that tables read from a run, for each variant. Fields can repeat."""
     for table in (suite.items[name] for name in tables):
         for variant in table.variants.values() or ({},):
             for value in table.values.values():
@@ -230,7 +230,7 @@ def _spec(
         label, alone = str(settings.get("label_column", "label")), run.model_copy(update={"other": None})
         named = _networks(suite, choice, alone, dataset, naming, label)
         source = str(named[0].out) if named else model_of(suite.models[naming], choice)
-        # For the model that predicts the targets, the target is its prediction.
+        # For the model that predicts the targets, the target is its own prediction.
         settings |= {"target": "predicted" if naming == model else f"{PREDICTED_BY}{source}"}
         networks += named if naming != model else ()
     if run.other is not None:

@@ -50,7 +50,7 @@ AXES = ("dataset", "model", "image", "explainer", "view")
 WITHOUT = "image_without_object"
 PASTED = ("pasted", "inverse")  # kinds of views with two images
 CELL, HEADING, LINE = 1.35, 0.3, 0.13  # heights in inches: a cell, the names above columns, a line of text below a cell
-NAMES = 1.0  # inches to the left of the rows
+NAMES = 1.0  # inches for the names to the left of the rows
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[i
 
 
 def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], explainer: str) -> list[str]:
-    """Return a sample per image with a false positive of a class with Clever Hans features, most probable first.
+    """Return one sample per image whose false positive is a class with Clever Hans samples, most probable first.
 
     Raises:
         UserError: The run does not contain the metrics that `_clever_hans` needs.
@@ -341,7 +341,7 @@ def _salient(values: np.ndarray) -> np.ndarray:
 
 
 def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
-    """Select a target by a rule on the sample's logits, or return None if there is none (a class without a group)."""
+    """Select a target by a rule on the sample's logits, or return None without a target (a class without a group)."""
     logits, groups = np.asarray(sample.row["logits"]), sample.context.question.groups
     ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
     first = ordered[0]

@@ -1,9 +1,9 @@
-"""Plan of a suite: what exists, what is missing and how to obtain it, and the cost of each run.
+"""Plan of a suite: existing data, missing data and how to obtain it, and the cost of each run.
 
 A cost is a number of passes (`costs.py`) and their time. The time is based on the speed of each network, or of an
 untrained network of the same structure, measured on this machine. The plan does not include the time for computing maps
 and scores outside the passes, for reading images and for writing reports. A network that several runs share is counted
-with the first of them.
+with the first of these runs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Step:
         done: Number of cells that exist.
         cost: Cost of the missing cells, including the training of networks that no earlier step trains.
         seconds: Time in seconds for the passes of that cost on this machine.
-        missing: Missing sources, each with how to obtain it.
+        missing: Missing sources, each with instructions for obtaining it.
     """
 
     job: SuiteJob
@@ -87,7 +87,7 @@ def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True
     Args:
         jobs: The runs.
         choice: The selected parts and settings of the suite.
-        measured: Whether to time the networks, which are loaded or, if missing, created untrained.
+        measured: Whether to time the networks. A missing network is replaced by an untrained one.
     """
     # The cache is valid only for this plan, because a build can add data before the next plan.
     dataset, trained = cache(_dataset), set[Path]()

@@ -1,7 +1,7 @@
 """List of all settings of a suite next to the paper's settings.
 
 The rows are derived from the suite: every dataset, model, explainer and metric with all options, including defaults.
-The paper's statements are read from `decisions` in the YAML file. If there is none, the row reports that the paper
+The paper's statements are read from `decisions` in the YAML file. Without a statement, the row reports that the paper
 does not mention the setting.
 """
 
@@ -28,7 +28,7 @@ def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
 
 
 def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, str]:
-    """Return a row of the list: the resolved options of `name`, followed by the texts of decisions about it."""
+    """Return a row of the list: the resolved options of `name`, followed by the decisions about it."""
     entries = [entry for entry in suite.decisions if name in entry.about]
     paper = " ".join(entry.paper for entry in entries) or SILENT
     texts = (resolved, *(entry.run for entry in entries), note)

@@ -186,7 +186,7 @@ def make_table(name: str, results: Results, compare: bool = False, about: Sequen
 
 
 def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's figures, a row each, with the axes of the table and the column `paper`.
+    """Return the paper's figures, one row each, with the axes of the table and the column `paper`.
 
     Args:
         table: The table. Its `figures` are in the order of the names shown from the paper.
@@ -203,7 +203,7 @@ def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_figures(suite: Suite, tables: Iterable[str]) -> None:
-    """Raise UserError if the number of the paper's figures differs from the number of names shown from the paper."""
+    """Raise UserError if the numbers of rows and columns of the paper's figures do not match the table."""
     for name in tables:
         if (table := suite.tables.get(name)) is None:
             continue  # a picture
@@ -236,7 +236,7 @@ def keys_of(frame: pd.DataFrame, columns: Sequence[str]) -> list[Key]:
 
 
 def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
-    """Return, for each number, whether a note applies. Axes that the table lacks do not match."""
+    """Return whether a note applies to each number. Axes that the table lacks do not match."""
     fits = pd.Series(True, index=frame.index)
     for axis, names in where.items():
         (column,) = columns_of([axis])
