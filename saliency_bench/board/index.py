@@ -124,7 +124,7 @@ def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str],
 
 
 def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> bool:
-    """Return whether scores match `result.json` or `status/`, and statuses are not better than in `status/`."""
+    """Return whether all scores match `result.json` or `status/`, and no status is better than in `status/`."""
     claimed = {folder: {cell.cell_id: cell.value for cell in result.cells}
                for folder, result in {row.folder: row.result for row in rows}.items()}  # fmt: skip
     shown, expected = [], []

@@ -147,7 +147,7 @@ def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, Publ
     Args:
         folder: Folder of the submission.
         hashes: Hashes of the map files as stated in the submission. Other files are not read. None means that the
-            submission states no hashes.
+            submission contains no hashes.
 
     Raises:
         UserError: A map file is invalid or was replaced, or an image has two maps.

@@ -52,7 +52,7 @@ class ReviewVerdict:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """Return the verdict as printable lines. Untrusted text is always limited to one line."""
+        """Return the verdict as printable lines. Each piece of untrusted text stays on one line."""
         head = f"pull request {self.number} of {self.repo} by {self.author}, commit {self.commit[:12]}"
         word = "may be merged" if self.fine else "must not be merged"
         lines = [f"{head}: {word}", *(f"- {one_line(problem, 500)}" for problem in self.problems[:SHOWN])]
@@ -271,7 +271,7 @@ def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
 
 
 def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) -> list[str]:
-    """Return notes on cells that contradict or repeat the board, and on data that could not be compared with it."""
+    """Return notes on cells that contradict or repeat the board, and on data that cannot be compared."""
     setting = submission.result.setting
     lines = []
     if (setting.fingerprint, setting.split) not in owners.datasets:

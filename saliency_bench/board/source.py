@@ -25,7 +25,7 @@ MOST_FETCHED = 200_000_000  # maximum size in bytes of a submission's maps that 
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Convert errors of the Hub and the connection into a UserError with a fix, and hide progress bars."""
+    """Convert Hub and connection errors into a UserError that names the fix, and hide progress bars."""
     try:
         with client.no_bars():
             yield
@@ -101,7 +101,7 @@ class BoardSource:
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[CheckedSubmission]:
-        """Yield the valid submissions for the dataset and model of a result, which are compared by hash."""
+        """Yield the valid submissions for the dataset and model of a result. Both are matched by hash."""
         owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:

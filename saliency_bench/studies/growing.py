@@ -51,7 +51,7 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
         study: The current study.
         images: Images of the new dataset, which must include all images that were ever assigned.
         fingerprint: Fingerprint of the new dataset.
-        settings: New settings. No value may be smaller than before.
+        settings: New settings. No value may be smaller than the current value.
 
     Raises:
         UserError: A setting cannot be changed, or an image is missing or was replaced.

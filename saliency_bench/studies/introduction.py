@@ -1,7 +1,7 @@
 """Consent and instructions that people read before they begin, as Markdown files with pictures in the same folder.
 
-Raw HTML is displayed as text, and pictures must be files in or below the folder of the text, so a text can neither run
-scripts nor load content from other sites. A picture with the title "good" or "bad" is a good or bad example:
+Raw HTML is displayed as text, and pictures must be files in or below the folder of the text, so the page can neither
+run scripts nor load content from other sites. A picture with the title "good" or "bad" is a good or bad example:
 
     ![The whole cat, and nothing else](cat-good.png "good") ![With the sofa](cat-bad.png "bad")
 """
@@ -30,7 +30,7 @@ EXAMPLES = {"good": "✓ Good", "bad": "✗ Not like this"}  # {title of a pictu
 
 @dataclass(frozen=True)
 class Text:
-    """A text for the page.
+    """A consent form or instructions for the page.
 
     Attributes:
         id: SHA-256 of the Markdown and the pictures.
@@ -69,7 +69,7 @@ class Introduction:
         return {name: None if text is None else {"id": text.id, "html": text.html} for name, text in texts.items()}
 
     def keep(self, study: Study) -> None:
-        """Store the texts, so that the store documents which texts people read or agreed to, and since when."""
+        """Store both texts, so that the store documents what people read or agreed to, and since when."""
         for name, text in (("consent", self.consent), ("instructions", self.instructions)):
             if text:
                 add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)

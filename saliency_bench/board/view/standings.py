@@ -14,7 +14,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class OverallTable:
-    """The explainers of a metric over the datasets `core`, or the `problem` that prevents the table."""
+    """The table of a metric over the datasets `core`, or the `problem` that prevents the table."""
 
     metric: str
     family: str

@@ -101,7 +101,7 @@ def _rateable(images: RunImages) -> list[str]:
 
 
 def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) -> str:
-    """Return the image whose map is used in an attention check, with another class if possible."""
+    """Return the image whose map is used in an attention check, with a different class if possible."""
     others = [other for other in drawn if other != image]
     return min(
         others, key=lambda other: (images.explained[other] == images.explained[image], seed_of(seed, image, other))
@@ -116,7 +116,7 @@ class Assess:
     images: RunImages
     lease_hours: float = LEASE_HOURS
 
-    # what a person is asked
+    # questions
 
     def given(self, person: str) -> list[list[Assignment]]:
         """Return the maps that a person rates, grouped by image. They are assigned on the first call."""
@@ -140,7 +140,7 @@ class Assess:
         return [unit for image in images for unit in self._units(image, person)]
 
     def _units(self, image: str, person: str) -> list[str]:
-        """Return the maps of an image in the person's order. In a check, one map belongs to another image."""
+        """Return the maps of an image in the person's order. In a check, one map belongs to a different image."""
         settings, seed = self.study.configuration, self.study.seed
         names: list[str | None] = [*settings["explainers"], *([HUMAN] if settings["masks"] else [])]
         if image in settings["checks"]:

@@ -1,4 +1,4 @@
-"""Results of an assessment: mean ratings per explainer and question, agreement between raters, and people."""
+"""Results of an assessment: mean ratings per explainer and question, rater agreement, and statistics per person."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

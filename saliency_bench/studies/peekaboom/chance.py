@@ -3,10 +3,10 @@
 A blind clicker chooses one of K labels at each exposure r_1 < ... < r_n without looking. If tried labels remain
 available, a guess is correct with probability 1 / K, so the accuracy by r_s is g_s = 1 - (1 - 1 / K)^s. If tried labels
 are struck out, the accuracy is min(s / K, 1). G, the area under g, is 0.743 for four labels and the default exposures,
-and 0.900 with striking out. This is more than the area of a person who names every image at 20 % (0.825).
+and 0.900 if tried labels are struck out. This is more than the area of a person who names every image at 20 % (0.825).
 
 The corrected area is (A - G) / (M - G), where M is the area of people who name every image at the first exposure. It is
-1 for these people, 0 for guessing, and negative for results below guessing.
+1 for these people, 0 for guessing, and negative for results worse than guessing.
 """
 
 from collections.abc import Sequence
