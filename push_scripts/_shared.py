@@ -87,7 +87,7 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
 
 
 def show_pairs(run: Any) -> None:
-    """Print each pair of explainers of a run by each metric: difference, result of the test, and number of samples."""
+    """Print each pair of explainers of a run for each metric: difference, result of the test, and number of samples."""
     from saliency_bench.read.analysis.pairs import pair_rows
 
     for title, rows in pair_rows(run):
