@@ -365,7 +365,7 @@ def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path |
 
 
 def as_spelled(path: Path) -> Path:
-    """Return the path, or if it does not exist, an existing path with another spelling of the extension."""
+    """Return the path, or if it does not exist, an existing path with a different spelling of the extension."""
     if path.is_file() or path.suffix.lower() not in PICTURES:
         return path
     spelled = (path.with_suffix(ending) for suffix in PICTURES for ending in (suffix, suffix.upper()))

@@ -1,4 +1,4 @@
-"""LIDC-IDRI: CT slices with lung nodules that readers agree on, and with nearby lung regions without any mark.
+"""LIDC-IDRI: CT slices with lung nodules that readers agree on, and nearby lung regions without any mark.
 
 Source: LIDC-IDRI (The Cancer Imaging Archive, cancerimagingarchive.net/collection/lidc-idri; CC BY 3.0; 125 GB) as
 downloaded and unpacked.

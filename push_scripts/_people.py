@@ -1,4 +1,4 @@
-"""Options and actions that the commands for human studies on the maps of a run share."""
+"""Options and actions shared by the commands for human studies on the maps of a run."""
 
 import json
 from argparse import ArgumentParser, Namespace

@@ -84,7 +84,7 @@ def main(args: Namespace) -> None:
 
 @dataclass
 class Launch:
-    """The state that all steps of a launch share.
+    """State shared by all steps of a launch.
 
     Attributes:
         workspace: Empty folder for temporary files.

@@ -225,7 +225,7 @@ def _check_numbers(
 ) -> None:
     """Raise UserError if a number of a cell or part differs from the derived number by more than rounding.
 
-    Older submissions contain intervals that are not widened for rare failures. `low` and `high` of such intervals are
+    Older submissions contain intervals that are not widened for rare failures. `low` and `high` of these intervals are
     not compared, and the board displays the derived interval.
     """
     widened = ("low", "high") if derived.rare and not stated.rare else ()

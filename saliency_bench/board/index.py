@@ -151,7 +151,7 @@ def load_indexed(
     contents = contents_of(root, folders)
     try:
         path = source.root([INDEX], "main") / INDEX
-    except UserError:  # without a connection, the cache may contain only another revision
+    except UserError:  # without a connection, the cache may contain only a different revision
         return None
     return indexed_board(path, key_of(contents, owners, problems), root, contents, owners)
 

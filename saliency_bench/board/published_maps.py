@@ -43,7 +43,7 @@ def hashes_of(folder: Path) -> list[str]:
     """Return the SHA-256 of each map file in a folder, for `result.json`.
 
     Raises:
-        UserError: The files are not numbered from 0 without a gap.
+        UserError: The files are not numbered consecutively from 0.
     """
     paths = shards_in(folder)
     if wrong := [path for number, path in enumerate(paths) if path.name != _name(number)]:

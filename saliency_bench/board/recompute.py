@@ -213,8 +213,8 @@ def _attempts(
     """Remove methods that exceed the limit of attempts from `ways`, and add the reasons to `further`.
 
     A method that was scored before with exactly these files can be scored again, because this reveals nothing new.
-    Explainers of the package count as attempts, because another seed, option or network leads to different maps. They
-    do not count as attempts if the owner of the board submits them.
+    Explainers of the package count as attempts, because a different seed, option or network leads to different maps.
+    They do not count as attempts if the owner of the board submits them.
 
     Returns:
         The attempts of the submission, and the problem with its maps, or "".
@@ -444,7 +444,7 @@ def _run(
         again = read_run(run(out=Path(out) / "run", **settings).folder)
         parts = again.values_by_part([cell.cell_id for cell in again.cells])
         answers = read_manifest(again.folder).answers.get("model")
-    if is_hidden and again.identity is not None:  # without masks, the published split has another fingerprint
+    if is_hidden and again.identity is not None:  # without masks, the published split has a different fingerprint
         setting = setting.model_copy(update={"fingerprint": again.identity.fingerprint})
     if again.identity is not None and (other := differing_settings(again.identity, setting)):
         raise UserError(

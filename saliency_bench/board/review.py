@@ -116,7 +116,7 @@ def review_folder(board: Path) -> list[tuple[str, list[str]]]:
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
-    """Return the numbers of the open pull requests. Raise UserError without a repository or connection."""
+    """Return the numbers of the open pull requests. Raise UserError if the repository cannot be read."""
     api = api or client.default_api()
     with asking(repo):
         pulls = api.get_repo_discussions(
@@ -194,8 +194,8 @@ def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
         [entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=revision)]
         for revision in (f"refs/pr/{number}", "main")
     )
-    # The commits, newest first, must be those of the pull request, followed by those of main up to its base. Any other
-    # history, such as a merge of two states of main, could hide changes from a comparison with one state.
+    # The commits, newest first, must be the commits of the pull request, then the commits of main up to its base. Any
+    # other history, such as a merge of two states of main, could hide changes from a comparison with one state.
     base = next((commit for commit in history if commit in main), None)
     if base is None or history[history.index(base) :] != main[main.index(base) :]:
         raise UserError(f"pull request {number} of {repo} is not based on its main branch; submit it again")

@@ -76,7 +76,7 @@ class BoardSource:
         return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
-        """Return (root, folders of submissions whose first two levels match), and download the files if necessary."""
+        """Return (root, folders of submissions that match `group`/*), downloading the files if necessary."""
         root = self.root([*(f"{group}/*/{name}" for name in (RESULT, RECORDS)), SCHEMA])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 

@@ -253,7 +253,7 @@ def score_maps(
         maps: A filled-in template (with a folder `maps` or a file `maps.parquet`), or, with `template`, a folder or
             file of maps (`compute.maps.map_files`).
         name: Name of the method.
-        template: Folder of the template, if the maps are in another folder.
+        template: Folder of the template, if the maps are in a different folder.
         metrics: Metrics, by default all metrics that need only one map per image.
         out: Folder of the run, by default a folder next to the maps, named after method and maps.
         partial: Whether to skip and count images without a map instead of raising an error.

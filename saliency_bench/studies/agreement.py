@@ -102,9 +102,10 @@ def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
 def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
     """Return Krippendorff's alpha of at least two masks, or 1 if all masks are empty or all are full.
 
-    If k of n people mark a pixel, 1 - alpha is the sum of k (n - k) / (n - 1) over the N / n pixels, times (N - 1),
-    divided by the product of the numbers of ones and zeros. The sum is computed from the number of pixels with each k.
-    The package krippendorff computes the same value but needs 6 s and 1.8 GB for an image of 12 megapixels.
+    Let N be the number of pixels times the number n of people. If k people mark a pixel, 1 - alpha is the sum of k (n -
+    k) / (n - 1) over all pixels, times (N - 1), divided by the product of the numbers of ones and zeros. The sum is
+    computed from the number of pixels with each k. The package krippendorff computes the same value but needs 6 s and
+    1.8 GB for an image of 12 megapixels.
     """
     people, marked = len(masks), votes(masks)
     pixels = [int(np.count_nonzero(marked == k)) for k in range(people + 1)]

@@ -93,7 +93,7 @@ class Database:
         """Create the tables, or check existing tables.
 
         Raises:
-            UserError: The database belongs to another program or version.
+            UserError: The database belongs to a different program or version.
             NoStoreError: The database has no tables, and `create` is False.
         """
         with self.writing() as connection:

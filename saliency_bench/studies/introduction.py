@@ -24,7 +24,7 @@ from saliency_bench.studies.shown_pictures import Shown, shown
 from saliency_bench.studies.study import Study
 from saliency_bench.utils.pictures import UnreadableError
 
-LONGEST = 100_000  # maximum length of a text in characters
+LONGEST = 100_000  # maximum length of a Markdown file in characters
 EXAMPLES = {"good": "✓ Good", "bad": "✗ Not like this"}  # {title of a picture: caption}
 
 
@@ -47,7 +47,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Introduction:
-    """The texts of a study.
+    """The consent form and the instructions of a study.
 
     Attributes:
         consent: Text that people must agree to before they take part, or None.
@@ -85,7 +85,7 @@ class Introduction:
 
 
 def read_text(path: str | Path) -> Text:
-    """Read a text from a Markdown file.
+    """Read a consent form or instructions from a Markdown file.
 
     Raises:
         UserError: The file or one of its pictures cannot be read.
@@ -115,7 +115,7 @@ def _all(tokens: list[Token]) -> Iterator[Token]:
 
 
 class _Renderer(RendererHTML):
-    """Renderer that converts a text to HTML and collects the pictures."""
+    """Renderer that converts Markdown to HTML and collects the pictures."""
 
     def __init__(self, path: Path):
         super().__init__()

@@ -244,7 +244,7 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     """Load the dataset of a run.
 
     Raises:
-        UserError: The dataset is missing, or the folder contains another dataset.
+        UserError: The dataset is missing, or the folder contains a different dataset.
     """
     if not isinstance(dataset, str):
         raise UserError(f"the dataset of this run was {dataset}; set --dataset to the folder or name of this dataset")

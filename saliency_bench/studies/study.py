@@ -299,7 +299,7 @@ class Study:
             connection.execute(insert(assignments), rows)
 
     def active(self, lease_hours: float = LEASE_HOURS) -> set[str]:
-        """Return the people with an assignment or answer in the last `lease_hours`."""
+        """Return the people who got an assignment or gave an answer in the last `lease_hours`."""
         times = lately(lease_hours)
         with self.store.reading() as connection:
             return {

@@ -30,7 +30,7 @@ from sqlalchemy import (
     event,
 )
 
-FORMAT = 1  # version of the tables; stores with another version are rejected
+FORMAT = 1  # version of the tables; stores with a different version are rejected
 
 metadata = MetaData()
 

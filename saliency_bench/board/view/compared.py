@@ -39,7 +39,7 @@ class ComparedSample:
 def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
     """Return {"best", "worst", "most disputed": samples} of a row, or {} if its metric does not score single samples.
 
-    The most disputed samples are those with the largest spread among comparable rows.
+    The most disputed samples have the largest spread of scores among comparable rows.
     """
     shown, row = archive.by_key[key]
     scored = archive.sampled(row)

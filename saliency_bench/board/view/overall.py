@@ -91,7 +91,7 @@ class Overall:
 
     @property
     def best(self) -> bool:
-        """Return whether the explainer is best. This is False if no explainers differ significantly."""
+        """Return whether the explainer is best. The result is False if no explainers differ significantly."""
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 

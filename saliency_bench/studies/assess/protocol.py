@@ -52,7 +52,7 @@ def configuration(
         raters: Number of people per map.
         per_person: Number of images per person.
         checks: Number of attention checks per person.
-        limit: Number of images to rate, or None for all images except those of the checks.
+        limit: Number of images to rate, or None for all images that are not used in checks.
         seed: Seed of all random choices.
 
     Raises:

@@ -37,7 +37,7 @@ class Rated:
     checks: dict[str, list[bool]]
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return all ratings except those of these people."""
+        """Return all ratings except the ratings of these people."""
         return self.ratings[~self.ratings["person"].isin(people)]
 
 

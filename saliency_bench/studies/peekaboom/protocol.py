@@ -278,7 +278,7 @@ def _checked(question: PeekaboomQuestion | None, place: object, step: object) ->
     """Check that a request is for the current question, and return the question.
 
     Raises:
-        UserError: The person is at another position.
+        UserError: The person is at a different position.
     """
     if question is None or (question.place, question.step) != (place, step) or type(step) is not int:
         raise UserError("this is not your current question; reload the page")

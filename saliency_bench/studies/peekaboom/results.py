@@ -71,7 +71,7 @@ class Judged:
     unfinished: int
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return all judgements except those of these people."""
+        """Return all judgements except the judgements of these people."""
         return self.judgements[~self.judgements["person"].isin(people)]
 
 
