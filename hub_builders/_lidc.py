@@ -63,7 +63,7 @@ def series_of(path: Path) -> str | None:
     """Return the series UID of an XML file, or None for a chest X-ray. Only the start of the file is read.
 
     Raises:
-        UnreadableError: The file is not a reading.
+        UnreadableError: The file contains no reading.
     """
     kind = ""
     for event, element in events_of(path):

@@ -97,8 +97,8 @@ def samples(
         boxes: use the box of an object without an outline.
         split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
             that the folder is named after, else test).
-        upright: for images that EXIF turns, outlines that fit both versions refer to the upright image.
-        stored: for images that EXIF turns, outlines that fit both versions refer to the file as stored.
+        upright: if outlines fit both versions of an image that EXIF turns, they refer to the upright image.
+        stored: if outlines fit both versions of an image that EXIF turns, they refer to the file as stored.
     """
     given = needed(source, "coco-json", HOME)
     sources = [_annotated(given, _own.given_path(json, "json"))] if json else _sources(given)

@@ -72,7 +72,7 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 
 
 def show_cells(cells: Sequence[Any], used: int) -> None:
-    """Print the table of a run, with lines on a terminal or if it is wider than COLUMNS, else as plain text."""
+    """Print the table of a run as plain text, or with lines on a terminal or if the table is wider than COLUMNS."""
     from saliency_bench.read.summary import lines_below, table, table_rows
 
     console = console_of(sys.stdout)

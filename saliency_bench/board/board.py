@@ -3,9 +3,9 @@
     board = sb.load_results("saliency-bench/results")
     board.table().to_pandas()
 
-Every submission is checked. An invalid submission is rejected with a one-line reason and does not affect the others. If
-several people submit a cell with scores that agree except for the last digits, the cell is displayed once with all
-their names. Contradictory values are all displayed.
+Every submission is checked. An invalid submission is rejected with a one-line reason and does not affect other
+submissions. If several people submit a cell with scores that agree except for the last digits, the cell is displayed
+once with all their names. Contradictory values are all displayed.
 """
 
 from collections import Counter, deque
@@ -183,7 +183,7 @@ def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[F
 
 @contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Open a pool of threads. On exit, including Ctrl-C, wait for running tasks and cancel all others."""
+    """Open a pool of threads. On exit, including Ctrl-C, wait for running tasks and cancel all other tasks."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool

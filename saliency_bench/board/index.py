@@ -6,8 +6,8 @@ and the code of this package. The key is computed from the current files before 
 package has changed, the index is ignored and the submissions are read.
 
 Rows are used only if their scores match `result.json` and their statuses match `status/`. All other content of the
-index, such as ranks, is as trustworthy as `status/`. Only the owner can write to either. A pull request that changes
-one of them is rejected, and the index in a pull request is never read.
+index, such as ranks, is as trustworthy as `status/`. Only the owner can write to the index or to `status/`. A pull
+request that changes either is rejected, and the index in a pull request is never read.
 """
 
 from collections.abc import Mapping, Sequence

@@ -214,7 +214,7 @@ def _attempts(
 
     A method that was scored before with exactly these files can be scored again, because this reveals nothing new.
     Explainers of the package count as attempts, because a different seed, option or network leads to different maps.
-    They do not count as attempts if the owner of the board submits them.
+    Explainers that the owner of the board submits do not count as attempts.
 
     Returns:
         The attempts of the submission, and the problem with its maps, or "".
@@ -479,7 +479,7 @@ def target_of(result: Result) -> str:
 
 
 def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
-    """Add a column that marks the chosen samples to a dataset, without changing its fingerprint."""
+    """Add to a dataset a column that marks the chosen samples. The fingerprint does not change."""
     rows = load_dataset(name, split)
     return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
 

@@ -287,7 +287,7 @@ def is_suite(folder: Path) -> bool:
 
 
 def _already(count: int, repo: str) -> str:
-    """Return a message on the cells that are not sent because the repository already contains them."""
+    """Return a message about the cells that are not sent because the repository already contains them."""
     are = "is" if count == 1 else "are"
     return f"{counted(count, 'cell')} {are} in {repo} with the same values and {are} not sent:"
 

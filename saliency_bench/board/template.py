@@ -1,4 +1,4 @@
-"""Templates for precomputed maps: write a list of images and targets, and score the maps that others compute.
+"""Templates for precomputed maps: write a list of images and targets, and score the maps that other people compute.
 
 OUT/samples.csv     image_id, file (of the map), label, target (description), plus and minus (classes of the model)
 OUT/template.json   settings, identity, size of the prepared frame: `Template`

@@ -1,4 +1,4 @@
-"""Helpers for the results of studies over the maps of a run: clusters, anonymous numbers, and table files."""
+"""Helpers for the results of studies on the maps of a run: clusters, anonymous numbers, and table files."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -43,7 +43,7 @@ class SegmentAnything:
         decoder: An ONNX file.
 
     Raises:
-        UserError: Onnxruntime is not installed, or a file is not a suitable network.
+        UserError: Onnxruntime is not installed, or a file contains no suitable network.
     """
 
     def __init__(self, encoder: str | Path, decoder: str | Path):
@@ -117,7 +117,7 @@ def _session(path: str | Path) -> Any:
     """Load a network that runs on the CPU.
 
     Raises:
-        UserError: Onnxruntime is not installed, or the file is not a network.
+        UserError: Onnxruntime is not installed, or the file contains no network.
     """
     if not Path(path).is_file():
         raise UserError(f"there is no file {path}; --segment requires two ONNX files, an encoder and a decoder")

@@ -471,7 +471,7 @@ class Study:
             raise UserError("this answer was corrected in the meantime; review the new answer")
 
     def reviewers(self) -> dict[int, list[set[str]]]:
-        """Return {id of an answer: [reviewers of the answer, then of each correction, including its author]}."""
+        """Return {id of an answer: [its reviewers, then the reviewers of each correction, including its author]}."""
         columns = reviews.c.answer, reviews.c.reviewer, reviews.c.verdict
         rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
         names: dict[int, list[set[str]]] = {}

@@ -120,7 +120,7 @@ class Uploads:
 
 
 class Guard:
-    """Middleware that rejects requests that the page would not send.
+    """Middleware that accepts only requests that the page would send.
 
     Args:
         app: App that handles all other requests.

@@ -36,7 +36,7 @@ class Archive:
     Attributes:
         name: Name of the board: the folder or NAMESPACE/results.
         root: Folder of the downloaded files.
-        updated: Time of the last change in minutes, or "" if unknown.
+        updated: Time of the last change, accurate to the minute, or "" if unknown.
         commit: Commit of a repository, or "" for a folder.
         pictures: Datasets on this machine, for pictures of samples.
     """

@@ -17,8 +17,8 @@ def sheets(
     In each of `judgements` rounds, the images are shuffled and divided into blocks of nearly equal size, with at most
     `pairs` images each. k people judge each block: person s sees image i by explainer (i + s) mod k, so the k people
     are the rows of a Latin square. Each round contains every pair of image and explainer once, so each pair is judged
-    `judgements` times. An image occurs at most once on a sheet, and the counts of any two explainers on a sheet differ
-    by at most one.
+    `judgements` times. An image occurs at most once on a sheet, and the numbers of images of any two explainers on a
+    sheet differ by at most one.
     """
     dealt: list[list[Pair]] = []
     for number in range(judgements):

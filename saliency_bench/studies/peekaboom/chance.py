@@ -41,9 +41,9 @@ def corrected(area: float | None, guessing: float, exposures: Sequence[float]) -
 def evidence_of_guessing(attempts: pd.DataFrame) -> dict[str, float]:
     """Return {person: log10 likelihood ratio of the answers, guessing versus answering like all other people}.
 
-    The probability of a correct answer is estimated from all other people for each explainer and exposure, as (right +
-    1) / (answers + 2). By Markov's inequality, a person who answers like the others exceeds a ratio of 10 with a
-    probability of at most 10 %. In simulations with 20 judgements, the ratio stays far below 10.
+    The probability of a correct answer is estimated from the answers of all other people for each explainer and
+    exposure, as (right + 1) / (answers + 2). By Markov's inequality, a person who answers like the others exceeds a
+    ratio of 10 with a probability of at most 10 %. In simulations with 20 judgements, the ratio stays far below 10.
 
     Args:
         attempts: A row per answer with a label: person, explainer, exposure, right, chance (of a guess).

@@ -59,8 +59,8 @@ class Judged:
     Attributes:
         judgements: A row per finished judgement: person, image, explainer, first (exposure of the correct answer, or
             NaN), seconds (of all answers), created (time of the last answer).
-        attempts: A row per answer with a label, and per "I don't know" at the whole image: person, explainer ("" for
-            attention checks), exposure, right, chance (probability that a guess is correct).
+        attempts: A row for each answer with a label, and for each "I don't know" when the whole image is displayed:
+            person, explainer ("" for attention checks), exposure, right, chance (probability that a guess is correct).
         checks: {person: whether each attention check was answered correctly}.
         unfinished: Number of unfinished judgements.
     """
@@ -199,7 +199,7 @@ def _crowd(
 
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
-    """Return {explainer: rank set as text} by the paired test over clusters of images, or {} if there are too few."""
+    """Return {explainer: rank set as text} by the paired test over clusters of images, or {} for too few clusters."""
     matched = Matched(means, codes, (0.0, 1.0))
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
