@@ -1,7 +1,7 @@
 """Send yes-or-no questions to a language model through `huggingface_hub.InferenceClient` and store all replies.
 
-The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. A
-question and answer in the file are not sent again, so a rebuild needs neither a token nor a network connection.
+The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. A pair
+of question and answer in the file is not sent again, so a rebuild needs neither a token nor a network connection.
 """
 
 import json

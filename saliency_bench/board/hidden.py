@@ -2,8 +2,8 @@
 
 Unlimited exact scores would reveal the masks. Therefore, each submitter is limited to `PER_DAY` attempt per day and
 `PER_WEEK` attempts in seven days. An attempt scores one submitted method, or explainers of the package, on all images.
-A value is rounded to `STEP` of the metric's range, or, with fewer than 200 images, to 2/n of the range, which is twice
-the maximum effect of one image. Intervals are rounded outwards.
+A value is rounded to `STEP` of the metric's range. With n < 200 images, it is rounded to 2/n of the range, which is
+twice the maximum effect of one image. Intervals are rounded outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -249,8 +249,9 @@ def _attempts(
 def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dict[str, list[CellResult]]:
     """Return {name of an attempt: cells}.
 
-    A method with submitted maps is an attempt. All explainers of the package with default options are one attempt
-    together, and each explainer with other options is an attempt. The owner's explainers (`is_owner`) do not count.
+    A method with submitted maps is an attempt. All explainers of the package with default options count as one attempt
+    together. Each explainer with other options counts as a separate attempt. The owner's explainers (`is_owner`) do not
+    count.
     """
     methods: dict[str, list[CellResult]] = {}
     for cell in ways.get(f"maps{WITH_HIDDEN}", ()):

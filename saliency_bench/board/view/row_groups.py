@@ -37,7 +37,7 @@ class RowGroup:
 
 
 def is_verified(row: ShownRow) -> bool:
-    """Return whether the owner of the board has computed the scores of a row, or whether there are no scores yet."""
+    """Return True if the owner of the board has computed the scores of a row, or if there are no scores yet."""
     return row.status not in (CHECKED, CLAIMED) or not row.n
 
 

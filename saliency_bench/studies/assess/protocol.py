@@ -1,13 +1,13 @@
 """The assessment protocol: assignment of maps to people, validation of requests, and storage of answers.
 
 A unit is a map, as JSON `[image id, explainer]`. The explainer "human mask" stands for the mask of the dataset. A
-person rates all maps of an image, one after the other, in a random order that is stored in the assignments. An answer
-is {"place": 2, "ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of the image,
-starting at 0. A change of ratings is a new revision.
+person rates all maps of an image in a random order that is stored in the assignments. An answer is {"place": 2,
+"ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of the image, starting at 0. A
+change of ratings is a new revision.
 
 Attention checks use separate images, which are the same for everyone and whose ratings do not count. One of the maps,
-the unit `[image id, null]`, belongs to another image but is displayed over the image of the check. An attentive person
-gives this map the lowest ratings.
+the unit `[image id, null]`, belongs to a different image but is displayed over the image of the check. An attentive
+person gives this map the lowest ratings.
 """
 
 from collections.abc import Sequence

@@ -44,8 +44,8 @@ class Rated:
 def rated(study: Study) -> Rated:
     """Load the ratings of a study.
 
-    An attention check is answered correctly if all ratings of the map from another image are in the lower half of the
-    scale.
+    An attention check is answered correctly if all ratings of the map from a different image are in the lower half of
+    the scale.
     """
     images, lowest = set(study.configuration["images"]), len(study.configuration["scale"]) // 2
     rows: list[dict[str, Any]] = []
