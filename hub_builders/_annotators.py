@@ -24,7 +24,8 @@ class MaskFiles(NamedTuple):
     Attributes:
         paths: Paths of the masks, one per annotator.
         image_sha256: Checksum of the image that the masks were drawn on, or "" if unknown.
-        empty: Whether all annotators of the image answered that no region shows the class. There is no file then.
+        empty: Whether all annotators of the image answered that no region shows the class. In this case, there is no
+            file.
     """
 
     paths: tuple[Path, ...] = ()
@@ -87,7 +88,7 @@ def consensus(drawn: MaskFiles, picture: Picture) -> np.ndarray:
     """Return the pixels that at least half of the annotators marked, bool (H, W).
 
     Raises:
-        UnreadableError: A mask cannot be read, or was drawn on another image.
+        UnreadableError: A mask cannot be read, or was drawn on a different image.
     """
     if drawn.image_sha256 and drawn.image_sha256 != checksum({"bytes": picture.data}):
         raise UnreadableError("the mask was drawn on another image")

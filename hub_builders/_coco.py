@@ -25,7 +25,7 @@ CITATION = """@inproceedings{lin2014microsoft,
   booktitle = {European Conference on Computer Vision},
   year = {2014}
 }"""
-SPLITS = ("train2017", "val2017", "train2014", "val2014")  # an image in several splits belongs to the first
+SPLITS = ("train2017", "val2017", "train2014", "val2014")  # an image in several splits belongs to the first of them
 
 
 @dataclass
@@ -86,7 +86,7 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
 
 
 def whole(value: Any) -> int | None:
-    """Return the value if it is an integer, as ids in COCO are, else None."""
+    """Return the value if it is an integer, like the ids in COCO, else None."""
     return value if type(value) is int else None
 
 
@@ -99,7 +99,7 @@ def entries_in(
         path: Instances file.
         split: Split of the images in the file.
         log: Build log for the remarks.
-        fix: Last part of error messages, which states the fix.
+        fix: Last part of error messages, which describes the fix.
         id_of: Function that converts a value to an id, or returns None if the value is not an id.
 
     Raises:
@@ -155,7 +155,7 @@ def category(names: dict[int, str], name: str) -> int:
 
 
 def area_of(entry: dict[str, Any]) -> float:
-    """Return the area of an object in pixels, or 0 if the annotations do not state a valid area."""
+    """Return the area of an object in pixels, or 0 if the annotations contain no valid area."""
     return _number(entry.get("area"))
 
 
@@ -171,7 +171,7 @@ def _number(value: Any) -> float:
 def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
     """Return the union of segmentations on the upright image, bool (H, W).
 
-    COCO annotates the file as stored, so the mask is drawn in the size `frame` and then turned with the image.
+    COCO annotates the file as stored. The mask is therefore drawn at the size `frame` and then rotated with the image.
 
     Raises:
         UnreadableError: The size of the image is not `frame`, so it is not the annotated file. Outlines are not scaled.
@@ -219,10 +219,10 @@ def _polygon(points: Any, height: int, width: int) -> list[float]:
 
 
 def decompressed(text: str) -> list[int] | None:
-    """Decode run lengths from COCO's text format, or return None for any other text.
+    """Decode run lengths from COCO's text format, or return None for an invalid string.
 
-    Each character encodes 5 bits, lowest first. From the third number on, the text stores the difference between a
-    number and the number two positions earlier.
+    Each character encodes 5 bits, lowest first. From the fourth number on, each number is stored as its difference from
+    the number two positions before.
     """
     runs: list[int] = []
     value = shift = 0

@@ -1,9 +1,9 @@
 """Decide whether outlines refer to the image file as stored, or to the image turned upright by EXIF.
 
-Annotation programs state a size, but not which of the two versions they refer to. For a photograph in portrait format,
-CVAT states the upright size, and its outlines refer to the upright image. Other programs (labelme2coco, supervision,
-boxes in Label Studio) state the size of the file, although their outlines refer to the upright image. In programs
-without EXIF support, both the size and the outlines refer to the file as stored.
+Annotation programs record a size, but not which of the two versions the size refers to. For a photograph in portrait
+format, CVAT records the upright size, and its outlines refer to the upright image. Other programs (labelme2coco,
+supervision, boxes in Label Studio) record the size of the file, although their outlines refer to the upright image. In
+programs without EXIF support, both the size and the outlines refer to the file as stored.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from saliency_bench.utils.outlines import parts_of
 from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
 LABEL_STUDIO = "Label Studio"  # `contributor` in the exports of Label Studio, whose objects also have a key `ignore`
-SLACK = 0.01  # points may exceed the image by this fraction of its side, plus one pixel
+SLACK = 0.01  # points may lie outside the image by this fraction of its side, plus one pixel
 UNCLEAR = ("EXIF turns the image, and its outlines fit both the file as stored and the upright image; use "
            "--upright or --stored")  # fmt: skip
 
@@ -53,16 +53,16 @@ class Frame:
 def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], choice: str, studio: bool) -> Frame:
     """Return the frame that all outlines on an image refer to.
 
-    A point that lies inside only one of the two frames decides, and so does the size of run lengths. If these decide
-    nothing, the user has to choose. Outlines from Label Studio refer to the upright image.
+    A point that lies inside only one of the two frames determines the frame. So does the size of run lengths. If
+    neither determines the frame, the user has to choose. Outlines from Label Studio refer to the upright image.
 
     Args:
         picture: Annotated image.
-        stated: Height and width in the annotation file, or (0, 0) if the file does not state a size.
+        stated: Height and width in the annotation file, or (0, 0) if the file contains no size.
         shapes: All shapes on the image.
         choice: The user's choice: "upright", "stored" or "".
-        studio: Whether Label Studio wrote the file. If Label Studio states the size of the file as stored, it stretches
-            outlines, but not boxes, from the upright image to that size.
+        studio: Whether Label Studio wrote the file. If Label Studio records the size of the file as stored, it
+            stretches outlines, but not boxes, from the upright image to that size.
 
     Raises:
         UnreadableError: The size fits neither frame, or both frames fit and the user has not chosen.
@@ -72,7 +72,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], cho
         raise UnreadableError("annotations and image differ in size")
     parts = [part for shape in shapes for part in shape.parts]
     runs = {tuple(part["size"]) for part in parts if isinstance(part, dict) and isinstance(part.get("size"), list)}
-    most = 2 * max(picture.stored)  # an outline with points beyond this limit cannot be drawn, so it does not decide
+    most = 2 * max(picture.stored)  # an outline with points beyond this limit cannot be drawn, so it is ignored
     outlines = [part for part in parts if _is_flat(part) and all(abs(value) <= most for value in part)]
     boxes = [_corners(shape.box) for shape in shapes if not shape.parts and _is_flat(shape.box)]
     if picture.orientation == 1 or not (runs or outlines or boxes):
@@ -147,7 +147,7 @@ def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
 def _draw(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
     """Return the parts of an outline as a mask on the upright image, bool (H, W).
 
-    For run lengths, their size selects the frame.
+    The size of run lengths selects the frame.
     """
     if len(parts) == 1 and isinstance(parts[0], dict):
         size = parts[0].get("size")

@@ -1,7 +1,7 @@
 """Send yes-or-no questions to a language model through `huggingface_hub.InferenceClient` and store all replies.
 
 The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. A pair
-in the file is not sent again, so a rebuild needs neither a token nor a network connection.
+of question and answer in the file is not sent again, so a rebuild needs neither a token nor a network connection.
 """
 
 import json
@@ -58,9 +58,9 @@ class Service:
 
 
 def check_token(name: str) -> None:
-    """Raise UserError if the text is not the name of an environment variable, without repeating it.
+    """Raise UserError if the string is not the name of an environment variable.
 
-    The text may be a token, which must not appear in a message.
+    The message does not contain the string, because it may be a token.
     """
     if name and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
         raise UserError(

@@ -1,8 +1,8 @@
 """Read the marks of LIDC-IDRI: the XML of up to four readers, contours, and matching of marks of the same nodule.
 
-A contour is a list of pixels (column, row from 0) just outside the nodule. By the standard of the database, the contour
-does not belong to the region that it encloses. A contour with `inclusion` FALSE encloses a hole. A nodule under 3 mm is
-a single point, and a mark that is not a nodule (`nonNodule`) is a locus. Each reader numbers nodules independently
+A contour is a list of pixels (column, row from 0) just outside the nodule. By the convention of the database, a contour
+encloses a region but is not part of this region. A contour with `inclusion` FALSE encloses a hole. A nodule under 3 mm
+is a single point, and a mark that is not a nodule (`nonNodule`) is a locus. Each reader numbers nodules independently
 (`noduleID`).
 """
 
@@ -63,7 +63,7 @@ def series_of(path: Path) -> str | None:
     """Return the series UID of an XML file, or None for a chest X-ray. Only the start of the file is read.
 
     Raises:
-        UnreadableError: The file is not a reading.
+        UnreadableError: The file contains no reading.
     """
     kind = ""
     for event, element in events_of(path):

@@ -104,7 +104,7 @@ def pictures_in(
 def unread(log: BuildLog) -> PictureNames:
     """Return the names of the images left out so far.
 
-    If a table of labels names one of them, that row is not reported a second time.
+    If a table of labels names one of these images, that row is not reported a second time.
     """
     return PictureNames(entry["id"] for entry in log.left_out if entry["what"] == "image")
 

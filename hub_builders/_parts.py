@@ -1,7 +1,6 @@
 """Splits of datasets that the papers use for both training and evaluation.
 
-All evaluated images are in `test`. A hash assigns 15 % of the training images to `validation` and the others to
-`train`.
+All evaluated images are in `test`. A hash assigns 15 % of the training images to `validation` and the rest to `train`.
 """
 
 from saliency_bench.errors import UserError

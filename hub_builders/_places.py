@@ -25,7 +25,7 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
     """Return the images of these categories (exact names such as "field/wild") from any supported layout.
 
     Raises:
-        UserError: The source has none of the layouts, or a category has no folder in any of them.
+        UserError: The source has none of the layouts, or a category has no folder in any layout.
     """
     images_found: Found = {}
     empty = set(categories)
@@ -65,7 +65,7 @@ def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
 
 
 def _add(images_found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
-    """Add an image, unless the image was already found in another size."""
+    """Add an image, unless the image was already found at a different size."""
     if not is_picture(path):
         log.leave_out(name if path.suffix else f"{name} (folder)", "image", "the file name has no image extension")
     elif name not in images_found:  # the small and the large distribution contain the same images

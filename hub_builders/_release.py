@@ -2,7 +2,7 @@
 
 The release contains `image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and
 `attention` (a JSON array of 224 x 224 numbers in [0, 1], or 0 to 255). A cell of 0.5 or more is marked. The array is
-scaled to the size of the stored image by nearest neighbour, and turned with the image if EXIF turns the image.
+scaled to the size of the stored image by nearest neighbour, and rotated with the image if EXIF rotates the image.
 """
 
 import csv

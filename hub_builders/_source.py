@@ -1,7 +1,7 @@
 """Read source folders for the builders: required files, and untrusted lists, tables, JSON and XML.
 
 A missing file or folder that every sample needs raises a UserError that names it. A problem with one sample raises an
-UnreadableError, whose text is written to the build log.
+UnreadableError, whose message is written to the build log.
 """
 
 import csv
@@ -56,7 +56,7 @@ def part(root: Path, relative: str, home: str) -> Path:
     """Return the path of a required file, or of a required folder if the name ends with "/".
 
     Raises:
-        UserError: The file or folder is missing. The message states where to get it.
+        UserError: The file or folder is missing. The message says where to get it.
     """
     path = root / relative
     if not (path.is_dir() if relative.endswith("/") else path.is_file()):
@@ -273,7 +273,7 @@ def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
 
 
 def declared_size(root: Any) -> tuple[int, int] | None:
-    """Return (height, width) of the image that VOC-style XML describes, or None if the XML does not state a size."""
+    """Return (height, width) of the image that VOC-style XML describes, or None if the XML contains no size."""
     try:
         height, width = (round(float(root.findtext(f"size/{side}") or "")) for side in ("height", "width"))
     except (ValueError, OverflowError):
@@ -285,7 +285,7 @@ def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, 
     """Return the boxes of VOC-style XML as `boxes_of` does, turned with the image if EXIF turns the image.
 
     Raises:
-        UnreadableError: A box is not four numbers, or the image differs in size from what the XML states.
+        UnreadableError: A box is not four numbers, or the size of the image differs from the size in the XML.
     """
     turn = turn_of(picture, declared_size(root) or picture.stored, "boxes")
     return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root, first)]
@@ -365,7 +365,7 @@ def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path |
 
 
 def as_spelled(path: Path) -> Path:
-    """Return the path, or if it does not exist, an existing path with another spelling of the extension."""
+    """Return the path, or if it does not exist, an existing path with a different spelling of the extension."""
     if path.is_file() or path.suffix.lower() not in PICTURES:
         return path
     spelled = (path.with_suffix(ending) for suffix in PICTURES for ending in (suffix, suffix.upper()))

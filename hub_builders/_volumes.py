@@ -44,7 +44,7 @@ def windowed(units: np.ndarray, centre: float, width: float) -> np.ndarray:
 
 
 def squared(grey: np.ndarray, side: int = SIDE) -> np.ndarray:
-    """Resize a grey image bilinearly to uint8 (side, side, 3), with averaging when it shrinks."""
+    """Resize a grey image bilinearly to uint8 (side, side, 3), averaging pixels when the image shrinks."""
     small = Image.fromarray(grey).resize((side, side), Image.Resampling.BILINEAR)
     return np.repeat(np.asarray(small)[..., None], 3, axis=2)
 

@@ -137,9 +137,9 @@ def merge(leaf: str, tree: Hierarchy) -> tuple[str, ...]:
 
     All these categories are inside the frame: the smallest category with more than 50 classes that contains the class
     (ties go to the lowest id). Each class in the frame contributes a category (`part_of`). The category of the given
-    class is added first, then the nearest categories, until the group has five classes. Among equally near categories,
-    the smallest is added first, then the category with the nearest WordNet id, because related animals have adjacent
-    ids. A category that would make the group exceed 50 classes is skipped.
+    class is added first, then the nearest categories, until the group has five classes. Among categories at the same
+    distance, the smallest is added first, then the category with the nearest WordNet id, because related animals have
+    adjacent ids. A category that would make the group exceed 50 classes is skipped.
     """
     above_cap = [(tree.size(name), name) for name in tree.above[leaf] if tree.size(name) > MOST]
     frame = min(above_cap)[1] if above_cap else None

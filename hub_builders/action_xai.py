@@ -11,9 +11,9 @@ Source: a folder with the following data, as downloaded and unpacked.
 
 A language model decides, with the paper's prompt, whether a pair of question and answer can become a class. The default
 is GPT-4o mini through OpenAI (token in OPENAI_API_KEY), as in the paper. `--model HUB-ID` selects a model through the
-inference providers of Hugging Face (HF_TOKEN, or `hf auth login`), and `--server URL` any server with a chat-completion
-API. Tokens are read from the environment and never stored. The replies are stored in `answers.jsonl` in the source
-folder (or `--answers FILE`), so that a rebuild sends no requests. They are published with the dataset.
+inference providers of Hugging Face (HF_TOKEN, or `hf auth login`), and `--server URL` selects any server with a
+chat-completion API. Tokens are read from the environment and never stored. The replies are stored in `answers.jsonl` in
+the source folder (or `--answers FILE`), so that a rebuild sends no requests. They are published with the dataset.
 """
 
 import zipfile

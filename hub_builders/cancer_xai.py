@@ -4,8 +4,8 @@ Source: a folder with both datasets, as downloaded and unpacked.
 
 - `Task07_Pancreas/` (medicaldecathlon.com, Task07_Pancreas.tar; CC BY-SA 4.0) with `imagesTr/*.nii.gz` and
   `labelsTr/*.nii.gz` (1 pancreas, 2 tumour).
-- `Pancreas-CT/` (The Cancer Imaging Archive, NIH Pancreas-CT; CC BY 3.0) with a DICOM series of each case in
-  subfolders at any depth, as created by the NBIA Data Retriever (also inside `manifest-*/`).
+- `Pancreas-CT/` (The Cancer Imaging Archive, NIH Pancreas-CT; CC BY 3.0) with one DICOM series per case in subfolders
+at any depth, as created by the NBIA Data Retriever (also inside `manifest-*/`).
 """
 
 from collections.abc import Iterator

@@ -97,8 +97,8 @@ def samples(
         boxes: use the box of an object without an outline.
         split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
             that the folder is named after, else test).
-        upright: for images that EXIF turns, outlines that fit both versions refer to the upright image.
-        stored: for images that EXIF turns, outlines that fit both versions refer to the file as stored.
+        upright: if outlines fit both versions of an image that EXIF turns, they refer to the upright image.
+        stored: if outlines fit both versions of an image that EXIF turns, they refer to the file as stored.
     """
     given = needed(source, "coco-json", HOME)
     sources = [_annotated(given, _own.given_path(json, "json"))] if json else _sources(given)
@@ -160,7 +160,7 @@ def _pictures(
 def id_of(value: Any) -> int | str | None:
     """Convert a value to an id, or return None if the value is not an id.
 
-    Integers, also written as floats or text, become int. Other numbers and texts become str.
+    An integer becomes int, even if it is written as a float or a string. Other numbers and strings become str.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -171,7 +171,7 @@ def id_of(value: Any) -> int | str | None:
 
 
 def _order(key: int | str) -> tuple[bool, int, str]:
-    """Return a sort key that puts numbers before texts."""
+    """Return a sort key that puts numbers before strings."""
     return (True, 0, key) if isinstance(key, str) else (False, key, "")
 
 
@@ -192,8 +192,8 @@ def _annotated(base: Path, path: Path) -> tuple[Path, Path]:
 def _bases(source: Path) -> Iterator[Path | None]:
     """Yield candidates for the base folder of a source.
 
-    For each usual name of an annotation file, this is a folder that contains the file, or None. A folder that also
-    contains the images is preferred.
+    Each candidate is a folder that contains an annotation file with a usual name, or None. Folders that also contain
+    the images come first.
     """
     for name in LISTINGS:
         for wanted in (*((name, folder) for folder in PICTURES), (name,)):

@@ -1,4 +1,4 @@
-"""LIDC-IDRI: CT slices with lung nodules that readers agree on, and with nearby lung regions without any mark.
+"""LIDC-IDRI: CT slices with lung nodules that readers agree on, and nearby lung regions without any mark.
 
 Source: LIDC-IDRI (The Cancer Imaging Archive, cancerimagingarchive.net/collection/lidc-idri; CC BY 3.0; 125 GB) as
 downloaded and unpacked.
@@ -69,7 +69,7 @@ of a patient are in one split. `readers` is the number of readers who marked the
 
 HOME = "LIDC-IDRI, The Cancer Imaging Archive (CC BY 3.0)"
 CENTRE, WIDTH = -600, 1500  # lung window
-AWAY = 10.0  # millimetres from any mark
+AWAY = 10.0  # minimum distance to any mark in millimetres
 LUNG, LUNG_SHARE = (-950.0, -400.0), 0.25
 TRIES = 400
 Box = tuple[float, float, float]  # top, left, side, in pixels
@@ -264,8 +264,8 @@ def both(
 def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
     """Return the top and left of a square that contains the given pixels.
 
-    Without a seed, the pixels are centred. With a seed, their position is random, with a margin of an eighth of
-    the side.
+    Without a seed, the pixels are centred. With a seed, their position is random. If possible, they stay away from each
+    edge of the square by an eighth of its side.
     """
     corner = []
     for axis, pixels in enumerate((rows, columns)):

@@ -93,7 +93,7 @@ class Stock:
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the object and scene classes that are left."""
+    """Return the columns of the dataset, with the object and scene classes that remain."""
     from datasets import ClassLabel, Image, Value
 
     return {

@@ -79,7 +79,8 @@ def samples(
         log: build log, which records what is left out and why.
         min_area: smallest fraction of the image that the person may cover.
         per_class: number of images per class; 0 for all.
-        outline: if no annotator drew a mask, use the outline of the person in COCO; `mask_source` then is outline.
+        outline: if no annotator drew a mask, use the outline of the person in COCO; in this case, `mask_source` is
+            outline.
         annotations: store of an annotation study (study.db or a PostgreSQL URL) to use instead of `masks/`.
         seed: seed for drawing images.
     """

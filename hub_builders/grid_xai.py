@@ -1,4 +1,4 @@
-"""Grids of a dataset's images from different classes. A classifier classifies each image confidently.
+"""Grids of images from different classes of a dataset. A classifier recognises each image with high confidence.
 
     saliency-bench build grid-xai --from shapes --model models/net --out grids
 

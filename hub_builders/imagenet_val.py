@@ -12,7 +12,7 @@ only) as downloaded and unpacked, in one of three layouts:
   the class, `n01440764_*.JPEG` or `*_n01440764.JPEG` (val_images.tar.gz on the Hub), may be in `val/` or in the source
   folder itself. Boxes are optional and read as in the layout of image-net.org.
 
-The names of the classes come from the first existing file of `LOC_synset_mapping.txt`, `synset_words.txt`,
+The names of the classes come from the first of these files that exists: `LOC_synset_mapping.txt`, `synset_words.txt`,
 `imagenet_class_index.json` and the devkit's `meta.mat`. Without these files, 1,000 class folders get the names that are
 included in the package. The classes are sorted by WordNet id, as in pretrained classifiers. If the training images
 exist (`ILSVRC/Data/CLS-LOC/train/` or `train/`, one folder per class), training images are drawn from them.

@@ -128,7 +128,7 @@ def samples(
 
 
 def _remark_pairs(log: BuildLog, answers: "dict[str, list[Answer]]", rule: str) -> None:
-    """Log how many images two annotators marked, because for two the rule decides between union and intersection."""
+    """Log the number of images with two annotators, for which the rule selects the union or the intersection."""
     pairs = sum(len(of_image) == 2 for of_image in answers.values())
     if pairs and rule != "staple":
         result = "union" if rule == "half" else "intersection"

@@ -94,7 +94,7 @@ def samples(
         kinds: number of classes, which are the most frequent categories of animals.
         per_class: number of evaluation images per class; 0 for all, which leaves none for training.
         parts: all, or test to leave out the training images.
-        train_per_class: number of training images per class; 0 for all that are left.
+        train_per_class: number of training images per class; 0 for all remaining images.
         seed: seed for drawing images and for the split into train and validation.
     """
     if kinds < 1 or min(per_class, train_per_class) < 0:

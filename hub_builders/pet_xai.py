@@ -144,7 +144,7 @@ def class_ids(path: Path) -> dict[str, int]:
     """Read list.txt and return {image name: CLASS-ID, from 1 to 37}.
 
     Raises:
-        UserError: A line has another format. The message names the line.
+        UserError: A line has a different format. The message names the line.
     """
     ids = {}
     for number, line in enumerate(text_of(path, "replace").splitlines(), 1):

@@ -3,8 +3,8 @@
 Source: the folder of SIXray (Miao et al. 2019, github.com/MeioJane/SIXray; academic use only, no commercial use) as
 downloaded and unpacked: `JPEGImage/*.jpg`, `Annotation/*.xml` (or `Annotations/`) and the lists
 `ImageSet/{10,100,1000}/{train,test}.csv` (1 present, -1 absent). Lists directly in `ImageSet/` are also read. Without
-lists, an image is prohibited if its XML has an `<object>`. It is clean if its XML has no `<object>` or its name begins
-with N.
+lists, an image counts as prohibited if its XML has an `<object>`. It counts as clean if its XML has no `<object>` or
+its name begins with N.
 """
 
 from collections.abc import Iterable, Iterator
@@ -132,7 +132,7 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
     """Return {image: its entry} from the lists.
 
     Raises:
-        UserError: The lists have another format.
+        UserError: The lists have a different format.
     """
     folder = first_folder(root, f"ImageSet/{imageset}") or root / "ImageSet"
     known: dict[str, Listing] = {}

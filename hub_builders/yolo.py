@@ -4,8 +4,8 @@
 
 Source: a folder of images and, for each image, a text file with the same name and one line per object. A line is
 `class cx cy w h` for the centre and size of a box, or `class x1 y1 x2 y2 x3 y3 ...` for the corners of an outline or of
-a rotated box. All coordinates are fractions of width and height. Poses are not supported. They are recognised by
-`kpt_shape` in `data.yaml`, or by lines with a box and points with a visibility of 0, 1 or 2.
+a rotated box. All coordinates are fractions of width and height. Poses are not supported. Poses are recognised by
+`kpt_shape` in `data.yaml`, or by lines that contain a box and points with a visibility of 0, 1 or 2.
 
 The class names are `names` in `data.yaml`, or the lines of `classes.txt`. `--images` (or `--source`) is enough if the
 folder contains `data.yaml` and either `images/` and `labels/`, or `train/images/` and `train/labels/`. Folders named

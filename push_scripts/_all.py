@@ -103,7 +103,7 @@ def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[
 
 
 def left_out(root: Path, namespace: str) -> list[str]:
-    """Return a line for each folder below `root` that is left out, because it is unnamed own data or unreadable."""
+    """Return a line for each folder below `root` that is left out: unreadable folders, and own data without a name."""
     from saliency_bench.publishing.own_data import is_own_data
 
     reports, problems = _reports(root)
@@ -126,7 +126,7 @@ def models(root: Path, namespace: str, license: str | None = None, takes: Takes 
 
 
 def metrics(namespace: str, takes: Takes = everything) -> Iterator:
-    """Yield the publications of this package's metrics, not of other packages."""
+    """Yield the publications of this package's metrics, without the metrics of other packages."""
     from saliency_bench.bound_metric import list_metrics
     from saliency_bench.publishing.metrics import metric_publication
 

@@ -89,7 +89,7 @@ def splits(root: Path) -> dict[str, str]:
 
 
 def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> Any:
-    """Return the core of a board with these datasets and its previous datasets, or None if there are no datasets."""
+    """Return the core of a board: these datasets and the datasets of the previous core, or None if there are none."""
     from saliency_bench.board.view.core import Core, CoreCell
 
     cells = {cell.dataset: cell for cell in (before.datasets if before else ())}
@@ -128,7 +128,7 @@ def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str
 
 
 def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
-    """Submit, review and merge the cells of a run that the board lacks.
+    """Submit, review and merge the cells of a run that are missing from the board.
 
     Raises:
         UserError: The review rejects the submission.

@@ -1,4 +1,4 @@
-"""Options and actions that the commands for human studies on the maps of a run share."""
+"""Options and actions shared by the commands for human studies on the maps of a run."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -163,10 +163,10 @@ def existing_store(location: str, *, must_exist: bool) -> "Store | None":
 
 
 def introduction(args: Namespace) -> "Introduction":
-    """Return the texts of --consent and --instructions.
+    """Return the consent form and the instructions from --consent and --instructions.
 
     Raises:
-        UserError: A text or an image in it cannot be read.
+        UserError: A file, or an image that the file contains, cannot be read.
     """
     from saliency_bench.studies.introduction import Introduction, read_text
 

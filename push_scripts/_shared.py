@@ -72,7 +72,7 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 
 
 def show_cells(cells: Sequence[Any], used: int) -> None:
-    """Print the table of a run, with lines on a terminal or if it is wider than COLUMNS, else as plain text."""
+    """Print the table of a run as plain text, or with lines on a terminal or if the table is wider than COLUMNS."""
     from saliency_bench.read.summary import lines_below, table, table_rows
 
     console = console_of(sys.stdout)
@@ -87,7 +87,7 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
 
 
 def show_pairs(run: Any) -> None:
-    """Print each pair of explainers of a run by each metric: difference, result of the test, and number of samples."""
+    """Print each pair of explainers of a run for each metric: difference, result of the test, and number of samples."""
     from saliency_bench.read.analysis.pairs import pair_rows
 
     for title, rows in pair_rows(run):

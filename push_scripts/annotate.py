@@ -254,7 +254,7 @@ def _segmenter(files: list[str] | None) -> Any:
     """Return the segmenter for strokes from the files of --segment, or None if it is not given.
 
     Raises:
-        UserError: A library is not installed, or the files are not networks.
+        UserError: A library is not installed, or a file contains no network.
     """
     from saliency_bench.studies.segment_anything import SegmentAnything
     from saliency_bench.studies.strokes import GrabCut

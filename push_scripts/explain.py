@@ -94,7 +94,7 @@ def _check(args: Namespace) -> None:
 
 
 def _prompts(given: list[str] | None) -> Any:
-    """Convert --prompts to the format of `load_classifier`. Each of several texts is also the name of a class."""
+    """Convert --prompts to the format of `load_classifier`. If there are several prompts, each is also a class name."""
     from saliency_bench.compute.classifiers.prompts import read_prompts
 
     several = given is not None and len(given) > 1

@@ -84,7 +84,7 @@ def main(args: Namespace) -> None:
 
 @dataclass
 class Launch:
-    """The state that all steps of a launch share.
+    """State shared by all steps of a launch.
 
     Attributes:
         workspace: Empty folder for temporary files.
@@ -138,7 +138,7 @@ class Launch:
         return _all.metrics(self.namespace, self.takes)
 
     def boards(self) -> Iterable:
-        """Return the publication of the board, with the hashes of the datasets over which Overall averages scores."""
+        """Return the publication of the board, with the hashes of the datasets that the page Overall averages over."""
         from saliency_bench.board.submit import board_publication
         from saliency_bench.board.view.core import FILE, core_as_yaml
 

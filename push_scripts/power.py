@@ -83,7 +83,7 @@ def _by_metric(needed: Sequence[Any]) -> list[list[Any]]:
 
 
 def _answer(item: Any, pairs: int, power: float) -> str:
-    """Return a sentence with the number of images for the pair of a metric that requires most images."""
+    """Return a sentence with the number of images for the pair of a metric that requires the most images."""
     where = f" by {item.metric}" if item.metric else ""
     which = "any two of these explainers" if pairs > 1 else "the two explainers"
     difference = f"a difference of {item.difference:g} between {which}{where} with a power of {power:.0%}"
@@ -100,7 +100,7 @@ def _pairs(needed: Sequence[Any]) -> dict[str, int]:
 
 
 def _widest(needed: Sequence[Any]) -> list[Any]:
-    """Return, for each metric, the pair that requires most images."""
+    """Return the pair that requires the most images, for each metric."""
     widest: dict[str, Any] = {}
     for item in needed:
         widest.setdefault(item.metric, item)

@@ -18,7 +18,7 @@ from saliency_bench.spec import RunSpec, about
 from saliency_bench.utils.messages import counted
 
 SECTION = "publish"
-# The first two are positional arguments; the others are not needed for a template.
+# The first two are positional arguments; the other settings are not needed for a template.
 LEFT_OUT = ("dataset", "model", "explainers", "metrics", "maps", "other_model", "other_label")
 
 

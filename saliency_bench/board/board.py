@@ -1,11 +1,11 @@
-"""The board: all submissions to a results repository, with the degree to which each score was verified.
+"""The board: all submissions to a results repository, with the verification status of each score.
 
     board = sb.load_results("saliency-bench/results")
     board.table().to_pandas()
 
-Every submission is checked. An invalid submission is rejected with a one-line reason and does not affect the others. If
-several people submit a cell with scores that agree except for the last digits, the cell is displayed once with all
-their names. Contradictory values are all displayed.
+Every submission is checked. An invalid submission is rejected with a one-line reason and does not affect other
+submissions. If several people submit a cell with scores that agree except for the last digits, the cell is displayed
+once with all their names. Contradictory values are all displayed.
 """
 
 from collections import Counter, deque
@@ -41,13 +41,13 @@ from saliency_bench.utils.processors import cores
 if TYPE_CHECKING:
     from datasets import Dataset
 
-SHOWN = 30  # cells in a notebook
+SHOWN = 30  # rows displayed in a notebook
 MOST_CHECKED = 100  # maximum number of unverified rows per question that get a rank "if true"
 TOO_MANY = f"more than {MOST_CHECKED} rows of this question have not been run by the board"
 
 
 class Refused(NamedTuple):
-    """The folder of an invalid submission, or of an invalid file of the board's owner, and a one-line reason."""
+    """The folder and a one-line reason for an invalid submission, or for an invalid file of the board's owner."""
 
     folder: str
     line: str
@@ -183,7 +183,7 @@ def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[F
 
 @contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Open a pool of threads. On exit, including Ctrl-C, wait for running tasks and cancel all others."""
+    """Open a pool of threads. On exit, including Ctrl-C, wait for running tasks and cancel all other tasks."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool
@@ -345,8 +345,8 @@ def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
 
 
 def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
-    """Return all rows that the board has run and at most `MOST_CHECKED` others, preferring people with few rows."""
-    # All pairs of rows are compared, so the number is limited. One account must not displace the rows of others.
+    """Return all rows run by the board, and at most `MOST_CHECKED` other rows. Submitters with few rows come first."""
+    # All pairs of rows are compared, so the number of rows is limited. One account must not crowd out other people.
     checked = [candidate for candidate in rows if not candidate.official]
     if len(checked) <= MOST_CHECKED:
         return rows

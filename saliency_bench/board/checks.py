@@ -104,7 +104,7 @@ def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
     """Return a cell's key with the properties that the package declares for the explainer and the metric.
 
     Unknown explainers and metrics are displayed by name and options. If the package has an explainer or metric with
-    that name, the version is displayed too, so that the two cannot be confused.
+    that name, the version is displayed too, to distinguish the cell from the package's item.
     """
     explainer = known_explainer(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
@@ -197,7 +197,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
 
 
 def _check_target(result: Result, path: Path) -> None:
-    """Raise UserError if the description of the target does not match the rule in the setting."""
+    """Raise UserError if the description of the target does not match the target rule in `setting`."""
     rule, words = result.setting.target.partition(" ")[0], result.target
     rules = (*TARGETS, PREDICTED_BY.rstrip(":"))
     stated = next((name for name in rules if words == name or words.startswith(f"{name}:")), None)
@@ -223,9 +223,9 @@ def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
 def _check_numbers(
     names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
 ) -> None:
-    """Raise UserError if a number of a cell or part differs from the derived number by more than the last digits.
+    """Raise UserError if a number of a cell or part differs from the derived number by more than rounding.
 
-    Older submissions contain intervals that are not widened for rare failures. `low` and `high` of such intervals are
+    Older submissions contain intervals that are not widened for rare failures. `low` and `high` of these intervals are
     not compared, and the board displays the derived interval.
     """
     widened = ("low", "high") if derived.rare and not stated.rare else ()
@@ -261,7 +261,7 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
     if (names := _part_names(metric)) and list(cell.parts) != names:
         raise UserError(f"{where} has the parts {', '.join(cell.parts)}; its metric has {', '.join(names)}")
     columns = outcome.columns
-    derived = np.full(len(columns), np.nan)  # samples of an aggregate have no scores
+    derived = np.full(len(columns), np.nan)  # an aggregate metric has no score per sample
     if metric.aggregate is None:
         derived = np.asarray(metric.reduced(columns), dtype=float)
     if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(derived, outcome.scores))):
@@ -322,7 +322,7 @@ def _text_of(chosen: Mapping[str, Any]) -> str:
 def _target_ranges(setting: Identity) -> list[TargetRange]:
     """Return the possible ranges of a run's targets, or [] if unknown.
 
-    Targets in a file are single classes and groups, or contrasts. With a sigmoid, a target can combine any number of
+    A target file contains single classes and groups, or contrasts. With a sigmoid, a target can combine any number of
     classes, so the range is unknown.
     """
     if setting.target_range is not None:

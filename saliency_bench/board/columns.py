@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import datasets
 
 TEXT, NUMBER, COUNT, FLAG = "string", "float64", "int64", "bool"
-TEXTS = "texts"  # a list of texts
+TEXTS = "texts"  # a list of strings
 Column = tuple[str, Callable[[Row], Any]]
 
 # Types are declared, because the type of a column without values cannot be inferred.

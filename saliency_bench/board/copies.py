@@ -39,7 +39,7 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
     cell = method.cell
     if cell.value is None or known_explainer(cell) is not None or _is_constant(method.scores):
         return []
-    near = 2 * max(TOLERANCE * abs(cell.value), NEGLIGIBLE)  # includes all values that are `same`
+    near = 2 * max(TOLERANCE * abs(cell.value), NEGLIGIBLE)  # wider than the tolerance of `same`
     return sorted(
         f"{other.cell.explainer_text} by {other.submission.result.submitter}"
         for other in others

@@ -1,9 +1,9 @@
 """The hidden track of a board: maps are scored with masks that only the owner of the board has.
 
-Unlimited exact scores would reveal the masks. Therefore, a submitter has `PER_DAY` attempt per day and `PER_WEEK`
-attempts in seven days. An attempt is a method or explainers of the package, always on all images. A value is rounded to
-`STEP` of the metric's range, or, with fewer than 200 images, to 2/n of the range, which is twice the maximum effect of
-one image. Intervals are rounded outwards.
+Unlimited exact scores would reveal the masks. Therefore, each submitter is limited to `PER_DAY` attempt per day and
+`PER_WEEK` attempts in seven days. An attempt scores one submitted method, or explainers of the package, on all images.
+A value is rounded to `STEP` of the metric's range. With n < 200 images, it is rounded to 2/n of the range, which is
+twice the maximum effect of one image. Intervals are rounded outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.cell import CellResult
 from saliency_bench.utils.messages import counted
 
-MOST_METRICS = 10  # maximum number of metrics per method, because each reveals information about the masks
+MOST_METRICS = 10  # maximum number of metrics per method, because each metric reveals information about the masks
 PER_DAY, PER_WEEK = 1, 3  # maximum number of attempts of a submitter on a dataset
 STEP = 0.01  # share of a metric's range
 WEEK = timedelta(days=7)
@@ -32,7 +32,7 @@ TINY = 1e-9  # share of a step, added because 0.29 / 0.01 is just below 29 in fl
 
 
 def kept_masks(location: str, api: HfApi) -> Path:
-    """Return the folder of hidden masks. A private repository is downloaded.
+    """Return the folder of hidden masks. If the location is a private repository, it is downloaded.
 
     Raises:
         UserError: The repository does not exist or is public.
@@ -85,7 +85,7 @@ def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) ->
 def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
     """Return the reason why a submitter has no attempt left today, or None."""
     every = (date.fromisoformat(attempt.date) for attempt in earlier)
-    days = sorted(day for day in every if abs(day - today) < WEEK)  # later days: the clock was set back
+    days = sorted(day for day in every if abs(day - today) < WEEK)  # later dates: the clock was set back
     if len(days) >= PER_WEEK:
         again = days[-PER_WEEK] + WEEK
     elif days.count(today) >= PER_DAY:
@@ -112,7 +112,7 @@ def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) 
 
 
 def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
-    """Return a sketch of maps as hexadecimal digits, by which copies can be detected.
+    """Return a sketch of maps as hexadecimal digits. Similar sketches indicate copied maps.
 
     The more two sets of maps of the same images correlate, the fewer bits of their sketches differ. Each of the three
     `views` contributes the same number of digits.
@@ -136,9 +136,9 @@ def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
     """Return the hexadecimal digits for one view of all maps.
 
-    The maps are reduced to coarse maps, centred and scaled to length 1. Each bit tells on which side of a random plane
-    they lie (Charikar, 2002). For two sets of maps with correlation r, a share arccos(r) / pi of the bits differs.
-    Multiplying maps or adding a constant does not change the bits.
+    The maps are reduced to coarse maps, centred and scaled to length 1. Each bit records the side of a random plane on
+    which they lie (Charikar, 2002). For two sets of maps with correlation r, the share of bits that differ is arccos(r)
+    / pi. Multiplying maps or adding a constant does not change the bits.
     """
     sides = np.zeros(BITS)
     for image_id, values in coarse.items():

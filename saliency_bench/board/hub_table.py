@@ -29,7 +29,7 @@ def table_of(board: Board | None) -> bytes:
 
 
 def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
-    """Write table and index for a commit of a results repository (default: the newest); return the Hub's response."""
+    """Write table and index for a commit of a results repository (default: newest), and return the Hub's response."""
     board, index = index_of(BoardSource(repo, commit, api))
     files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]
     return api.create_commit(

@@ -6,8 +6,8 @@ and the code of this package. The key is computed from the current files before 
 package has changed, the index is ignored and the submissions are read.
 
 Rows are used only if their scores match `result.json` and their statuses match `status/`. All other content of the
-index, such as ranks, is as trustworthy as `status/`. Only the owner can write to either. A pull request that changes
-one of them is rejected, and the index in a pull request is never read.
+index, such as ranks, is as trustworthy as `status/`. Only the owner can write to the index or to `status/`. A pull
+request that changes either is rejected, and the index in a pull request is never read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str],
 
 
 def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> bool:
-    """Return whether scores match `result.json` or `status/`, and statuses are not better than in `status/`."""
+    """Return whether all scores match `result.json` or `status/`, and no status is better than in `status/`."""
     claimed = {folder: {cell.cell_id: cell.value for cell in result.cells}
                for folder, result in {row.folder: row.result for row in rows}.items()}  # fmt: skip
     shown, expected = [], []
@@ -151,7 +151,7 @@ def load_indexed(
     contents = contents_of(root, folders)
     try:
         path = source.root([INDEX], "main") / INDEX
-    except UserError:  # without a connection, the cache may contain only another revision
+    except UserError:  # without a connection, the cache may contain only a different revision
         return None
     return indexed_board(path, key_of(contents, owners, problems), root, contents, owners)
 

@@ -83,7 +83,7 @@ class HiddenScore(StrictModel):
 
 
 class Attempt(StrictModel):
-    """An attempt on the hidden track: a method or explainers of the package, scored with hidden masks.
+    """An attempt on the hidden track: one submitted method, or explainers of the package, scored with hidden masks.
 
     Attributes:
         fingerprint: Fingerprint of the dataset.

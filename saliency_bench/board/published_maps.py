@@ -43,7 +43,7 @@ def hashes_of(folder: Path) -> list[str]:
     """Return the SHA-256 of each map file in a folder, for `result.json`.
 
     Raises:
-        UserError: The files are not numbered from 0 without a gap.
+        UserError: The files are not numbered consecutively from 0.
     """
     paths = shards_in(folder)
     if wrong := [path for number, path in enumerate(paths) if path.name != _name(number)]:
@@ -147,7 +147,7 @@ def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, Publ
     Args:
         folder: Folder of the submission.
         hashes: Hashes of the map files as stated in the submission. Other files are not read. None means that the
-            submission states no hashes.
+            submission contains no hashes.
 
     Raises:
         UserError: A map file is invalid or was replaced, or an image has two maps.

@@ -64,7 +64,7 @@ from saliency_bench.utils.messages import counted
 Parts = Mapping[str, np.ndarray]
 
 TOLERANCE = 1e-4  # tolerance of a score, relative if it is above 1
-TOLERANCE_OF_ACCURACY = 0.01  # on other hardware, predictions with nearly equal logits differ
+TOLERANCE_OF_ACCURACY = 0.01  # predictions may differ on other hardware if logits are nearly equal
 # Thresholds for suspicious maps: maps that nearly equal the masks, and one map for all images.
 LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
 MATCH = "saliency_miou"
@@ -72,7 +72,7 @@ SAMPLES = 16
 SIDE = 224  # pixels
 MOST_PASSES, MOST_OF_SUBMISSION = 100_000, 2_000_000  # limit of forward passes per image, for a cell and for all cells
 CHOSEN = "chosen_to_recompute"
-PACKAGE = "explainers of the package"  # name of such an attempt; names of methods contain no spaces
+PACKAGE = "explainers of the package"  # name of their attempt; names of methods contain no spaces
 WITH_HIDDEN = " with hidden masks"  # suffix of "maps" or "explainer" in descriptions
 
 
@@ -213,8 +213,8 @@ def _attempts(
     """Remove methods that exceed the limit of attempts from `ways`, and add the reasons to `further`.
 
     A method that was scored before with exactly these files can be scored again, because this reveals nothing new.
-    Explainers of the package count as attempts, because another seed, option or network leads to different maps. They
-    do not count if the owner of the board submits them.
+    Explainers of the package count as attempts, because a different seed, option or network leads to different maps.
+    Explainers that the owner of the board submits do not count as attempts.
 
     Returns:
         The attempts of the submission, and the problem with its maps, or "".
@@ -249,8 +249,9 @@ def _attempts(
 def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dict[str, list[CellResult]]:
     """Return {name of an attempt: cells}.
 
-    A method with submitted maps is an attempt. All explainers of the package with default options are one attempt
-    together, and each explainer with other options is an attempt. The owner's explainers (`is_owner`) do not count.
+    A method with submitted maps is an attempt. All explainers of the package with default options count as one attempt
+    together. Each explainer with other options counts as a separate attempt. The owner's explainers (`is_owner`) do not
+    count.
     """
     methods: dict[str, list[CellResult]] = {}
     for cell in ways.get(f"maps{WITH_HIDDEN}", ()):
@@ -310,7 +311,7 @@ def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tupl
 
 
 def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
-    """Return the board's entry for the dataset of a submission. Raise UserError if it is listed as another split."""
+    """Return the board's entry for the dataset of a submission. Raise UserError if a different split is listed."""
     setting = result.setting
     dataset = next((item for item in listed.datasets.values() if item.fingerprint == setting.fingerprint), None)
     if dataset is not None and dataset.split != setting.split:
@@ -322,7 +323,7 @@ def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
 
 
 def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDataset:
-    """Load the dataset of a submission. Raise UserError for another dataset or if groups differ from the board."""
+    """Load the dataset of a submission. Raise UserError if the dataset or its groups differ from the board."""
     dataset = known_dataset(name, result.setting.split)
     if dataset.fingerprint != result.setting.fingerprint:
         raise UserError(f"{name} is not the dataset of {result.folder}; set --dataset")
@@ -444,7 +445,7 @@ def _run(
         again = read_run(run(out=Path(out) / "run", **settings).folder)
         parts = again.values_by_part([cell.cell_id for cell in again.cells])
         answers = read_manifest(again.folder).answers.get("model")
-    if is_hidden and again.identity is not None:  # without masks, the published split has another fingerprint
+    if is_hidden and again.identity is not None:  # without masks, the published split has a different fingerprint
         setting = setting.model_copy(update={"fingerprint": again.identity.fingerprint})
     if again.identity is not None and (other := differing_settings(again.identity, setting)):
         raise UserError(
@@ -479,7 +480,7 @@ def target_of(result: Result) -> str:
 
 
 def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
-    """Add a column that marks the chosen samples to a dataset, without changing its fingerprint."""
+    """Add to a dataset a column that marks the chosen samples. The fingerprint does not change."""
     rows = load_dataset(name, split)
     return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
 
@@ -497,7 +498,7 @@ def _model(again: RunData) -> KnownModel:
 
 
 def _wrong_quality(result: Result, computed: Mapping[str, Any]) -> str:
-    """Return how the stated accuracy of the model is wrong, or "". It is checked only if all samples are submitted."""
+    """Return a message if the stated accuracy is wrong, else "". Submissions of only some samples are not checked."""
     for name in ("accuracy", "top5") if result.dataset.used == result.dataset.samples else ():
         theirs, ours = getattr(result.model, name), computed[name] and Interval(**computed[name])
         if theirs is None or theirs.value is None:
@@ -520,12 +521,12 @@ def _compare(
         submission: The submission.
         again: The run that recomputed the submission.
         cell: A cell that both contain.
-        by: What the cell was recomputed from.
+        by: Source of the recomputed cell: its explainer or the submitted maps.
         stated_parts: {part: submitted values for the images of `again`}.
         parts: {part: recomputed values}.
 
     Returns:
-        The largest difference, or a message on the first difference that is too large.
+        The largest difference, or a message about the first difference that is too large.
     """
     name = f"{cell.explainer_text} by {cell.metric_text}"
     if cell.cell_id not in again.values:
@@ -558,7 +559,7 @@ def vouch(
         **given: Other arguments of `recompute`.
 
     Returns:
-        The status and its description as lines.
+        The status, and the lines that describe it.
 
     Raises:
         UserError: The account may not write to the repository (checked before computing), or an error of `recompute`.

@@ -27,8 +27,8 @@ from saliency_bench.utils.files import check_readable
 LARGEST = 300_000_000  # maximum size of records.parquet in bytes
 MOST_ROWS = 5_000_000
 LONGEST_NAME = 500  # maximum length in bytes of an image's id or group
-LONGEST = 2000  # maximum length in bytes of any other text
-REASONS = 200  # maximum number of different reasons in a cell
+LONGEST = 2000  # maximum length in bytes of any other string
+REASONS = 200  # maximum number of distinct reasons in a cell
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
 
 
 class _Rows:
-    """The rows of records encoded as numbers, so that Python loops over distinct texts and not over rows.
+    """The rows of records encoded as numbers, so that Python loops over distinct strings and not over rows.
 
     Attributes:
         values: Values of the rows, shape (rows,), NaN for null.
-        texts: {column: distinct texts}.
+        texts: {column: distinct strings}.
         codes: {column: (rows,) index of each row's text in `texts`, -1 for null}.
     """
 
@@ -138,7 +138,7 @@ class _Rows:
                 raise ValueError(f"the dictionary of column {name} contains a string twice, or null")
 
     def text(self, name: str, row: int) -> str | None:
-        """Return the text of a row, or None for null."""
+        """Return the string in a row, or None for null."""
         code = self.codes[name][row]
         return None if code < 0 else self.texts[name][code]
 
@@ -202,14 +202,14 @@ def _check_values(table: pa.Table) -> None:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.Array:
-    """Return the distinct texts of a column. Columns that were read from a file are dictionary-encoded."""
+    """Return the distinct strings of a column. Columns that were read from a file are dictionary-encoded."""
     if pa.types.is_dictionary(column.type) and column.num_chunks:
         return column.unify_dictionaries().chunk(0).dictionary
     return pc.unique(column)
 
 
 def _check_names(result: Result, rows: _Rows) -> None:
-    """Raise ValueError if a row's cell is unknown or has another dataset, model, explainer or metric."""
+    """Raise ValueError if a row's cell is unknown or has a different dataset, model, explainer or metric."""
     common = {
         "dataset": recorded_name(result.dataset.id, result.dataset.fingerprint),
         "split": result.dataset.split,

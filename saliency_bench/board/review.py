@@ -52,7 +52,7 @@ class ReviewVerdict:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """Return the verdict as printable lines. Untrusted text is always limited to one line."""
+        """Return the verdict as printable lines. Each piece of untrusted text stays on one line."""
         head = f"pull request {self.number} of {self.repo} by {self.author}, commit {self.commit[:12]}"
         word = "may be merged" if self.fine else "must not be merged"
         lines = [f"{head}: {word}", *(f"- {one_line(problem, 500)}" for problem in self.problems[:SHOWN])]
@@ -116,7 +116,7 @@ def review_folder(board: Path) -> list[tuple[str, list[str]]]:
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
-    """Return the numbers of the open pull requests. Raise UserError without a repository or connection."""
+    """Return the numbers of the open pull requests. Raise UserError if the repository cannot be read."""
     api = api or client.default_api()
     with asking(repo):
         pulls = api.get_repo_discussions(
@@ -194,8 +194,8 @@ def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
         [entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=revision)]
         for revision in (f"refs/pr/{number}", "main")
     )
-    # The commits, newest first, must be those of the pull request, followed by those of main up to its base. Any other
-    # history, such as a merge of two states of main, could hide changes from a comparison with one state.
+    # The commits, newest first, must be the commits of the pull request, then the commits of main up to its base. Any
+    # other history, such as a merge of two states of main, could hide changes from a comparison with one state.
     base = next((commit for commit in history if commit in main), None)
     if base is None or history[history.index(base) :] != main[main.index(base) :]:
         raise UserError(f"pull request {number} of {repo} is not based on its main branch; submit it again")
@@ -271,7 +271,7 @@ def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
 
 
 def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) -> list[str]:
-    """Return notes on cells that contradict or repeat the board, and on data that could not be compared with it."""
+    """Return notes on cells that contradict or repeat the board, and on data that cannot be compared."""
     setting = submission.result.setting
     lines = []
     if (setting.fingerprint, setting.split) not in owners.datasets:

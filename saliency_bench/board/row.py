@@ -37,14 +37,15 @@ class Row:
         rank: Possible ranks among the rows that the board has run, or among the rows that were scored with hidden
             masks. None for other rows.
         rank_if_true: Possible ranks among the official rows if this row's scores and all other rows of its submitter
-            are true. Set for rows without an official rank that are not merely claimed.
+            are true. Set for rows that have no official rank and whose status is better than "claimed".
         unranked: Reason why there is no official rank, or "".
         best: Whether the official rank includes 1, the row beats every baseline, and nearly all samples are scored.
         not_comparable: Reason why the row cannot be compared with any other row, or "".
         beats: Baselines that the row beats, by the test that determines the ranks.
         not_beaten: Other baselines that the row was tested against.
         conflict: Whether another row of the same cell has different values.
-        same_as: For a submitter's method, methods with another name and exactly these scores, such as copied maps.
+        same_as: For a submitter's method, methods with a different name and exactly the same scores, such as copied
+            maps.
     """
 
     cell: CellResult

@@ -25,7 +25,7 @@ MOST_FETCHED = 200_000_000  # maximum size in bytes of a submission's maps that 
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Convert errors of the Hub and the connection into a UserError with a fix, and hide progress bars."""
+    """Convert Hub and connection errors into a UserError that names the fix, and hide progress bars."""
     try:
         with client.no_bars():
             yield
@@ -76,7 +76,7 @@ class BoardSource:
         return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
-        """Return (root, folders of submissions whose first two levels match), and download the files if necessary."""
+        """Return (root, folders of submissions that match `group`/*), downloading the files if necessary."""
         root = self.root([*(f"{group}/*/{name}" for name in (RESULT, RECORDS)), SCHEMA])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
@@ -101,7 +101,7 @@ class BoardSource:
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[CheckedSubmission]:
-        """Yield the valid submissions for the dataset and model of a result, which are compared by hash."""
+        """Yield the valid submissions for the dataset and model of a result. Both are matched by hash."""
         owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:

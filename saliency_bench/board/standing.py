@@ -177,7 +177,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 def _standings(
     official: Sequence[BoardEntry], others: Sequence[Sequence[BoardEntry]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (signs of the tested pairs, {key: rank}) for the official rows, then also with each submitter's rows.
+    """Yield (signs of the tested pairs, {key: rank}) for the official rows, then with each submitter's rows added.
 
     Args:
         official: Rows that the board has run.

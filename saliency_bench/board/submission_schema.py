@@ -37,7 +37,7 @@ SCHEMA = "schema.json"  # file that marks a results repository before the first 
 TEXTS = [field.name for field in records.SCHEMA if field.type == pa.string()]  # few distinct values, except ids
 LARGEST = 8_000_000  # maximum size of result.json in bytes
 LONGEST = 2000  # maximum length of a note in characters
-LONGEST_TEXT = 10_000  # maximum length of any text in characters
+LONGEST_TEXT = 10_000  # maximum length of any string in characters
 MOST_CELLS = 2000
 MOST_NAMES = 1000  # maximum number of names in a JSON object
 MOST_VALUES = 500_000  # maximum number of values in a JSON file
@@ -140,7 +140,7 @@ class Model(StrictModel):
 
 
 def ids_under(cell: CellResult, ids: CellIds) -> Iterator[str]:
-    """Yield the possible ids of a cell of this explainer and metric under the settings of `ids`."""
+    """Yield the possible ids of a cell that has this explainer and metric and the settings `ids`."""
     explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
     metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
     return ids.possible(explainer, metric, cell.asked_for)
@@ -168,7 +168,8 @@ class Result(StrictModel):
         ran: Day of the run on the submitter's machine.
         submitted: Day of the submission on the submitter's machine.
         seconds: {`explainer_id`: seconds in the latest start of the run}, for everything that this start computed.
-        peak_memory: Peak memory in bytes in that start, of the GPU if there is one, otherwise of the process.
+        peak_memory: Peak memory in bytes during that start: GPU memory if there is a GPU, otherwise memory of the
+            process.
         target: Description of what the maps explain.
         setting: Everything that determines the scores, except explainer and metric.
         answers: The network's logits for fixed images, or null if they cannot be compared.
@@ -295,7 +296,8 @@ def check_texts(content: object, place: str = "") -> None:
         place: Path of the content within the JSON document, for messages.
 
     Raises:
-        ValueError: A text is not printable or too long, or an object has too many names. The message contains the path.
+        ValueError: A string is not printable or too long, or an object has too many names. The message contains the
+            path.
     """
     if isinstance(content, str):
         lines = content.splitlines() if place in SEVERAL_LINES else [content]

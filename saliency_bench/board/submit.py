@@ -42,7 +42,7 @@ from saliency_bench.utils.files import write_with
 from saliency_bench.utils.messages import counted
 
 EMPTY = "columns"  # folder of tables with columns but no results
-NOBODY = "you"  # the submitter in a dry run without login
+NOBODY = "you"  # name of the submitter in a dry run without login
 
 
 @dataclass
@@ -52,11 +52,11 @@ class SubmissionPlan:
     Attributes:
         private: Whether the repository is or will be private.
         create: Whether the repository will be created.
-        bare: Whether the repository belongs to the account but has no card. The card is then added.
+        bare: Whether to add a card, because the repository is new, or belongs to the account and has no card.
         rights: Rights of the account that submits.
         new: Cells that the repository does not contain, or contains with fewer samples.
         known: Cells that the repository already contains with the same values. These cells are not sent.
-        conflicts: New cells for which the repository has different values. It keeps both.
+        conflicts: New cells for which the repository contains different values. Both values are kept.
         maps: Folder of maps to publish as well.
         pending: Address of an open pull request with exactly these cells.
         pull_request: Address of the new pull request.
@@ -287,7 +287,7 @@ def is_suite(folder: Path) -> bool:
 
 
 def _already(count: int, repo: str) -> str:
-    """Return a message on the cells that are not sent because the repository already contains them."""
+    """Return a message about the cells that are not sent because the repository already contains them."""
     are = "is" if count == 1 else "are"
     return f"{counted(count, 'cell')} {are} in {repo} with the same values and {are} not sent:"
 
@@ -415,9 +415,10 @@ def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
 
 
 def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
-    """Return whether an account may submit, with the reason if not.
+    """Return whether an account may submit, and the reason if it may not.
 
-    With a write token, anyone may submit to a public repository. Only the owner of the namespace may create it.
+    With a write token, anyone may submit to a public repository. Only the owner of the namespace may create the
+    repository.
     """
     if account is None:
         return client.Rights(None, "rights not checked: not logged in")

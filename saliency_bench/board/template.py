@@ -1,4 +1,4 @@
-"""Templates for precomputed maps: write a list of images and targets, and score the maps that others compute.
+"""Templates for precomputed maps: write a list of images and targets, and score the maps that other people compute.
 
 OUT/samples.csv     image_id, file (of the map), label, target (description), plus and minus (classes of the model)
 OUT/template.json   settings, identity, size of the prepared frame: `Template`
@@ -253,7 +253,7 @@ def score_maps(
         maps: A filled-in template (with a folder `maps` or a file `maps.parquet`), or, with `template`, a folder or
             file of maps (`compute.maps.map_files`).
         name: Name of the method.
-        template: Folder of the template, if the maps are in another folder.
+        template: Folder of the template, if the maps are in a different folder.
         metrics: Metrics, by default all metrics that need only one map per image.
         out: Folder of the run, by default a folder next to the maps, named after method and maps.
         partial: Whether to skip and count images without a map instead of raising an error.

@@ -1,6 +1,6 @@
 """Record which commit a branch refers to, next to the cache of huggingface_hub.
 
-The cache does not record the branch of a file that was requested by commit. With this record, a branch can later be
+If a file was requested by commit, the cache does not record its branch. With this record, a branch can later be
 resolved to the same commit without the Hub.
 """
 

@@ -69,7 +69,7 @@ def account(api: HfApi) -> Account:
 
 @dataclass(frozen=True)
 class Rights:
-    """Permission of an account to write to a repository. `may` is None if unknown; `line` is a line for the plan."""
+    """Permission of an account to write to a repository. `may` is None if unknown. `line` is printed with the plan."""
 
     may: bool | None
     line: str

@@ -54,7 +54,7 @@ def retry_after(error: BaseException) -> int | None:
 
 
 def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
-    """Raise a UserError with the fix. `repo` is the repository of the failed request.
+    """Raise a UserError that names the fix. `repo` is the repository of the failed request.
 
     The original error remains the cause, for `--debug`, unless it contains the token.
     """

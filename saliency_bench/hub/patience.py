@@ -11,7 +11,7 @@ from saliency_bench.hub.client import token_of
 from saliency_bench.hub.failures import is_from_hub, may_pass, reason, refuse, retry_after
 
 T = TypeVar("T")
-PAUSES = (2, 15, 60, 300)  # seconds, used if the Hub states none; the Hub limits requests per five minutes
+PAUSES = (2, 15, 60, 300)  # seconds, used if the Hub requests no pause; the Hub limits requests per five minutes
 LONGEST_WAIT = 3600  # seconds; waiting for a daily limit would take too long
 
 
@@ -29,7 +29,7 @@ def patiently(
         repo: Repository of the request, for messages.
         api: Client of the Hub.
         say: Function that is called with a line of text before each pause.
-        pauses: Successive pauses in seconds, used if the Hub states none.
+        pauses: Successive pauses in seconds, used if the Hub requests no pause.
 
     Raises:
         UserError: The action fails with an error that waiting does not fix, or the Hub remains busy.

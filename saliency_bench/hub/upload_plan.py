@@ -32,7 +32,7 @@ class Publication:
         owned: Patterns of the paths that this package manages. A matching file in the repository is removed if it is
             not in `files`.
         mark: Path in `files` and keys of its JSON. A repository with existing files must contain this file with the
-            same values; otherwise it contains unrelated work. The key is "" if the file only has to exist.
+            same values. Otherwise, its content counts as unrelated work. The key is "" if the file only has to exist.
         sdk: SDK of a Space.
         first: Paths that are sent only if the repository lacks them, because other programs change them later.
     """
@@ -178,7 +178,7 @@ def _value(content: Path | bytes, key: str) -> object:
 
 
 def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Return the plan. If the Hub is unreachable, every file is new in the plan, so that a dry run works offline."""
+    """Return the plan. If the Hub is unreachable, every file is marked as new, so that a dry run works offline."""
     try:
         return upload_plan(publication, private, api)
     except Exception as error:

@@ -51,15 +51,15 @@ def dataset_publication(
         namespace: Namespace on the Hub.
         workspace: Empty folder for temporary files.
         name: Name of the repository, or None for the dataset's name.
-        with_images: Licence under which to publish images that may not be redistributed otherwise. Without it, only the
-            annotations of such a dataset are published.
+        with_images: Licence under which to publish images that may not be redistributed otherwise. Without this
+            licence, only the annotations are published.
         evaluation: Whether to add `eval.yaml` (`headline`), with which the Hub shows scores of models on the dataset's
-            page. The Hub may reject an unregistered framework, and with it the whole upload.
+            page. The Hub may reject the whole upload if the framework is not registered.
         hide: Split whose masks are left out. `masks_publication` publishes them in a private repository.
 
     Raises:
-        UserError: The folder is not a built dataset or was changed since the build, a licence is not needed, or masks
-            cannot be hidden because anyone can build them.
+        UserError: The folder is not a built dataset or was changed since the build, a licence is passed but not needed,
+            or masks cannot be hidden because anyone can build them.
     """
     folder = Path(folder)
     build_report = _checked_report(folder)

@@ -27,7 +27,7 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class Installed:
-    """An installed metric. `changed` is False if the same text was already installed."""
+    """An installed metric. `changed` is False if the same code was already installed."""
 
     name: str
     path: str
@@ -44,7 +44,7 @@ def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
         names: Names of the metrics, or () for all.
 
     Raises:
-        UserError: A metric is unknown, or this version of evaluate has another cache layout.
+        UserError: A metric is unknown, or this version of evaluate has a different cache layout.
     """
     names = list(names) or [name for name in registry.names("metrics") if has_module(name)]
     texts = {name: metric_files(name) for name in names}
@@ -53,7 +53,7 @@ def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
 
 
 def _check_evaluate() -> None:
-    """Raise UserError if this version of evaluate has another cache layout."""
+    """Raise UserError if this version of evaluate has a different cache layout."""
     import evaluate
     from evaluate import loading
 
@@ -82,7 +82,7 @@ def _install(name: str, texts: dict[str, str]) -> Installed:
 
 
 def _in_use(folder_of_metric: Path, name: str) -> Path | None:
-    """Return the copy that evaluate uses (the newest copy), or None if there is no newest copy."""
+    """Return the newest copy, which evaluate uses, or None if there are no copies or two are equally new."""
     times = sorted((main.stat().st_mtime, main.parent) for main in folder_of_metric.glob(f"*/{name}.py"))
     if not times or (len(times) > 1 and times[-1][0] == times[-2][0]):
         return None

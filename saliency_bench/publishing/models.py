@@ -55,7 +55,7 @@ def model_publication(
         api: Client of the Hub.
 
     Raises:
-        UserError: The folder is not a checkpoint of `saliency-bench train`, or the run uses another model.
+        UserError: The folder is not a checkpoint of `saliency-bench train`, or the run uses a different model.
     """
     folder = Path(folder)
     files = _files(folder)
@@ -122,7 +122,7 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str 
         except (
             HFValidationError,
             UserError,
-        ):  # an invalid name is reported later, and an invalid report means another dataset
+        ):  # an invalid name is reported later, and an invalid report belongs to a different dataset
             continue
         except Exception as error:
             if failures.is_network_error(error):

@@ -1,4 +1,4 @@
-"""Bundle this package for Spaces: its files, a wheel, and its requirements in the installed versions.
+"""Bundle this package for Spaces: its files, a wheel, and its requirements pinned to the installed versions.
 
 Until `saliency-bench` is released on PyPI, anyone who registers this name there could run code in every Space that
 installs the package by name. A Space therefore installs this wheel from its own repository and by its hash.
@@ -113,7 +113,7 @@ def read_requirements(extras: Sequence[str] = ()) -> list[str]:
 def pinned(requirements: Iterable[str]) -> str:
     """Return requirements.txt with the installed versions and the CPU build of torch.
 
-    A library that is not installed keeps its version bounds.
+    The requirement of a library that is not installed keeps its version bounds.
     """
     lines = dict.fromkeys(map(_pinned, requirements))
     return "\n".join([*([CPU] if any(line.startswith(TORCH) for line in lines) else []), *lines]) + "\n"

@@ -4,8 +4,8 @@ The measures are defined for images with masks by at least two people. A and B a
 
     IoU     |A and B| / |A or B|
     Dice    2 |A and B| / (|A| + |B|)
-    kappa   Cohen's: (p_o - p_e) / (1 - p_e), p_o the share of pixels on which A and B agree, p_e the share by chance
-    alpha   Krippendorff's, for all people at once, nominal, with the pixels as units
+    kappa   Cohen's kappa (p_o - p_e) / (1 - p_e); p_o: share of pixels on which A and B agree; p_e: share by chance
+    alpha   Krippendorff's alpha for nominal data, over all people at once; each pixel is a unit
 
 If both masks are empty (or both full), all four measures are 1 by definition. If only one mask is empty, IoU and Dice
 are 0. The value of an image is the mean over its pairs. The value of a study is the mean over images, with the interval
@@ -102,9 +102,10 @@ def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
 def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
     """Return Krippendorff's alpha of at least two masks, or 1 if all masks are empty or all are full.
 
-    If k of n people mark a pixel, 1 - alpha is the sum of k (n - k) / (n - 1) over the N / n pixels, times (N - 1),
-    divided by ones times zeros. The sum is computed from the number of pixels with each k. The package krippendorff
-    computes the same value but needs 6 s and 1.8 GB for an image of 12 megapixels.
+    Let N be the number of pixels times the number n of people. If k people mark a pixel, 1 - alpha is the sum of k (n -
+    k) / (n - 1) over all pixels, times (N - 1), divided by the product of the numbers of ones and zeros. The sum is
+    computed from the number of pixels with each k. The package krippendorff computes the same value but needs 6 s and
+    1.8 GB for an image of 12 megapixels.
     """
     people, marked = len(masks), votes(masks)
     pixels = [int(np.count_nonzero(marked == k)) for k in range(people + 1)]

@@ -5,8 +5,8 @@ The payload of an answer is {"kind": "mask"}, {"kind": "no_region"} (nothing in 
 see each other's answers. A rejected answer is sent back to its annotator with a comment, and the next mask is a new
 revision. A reviewer can also draw a correction, which replaces the corrected revision and is reviewed like any answer.
 
-Honeypots are images whose mask is known from the dataset. Everyone gets them, one among every `honeypot_every` images,
-at a position drawn for each person. Consensus and agreement do not include honeypots.
+Honeypots are images whose mask is known from the dataset. Everyone gets one honeypot in every `honeypot_every` images,
+at a position that is drawn for each person. Consensus and agreement do not include honeypots.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -152,7 +152,7 @@ class AnswerChoice:
         people: People to include, or () for everyone.
         without: People to exclude.
         accepted: Whether to include only answers that the required number of reviewers have accepted.
-        honeypot_iou: Exclude people whose mean IoU on the honeypots is lower.
+        honeypot_iou: Exclude people whose mean IoU on the honeypots is below this value.
         with_excluded: Whether to include people whom the owner has excluded.
         as_drawn: Whether to ignore the corrections of reviewers.
     """
@@ -540,7 +540,7 @@ def reviewers_needed(study: Study) -> int:
 
 
 def _piece_of_review(answer: int, number: int) -> str:
-    """Return the name of what is reviewed: an answer (1), its first correction (2) or a later correction."""
+    """Return the name of the reviewed item: an answer (1), its first correction (2) or a later correction."""
     return f"review {answer}" if number == 1 else f"review {answer}, correction {number - 1}"
 
 

@@ -88,7 +88,7 @@ def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
         source: Name of the source in error messages.
 
     Raises:
-        UserError: A line is not a row, or its study is missing or exists with other settings.
+        UserError: A line is not a row, or its study is missing or exists with different settings.
     """
     rows = _parse(lines, source)
     added = left_out = 0
@@ -147,9 +147,9 @@ def _missing(
 
 
 def copy_without(store: Database, target: Database, people_left_out: Collection[str]) -> Added:
-    """Copy all rows except those of some people to an empty SQLite store.
+    """Copy all rows except the rows of some people to an empty SQLite store.
 
-    This is the only option to erase people from an append-only store. Reviews and corrections of their answers and
+    This is the only way to erase people from an append-only store. Reviews and corrections of their answers and
     reviews written by them are not copied either.
 
     Args:

@@ -7,9 +7,9 @@
     study.record(person.name, "000000000036", request, {"kind": "mask"}, mask=mask, seconds=21.5)
     study.answers()                                            # the last answer of each person to each unit
 
-A *unit* is what a person answers a question about. The protocol defines its name: the id of an image to annotate, or an
-image, a model and an explainer to rate or to guess. Several answers of a person to a unit are revisions 1, 2, ...:
-corrections of a mask, or the exposures of a peek-a-boom image. `payload` can be any JSON.
+A *unit* is the item that a question is about. The protocol defines the name of a unit: the id of an image to annotate,
+or an image, a model and an explainer to rate or to guess. Several answers of a person to a unit are revisions 1, 2,
+...: corrections of a mask, or the exposures of a peek-a-boom image. `payload` can be any JSON.
 
 **Answers are never lost, duplicated or overwritten.** Rows are only added; triggers in the database reject all other
 changes. `request` is an id that the page creates for each answer. If a request is repeated (a double click, or a retry
@@ -51,7 +51,7 @@ class Store(Database):
             seed: Seed of the order of units.
 
         Raises:
-            UserError: A study with this name exists but has another kind, dataset, configuration or seed.
+            UserError: A study with this name exists but has a different kind, dataset, configuration or seed.
         """
         wanted = {
             "kind": kind,

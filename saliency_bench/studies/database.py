@@ -23,7 +23,7 @@ PATIENCE = 60.0  # seconds that a transaction waits for other writers; servers u
 # Settings of libpq (seconds, milliseconds, attempts) that limit the wait for an unresponsive PostgreSQL server.
 DEADLINES = {"connect_timeout": 10, "tcp_user_timeout": 20_000, "keepalives_idle": 10, "keepalives_interval": 5,
              "keepalives_count": 2}  # fmt: skip
-SILENCE = 20.0  # seconds beyond `patience` after which an unresponsive PostgreSQL server is given up
+SILENCE = 20.0  # seconds to wait for an unresponsive PostgreSQL server in addition to `patience`
 CONNECTIONS = 40  # maximum number of simultaneous connections per server
 LOCK = 20231008537  # id of the advisory lock for writers of a PostgreSQL store
 LONGEST_VALUE = 40  # maximum length of a setting in a message
@@ -31,7 +31,7 @@ HASHES = ("dataset", "run")  # settings that are hashes, which messages do not d
 
 
 def now() -> str:
-    """Return the UTC time in ISO 8601 with microseconds. Such texts sort in order of time."""
+    """Return the UTC time in ISO 8601 with microseconds. These strings sort chronologically."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
@@ -93,7 +93,7 @@ class Database:
         """Create the tables, or check existing tables.
 
         Raises:
-            UserError: The database belongs to another program or version.
+            UserError: The database belongs to a different program or version.
             NoStoreError: The database has no tables, and `create` is False.
         """
         with self.writing() as connection:
@@ -157,7 +157,7 @@ class Database:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait for other threads of this process in order. SQLite only polls for its lock, so a thread could starve."""
+        """Queue behind other threads of this process. SQLite only polls for its lock, so a thread could starve."""
         if not self._queue.acquire(timeout=self.patience):
             raise sqlite3.OperationalError("database is locked")
         try:
@@ -206,8 +206,7 @@ def differences(here: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Return the differences between two descriptions of a study, or "".
 
     Settings are listed with both values: "configuration (annotators 3, now 5) and seed (0, now 4)". For hashes and
-        lists
-    of equal length, only the name is listed.
+    lists of equal length, only the name is listed.
     """
     return " and ".join(_difference(name, here[name], given[name]) for name in given if here[name] != given[name])
 
@@ -274,7 +273,7 @@ def _check_file(path: Path, create: bool) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Create an empty file that only its owner can access, or restrict the access to an existing one.
+    """Create an empty file that only its owner can access, or restrict access to an existing file.
 
     SQLite uses the same permissions for additional files that it creates.
 

@@ -1,4 +1,4 @@
-"""Events of a study other than answers: consent, texts displayed to people, and actions of the owner.
+"""Events of a study other than answers: consent, displayed consent forms and instructions, and actions of the owner.
 
 Events are never changed. The latest events determine the current state.
 """

@@ -1,4 +1,4 @@
-"""Extend an annotation study to more people per image or more images under the same name.
+"""Extend an annotation study to more images, or to more people per image, under the same name.
 
 The row of a study never changes. Each extension is an event with new settings, a revision of the protocol. The last
 revision applies, and the report lists all revisions.
@@ -28,7 +28,7 @@ def revised(study: Study) -> Study:
 
 
 def protocol(study: Study) -> list[dict[str, Any]]:
-    """Return time, people per image and number of images for each revision, starting with the creation."""
+    """Return time, people per image and number of images for each revision, starting with the original study."""
     with study.store.reading() as connection:
         made = connection.scalars(select(studies.c.configuration).where(studies.c.id == study.id)).one()
     rows = [
@@ -51,7 +51,7 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
         study: The current study.
         images: Images of the new dataset, which must include all images that were ever assigned.
         fingerprint: Fingerprint of the new dataset.
-        settings: New settings. No value may be smaller than before.
+        settings: New settings. No value may be smaller than the current value.
 
     Raises:
         UserError: A setting cannot be changed, or an image is missing or was replaced.

@@ -1,7 +1,7 @@
 """Consent and instructions that people read before they begin, as Markdown files with pictures in the same folder.
 
-Raw HTML is displayed as text, and pictures must be files in or below the folder of the text, so a text can neither run
-scripts nor load content from other sites. A picture with the title "good" or "bad" is a good or bad example:
+Raw HTML is displayed as text, and pictures must be files in or below the folder of the text, so the page can neither
+run scripts nor load content from other sites. A picture with the title "good" or "bad" is a good or bad example:
 
     ![The whole cat, and nothing else](cat-good.png "good") ![With the sofa](cat-bad.png "bad")
 """
@@ -24,13 +24,13 @@ from saliency_bench.studies.shown_pictures import Shown, shown
 from saliency_bench.studies.study import Study
 from saliency_bench.utils.pictures import UnreadableError
 
-LONGEST = 100_000  # maximum length of a text in characters
+LONGEST = 100_000  # maximum length of a Markdown file in characters
 EXAMPLES = {"good": "✓ Good", "bad": "✗ Not like this"}  # {title of a picture: caption}
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text for the page.
+    """A consent form or instructions for the page.
 
     Attributes:
         id: SHA-256 of the Markdown and the pictures.
@@ -47,7 +47,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Introduction:
-    """The texts of a study.
+    """The consent form and the instructions of a study.
 
     Attributes:
         consent: Text that people must agree to before they take part, or None.
@@ -69,7 +69,7 @@ class Introduction:
         return {name: None if text is None else {"id": text.id, "html": text.html} for name, text in texts.items()}
 
     def keep(self, study: Study) -> None:
-        """Store the texts, so that the store documents which texts people read or agreed to, and since when."""
+        """Store both texts, so that the store documents what people read or agreed to, and since when."""
         for name, text in (("consent", self.consent), ("instructions", self.instructions)):
             if text:
                 add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)
@@ -85,7 +85,7 @@ class Introduction:
 
 
 def read_text(path: str | Path) -> Text:
-    """Read a text from a Markdown file.
+    """Read a consent form or instructions from a Markdown file.
 
     Raises:
         UserError: The file or one of its pictures cannot be read.
@@ -115,7 +115,7 @@ def _all(tokens: list[Token]) -> Iterator[Token]:
 
 
 class _Renderer(RendererHTML):
-    """Renderer that converts a text to HTML and collects the pictures."""
+    """Renderer that converts Markdown to HTML and collects the pictures."""
 
     def __init__(self, path: Path):
         super().__init__()

@@ -2,8 +2,8 @@
 
 People are marked as
     quick      if the median time per answer is below a third of the median over all people
-    careless   if fewer than half of the checks are correct (or not all checks, in studies whose results exclude people
-               who fail a check), or if the agreement with others is below half of the median
+    careless   if fewer than half of the checks are correct, or if the agreement with others is below half of the
+               median; in studies whose results exclude people who fail a check, also if one check is wrong
     stuck      if they have an assignment and have been inactive for longer than the lease
 
 "Quick", and "careless" by agreement, require at least `ENOUGH` answers of the person and `ENOUGH` people. The marks are

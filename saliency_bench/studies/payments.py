@@ -25,7 +25,7 @@ def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tup
     for answer in study.answers(last=False, masks=False):
         by_person.setdefault(answer.person, []).append(answer)
     verdicts = _verdicts(study)
-    agreed = {event.person: event.created for event in events_of(study, "consent")}  # agreement to the latest text
+    agreed = {event.person: event.created for event in events_of(study, "consent")}  # latest consent
     rows = []
     for person, given in by_person.items():
         seconds: dict[str, float] = defaultdict(float)

@@ -182,7 +182,7 @@ class Places:
         return [self._index[unit] for unit, place in places if unit in self._index and place.state == state]
 
     def _is_active(self, person: str, first: str, last: str) -> bool:
-        """Return whether a person got or answered a unit between two times."""
+        """Return whether a person was assigned or answered a unit between two times."""
         times = self._times[person]
         index = bisect_left(times, first)
         return index < len(times) and times[index] <= last

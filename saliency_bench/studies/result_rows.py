@@ -1,4 +1,4 @@
-"""Helpers for the results of studies over the maps of a run: clusters, anonymous numbers, and table files."""
+"""Helpers for the results of studies on the maps of a run: clusters, anonymous numbers, and table files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ def codes_of(study: Study, images: Sequence[str]) -> np.ndarray:
 
 
 def numbered(rows: Sequence[tuple]) -> list[tuple]:
-    """Replace the pseudonym at the start of each row by a number. Numbers follow the order of the other values."""
+    """Replace the pseudonym at the start of each row by a number. Other values determine the order."""
     return [(str(number), *row) for number, row in enumerate(sorted((row[1:] for row in rows), key=str), 1)]
 
 

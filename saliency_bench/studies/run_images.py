@@ -1,6 +1,6 @@
 """The images and stored maps of a finished run for studies, by image id and in the prepared frame.
 
-The frame is cut from the image by the box of the run's geometry, without loading a network. Pixels may differ from the
+The frame is cropped from the image with the geometry of the run, without loading a network. Pixels may differ from the
 run's frame in the last digits. Maps are the stored maps of the run (`load_maps`).
 """
 
@@ -68,7 +68,7 @@ class RunImages:
         classes: Names of all classes.
         frames: {id: image, uint8 (H, W, 3)}.
         maps: {explainer: {id: map (H, W)}}.
-        explained: {id: class that the maps explain}, for classes of the dataset.
+        explained: {id: class that the maps explain}. Images are missing if this is not a class of the dataset.
         masks: {id: mask, bool (H, W)} of the dataset, if requested.
     """
 
@@ -244,7 +244,7 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     """Load the dataset of a run.
 
     Raises:
-        UserError: The dataset is missing, or the folder contains another dataset.
+        UserError: The dataset is missing, or the folder contains a different dataset.
     """
     if not isinstance(dataset, str):
         raise UserError(f"the dataset of this run was {dataset}; set --dataset to the folder or name of this dataset")

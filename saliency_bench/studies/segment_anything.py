@@ -1,8 +1,9 @@
-"""Regions from a network of the Segment Anything family (Kirillov et al., 2023) in two ONNX files.
+"""Find regions with a network of the Segment Anything family (Kirillov et al., 2023) in two ONNX files.
 
 The encoder is run once per image. Its input is float32 (1, 3, S, S): the image with its longest side scaled to S
 pixels, normalised by ImageNet's mean and standard deviation times 255, and padded with zeros at the bottom and on the
-right. The first output is the embedding. The decoder can have these inputs of the export script of Segment Anything:
+right. The first output is the embedding. The decoder can have these inputs, which are named as in the export script of
+Segment Anything:
 
     image_embeddings   the embedding; an input with any other name gets the encoder's output of that name
     point_coords       float32 (1, N + 1, 2), in pixels of the padded image; the last point is padding
@@ -42,7 +43,7 @@ class SegmentAnything:
         decoder: An ONNX file.
 
     Raises:
-        UserError: Onnxruntime is not installed, or a file is not a suitable network.
+        UserError: Onnxruntime is not installed, or a file contains no suitable network.
     """
 
     def __init__(self, encoder: str | Path, decoder: str | Path):
@@ -116,7 +117,7 @@ def _session(path: str | Path) -> Any:
     """Load a network that runs on the CPU.
 
     Raises:
-        UserError: Onnxruntime is not installed, or the file is not a network.
+        UserError: Onnxruntime is not installed, or the file contains no network.
     """
     if not Path(path).is_file():
         raise UserError(f"there is no file {path}; --segment requires two ONNX files, an encoder and a decoder")

@@ -2,7 +2,7 @@
 
 An upright RGB JPEG or PNG file is displayed unchanged. All other files (rotated by EXIF, grey, alpha, palette, CMYK)
 are converted. Up to `LOSSLESS` pixels, the result is a PNG. Larger images become a JPEG of quality 95 without colour
-subsampling, because a phone's photograph has 20 MB as PNG. Images with 16 or 32 bits, such as X-rays, are scaled from
+subsampling, because a phone photo takes 20 MB as PNG. Images with 16 or 32 bits, such as X-rays, are scaled from
 the 1st to the 99th percentile of their values. Masks that people draw always have the size of the image.
 """
 
@@ -110,7 +110,7 @@ def size_of(data: bytes) -> tuple[int, int]:
     try:
         with Image.open(BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
-            turned = (orientation_of(image) or 1) >= 5  # rows and columns are exchanged
+            turned = (orientation_of(image) or 1) >= 5  # rows and columns are swapped
     except Exception:
         raise UnreadableError("not an image") from None
     return (width, height) if turned else (height, width)

@@ -187,7 +187,7 @@ class Study:
             return connection.scalar(of_study.where(invites.c.request == _hash(str(request)))) is not None
 
     def keep_parameters(self, person: str, given: object) -> None:
-        """Store a person's address parameters once. All values except a few short texts are ignored."""
+        """Store a person's address parameters once. All values except a few short strings are ignored."""
         pairs = list(given.items())[:MOST_PARAMETERS] if isinstance(given, dict) else []
         values = {
             name: value
@@ -237,7 +237,7 @@ class Study:
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
         """Return a person's assignments. If there are none, first assign the units that `choose` selects.
 
-        `choose` receives all assignments of the study. Both steps are one transaction.
+        `choose` receives all assignments of the study. Both steps run in one transaction.
         """
         with self.store.writing() as connection:
             everyone = self.assignments()
@@ -254,7 +254,7 @@ class Study:
         done: Collection[tuple[str, str]],
         lease_hours: float = LEASE_HOURS,
     ) -> list[str]:
-        """Lease the first units that no other person has leased to a person, and return these units.
+        """Lease to a person the first units that nobody else has leased, and return these units.
 
         Args:
             person: The pseudonym.
@@ -299,7 +299,7 @@ class Study:
             connection.execute(insert(assignments), rows)
 
     def active(self, lease_hours: float = LEASE_HOURS) -> set[str]:
-        """Return the people with an assignment or answer in the last `lease_hours`."""
+        """Return the people who got an assignment or gave an answer in the last `lease_hours`."""
         times = lately(lease_hours)
         with self.store.reading() as connection:
             return {
@@ -471,7 +471,7 @@ class Study:
             raise UserError("this answer was corrected in the meantime; review the new answer")
 
     def reviewers(self) -> dict[int, list[set[str]]]:
-        """Return {id of an answer: [reviewers of the answer, then of each correction, including its author]}."""
+        """Return {id of an answer: [its reviewers, then the reviewers of each correction, including its author]}."""
         columns = reviews.c.answer, reviews.c.reviewer, reviews.c.verdict
         rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
         names: dict[int, list[set[str]]] = {}

@@ -8,7 +8,7 @@ review      a reviewer's verdict on an answer; the last verdict counts
 correction  a reviewer's correction of an answer; the last correction counts
 invite      a link for one person: the SHA-256 of the request to join in that link
 parameter   parameters in the address that a person opened, such as PROLIFIC_PID; stored separately from answers
-event       other events: consent to texts, texts displayed to people, actions of the owner
+event       other events: consent, consent forms and instructions that were displayed, actions of the owner
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from sqlalchemy import (
     event,
 )
 
-FORMAT = 1  # version of the tables; stores with another version are rejected
+FORMAT = 1  # version of the tables; stores with a different version are rejected
 
 metadata = MetaData()
 
@@ -48,7 +48,7 @@ def _text(name: str, *, unique: bool | None = None) -> Column[str]:
 
 
 def _created() -> Column[str]:
-    """Return a column of UTC times in ISO 8601 with microseconds. Such texts sort in order of time."""
+    """Return a column of UTC times in ISO 8601 with microseconds. These strings sort chronologically."""
     return _text("created")
 
 

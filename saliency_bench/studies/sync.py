@@ -83,7 +83,7 @@ class Sync:
             writing: Whether to create the repository if it is missing.
 
         Raises:
-            UserError: The repository is public, cannot be reached or written, or contains another study.
+            UserError: The repository is public, cannot be reached or written, or contains a different study.
         """
         if token_of(self.api) is None:
             raise UserError(f"--sync {self.repo} needs a token: log in with `hf auth login`, or set HF_TOKEN")

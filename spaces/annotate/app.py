@@ -1,7 +1,7 @@
 """Starlette application with the pages for drawing and reviewing masks.
 
 The page is not a Gradio component, because a server-side image editor loses strokes whenever the server replaces the
-image. In this page, the browser draws the mask, stores unsent answers, and sends them until they are confirmed. The
+image. On this page, the browser draws the mask, stores unsent answers, and sends them until they are confirmed. The
 only state on the server is the store.
 """
 
@@ -51,7 +51,7 @@ def create_app(
         assist: Whether to offer superpixels, which a click selects (requires scikit-image).
         segmenter: Function that finds a region from strokes, or None.
         completion: Code or link for people who finish (`serving.ending`).
-        introduction: Texts that people read and agree to first.
+        introduction: Consent form and instructions that people see first.
     """
     pages = Pages(annotating, assist, segmenter, completion)
     get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels,

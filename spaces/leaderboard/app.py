@@ -37,7 +37,7 @@ def build(live: Live) -> gr.Blocks:
     """Return the app of a board."""
 
     def show(query: object) -> dict[str, str]:
-        """Return the page of an address."""
+        """Return the page for an address."""
         return live.page.show(query)
 
     def export_rows(request: object) -> dict[str, str]:

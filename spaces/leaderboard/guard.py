@@ -56,7 +56,7 @@ class Uploads:
 
     Attributes:
         folder: Gradio's folder for uploads.
-        total: Maximum number of bytes of all accounts.
+        total: Maximum number of bytes of all accounts together.
         each: Maximum number of bytes per account within `kept_for` seconds.
         often: Maximum number of uploads per account within `kept_for` seconds.
         kept_for: Seconds after which a file is deleted.
@@ -120,7 +120,7 @@ class Uploads:
 
 
 class Guard:
-    """Middleware that rejects requests which the page would not send.
+    """Middleware that accepts only requests that the page would send.
 
     Args:
         app: App that handles all other requests.
@@ -170,7 +170,7 @@ class Guard:
     def _reading(self, receive: Receive) -> Iterator[Receive]:
         """Yield a `receive` that counts the bytes of all requests until their responses are sent.
 
-        It raises RefusedError if the total is too large, or if the client sends nothing for too long.
+        This `receive` raises RefusedError if the total is too large, or if the client sends nothing for too long.
         """
         read, is_whole = 0, False
 

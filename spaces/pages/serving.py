@@ -67,8 +67,8 @@ def application(
         get: {name: method} for GET requests under /api/.
         post: {name: method} for POST requests under /api/.
         largest: Maximum size of a request in bytes.
-        introduction: Texts that people read and agree to first.
-        owner: {name: method} for GET requests of the owner's page. Without methods, there is no such page.
+        introduction: Consent form and instructions that people see first.
+        owner: {name: method} for GET requests of the owner's page. If there are no methods, the owner has no page.
     """
     introduction = introduction or Introduction()
     introduction.keep(study)
@@ -178,7 +178,7 @@ def ask_consent() -> JSONResponse:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    """Return the response to a request that was rejected or failed, for all addresses."""
+    """Return the response to a request that was rejected or failed, whatever its address."""
     if isinstance(error, UserError | UnreadableError):
         return refusal(400, str(error))
     if isinstance(error, SlowError):

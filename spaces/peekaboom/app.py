@@ -32,7 +32,7 @@ def create_app(
     Args:
         peekaboom: The study.
         completion: Code or link for people who finish (`serving.ending`).
-        introduction: Texts that people read and agree to first.
+        introduction: Consent form and instructions that people see first.
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Archive:
     Attributes:
         name: Name of the board: the folder or NAMESPACE/results.
         root: Folder of the downloaded files.
-        updated: Time of the last change in minutes, or "" if unknown.
+        updated: Time of the last change, accurate to the minute, or "" if unknown.
         commit: Commit of a repository, or "" for a folder.
         pictures: Datasets on this machine, for pictures of samples.
     """
@@ -106,7 +106,7 @@ class Archive:
 
     def pictured(self, row: Row, ids: Collection[str]) -> Pictured:
         """Return pictures of the submitted maps of these samples. Raise UserError for unreadable maps."""
-        # Use only the first submission, because a later submission with the same scores may contain other maps.
+        # Use only the first submission, because a later submission with the same scores may contain different maps.
         setting, hashes = row.result.setting, row.result.maps
         place = self.source.maps(row.folder) if hashes else Path()
         if place is None:
@@ -138,7 +138,7 @@ def _info(repo: str) -> DatasetInfo:
     """Return the Hub's description of a repository of results."""
     with asking(repo):
         return client.default_api().dataset_info(repo)
-    raise AssertionError  # `asking` has raised
+    raise AssertionError  # not reached, because `asking` raises
 
 
 def _minute(time: datetime) -> str:

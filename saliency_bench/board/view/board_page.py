@@ -1,4 +1,4 @@
-"""Generate the HTML of a board's page for an address. The templates escape all texts, and no HTML contains scripts."""
+"""Generate the HTML of a board's page for an address. Templates escape all text. The HTML contains no scripts."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -218,7 +218,7 @@ def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str
 
 
 def _tracks(group: RowGroup) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
-    """Return the positions of low, value and high of each row on the axis of the group, or None if it has no value.
+    """Return the positions of low, value and high of each row on the group's axis, or None for a row without a value.
 
     A list that is sorted by another column has no groups, so its rows have no axis.
     """

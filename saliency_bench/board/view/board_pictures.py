@@ -1,8 +1,8 @@
 """Pictures of a row's samples: the submitted maps, drawn over the images if the dataset is on this machine.
 
 Maps and geometry are untrusted, so their sizes are checked before anything is drawn. Datasets are never downloaded for
-pictures. Images are read from the folders that were specified when starting the board, or, for a dataset listed by the
-owner of the board, from the local Hub cache. In both cases, the fingerprint must match the row.
+pictures. Images are read from the folders that were specified when the board was started. If the owner of the board
+lists the dataset, images are also read from the local Hub cache. In both cases, the fingerprint must match the row.
 """
 
 from base64 import b64encode

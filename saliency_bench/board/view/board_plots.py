@@ -35,7 +35,7 @@ class Dot:
         across: Ends of the horizontal interval.
         up: Ends of the vertical interval.
         on_front: Whether the dot is on the Pareto front.
-        official: Whether all values of the dot were run by the board or scored with hidden masks.
+        official: Whether each value of the dot was run by the board or scored with hidden masks.
         title: Text for tooltips and screen readers.
         label: (x, y, anchor) of the name.
         is_named: Whether there is space for the name.
@@ -111,7 +111,10 @@ class Axis:
         return round(self.start + share * (self.stop - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return (position, text) of each tick at round numbers, or at powers of ten on a logarithmic axis with two."""
+        """Return (position, text) of each tick at round numbers.
+
+        On a logarithmic axis, the ticks are at powers of ten if the axis includes at least two of them.
+        """
         if self.log:
             decades = range(ceil(self.low), floor(self.high) + 1)
             even = [self.low + (index + 0.5) / TICKS * (self.high - self.low) for index in range(TICKS)]
@@ -280,7 +283,7 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
 
 
 def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
-    """Limit rows to `MOST` explainers, preferring better statuses and baselines.
+    """Limit rows to `MOST` explainers. Rows with a better status and baselines are kept first.
 
     Returns:
         (rows, number of explainers that were removed).

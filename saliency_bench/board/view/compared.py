@@ -39,7 +39,7 @@ class ComparedSample:
 def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
     """Return {"best", "worst", "most disputed": samples} of a row, or {} if its metric does not score single samples.
 
-    The most disputed samples are those with the largest spread among comparable rows.
+    The most disputed samples have the largest spread of scores among comparable rows.
     """
     shown, row = archive.by_key[key]
     scored = archive.sampled(row)
@@ -115,6 +115,6 @@ def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
 
 
 def _named(ours: Scored, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
-    """Return (id, first score, second score) of the samples on which the row of this sign is better."""
+    """Return (id, first score, second score) of the samples with a positive `sign` * (first - second)."""
     return [(ours.ids[index], float(ours.scores[index]), float(paired[index])) for index in indices
             if sign * (ours.scores[index] - paired[index]) > 0]  # fmt: skip

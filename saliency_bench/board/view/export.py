@@ -1,6 +1,6 @@
 """Export rows as CSV, LaTeX and BibTeX.
 
-Texts are untrusted, so they are escaped and cannot become spreadsheet formulas or TeX commands.
+All text is untrusted. It is escaped so that it cannot become a spreadsheet formula or a TeX command.
 """
 
 import re
@@ -11,7 +11,7 @@ from saliency_bench.board.view.rows import ShownRow, number, short
 from saliency_bench.read.cell import RankSet, rank_text
 from saliency_bench.utils.csv_text import csv_text
 
-KINDS = {"csv": "text/csv", "tex": "application/x-tex", "bib": "application/x-bibtex"}  # {ending: media type}
+KINDS = {"csv": "text/csv", "tex": "application/x-tex", "bib": "application/x-bibtex"}  # {file extension: media type}
 FIELDS = (
     "dataset", "model", "asks", "metric", "family", "higher_is_better", "explainer", "baseline", "own_method", "value",
     "low", "high", "n", "clusters", "rank", "rank_if_true", "unranked", "best", "status", "recomputed", "why", "beats",

@@ -38,7 +38,7 @@ class Live:
 
     @property
     def page(self) -> Page:
-        """The newest loaded state. Access also starts a check for a newer state in the background if one is due."""
+        """The newest loaded state. Each access also starts a background check for a newer state if a check is due."""
         with self._lock:
             due = bool(self._page.archive.commit) and monotonic() - self._checked_at > self.every
             if due:

@@ -43,9 +43,9 @@ class Matrix:
     Attributes:
         scene: The displayed dataset, model and settings.
         scenes: All datasets and classifiers of the board.
-        metrics: An example row per metric, for the metric's name and direction.
-        methods: (explainer, cells in the order of the metrics, None if missing) of each method.
-        baselines: (explainer, cells in the order of the metrics, None if missing) of each baseline.
+        metrics: One row per metric, from which the name and the direction of the metric are read.
+        methods: (explainer, cells in the order of the metrics) for each method. A missing cell is None.
+        baselines: (explainer, cells in the order of the metrics) for each baseline. A missing cell is None.
         official: Whether the rows were run by the board. If False, the board has not run any row of this scene.
     """
 

@@ -1,4 +1,4 @@
-"""Scores across datasets: the advantage of an explainer over `random` by a metric, averaged over a board's core.
+"""Scores across datasets: the advantage of an explainer over `random` on a metric, averaged over a board's core.
 
     score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on common samples; s = 1 if higher is
                                           better, else -1, so that a higher S is always better
@@ -6,7 +6,7 @@
               differences; t for the smallest degrees of freedom of any dataset; with six or more datasets, also
               Student's t interval over the D means, "for new datasets"
     ranks     sets, by the paired test of `read.statistics.paired_test` over all pairs, cluster sums weighted by
-              1 / (D n_d); n_d: number of samples of d with a score of `random`. A difference must also remain
+              1 / (D n_d); n_d: number of samples of d on which `random` has a score. A difference must also remain
               significant if rare failures are taken into account
 
 Only rows that the board has run are ranked. An explainer needs such a row for each dataset of the core; for all other
@@ -91,7 +91,7 @@ class Overall:
 
     @property
     def best(self) -> bool:
-        """Return whether the explainer is best. This is False if no explainers differ significantly."""
+        """Return whether the explainer is best. The result is False if no explainers differ significantly."""
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 
@@ -183,7 +183,7 @@ def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, 
 
 
 def _pooled(datasets: Sequence[Matched]) -> tuple[Estimate, float, tuple[float, float] | None]:
-    """Return (`over_datasets` of the difference, its standard error, interval ends if one more sample fails)."""
+    """Return (result of `over_datasets`, its standard error, interval ends if one more sample fails)."""
     estimates = [difference(matched, 0, 1) for matched in datasets]
     if any(np.isnan(estimate.low) for estimate in estimates):
         value = float(np.mean([estimate.value for estimate in estimates]))

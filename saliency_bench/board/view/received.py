@@ -29,7 +29,7 @@ MOST_PACKED = 100_000_000  # maximum size of an archive in bytes
 WANTED = {"summary.json": 8_000_000, "run.json": 8_000_000, "timings.json": 1_000_000, "records.parquet": 200_000_000}
 OPTIONAL = ("timings.json",)
 MOST_MAPS = 400_000_000  # maximum total size of all unpacked maps in bytes
-UPLOADS, PULLS = 20, 5  # maximum numbers per account in 24 hours
+UPLOADS, PULLS = 20, 5  # maximum numbers of uploads and pull requests per account in 24 hours
 DAY = 24 * 3600.0
 
 

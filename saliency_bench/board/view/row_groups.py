@@ -21,7 +21,7 @@ class RowGroup:
 
     Attributes:
         baselines: All comparable baselines, displayed or not.
-        more: Whether the heading starts on the previous page.
+        more: Whether the group starts in the previous part of the table.
         warning: Warning that many explainers on few samples may raise the error rate, or "".
     """
 
@@ -37,7 +37,7 @@ class RowGroup:
 
 
 def is_verified(row: ShownRow) -> bool:
-    """Return whether the owner of the board has computed the scores of a row, or whether there are no scores yet."""
+    """Return True if the owner of the board has computed the scores of a row, or if there are no scores yet."""
     return row.status not in (CHECKED, CLAIMED) or not row.n
 
 
@@ -61,7 +61,7 @@ def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
     """Sort rows by score (best first under each heading) or by another column (in a single list).
 
-    Missing values are last. When sorting by score, unverified rows are after all other rows.
+    Missing values come last. When sorting by score, unverified rows come after all other rows.
     """
     if view.sort == "score":
         return sorted(rows, key=lambda row: (*_heading(row), *_by_score(row, view.reverse), row.explainer, row.key))
@@ -145,7 +145,7 @@ def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
 
 
 def _alphabetical(values: Iterable[str]) -> list[str]:
-    """Sort texts, ignoring case."""
+    """Sort strings, ignoring case."""
     return sorted(values, key=str.casefold)
 
 

@@ -1,4 +1,4 @@
-"""The rows of a board in the form that the page displays: plain texts and numbers."""
+"""The rows of a board in the form that the page displays: plain strings and numbers."""
 
 from dataclasses import dataclass
 from functools import lru_cache

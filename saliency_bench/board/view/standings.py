@@ -14,7 +14,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class OverallTable:
-    """The explainers of a metric over the datasets `core`, or the `problem` that prevents the table."""
+    """The table of a metric over the datasets `core`, or the `problem` that prevents the table."""
 
     metric: str
     family: str
@@ -25,7 +25,7 @@ class OverallTable:
 
 
 class Standings:
-    """Tables by metric, each computed when first displayed."""
+    """Tables by metric. Each table is computed when it is first displayed."""
 
     def __init__(self, archive: Archive, core: Core | None):
         self.archive, self.core = archive, core

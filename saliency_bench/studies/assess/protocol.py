@@ -1,13 +1,13 @@
 """The assessment protocol: assignment of maps to people, validation of requests, and storage of answers.
 
 A unit is a map, as JSON `[image id, explainer]`. The explainer "human mask" stands for the mask of the dataset. A
-person rates all maps of an image, one after the other, in a random order that is stored in the assignments. An answer
-is {"place": 2, "ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of the image,
-starting at 0. A change of ratings is a new revision.
+person rates all maps of an image in a random order that is stored in the assignments. An answer is {"place": 2,
+"ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of the image, starting at 0. A
+change of ratings is a new revision.
 
 Attention checks use separate images, which are the same for everyone and whose ratings do not count. One of the maps,
-the unit `[image id, null]`, belongs to another image but is displayed over the image of the check. An attentive person
-gives this map the lowest ratings.
+the unit `[image id, null]`, belongs to a different image but is displayed over the image of the check. An attentive
+person gives this map the lowest ratings.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def configuration(
         raters: Number of people per map.
         per_person: Number of images per person.
         checks: Number of attention checks per person.
-        limit: Number of images to rate, or None for all images except those of the checks.
+        limit: Number of images to rate, or None for all images that are not used in checks.
         seed: Seed of all random choices.
 
     Raises:
@@ -101,7 +101,7 @@ def _rateable(images: RunImages) -> list[str]:
 
 
 def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) -> str:
-    """Return the image whose map is used in an attention check, with another class if possible."""
+    """Return the image whose map is used in an attention check, with a different class if possible."""
     others = [other for other in drawn if other != image]
     return min(
         others, key=lambda other: (images.explained[other] == images.explained[image], seed_of(seed, image, other))
@@ -116,7 +116,7 @@ class Assess:
     images: RunImages
     lease_hours: float = LEASE_HOURS
 
-    # what a person is asked
+    # questions
 
     def given(self, person: str) -> list[list[Assignment]]:
         """Return the maps that a person rates, grouped by image. They are assigned on the first call."""
@@ -140,7 +140,7 @@ class Assess:
         return [unit for image in images for unit in self._units(image, person)]
 
     def _units(self, image: str, person: str) -> list[str]:
-        """Return the maps of an image in the person's order. In a check, one map belongs to another image."""
+        """Return the maps of an image in the person's order. In a check, one map belongs to a different image."""
         settings, seed = self.study.configuration, self.study.seed
         names: list[str | None] = [*settings["explainers"], *([HUMAN] if settings["masks"] else [])]
         if image in settings["checks"]:

@@ -22,7 +22,7 @@ def read_questions(path: str | Path | None = None) -> dict[str, Any]:
     The default questions are used if `path` is None.
 
     Raises:
-        UserError: The file does not contain 2 to 9 levels and 1 to 6 questions, which must be texts, or contains a
+        UserError: The file does not contain 2 to 9 levels and 1 to 6 questions, which must be strings, or contains a
             question twice.
     """
     path = DEFAULT if path is None else Path(path)

@@ -1,4 +1,4 @@
-"""Results of an assessment: mean ratings per explainer and question, agreement between raters, and people."""
+"""Results of an assessment: mean ratings per explainer and question, rater agreement, and statistics per person."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,15 +37,15 @@ class Rated:
     checks: dict[str, list[bool]]
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return all ratings except those of these people."""
+        """Return all ratings except the ratings of these people."""
         return self.ratings[~self.ratings["person"].isin(people)]
 
 
 def rated(study: Study) -> Rated:
     """Load the ratings of a study.
 
-    An attention check is answered correctly if all ratings of the map from another image are in the lower half of the
-    scale.
+    An attention check is answered correctly if all ratings of the map from a different image are in the lower half of
+    the scale.
     """
     images, lowest = set(study.configuration["images"]), len(study.configuration["scale"]) // 2
     rows: list[dict[str, Any]] = []

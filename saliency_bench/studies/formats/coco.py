@@ -79,7 +79,7 @@ def _annotation(number: int, image: int, category: int, entry: PersonMask) -> di
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Read {unit: mask} from a file. Ids can be numbers or texts."""
+    """Read {unit: mask} from a file. Ids can be numbers or strings."""
     path = file_in(path, "annotations.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
@@ -149,10 +149,10 @@ def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
 
 
 def _counts(text: str) -> list[int]:
-    """Return the run lengths of compressed run lengths. pycocotools accepts damaged ones.
+    """Decode compressed run lengths, because pycocotools accepts damaged run lengths.
 
-    A digit has 5 bits of a number, the lowest first, and a sixth bit if more digits follow. From the fourth number on,
-    a number is the difference to the number before the previous one.
+    A digit holds 5 bits of a number, lowest bits first. A sixth bit is set if more digits follow. From the fourth
+    number on, each number is stored as its difference from the number two positions before.
     """
     counts: list[int] = []
     number = shift = 0

@@ -211,7 +211,7 @@ def _is_picture(name: Any) -> bool:
 
 
 def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
-    """Return a key for sorting annotations: ground truth is highest, then accepted annotations, then the latest."""
+    """Return a sort key for annotations: ground truth ranks highest, then accepted annotations, then the latest."""
     reviews = annotation.get("reviews")
     accepted = any(isinstance(item, dict) and item.get("accepted") is True for item in reviews or [])
     time = str(annotation.get("updated_at") or annotation.get("created_at") or "")

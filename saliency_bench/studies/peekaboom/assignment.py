@@ -14,10 +14,11 @@ def sheets(
 ) -> list[list[Pair]]:
     """Return the sheet (list of pairs) of each person, in the order in which people join.
 
-    In each of `judgements` rounds, the images are shuffled and divided into blocks of nearly equal size, at most
-    `pairs`. k people judge each block: person s sees image i by explainer (i + s) mod k, so the k people are the rows
-    of a Latin square. Each round contains every pair of image and explainer once, so each pair is judged `judgements`
-    times. An image is at most once on a sheet, and the counts of any two explainers on a sheet differ by at most one.
+    In each of `judgements` rounds, the images are shuffled and divided into blocks of nearly equal size, with at most
+    `pairs` images each. k people judge each block: person s sees image i by explainer (i + s) mod k, so the k people
+    are the rows of a Latin square. Each round contains every pair of image and explainer once, so each pair is judged
+    `judgements` times. An image occurs at most once on a sheet, and the numbers of images of any two explainers on a
+    sheet differ by at most one.
     """
     dealt: list[list[Pair]] = []
     for number in range(judgements):
@@ -34,7 +35,7 @@ def sheets(
 def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
     """Return a sheet of pairs that were assigned to people who left before judging them.
 
-    Images with the most missing judgements come first, each with the explainer with the most missing judgements.
+    Images with the most missing judgements come first, each paired with the explainer that lacks the most judgements.
 
     Args:
         missing: {pair: number of missing judgements}.

@@ -3,10 +3,10 @@
 A blind clicker chooses one of K labels at each exposure r_1 < ... < r_n without looking. If tried labels remain
 available, a guess is correct with probability 1 / K, so the accuracy by r_s is g_s = 1 - (1 - 1 / K)^s. If tried labels
 are struck out, the accuracy is min(s / K, 1). G, the area under g, is 0.743 for four labels and the default exposures,
-and 0.900 with striking out. This is more than the area of a person who names every image at 20 % (0.825).
+and 0.900 if tried labels are struck out. This is more than the area of a person who names every image at 20 % (0.825).
 
 The corrected area is (A - G) / (M - G), where M is the area of people who name every image at the first exposure. It is
-1 for these people, 0 for guessing, and negative for results below guessing.
+1 for these people, 0 for guessing, and negative for results worse than guessing.
 """
 
 from collections.abc import Sequence
@@ -41,9 +41,9 @@ def corrected(area: float | None, guessing: float, exposures: Sequence[float]) -
 def evidence_of_guessing(attempts: pd.DataFrame) -> dict[str, float]:
     """Return {person: log10 likelihood ratio of the answers, guessing versus answering like all other people}.
 
-    The probability of a correct answer is estimated from all other people for each explainer and exposure, as (right +
-    1) / (answers + 2). By Markov's inequality, a person who answers like the others exceeds a ratio of 10 with a
-    probability of at most 10 %. In simulations with 20 judgements, the ratio stays far below 10.
+    The probability of a correct answer is estimated from the answers of all other people for each explainer and
+    exposure, as (right + 1) / (answers + 2). By Markov's inequality, a person who answers like the others exceeds a
+    ratio of 10 with a probability of at most 10 %. In simulations with 20 judgements, the ratio stays far below 10.
 
     Args:
         attempts: A row per answer with a label: person, explainer, exposure, right, chance (of a guess).

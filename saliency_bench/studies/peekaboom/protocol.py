@@ -31,7 +31,7 @@ from saliency_bench.utils.seeds import seed_of
 KIND = "peekaboom"
 FILLS = {"black": 0, "grey": 128}  # values of hidden pixels; saliency_kae and saliency_roae use black
 JUDGEMENTS, PAIRS, CHOICES, CHECKS = 10, 20, 4, 2
-PROTOCOLS = {"p2": {"judgements": 10, "pairs": 20, "checks": 0}}  # Lu et al. include careless people
+PROTOCOLS = {"p2": {"judgements": 10, "pairs": 20, "checks": 0}}  # Lu et al. do not exclude careless people
 
 
 def configuration(
@@ -130,7 +130,7 @@ class Peekaboom:
 
     @property
     def exposures(self) -> list[float]:
-        """The shares of pixels that are displayed one after the other."""
+        """The shares of pixels that are displayed in succession."""
         return self.study.configuration["exposures"]
 
     @cached_property
@@ -140,7 +140,7 @@ class Peekaboom:
             settings["images"], settings["explainers"], settings["judgements"], settings["pairs"], self.study.seed
         )
 
-    # what a person is asked
+    # questions
 
     def given(self, person: str) -> list[Assignment]:
         """Return the units of a person, which are assigned on the first call."""
@@ -160,7 +160,7 @@ class Peekaboom:
         return with_checks([unit_of(*pair) for pair in sheet], checks, person, self.study.seed)
 
     def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
-        """Return {pair: number of missing judgements}. Judgements that active people are working on are not missing."""
+        """Return {pair: number of missing judgements}. Judgements in progress are not missing."""
         settings = self.study.configuration
         active = self.study.active(self.lease_hours)
         ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
@@ -278,7 +278,7 @@ def _checked(question: PeekaboomQuestion | None, place: object, step: object) ->
     """Check that a request is for the current question, and return the question.
 
     Raises:
-        UserError: The person is at another position.
+        UserError: The person is at a different position.
     """
     if question is None or (question.place, question.step) != (place, step) or type(step) is not int:
         raise UserError("this is not your current question; reload the page")

@@ -1,4 +1,4 @@
-"""Results of peek-a-boom: accuracy curves, areas under the curves, the necessary number of judgements, and people.
+"""Results of peek-a-boom: accuracy curves and their areas, the necessary number of judgements, statistics per person.
 
 The results correspond to tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only finished
 judgements count. A judgement is finished after a correct answer, or after the whole image was displayed without a
@@ -59,8 +59,8 @@ class Judged:
     Attributes:
         judgements: A row per finished judgement: person, image, explainer, first (exposure of the correct answer, or
             NaN), seconds (of all answers), created (time of the last answer).
-        attempts: A row per answer with a label, and per "I don't know" at the whole image: person, explainer ("" for
-            attention checks), exposure, right, chance (probability that a guess is correct).
+        attempts: A row for each answer with a label, and for each "I don't know" when the whole image is displayed:
+            person, explainer ("" for attention checks), exposure, right, chance (probability that a guess is correct).
         checks: {person: whether each attention check was answered correctly}.
         unfinished: Number of unfinished judgements.
     """
@@ -71,7 +71,7 @@ class Judged:
     unfinished: int
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return all judgements except those of these people."""
+        """Return all judgements except the judgements of these people."""
         return self.judgements[~self.judgements["person"].isin(people)]
 
 
@@ -199,7 +199,7 @@ def _crowd(
 
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
-    """Return {explainer: rank set as text} by the paired test over clusters of images, or {} if there are too few."""
+    """Return {explainer: rank set as text} by the paired test over clusters of images, or {} for too few clusters."""
     matched = Matched(means, codes, (0.0, 1.0))
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
