@@ -126,7 +126,7 @@ def menu(page, name):
 
 
 def tick(page, name, box):
-    """Tick a box of a menu, which may close because the page is redrawn in the meantime."""
+    """Tick a box in a menu. The menu may close in the meantime, because the page is redrawn."""
     from playwright.sync_api import TimeoutError as TimedOut
 
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Tests of the guard in front of Gradio on the leaderboard: bodies, uploads, calls, and pages of other sites."""
+"""Tests of the guard in front of Gradio on the leaderboard: request bodies, uploads, calls and other sites."""
 
 import asyncio
 import os

@@ -1,8 +1,8 @@
 """Test that a disturbed run writes the same bytes as an undisturbed run.
 
-`DISTURBANCES` lists disturbances, and `FILES` times `DAMAGE` lists damaged files and types of damage. Each disturbance
-acts on an empty folder or on a finished run; then the same command is started again. A few disturbances are fast tests,
-and the others are slow or thorough tests. benchmarks/kills.py kills runs at every moment.
+`DISTURBANCES` lists the disturbances. Each file in `FILES` is damaged in each way in `DAMAGE`. Each disturbance acts on
+an empty folder or on a finished run; then the same command is started again. A few disturbances are fast tests, and the
+others are slow or thorough tests. benchmarks/kills.py kills runs at every moment.
 """
 
 import os

@@ -37,8 +37,8 @@ def network(first: int = 0) -> nn.Module:
     return module
 
 
-# FastDTW chooses between nearly equal paths, so last digits on another machine change it by 1e-3. With a radius of all
-# pixels it equals DTW, which is continuous.
+# FastDTW chooses between nearly equal paths, so other last digits on another machine change the distance by 1e-3. With
+# a radius that covers all pixels, FastDTW equals DTW, which is continuous.
 CHOSEN = {"saliency_consistency": ":radius=1024"}
 # All metrics except those that train networks for hours.
 NEITHER = {"retrained", "first_right"}  # these need whole training runs or people

@@ -370,7 +370,7 @@ LIBRARIES = {
     "weights by parametrisation": (flat, lambda: flat(parametrizations.weight_norm)),
     "kind of parametrisation": (
         lambda: flat(parametrizations.weight_norm), lambda: flat(parametrizations.spectral_norm)),
-    # older weight norms compute weights before a pass, which are ignored
+    # older weight norms compute their weights before each pass; the digest ignores the computed weights
     "old norm": (lambda: flat(nn.utils.spectral_norm), flat),
     "few numbers that are not saved": (lambda: unsaved_mean(0.0), lambda: unsaved_mean(1.0)),
     "code of a graph": (lambda: traced(1.0), lambda: traced(2.0)),

@@ -45,7 +45,7 @@ def heeding():
 
 @pytest.fixture
 def heeded():
-    """Let Ctrl-C raise, even in tests that run in the background."""
+    """Make Ctrl-C raise KeyboardInterrupt, even in tests that run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -62,7 +62,7 @@ def own(tmp_path, monkeypatch):
     torch.save(content, "trained.ckpt")
     torch.jit.trace(namespace["make"](8).eval(), IMAGES).save("script.pt")
     plain = namespace["make"](8).state_dict()
-    # PyTorch's ImageNet script saves such a file, with a number next to the weights that is a tensor.
+    # PyTorch's ImageNet script saves a file like this one. Next to the weights, it contains a number as a tensor.
     torch.save({"epoch": 2, "best_acc1": torch.tensor(71.0), "state_dict": plain}, "example.pth")
     averaged = {key: value + 1 for key, value in plain.items()}
     torch.save({"model": plain, "model_ema": averaged}, "both.pth")

@@ -21,7 +21,7 @@ MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
 class Toy(nn.Module):
-    """Network with three classes that see blurred corners; counts its images and the sizes of its batches."""
+    """Linear network with three classes that records the sizes of its batches."""
 
     def __init__(self, pixels=H * W):
         super().__init__()
@@ -45,7 +45,7 @@ def made():
 
 
 def literal_blur(image):
-    """Blur like RISE: scipy's Gaussian of an impulse in an 11 x 11 window, on the zero-padded normalised image."""
+    """Blur the zero-padded normalised image like RISE, with scipy's Gaussian of an impulse in an 11 x 11 window."""
     ndimage = pytest.importorskip("scipy.ndimage")
     impulse = np.zeros((11, 11))
     impulse[5, 5] = 1
