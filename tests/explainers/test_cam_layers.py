@@ -267,7 +267,7 @@ CUT = {
         "b", lambda net, x: net.b(without_gradients(net.a, x)), read, {"a": body, "b": further},
     ),
 }  # fmt: skip
-# {network in which it does not: (logits, modules, error message)}
+# {network in which some evidence passes by every layer: (logits, modules, error message)}
 PARTIAL = {
     "a mirrored copy": (lambda net, x: seen(net, x) + seen(net, x.flip(-1)), {"a": body}, "runs 2 times"),
     "a mirrored copy in the batch": (

@@ -79,7 +79,7 @@ def test_nothing_that_an_explainer_must_have_is_missing(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, images, explainer_of):
-    # A contrast, because cutting a random network's map at zero might leave nothing.
+    # Use a contrast, because cutting a random network's map at zero might leave nothing.
     maps = explainer_of(name)(classifier, images, targets.contrast([0, 1, 2, 3], [1, 2, 3, 4], CLASSES))
     assert (maps.shape, maps.dtype) == ((4, 20, 28), torch.float32)
     assert torch.isfinite(maps).all()

@@ -56,7 +56,10 @@ WEIGHTED = {
 
 @pytest.mark.parametrize("form", WEIGHTED)
 def test_a_weighted_contrast_is_the_class_less_its_rivals_by_their_softmax(form):
-    """Compare with phi_t - sum_s a_s phi_s (Wang and Wang), and with p_t's map (their code) up to p (1 - p)."""
+    """Compare with the formula phi_t - sum_s a_s phi_s of Wang and Wang.
+
+    In their code it is the map of p_t, which differs by the factor p (1 - p).
+    """
     model, images = small(7).eval(), torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(4))
     target, positive = WEIGHTED[form]
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu", layer="3")

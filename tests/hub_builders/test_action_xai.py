@@ -1,4 +1,7 @@
-"""Tests of ACT-X and MPII: classes that a language model accepts (answers are stored), and pointing as masks."""
+"""Tests of ACT-X, whose answers a language model accepts as classes, and of MPII.
+
+The answers of the language model are stored. Masks come from people who pointed at regions.
+"""
 
 import json
 import threading

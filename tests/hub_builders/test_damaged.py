@@ -241,7 +241,7 @@ def outcome(name, source):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return, for the name of a dataset, its undamaged example and the resulting samples."""
+    """Return a function that maps the name of a dataset to its undamaged example and the resulting samples."""
 
     @cache
     def of(name):

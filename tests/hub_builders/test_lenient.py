@@ -25,7 +25,7 @@ def ids(name, source):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return the example of a dataset (two levels below a folder) and its built rows."""
+    """Return the example of a dataset, two levels below a folder, and its built rows."""
 
     @cache
     def of(name):

@@ -1,4 +1,4 @@
-"""Tests of the path from a user's photographs to a table of scores by a study, in three commands."""
+"""Tests of three commands that turn a user's photographs into a table of scores with the help of a study."""
 
 import json
 

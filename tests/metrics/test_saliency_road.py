@@ -18,7 +18,10 @@ KEPT = arrays(bool, (5, 7)).filter(np.any)
 
 
 def literal(image, kept):
-    """Impute (C, H, W) with every pixel as an unknown: a kept pixel is fixed, a missing one is its neighbours' mean."""
+    """Impute (C, H, W) with every pixel as an unknown.
+
+    Kept pixels are fixed, and missing pixels are the mean of their neighbours.
+    """
     channels, height, width = image.shape
     matrix, right = np.zeros((height * width,) * 2), np.zeros((height * width, channels))
     for y in range(height):

@@ -76,7 +76,7 @@ def test_the_version_is_the_same_wherever_it_is_named(installed):
 
 
 def test_what_installs_an_extra_of_a_wheel(installed):
-    """Test that pip only adds the libraries of an extra to an installed package. A checkout is installed again."""
+    """Test the suggested command: it adds the libraries of an extra to a wheel, but installs a checkout again."""
     code = "from saliency_bench.registry import install_hint; print(install_hint('lime'))"
     python = installed / "venv" / "bin" / "python"
     done = subprocess.run([python, "-c", code], cwd=installed, capture_output=True, text=True, check=True)
