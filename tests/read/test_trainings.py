@@ -37,7 +37,7 @@ def test_areas_of_each_training_by_hand():
 def test_intervals_hold_the_mean_over_trainings():
     """Simulate trainings and images that both vary.
 
-    With five or more trainings, more than nine in ten intervals must hold.
+    With five or more trainings, more than nine in ten intervals must contain the mean.
     """
     rng, hits = np.random.default_rng(3), 0
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Tests of the page of findings: regions of maps by their definitions, and numbers that equal those of its runs."""
+"""Tests of the page of findings: the regions of maps, worked out by hand, and numbers that equal those in its runs."""
 
 import os
 import re
@@ -39,7 +39,10 @@ def test_regions_are_what_their_names_say():
 
 
 def test_readings_of_a_map_worked_out_by_hand():
-    """Test the top row as region and the left column as mask of 2 x 2 pixels: IoU 1/3, and 1/3 of the background."""
+    """Test 2 x 2 pixels with the top row as region and the left column as mask.
+
+    Both IoUs, also of the background, are 1/3.
+    """
     maps = {"mine": {"a": np.array([[1.0, 1.0], [0.0, 0.0]])}}
     values = script.readings_of(maps, {"a": np.array([[True, False], [True, False]])})
     assert values["signed, > 0.5"]["mine"] == pytest.approx(1 / 3)

@@ -283,7 +283,7 @@ def test_p2_figures_have_the_ranks_in_their_brackets():
 
 @pytest.mark.parametrize("table", ["p3-table1", "p3-table3"])
 def test_p3_orders_are_those_of_its_text_and_groups_are_above_what_they_can_be(table):
-    """Test that IIA is the best. T-Attr and GAE follow for transformers, Grad-CAM and Score-CAM for CNNs."""
+    """Test that IIA is the best. Next are T-Attr and GAE for transformers, and Grad-CAM and Score-CAM for CNNs."""
     assert all(printed > 100 / 5 for place, printed in figures("p3", table) if place["value"] in ("PGS", "CGS"))
     rows = np.array(SUITES["p3"].tables[table].figures).reshape(-1, 5, 4)
     assert (np.diff(rows[:, [0, 1, 3, 4]], axis=1) < 0).all()

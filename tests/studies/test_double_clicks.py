@@ -1,4 +1,4 @@
-"""Tests of double clicks: a second click does not answer the next question, and no drawing is skipped by accident."""
+"""Tests of double clicks: a second click does not answer the next question or skip a drawing by accident."""
 
 from contextlib import contextmanager
 from datetime import datetime

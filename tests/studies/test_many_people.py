@@ -126,7 +126,7 @@ def test_masks_of_fifty_people_are_stored_once_each(place, study, tmp_path):
 
 @pytest.mark.sample(0, 1)
 def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study, done):
-    """Test 12 people with 5 images and an attention check each: 10 of 12 images are rated by 6 people each."""
+    """Test 12 people who each get 5 images and an attention check. Of the 12 images, 10 are rated by 6 people each."""
     words = ["assess", "serve", done, "--store", place, "--raters", PEOPLE * EACH // 10, "--per-person", EACH]
     maps = (EACH + 1) * len(EXPLAINERS)
     sent = crowd(place, [*words, "--images", 10], rate, PEOPLE * maps)

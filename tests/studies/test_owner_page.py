@@ -46,7 +46,10 @@ def draw(annotating, mask, seconds, units=4, letter="a"):
 
 
 def crowd(annotating):
-    """Simulate two good people and one who is fast and draws elsewhere, each on all 4 images and the honeypot."""
+    """Simulate two good people, and one person who is fast and draws elsewhere.
+
+    All draw on the 4 images and the honeypot.
+    """
     people = [draw(annotating, BOX, seconds, 5, letter) for letter, seconds in (("a", 30), ("b", 40))]
     return [*people, draw(annotating, OTHER, 2, 5, "c")]
 
@@ -196,7 +199,7 @@ def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
 
 @pytest.mark.slow
 def test_what_is_shown_says_how_many_marked_it(annotating):
-    """Test one image that somebody skipped, and one on which only one person drew."""
+    """Test one image that somebody skipped, and one image on which only one person drew."""
     person = annotating.study.join("a" * 32).name
     for kind in ("skip", "mask"):
         unit = next(task["unit"] for task in annotating.state(person)["tasks"] if task["unit"] in annotating.units)

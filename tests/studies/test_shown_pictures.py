@@ -33,7 +33,7 @@ def encoded(image, kind="png", **options):
 
 
 def turned(kind="jpeg", pixels=PIXELS):
-    """Write a photograph of an upright phone: stored as 30 x 50, displayed as 50 x 30."""
+    """Write a photograph of an upright phone. The stored size is 30 x 50, and the displayed size is 50 x 30."""
     image = Image.fromarray(pixels)
     exif = image.getexif()
     exif[0x0112] = 6
