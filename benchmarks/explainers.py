@@ -339,7 +339,7 @@ def applied_again(classifier, times: int):
 
 
 def layer_of(name: str, classifier, images) -> str | None:
-    """Return the layer that an explainer uses, if any: the layer of cebp, otherwise the last convolutional block."""
+    """Return the layer that an explainer uses, if any: cebp's own layer, otherwise the last convolutional block."""
     try:
         if name == "cebp":
             return registry.load("explainers", name).excitation_layer(classifier, images[:1])

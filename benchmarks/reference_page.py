@@ -177,7 +177,7 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
 
 
 def size_of(runs: Sequence[RunData]) -> str:
-    """Return the numbers of images of a network's runs as text; the second run, if any, is for faithfulness."""
+    """Return the numbers of images of a network's runs as a string. The second run, if any, is for faithfulness."""
     sizes = [str(len(run.ids)) for run in runs]
     return sizes[0] + (f", by faithfulness {sizes[1]}" if sizes[1:] else "")
 

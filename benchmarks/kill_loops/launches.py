@@ -102,7 +102,7 @@ def launches(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "two processes",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill runs: every fifth with the program torchrun, the others with its components; `changes` modify `RUN`."""
+    """Kill runs. Every fifth uses the program torchrun, and the others use its components. `changes` modify `RUN`."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     outcome = Outcome(f"runs of {what}", count)
     with working_in(folder / f"one process for {what}"):

@@ -1,4 +1,7 @@
-"""Browser tests of the page of a board: mouse, keyboard, phone and dark mode, without requests to other machines."""
+"""Browser tests of the board page: mouse, keyboard, phone and dark mode.
+
+The page sends no requests to other machines.
+"""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Tests of overall scores across the fixed datasets of a board, against a second implementation, and of their ranks."""
+"""Tests of overall scores across a board's fixed datasets, and of their ranks, against a second implementation."""
 
 from itertools import combinations
 from math import sqrt

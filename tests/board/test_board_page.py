@@ -1,4 +1,4 @@
-"""Tests of the page of a board: rows, samples and pairs, with all submitted texts escaped."""
+"""Tests of the board page: rows, samples and pairs. All submitted strings are escaped."""
 
 import csv
 import io

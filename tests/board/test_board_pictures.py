@@ -159,7 +159,7 @@ def test_a_frame_beyond_all_measure_is_refused():
 
 @pytest.mark.slow
 def test_a_repository_shows_the_pictures_of_its_cache_and_downloads_none(here, root, shapes, monkeypatch, tmp_path):
-    """Test a dataset that the owner lists with its commit: images appear only after someone has loaded the dataset."""
+    """Test a dataset that the owner lists with its commit. Images appear only after someone has loaded the dataset."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
     api = here.api()

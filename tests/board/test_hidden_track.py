@@ -302,7 +302,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
 
 @pytest.mark.slow
 def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_data, tmp_path, monkeypatch, capsys):
-    """Test folders without the `published.json` of the folder whose masks were hidden."""
+    """Test folders that lack the `published.json` of the folder with the hidden masks."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
 
     def push(folder, name, *more, namespace=OWNER):

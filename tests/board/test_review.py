@@ -79,7 +79,7 @@ def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
 
 @pytest.mark.slow
 def test_a_pull_request_may_hold_several_submissions(board):
-    """Test a pull request with all runs of a suite; an error in one of them refuses all."""
+    """Test a pull request with all runs of a suite. An error in one run refuses all runs."""
     own = [
         submission({"gradcam": SCORES["gradcam"], "random": one}, "visitor") for one in (SCORES["random"], [0.4] * 60)
     ]

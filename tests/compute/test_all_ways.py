@@ -55,7 +55,7 @@ class Logits(nn.Module):
 
 
 class Ways:
-    """Results of each way, computed on first use: {(explainer, metric): {image id: score}}, and ids of cells."""
+    """Results of each way, computed on first use: {(explainer, metric): {image id: score}}, and cell ids."""
 
     def __init__(self, pets: Path, model: Path, folder: Path, hub: LocalHub):
         self.pets, self.model, self.folder, self.hub = pets, model, folder, hub

@@ -210,7 +210,7 @@ FORMATS = ("PNG", "TIFF", "WEBP", "JPEG", "GIF")
 
 
 def encoded(image, **settings):
-    """Return an image as a lossless file in the first format that supports the mode; None if there is none."""
+    """Return an image as a lossless file in the first format that supports its mode, or None if there is none."""
     for kind in FORMATS[:3]:
         file = io.BytesIO()
         with suppress(OSError, ValueError, KeyError):

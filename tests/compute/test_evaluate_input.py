@@ -93,7 +93,7 @@ def test_every_metric_is_tested_here():
 
 
 def occluded(classifier, images, target):
-    """Return maps that depend on image, network and target and are never flat."""
+    """Return maps that depend on the image, the network and the target, and that are never flat."""
     weights = torch.einsum("bk,kp->bp", target, classifier.model[1].weight.detach())
     return (weights.view(images.shape) * (images + 0.1)).sum(dim=1)
 

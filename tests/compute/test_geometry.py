@@ -1,4 +1,4 @@
-"""Test that masks follow images through every processor, and that logits equal those of processor plus model."""
+"""Test that masks follow images through every processor, and that logits equal the logits of processor plus model."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Test groups of classes: WordNet groups against a second implementation, named tables, files, and their use."""
+"""Test groups of classes: WordNet groups against a second implementation, named tables, files, and use in runs."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def test_the_table_of_imagenet_is_what_the_script_derives(wordnet):
 
 @needs_wordnet
 def test_imagenet_by_a_literal_second_reading(wordnet):
-    """Walk down and up edge by edge with loops, and count distances from lists of hypernyms."""
+    """Walk down and up the edges in loops, and count distances in lists of hypernyms."""
     edges, _, wnids = wordnet
     leaves = {wnid: number for number, wnid in enumerate(wnids)}
     children, parents = {}, {}

@@ -82,7 +82,7 @@ def run(data, model, out, **settings):
 
 
 def predictions(result):
-    """Return the predictions sorted by image id, the order of the dataset's rows."""
+    """Return the predictions sorted by image id, which is the order of the dataset's rows."""
     return sorted(pq.read_table(result.folder / "predictions.parquet").to_pylist(), key=itemgetter("image_id"))
 
 
@@ -194,7 +194,7 @@ SHAPES = ["circle", "square"]
 
 
 class OneLogit(Means):
-    """`Means` with a single logit, negative for three pictures; `shape` is the shape of the output."""
+    """`Means` with a single logit that is negative for three pictures. `shape` is the shape of the output."""
 
     def __init__(self, shape=(-1, 1)):
         super().__init__(1)

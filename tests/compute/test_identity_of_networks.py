@@ -1,4 +1,4 @@
-"""Test the digest of a network: equal in every process, and different for each setting that `forward` reads."""
+"""Test the digest of a network. It is equal in every process, and each setting that `forward` reads changes it."""
 
 import argparse
 import collections

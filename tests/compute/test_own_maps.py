@@ -1,4 +1,4 @@
-"""Test submitted maps: the template, errors before scoring, and scores equal to those of a run."""
+"""Test submitted maps: the template, errors before scoring, and scores that equal the scores of a run."""
 
 import csv
 import json

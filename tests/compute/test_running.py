@@ -1,4 +1,4 @@
-"""Test complete runs of a small network with random weights: written files, and messages for errors."""
+"""Test complete runs of a small network with random weights: the written files, and the error messages."""
 
 import errno
 import html
@@ -228,7 +228,7 @@ def test_a_bad_map_and_a_batch_that_raises_are_left_out(start):
 
 
 def damaged(shapes, folder, changes):
-    """Return a dataset of 12 samples, some of them damaged; pictures are stored as undecoded bytes."""
+    """Return a dataset of 12 samples, some of which are damaged. The pictures are stored as undecoded bytes."""
     rows = sb.load_dataset(shapes).select(range(12))
     plain = rows.cast_column("image", datasets.Image(decode=False)).cast_column("mask", datasets.Image(decode=False))
     listed = [dict(row) for row in plain]

@@ -1,4 +1,4 @@
-"""Test training: files, resuming and errors, also for images with several classes and sigmoids."""
+"""Test training: its files, resuming and errors. Images with several classes and sigmoids are also tested."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def check_accuracy(folder, shapes):
 
 
 def stop_at(monkeypatch, call):
-    """Interrupt the training when its `call`-th epoch begins; return the list of its epochs so far."""
+    """Interrupt the training when its `call`-th epoch begins. Return the list of the epochs so far."""
     epoch, calls = fitting.one_epoch, []
 
     def stopping(*args):

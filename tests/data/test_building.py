@@ -1,4 +1,4 @@
-"""Tests of built folders: complete or absent, equal for equal input, and with the correct features."""
+"""Tests of built folders: they are complete or absent, equal for equal input, and have the correct features."""
 
 import io
 import json
@@ -187,7 +187,7 @@ def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, cap
 
 
 def test_links_in_a_source_are_followed(tmp_path):
-    """Test a COCO folder whose files are links to another disk, and a circle of links."""
+    """Test a COCO folder whose files are links to another disk, and links that form a circle."""
     for name in ("cat/a", "cat/b", "dog/c"):
         picture = tmp_path / "disk" / f"{name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tests of untrusted datasets: no local file is opened, no code is executed, and errors are one line."""
+"""Tests of untrusted datasets: no local file is opened, no code is executed, and each error is one line."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Test the contract of explainers for all discovered ones: required behaviour and unchanged state."""
+"""Test the contract of all discovered explainers: required behaviour and unchanged state."""
 
 import operator
 import random
@@ -44,7 +44,7 @@ def transformer(seed: int = 0) -> nn.Module:
 
 @cache
 def maker_of(name):
-    """Return a function that creates a network for an explainer: convolutional, else a transformer."""
+    """Return a function that creates a network for an explainer: if possible convolutional, otherwise a transformer."""
     try:
         classifier = load_classifier(convolutional(), device="cpu", mean=0, std=1)
         load_explainer(name)(classifier, torch.rand(1, 3, 20, 28), targets.one_hot([0], CLASSES))
@@ -140,7 +140,10 @@ def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classi
 
 
 def step_of(explainer):
-    """Return the tolerance: a small map is rounded before enlargement, so last bits may change a cell by a step."""
+    """Return the tolerance.
+
+    Small maps are rounded before they are enlarged, so last bits may change a cell by one step.
+    """
     return 1 / CELL_STEPS if re.search("activations|attention", explainer.declaration.needs) else 0
 
 

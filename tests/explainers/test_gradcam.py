@@ -36,7 +36,7 @@ def test_agrees_with_pytorch_grad_cam_which_scales_to_1(peer):
 
 
 def head_maps(model, images):
-    """Return a literal Grad-CAM of each class, (B, K, h, w), by class and channel, keeping negative values."""
+    """Return a literal Grad-CAM (B, K, h, w) of each class, channel by channel. Negative values are kept."""
     features = model[:4]((images - 0.5) / 0.1).detach().requires_grad_()
     logits, maps = model[4:](features), []
     for k in range(logits.shape[1]):

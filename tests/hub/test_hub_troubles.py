@@ -101,7 +101,7 @@ def test_a_lying_content_length(filled, right):
 
 @pytest.mark.thorough
 def test_a_file_that_changed_under_a_pinned_revision(filled, right, pets, tmp_path):
-    """Test that clients with the old file keep it, and new clients get an error."""
+    """Test that clients with the old file keep it, and that new clients get an error."""
     pinned = filled.api().dataset_info("saliency-bench/pet-xai").sha
     more = f", revision={pinned!r}"
     assert load(filled, "before", more) == right

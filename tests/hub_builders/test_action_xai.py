@@ -181,7 +181,10 @@ def test_answers_of_other_models_and_wordings_do_not_count(source, service):
 
 
 class Server(ThreadingHTTPServer):
-    """Chat-completion server on loopback; `plan` contains the results of the next requests, a status or bytes."""
+    """Chat-completion server on loopback.
+
+    `plan` contains the responses to the next requests, each a status or bytes.
+    """
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""Tests of variations of sources: a folder too high or too deep, .JPG, a byte order mark."""
+"""Tests of small variations of sources: a folder too high or too deep, the extension .JPG, or a byte order mark."""
 
 import os
 from functools import cache

@@ -201,7 +201,7 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
     if drawn_on == "another":
         values, size = values[::2, ::2], (WIDTH // 2, HEIGHT // 2)
     if drawn_on == "upright" and orientation in (2, 3, 4):
-        # the sizes are equal, so annotations of the upright image cannot be distinguished from those of the stored file
+        # the sizes are equal, so annotations of the upright image and of the stored file cannot be distinguished
         return
 
     picture, boxes = (tmp_path / "drawing.jpg").read_bytes(), xml_of(size, *corners)

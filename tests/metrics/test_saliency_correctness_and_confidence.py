@@ -74,7 +74,7 @@ def test_a_flat_map_marks_nothing(dark_and_white):
 
 
 def literal_plan(p, labels, ids, k, pairings, seed):
-    """Return {sample: partners}, sorting each class."""
+    """Return {sample: partners}. The samples of each class are sorted."""
     found = {}
     for label in sorted(set(labels)):
         own = [sample for sample in range(len(labels)) if labels[sample] == label]

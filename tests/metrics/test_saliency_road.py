@@ -84,7 +84,7 @@ def test_the_noise_is_slight_and_the_seed_s():
 
 
 def picture(slow, i, gone):
-    """Return image i with these pixels imputed, plus the noise of its seed; black if no pixel is kept."""
+    """Return image i with these pixels imputed, plus the noise of its seed. It is black if no pixel is kept."""
     kept = np.ones(H * W, bool)
     kept[list(gone)] = False
     kept, image = kept.reshape(H, W), slow.images[i].double().numpy()

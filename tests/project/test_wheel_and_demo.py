@@ -1,4 +1,4 @@
-"""Tests of source archive and wheel, installed outside the checkout: help of every command, and the demo."""
+"""Tests of the source archive and the wheel, outside the checkout: the help of every command, and the demo."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def installed(tmp_path_factory):
         capture_output=True,
         text=True,
     ).stdout.strip()
-    # Folders in a .pth file are searched, but .pth files in them, such as those of an editable install, are not read.
+    # Folders in a .pth file are searched, but .pth files in these folders (from an editable install) are not read.
     (Path(site) / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder
 

@@ -27,7 +27,7 @@ def p_of(columns, codes=None, flips=199, **options):
 
 
 def literal(columns, codes, flips, seed=0):
-    """Compute the adjusted p-values in plain Python: cluster sums, signs, T, and the greatest T down to each rank."""
+    """Compute the adjusted p-values in plain Python: cluster sums, signs, T, and the greatest T from each rank down."""
     rows, width = len(columns), len(columns[0])
     clusters = max(codes) + 1
     words = -(-clusters // 64)

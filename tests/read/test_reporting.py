@@ -143,7 +143,7 @@ def _column(rng: np.random.Generator, key: CellKey, predicted: list[dict], level
 
 
 def _pictures(rng: np.random.Generator, folder: Path, chosen: list, methods: list[str], side: int) -> None:
-    """Return images of a disc, which is the mask, and for each explainer maps of a blob of some width at the disc."""
+    """Return images of a disc, which is the mask, and for each explainer maps with a blob at the disc."""
     count = len(chosen)
     y, x = np.mgrid[:side, :side] / side
     centres = rng.uniform(0.3, 0.7, (count, 2, 1, 1))
@@ -608,7 +608,10 @@ def test_every_two_explainers_are_on_the_page(folder):
 
 @pytest.mark.slow
 def test_parts_of_a_run_are_ranked_and_compared_as_the_whole_run(folder, tmp_path, capsys):
-    """Merge two runs of different explainers over the same samples. Ranks and pairs equal those of a joint run."""
+    """Merge two runs of different explainers over the same samples.
+
+    Ranks and pairs equal the results of a joint run.
+    """
     one = part_of(folder, tmp_path / "one", ("gradcam", "rise"))
     two = part_of(folder, tmp_path / "two", ("integrated_gradients", "centre", "random"))
     (merged,) = compare_runs([read_run(one), read_run(two)]).merged

@@ -214,7 +214,7 @@ def test_each_sentence_follows_from_the_tables(seed):
         if not left:
             assert "no candidate has scores" in line
             continue
-        # Scores equal those of the table. If another candidate has a better score, the sentence names it.
+        # Scores equal the scores of the table. If another candidate has a better score, the sentence names it.
         better = max if answer["higher_is_better"] else min
         named = re.match(r"By \S+: (\S+) \(|By \S+: (\S+), not itself|By \S+: (\S+) led on", line)
         name = next(filter(None, named.groups())) if named else left[0]

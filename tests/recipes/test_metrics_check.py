@@ -1,4 +1,4 @@
-"""Tests of the check of metrics: interventions, evidence, counts and the sentences of the page."""
+"""Tests of the check of metrics: its interventions, evidence and counts, and the sentences of its page."""
 
 from argparse import ArgumentParser
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of people's answers in tables against counts by hand; several files are several studies."""
+"""Tests of people's answers in tables, against counts by hand. Each file is a separate study."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -47,7 +47,7 @@ def cells(suite, table):
 
 
 def lines(table, found, axes):
-    """Return the names (name, ...) of the rows or columns in the order of `show`, or else of the runs."""
+    """Return the names (name, ...) of the rows or columns in the order of `show` or, without `show`, of the runs."""
     order = {axis: table.show.get(axis) or list(dict.fromkeys(place[axis] for place in found)) for axis in axes}
     named = {tuple(place[axis] for axis in axes) for place in found}
     return sorted(named, key=lambda names: [order[axis].index(name) for axis, name in zip(axes, names, strict=True)])
@@ -172,7 +172,7 @@ def test_everything_that_is_listed_is_used_and_named(suite):
 
 
 def test_a_file_trains_as_train_does():
-    """Test that settings that a file omits are those that `train` uses by default."""
+    """Test that settings that a file omits have the default values of `train`."""
     taken = {name: one.default for name, one in inspect.signature(sb.train).parameters.items()}
     recipe = schema.TrainingSpec().model_dump()
     assert recipe == {name: taken[name] for name in recipe}

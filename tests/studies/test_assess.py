@@ -1,4 +1,4 @@
-"""Tests of assessments: questions, stored answers, and results by hand and compared with the package krippendorff."""
+"""Tests of assessments: questions, stored answers, and results compared by hand and with the package krippendorff."""
 
 import csv
 from collections import Counter

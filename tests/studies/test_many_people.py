@@ -1,4 +1,4 @@
-"""Tests of many simultaneous people who draw, rate or guess while the server is killed and connections are closed."""
+"""Tests of many people who draw, rate or guess at once while the server is killed and connections are closed."""
 
 import json
 import time
@@ -146,7 +146,7 @@ def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study
 
 @pytest.mark.sample(0, 1)
 def test_guesses_are_stored_once_each_and_every_map_gets_its_judgements(place, study, done):
-    """Test 12 people and 10 images by 3 explainers, with two judgements each, in sheets of 5."""
+    """Test 12 people who judge 10 images by 3 explainers in sheets of 5. Each map gets two judgements."""
     words = ["peekaboom", "serve", done, "--store", place, "--judgements", 2, "--pairs", EACH]
     sent = crowd(place, words, guess, PEOPLE * EACH * 3)
     study = study()

@@ -139,7 +139,7 @@ def test_the_owner_sees_what_people_marked(annotating, client, owner):
 
 
 def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
-    """Exclude attention checks, answers that are not the last of a judgement, and excluded people."""
+    """Test that only the last answer of a judgement counts. Attention checks and excluded people do not count."""
     images = run_images(6)
     settings = configuration(images, judgements=2, pairs=3, checks=1, limit=4)
     peekaboom = Peekaboom(Store(tmp_path / "study.db").study(KIND, "colours", configuration=settings), images)
@@ -153,7 +153,7 @@ def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
 
 
 def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
-    """Exclude two of three people: one by the owner, and one who fails the attention check."""
+    """Test two excluded people of three: the owner excludes one, and one fails the attention check."""
     images = run_images(6)
     settings = assess_protocol.configuration(images, read_questions(), raters=3, per_person=2, checks=1)
     store = Store(tmp_path / "study.db")

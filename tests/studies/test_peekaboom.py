@@ -231,7 +231,7 @@ def make(game, person, unit, steps):
 
 @pytest.fixture
 def by_hand(game):
-    """Store judgements of "good" on one image: right at 5 %, right at 15 %, never right, and one that is unfinished."""
+    """Store judgements of "good" on one image: right at 5 %, right at 15 %, never right, and unfinished."""
     image = game.study.configuration["images"][0]
     unit, other = unit_of(image, "good"), unit_of(image, "bad")
     no = [(exposure, False) for exposure in SHOWN]
