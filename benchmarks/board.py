@@ -6,8 +6,8 @@ example:
 
 Scores are random. For each dataset and its network, 7 people submit scores of 12 explainers by 4 metrics on 100 images.
 The number of datasets depends on the number of rows. The board has run the explainers of one person for each dataset,
-so all others are ranked relative to these. Each opening is measured in a separate process, including its children.
-Imports are measured separately, because they take the same time for every board.
+and the rows of the other people are ranked relative to these. Each opening is measured in a separate process, including
+its children. Imports are measured separately, because they take the same time for every board.
 """
 
 import argparse

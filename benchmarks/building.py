@@ -1,4 +1,4 @@
-"""Measure how much faster a build is with several workers, with runs of one and several workers in turn.
+"""Measure how much faster a build is with several workers. Builds with one worker and with several alternate.
 
 example:
   python benchmarks/building.py --datasets pet-xai disease-xai

@@ -87,7 +87,7 @@ class Case:
 
 
 def means(candidates: int, first: int, gap: float) -> np.ndarray:
-    """Return the true means: 0.7 for the first `first` candidates, and `gap` to 0.4 less for the others."""
+    """Return the true means: 0.7 for the first `first` candidates, and `gap` to 0.4 less for the other candidates."""
     return np.concatenate([np.full(first, 0.7), 0.7 - np.linspace(gap, 0.4, candidates - first)])
 
 
@@ -122,7 +122,10 @@ def rare(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 
 def rarely_better(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores whose best is 0.05 behind on most images, far ahead on 12 %, and 0.01 ahead on average."""
+    """Return scores whose best candidate is 0.05 behind on most images, but 0.01 ahead on average.
+
+    It is far ahead on 12 % of the images.
+    """
     columns = 0.55 + rng.normal(0, 0.01, (IMAGES, candidates))
     columns[:, 0] = np.where(rng.random(IMAGES) < 0.12, 1.0, 0.5)
     return columns
@@ -211,8 +214,8 @@ def plain_drops(columns: np.ndarray, limits: Iterable[int]) -> set[str]:
 def needed(lead: float, spread: float, images: int, times: int) -> list[str]:
     """Return a table row that shows how well "about N images would be needed" estimates the true number of images.
 
-    The columns are the arguments, the true number, the median, 10 % and 90 % quantiles of N, how often the range of N
-    contains the true number, and how often the range has no upper limit.
+    The columns are the arguments, the true number, the median of N, its 10 % and 90 % quantiles, how often the range of
+    N contains the true number, and how often the range has no upper limit.
     """
     found = []
     truth = {"first": 0.5 + lead, "second": 0.5}

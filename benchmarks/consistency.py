@@ -4,8 +4,8 @@ example:
   python benchmarks/consistency.py
 
 Both use radius 1 and must compute the same distance and path. Only the call is measured; compilation is shown
-separately. The library takes seconds per pair, so each pair is timed once with the library, and several times with the
-compiled version, of which the median is used.
+separately. The library takes seconds per pair, so each pair is timed once with the library. The compiled version is
+timed several times per pair, and the median is used.
 """
 
 import argparse

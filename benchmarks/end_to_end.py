@@ -8,7 +8,7 @@ integrated gradients with 50 steps, and occlusion with windows of 8 pixels and a
 pointing game, and deletion in steps of one row of pixels, which Quantus calls pixel flipping. Both packages receive
 images, labels and masks in memory, classify once per step, and compute a score per image, explainer and metric. They
 alternate, so that other load affects both equally. The result is the ratio of the CPU seconds of this process on one
-thread: the median over the rounds, and the quartiles.
+thread, as the median over the rounds and the quartiles.
 """
 
 import argparse

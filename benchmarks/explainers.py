@@ -8,23 +8,24 @@ examples:
   python benchmarks/explainers.py --together --explainers gradient gradcam smoothgrad occlusion
 
 The floor is the time of plain passes: the caller's model processes as many images as the explainer sends through the
-network (counted by the classifier). For explainers without gradients, the passes are forward only. Otherwise, they are
-forward and backward, to the images or to the layer, depending on the gradients that the explainer requests. For cebp
-and tattr, each convolution and linear layer is applied once more (W+ a) or four times more (both signs, forward and
-backward) in the backward pass; their floors include these computations. This package, the floor and the other libraries
-alternate in one process, so that other load affects all equally. With one thread, seconds are CPU seconds of the
-process. A ratio is the median over the rounds, with quartiles in brackets. The last column is the largest growth of the
-process's memory during explaining.
+network (counted by the classifier). For explainers without gradients, the passes are forward only. For all other
+explainers, the passes are forward and backward. They go back to the images or to the layer, depending on the gradients
+that the explainer requests. In the backward pass of cebp and tattr, each convolution and linear layer is applied once
+more (W+ a) or four times more (both signs, forward and backward). The floors of cebp and tattr include these
+computations. This package, the floor and the other libraries alternate in one process, so that other load affects all
+equally. With one thread, seconds are CPU seconds of the process. A ratio is the median over the rounds, with quartiles
+in brackets. The last column is the largest growth of the process's memory during explaining.
 
 On the CPU, occlusion is also compared with full passes ("whole" in the column of other libraries).
 
-With --together, all explainers, run one after the other, are compared with the sum of their floors, and also a run with
-these explainers and one metric (`saliency_miou`), from the network in memory to the report.
+With --together, all explainers run one after the other, and their total time is compared with the sum of their floors.
+A run with these explainers and one metric (`saliency_miou`), from the network in memory to the report, is compared with
+the same sum.
 
-On a CPU with bf16 instructions, explainers that use only outputs have a second row for a classifier of
-`load_classifier(..., precision="bf16")` (`run --precision bf16`), compared with the same floor in float32. It also
-shows the error of the maps: the largest difference from float32 maps as a share of their range, and the correlation
-between the two. If an image needs more than 200 passes, a single image is used.
+On a CPU with bf16 instructions, explainers that use only outputs have a second row. It is for a classifier of
+`load_classifier(..., precision="bf16")` (`run --precision bf16`) and is compared with the same floor in float32. The
+row also shows the error of the maps: the largest difference from the float32 maps as a share of their range, and the
+correlation between the two. If an image needs more than 200 passes, a single image is used.
 
 On a GPU, this package, the floor and the other libraries compute in the precision of `--precision`. The floor uses the
 faster layout: channels-last, except in float32 and for gradients. Libraries that do not support the precision are
@@ -144,7 +145,7 @@ def classifier_of(name: str, size: int, device: str):
 
 
 def needs_of(explainer, classifier, images, labels, classes: int) -> tuple[int, str, str | None]:
-    """Return the passes for one image, the target of autograd ("images", "layer" or "outputs"), and the layer."""
+    """Return (passes for one image, target of autograd, layer). The target is "images", "layer" or "outputs"."""
     found: set[str] = set()
     first = images[:1], targets.one_hot(labels[:1], classes).to(images.device)
     explainer(classifier, *first)  # computed once per network
@@ -157,7 +158,7 @@ def needs_of(explainer, classifier, images, labels, classes: int) -> tuple[int, 
 
 
 def together(names: list[str], classifier, images, labels, classes: int, args) -> str:
-    """Return two rows, which compare all explainers, as calls and as a run, with the sum of their floors."""
+    """Return two rows that compare all explainers with the sum of their floors: as calls, and as a run."""
     explainers = [with_few(text) for text in names]
     needs = [needs_of(explainer, classifier, images, labels, classes) for explainer in explainers]
     target = targets.one_hot(labels, classes)
@@ -265,7 +266,7 @@ def error_of(maps: torch.Tensor, exact: torch.Tensor) -> str:
 
 
 def with_few(text: str):
-    """Return the text of an explainer, with few samples if it has no options."""
+    """Return the text of an explainer. If the text has no options, it gets an option for few samples."""
     name = text.partition(":")[0]
     known = dict(load_explainer(text).options)
     few = {} if ":" in text else {key: value for key, value in SHORT.get(name, {}).items() if key in known}
@@ -273,7 +274,10 @@ def with_few(text: str):
 
 
 def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
-    """Return the seconds of each round, alternating between works; short work is repeated to take half a second."""
+    """Return the seconds of each round, alternating between works.
+
+    Short work is repeated until it takes half a second.
+    """
     clock = process_time if args.threads == 1 and args.device == "cpu" else perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in works}
     repeats = dict.fromkeys(works, 1)
@@ -335,7 +339,7 @@ def applied_again(classifier, times: int):
 
 
 def layer_of(name: str, classifier, images) -> str | None:
-    """Return the layer that an explainer uses, if any: the layer of cebp, otherwise the last convolutional block."""
+    """Return the layer that an explainer uses, if any: cebp's own layer, otherwise the last convolutional block."""
     try:
         if name == "cebp":
             return registry.load("explainers", name).excitation_layer(classifier, images[:1])
@@ -389,7 +393,10 @@ def growth(work: Callable, device: torch.device) -> str:
 def others(
     name: str, classifier, images, labels, options: dict, passes: int, layer_name: str | None
 ) -> dict[str, Callable]:
-    """Return {library: function for the same task}, which normalises the images and runs as many plain passes."""
+    """Return {library: function for the same task}.
+
+    Each function normalises the images and runs as many plain passes.
+    """
     import captum.attr as captum
     import pytorch_grad_cam
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget

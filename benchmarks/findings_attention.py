@@ -20,7 +20,7 @@ from saliency_bench.compute.classifiers.efficientnet_lite import MEAN, STD, read
 from saliency_bench.read.run_folder import RunData
 
 SIZE, COPIES, EPOCHS = 224, 12, 30
-HELD_OUT = 52  # explained photographs, as many as of the other datasets; the others are used for training
+HELD_OUT = 52  # number of explained photographs, as for the other datasets; the rest are used for training
 DEPTH = 4
 TITLE = "## Explainers of attention: a vision transformer trained on pets"
 BEFORE = "\n## How this page was made\n"

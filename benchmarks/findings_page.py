@@ -18,7 +18,7 @@ from saliency_bench.score_notes import PEAKED
 
 BASELINES = ("centre", "edges", "random")
 CURVES = {"saliency_insertion": "↑", "saliency_deletion": "↓"}
-# Difference to detect, and the correlation above which maps hardly depend on the class.
+# Difference that should be detected, and correlation above which maps hardly depend on the class.
 DIFFERENCE, ALIKE = 0.05, 0.8
 ATTENTION = "vit-pets"  # the run of the section on explainers of attention
 TITLES = {"pets": "Pets (Oxford-IIIT Pet)", "voc": "VOC 2012, the largest class of each photograph",
@@ -118,7 +118,7 @@ def accuracy_of(run: RunData) -> str:
 
 
 def section(name: str, run: RunData) -> str:
-    """Return the figure, the table and the notable results of a set."""
+    """Return the figure, the table and the notable results of one set of photographs."""
     n = max(cell.n for cell in run.cells)
     about = f"n = {n}; {accuracy_of(run)} with an ImageNet class."
     return "\n\n".join([f"## {TITLES[name]}", about, picture(name, TITLES[name]), table(run.cells), remarks(run)])
@@ -203,7 +203,7 @@ def small_regions(runs: dict[str, RunData]) -> str:
 
 
 def more_images(runs: dict[str, RunData]) -> str:
-    """Return how many photographs are needed to show a difference between Grad-CAM and the centre spot."""
+    """Return how many photographs would show a difference between Grad-CAM and the centre spot, as sentences."""
     counts: dict[str, list[int]] = {}
     for run in runs.values():
         for needed in of_run(run, DIFFERENCE, together=False) if len(run.ids) >= 10 else ():

@@ -75,7 +75,7 @@ def refuse(self: socket.socket, address: object) -> None:
 def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> Ending:
     """Return the outcome of a command line, in a forked child or as a separate program."""
     start = time.monotonic()
-    for kind in ("out", "err"):  # otherwise a page that the line before served would count as this one's
+    for kind in ("out", "err"):  # otherwise a page that the previous line served would count as a page of this line
         Path(f"{shown}.{kind}").unlink(missing_ok=True)
     if alone:
         program = [sys.executable, "-m", "saliency_bench", *(word.replace("\0", "0") for word in argv)]
@@ -123,7 +123,7 @@ def said(err: str) -> list[str]:
 
 
 def named(message: str, argv: list[str]) -> bool:
-    """Return whether a message contains a word of the command line, a part of it, or the name of the argument."""
+    """Return whether a message contains a word of the command line, a part of a word, or the name of an argument."""
     plain = message.casefold().replace("_", "-")
     for word in argv:
         for part in {word, word.lstrip("-"), *re.split(r"[\s=:,/]+", word)}:

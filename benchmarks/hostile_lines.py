@@ -162,7 +162,7 @@ WAYS: dict[Callable[[Line, list[str]], None], int] = {
 
 
 def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Return every command with its parser; if the options depend on an item, with the parser of a random item."""
+    """Return every command with its parser. If the options depend on an item, the parser is for a random item."""
     for command in registry.names("push_scripts"):
         module = registry.load("push_scripts", command)
         yield command, parser_of(command, module)
@@ -172,7 +172,7 @@ def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]
 
 
 def lines(places: list[str]) -> Iterator[list[str]]:
-    """Yield an infinite sequence of command lines, cycling through the commands; equal places yield equal lines."""
+    """Yield an infinite sequence of command lines that cycles through the commands. Equal places yield equal lines."""
     number = 0
     while True:
         dice = random.Random(number)

@@ -56,7 +56,7 @@ def sparse(path: Path) -> None:
 
 
 def device(path: Path) -> None:
-    """Create a device like /dev/zero, or a link to /dev/zero without the permission to create devices."""
+    """Create a device like /dev/zero. Without the permission to create devices, create a link to /dev/zero."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
     except OSError:
@@ -110,7 +110,7 @@ def table(path: Path) -> None:
 
 
 def rows(kind: str, path: Path) -> None:
-    """Write a folder of a dataset with one small table that would end its reader or unpack to gigabytes."""
+    """Write a dataset folder with one small table. Reading the table would crash the reader or need gigabytes."""
     path.mkdir()
     repeated = pa.table({"image_id": ["x" * 10**6] * 600})
     if kind == "parquet":
@@ -124,7 +124,7 @@ def rows(kind: str, path: Path) -> None:
 
 
 def runs(path: Path) -> None:
-    """Write COCO annotations with run lengths as a damaged text."""
+    """Write COCO annotations whose run lengths are a damaged string."""
     path.mkdir()
     image = {"id": 1, "file_name": "1.jpg", "height": 8, "width": 8}
     region = {"image_id": 1, "segmentation": {"size": [8, 8], "counts": "o" * 100}}
@@ -165,7 +165,7 @@ def other_types(path: Path) -> None:
 
 
 def texts(encoding: str, path: Path) -> None:
-    """Rewrite a table in less than 1 MB, with 1 MB of text in each of 600 rows."""
+    """Rewrite a table as a file of less than 1 MB whose 600 rows have 1 MB of text each."""
     text, schema = pa.array(["x" * 10**6]), pq.read_schema(path)
     rows = 600 if encoding == "dictionary" else 30
     column = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), text)

@@ -4,9 +4,9 @@ example:
   python benchmarks/metrics.py
 
 Maps are smooth random fields of 224 x 224 pixels without ties; masks are discs. Metrics that run the classifier are
-measured with a trivial classifier, so that only the metric and the creation of perturbed images are timed; the last
-column shows the number of classified images. Metrics that compute further maps are measured with the gradient of a
-small network, in both packages, and only as a function. saliency_crowd_auc is measured per judgement and compared with
+measured with a trivial classifier, so that only the metric and the creation of perturbed images are timed. The last
+column shows the number of classified images. Metrics that compute further maps are measured only as a function, with
+the gradient of a small network in both packages. saliency_crowd_auc is measured per judgement and compared with
 scikit-learn's `auc`. Times are CPU seconds on one thread. They are medians over rounds, so other load has little
 effect.
 """
@@ -105,7 +105,7 @@ def shell(name: str):
 
 
 def measured(text: str) -> tuple[float, float, float | None, int]:
-    """Return milliseconds per map of the function, the `evaluate` module and Quantus, and images classified per map."""
+    """Return milliseconds per map of the function, the `evaluate` module and Quantus, and classified images per map."""
     metric = load_metric(text)
     chosen = {key: value for key, value in metric.options if f"{key}=" in text}
     module, pictures = shell(metric.name), 0

@@ -83,7 +83,7 @@ def caption(axis, text: str, **options: object) -> None:
 
 
 def canvas(lines: int, columns: int, below: float = 0.24):
-    """Return a figure and its axes (lines, columns), with a share of a line's height left below for captions."""
+    """Return a figure and its axes (lines, columns). Each line leaves the share `below` of its height for a caption."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, (2.05 + 2.5 * below) * lines), dpi=100)

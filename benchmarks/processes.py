@@ -1,4 +1,4 @@
-"""Compare two processes with one process (one thread each): how much faster is a run, and how long it waits for data.
+"""Compare two processes with one process (one thread each): how much faster a run is, and how long it waits for data.
 
 example:
   python benchmarks/processes.py

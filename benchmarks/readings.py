@@ -3,11 +3,11 @@
 example:
   python benchmarks/readings.py --source raw/oxford-iiit-pet --work readings --images 24
 
-The paper does not specify the threshold of a map, how negative values and the trimap's border are treated, or the
-starting image of insertion. In this script, the six methods explain predictions of EfficientNet-Lite0 (extra `demo`)
-for some pets, with cheap settings. Each interpretation ("reading") of the three metrics is compared with the printed
-numbers of ResNet-18. Network and images differ, so the question is whether a reading is close to all six numbers at
-once. The script prints Markdown tables; `--work` stores the dataset and the maps.
+The paper does not specify the threshold of a map, the treatment of negative values and of the trimap's border, or the
+starting image of insertion. In this script, the paper's six methods explain predictions of EfficientNet-Lite0 (extra
+`demo`) for some pets, with cheap settings. Each interpretation ("reading") of the three metrics is compared with the
+printed numbers of ResNet-18. Network and images differ, so the question is whether a reading is close to all six
+numbers at once. The script prints Markdown tables; `--work` stores the dataset and the maps.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]
 
 
 def in_cells(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (map, mask) at the size of the last layer: mean values, and cells that are mostly covered by the mask."""
+    """Return (map, mask) at the size of the last layer: mean values, and whether the mask covers most of a cell."""
     height, width = values.shape[0] // CELLS, values.shape[1] // CELLS
     cells = (grid.reshape(CELLS, height, CELLS, width).mean(axis=(1, 3)) for grid in (values, mask.astype(np.float64)))
     scaled, share = cells
@@ -136,7 +136,10 @@ def in_cells(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def hits(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Yield (reading, whether the peak of a map is inside its mask); for tied peaks, the share of them inside."""
+    """Yield (reading, whether the peak of a map is inside its mask).
+
+    For tied peaks, yield the share of peaks inside.
+    """
     rows, columns = np.nonzero(mask)
     for sign, kind in (("peak", values), ("peak of the absolute values", np.abs(values)), ("lowest point", -values)):
         peaks = kind == kind.max()

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/reference.md as SVG that are legible on phones (375 pixels wide)."""
+"""Draw the figures of docs/reference.md as SVG files that are legible on phones (375 pixels wide)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,7 +88,7 @@ def clustered(pairs: Mapping[tuple[str, str], Estimate]) -> list[str]:
 
 
 def draw_orders(orders: Sequence[Any], path: Path) -> None:
-    """Draw the correlation and interval of each metric and subject; subjects have different marks and heights."""
+    """Draw the correlation and interval of each metric and subject. Each subject has its own mark and height."""
     subjects = list(dict.fromkeys(order.subject for order in orders))
     metrics = list(dict.fromkeys(order.metric for order in orders))
     with rc_context(STYLE):

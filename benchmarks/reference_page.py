@@ -110,7 +110,10 @@ def of_shapes(data: findings_data.Findings) -> dict[str, RunData]:
 
 
 def all_runs(data: findings_data.Findings) -> tuple[Runs, Runs]:
-    """Return {network: runs} on photographs and on shapes; a separate run for faithfulness is second."""
+    """Return {network: runs} on photographs and on shapes.
+
+    If there is a separate run for faithfulness, it comes second.
+    """
     photographs = {network: [run] for network, run in of_photographs(data).items()}
     for network, run in of_photographs(data, "-sampled").items():
         if network in photographs and not any(cell.metric in CURVES for cell in photographs[network][0].cells):
@@ -174,7 +177,7 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
 
 
 def size_of(runs: Sequence[RunData]) -> str:
-    """Return the numbers of images of a network's runs as text; the second run, if any, is for faithfulness."""
+    """Return the numbers of images of a network's runs as a string. The second run, if any, is for faithfulness."""
     sizes = [str(len(run.ids)) for run in runs]
     return sizes[0] + (f", by faithfulness {sizes[1]}" if sizes[1:] else "")
 
@@ -281,7 +284,7 @@ def from_shapes(photographs: Mapping[str, RunData], shapes: Mapping[str, RunData
 
 
 def between_networks(data: findings_data.Findings) -> list[Order]:
-    """Return how far every two networks agree, on the photographs that both were run on."""
+    """Return how well the rankings of every two networks agree on the photographs that both were run on."""
     found = []
     for first, other in combinations(PHOTOGRAPHS, 2):
         both: list[dict[str, RunData]] = [{}, {}]
@@ -388,8 +391,8 @@ def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_averag
 def plan(suite: Suite | None = None, images: int = LARGE) -> list[tuple[str, int, Cost, float]]:
     """Return (run, images x networks, cost, hours on one H100) for each run of the whole suite.
 
-    Each dataset has `images` images, except Photos-XAI, which has four. Maps of 64 x 64 pixels are assumed to cost as
-    much as maps of 224 x 224 pixels.
+    Each dataset has `images` images, except Photos-XAI, which has four. A map of 64 x 64 pixels is assumed to cost as
+    much as a map of 224 x 224 pixels.
     """
     suite = suite or find_suite("reference")[1]
     rows = []

@@ -101,7 +101,7 @@ def photographs(count: int) -> tuple[sb.Classifier, torch.Tensor, torch.Tensor]:
 
 
 def stopping(texts: list[str], classifier: sb.Classifier, images: torch.Tensor, target: torch.Tensor) -> Iterator[str]:
-    """Yield a row per explainer: draws, passes and seconds with and without stopping, and the actual reliability."""
+    """Yield a row per explainer: draws, passes and seconds, with and without stopping, and the actual reliability."""
     for text in texts:
         wanted = f"{text}{',' if ':' in text else ':'}reliability={WANTED}"
         taken = {}

@@ -7,7 +7,7 @@ example:
 The part files contain random scores and are written by functions of the package, for 23 explainers and 20 metrics. The
 scores of three metrics have eight parts. A quarter of the metrics has no score for a third of the samples, and one
 metric has missing scores that depend on the explainer. All later steps are the same as in a run: merging, summary and
-report, each in a separate process, and a further start of the finished run. Only the thumbnails of shown samples are
+report, each in a separate process. Finally, the finished run is started again. Only the thumbnails of shown samples are
 written. `--real N` runs two cheap explainers by two metrics on N small images, and on a fifth of them. Memory is the
 peak resident memory, including torch (about 600 MiB).
 """
@@ -185,7 +185,7 @@ def predictions(context, batches: list[range], writer) -> None:
 
 
 def scores(context, explainer: int, index: int, batches: list[range]):
-    """Yield the rows of a cell; explainers differ slightly, and the same samples are difficult for all."""
+    """Yield the rows of a cell. Explainers differ slightly, and the same samples are difficult for all explainers."""
     import pyarrow as pa
 
     from saliency_bench.read.records import STORED

@@ -5,10 +5,10 @@ example:
   python benchmarks/simulations.py --share 0.1 --skip cost
 
 The scores are drawn from known distributions that cover all observed shapes of metrics: 0/1 scores, rare events, skewed
-scores, scores with a small spread with and without rare failures, and three unbounded distributions. Samples are single
-or in clusters of equal or unequal sizes (`DESIGNS`), with 20, 50 and 100 effective clusters. `--share` runs a part of
-the simulations; all simulations take about an hour. The tables are Markdown, as in `docs/numbers.md`; ! marks values
-below 93 %.
+scores, scores with a small spread with and without rare failures, and three unbounded distributions. Samples are
+independent or in clusters of equal or unequal sizes (`DESIGNS`), with 20, 50 and 100 effective clusters. `--share` runs
+a part of the simulations; all simulations take about an hour. The tables are Markdown, as in `docs/numbers.md`; ! marks
+values below 93 %.
 """
 
 import argparse
@@ -95,7 +95,7 @@ APART = {
     "40 of 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
     "5 of 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
 }
-# {mean and spread: distribution} of scores, of which a few fail, that is, are 0.
+# {mean and spread: distribution of scores}; a few of the scores fail, that is, they are 0.
 NARROW = {
     "mean .75, spread .02": laws.beta(300, 100),
     "mean .5, spread .06": laws.beta(30, 30),
@@ -165,7 +165,10 @@ def without_failures(estimate: package.Estimate, *_: object) -> package.Estimate
 def scores_with_failures(
     law: str | np.ndarray, share: float, sizes: np.ndarray, times: int, whole: bool = False, correlation: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return (scores (n, times) of which a share is 0, clusters, true mean); `whole`: whole clusters fail."""
+    """Return (scores (n, times), clusters, true mean). A share of the scores is 0.
+
+    whole: whether whole clusters fail.
+    """
     rng = np.random.default_rng([6, len(sizes), times, int(1000 * share)])
     design = next((name for name, (_, of) in DESIGNS.items() if of == correlation), "single samples")
     scores, codes = drawn(law, rng, design, sizes, times), np.repeat(np.arange(len(sizes)), sizes)
@@ -175,7 +178,7 @@ def scores_with_failures(
 
 
 def ends_of(columns: np.ndarray, codes: np.ndarray, tail: float = TAIL, gate: bool = True) -> dict[str, np.ndarray]:
-    """Return three arrays of intervals (times, 2): not widened, widened, and as used by a gate."""
+    """Return three arrays of intervals (times, 2): without widening, with widening, and as a gate uses them."""
     kept = package.outlasting_rare_scores
     package.outlasting_rare_scores = without_failures
     estimates = {"before": intervals(columns, codes, UNIT, tail=tail)}
@@ -193,7 +196,7 @@ def covered(ends: np.ndarray, true: float) -> float:
 def covered_with_failures(
     law: np.ndarray, share: float, count: int, times: int, size: int = 1, whole: bool = False
 ) -> tuple[float, float]:
-    """Return the coverage of intervals of scores with failures, without and with widening; ICC .3 in clusters."""
+    """Return the coverage of intervals without and with widening, for scores with failures. ICC is .3 in clusters."""
     columns, codes, true = scores_with_failures(law, share, np.full(count, size), times, whole, 0.3 * (size > 1))
     ends = ends_of(columns, codes, gate=False)
     return covered(ends["before"], true), covered(ends["after"], true)
@@ -227,7 +230,7 @@ def pairs_with_failures(spread: float, share: float, n: int, times: int, both: b
 
 
 def covered_differences(spread: float, share: float, n: int, times: int, both: bool, size: int = 1) -> list[float]:
-    """Return the coverage of intervals of differences with failures, without and with widening."""
+    """Return the coverage of intervals without and with widening, for differences with failures."""
     pairs = pairs_with_failures(spread, share, n * size, times, both, size)
     true = 0 if both else -share * laws.norm(0.7, spread).expect(lambda x: np.clip(x, 0, 1))
     ends = [np.array([of(pair, 0, 1)[1:3] for pair in pairs]) for of in (difference, package.paired_difference)]
@@ -235,7 +238,10 @@ def covered_differences(spread: float, share: float, n: int, times: int, both: b
 
 
 def called_alike(n: int, times: int, spread: float, share: float = 0.0, margin: float = 0.05) -> float:
-    """Return how often two scores are reported as alike; the first fails by the whole range on a share."""
+    """Return how often two scores are reported as alike.
+
+    On a share of the samples, the first fails by the whole range.
+    """
     rng = np.random.default_rng([9, n, int(1000 * share)])
     hits = 0
     for _ in range(times):
@@ -247,7 +253,7 @@ def called_alike(n: int, times: int, spread: float, share: float = 0.0, margin: 
 def falsely_apart(
     spread: float, share: float, n: int, times: int, both: bool = False, size: int = 1, explainers: int = 2
 ) -> tuple[float, float]:
-    """Return how often any two equal means differ significantly, by the test alone and with the bounds.
+    """Return how often any two explainers with equal means differ: by the test alone, and with the bounds.
 
     Every second explainer, or every explainer, has rare failures. Clusters of `size` fail as a whole.
     """
@@ -263,7 +269,10 @@ def falsely_apart(
 
 
 def truly_apart(quantiles: np.ndarray, n: int, times: int) -> tuple[float, float]:
-    """Return how often a pair (correlation .4, 2.4 standard errors apart) differs, without and with the bounds."""
+    """Return how often a pair differs significantly, without and with the bounds.
+
+    The pair has correlation .4, and its means are 2.4 standard errors apart.
+    """
     rng, hits = np.random.default_rng([11, n]), np.zeros(2)
     for number in range(times):
         normal = np.sqrt(0.4) * rng.normal(size=n) + np.sqrt(0.6) * rng.normal(size=(2, n))
@@ -284,7 +293,7 @@ def apart(columns: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> np.nda
 
 
 def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
-    """Return how often a violation of the size stated by `check` is detected; the bound is the mean."""
+    """Return how often a violation of the size that `check` states is detected. The bound is the mean."""
     rng, hits = np.random.default_rng([7, n]), bool(np.isin(quantiles, (0, 1)).all())
     bound, codes = float(quantiles.mean()), np.arange(n)
 
@@ -337,7 +346,7 @@ def pseudo_f1(means: np.ndarray) -> np.ndarray:
 
 
 def coverage_of_pseudo_f1(shares: Sequence[float], clusters: int, times: int) -> float:
-    """Simulate the coverage of a harmonic aggregate of two accuracies by the bootstrap over clusters."""
+    """Return the coverage of the bootstrap over clusters for a harmonic aggregate of two accuracies."""
     rng = np.random.default_rng([2, clusters])
     true, hits = pseudo_f1(np.array([shares]))[0], 0
     for _ in range(times):
@@ -565,7 +574,7 @@ def pairs_of(scores: tuple, wanted: float, n: int, times: int, limits: tuple[flo
 
 
 def planned_images(scores: tuple, wanted: float, limits: tuple[float, float]) -> tuple[int, int, int]:
-    """Return the numbers of images from `power`: by a t-test alone, with unseen failures, and for an assumed spread."""
+    """Return the numbers of images of `power`: by a t-test, with unseen failures, and for an assumed spread."""
     (columns,) = pairs_of(scores, wanted, 200_000, 1, limits)
     spread, failures = float(np.std(columns[0] - columns[1], ddof=1)), power.Failures()
     if package.is_bounded(limits):
@@ -576,7 +585,7 @@ def planned_images(scores: tuple, wanted: float, limits: tuple[float, float]) ->
 
 
 def show_planned(times: int) -> None:
-    """Print how often the test of reports finds a difference with the number of images that `power` states for 80 %."""
+    """Print how often the test of reports finds a difference if `power` states the number of images for 80 %."""
     cases = [
         ("mean .7, spread .02", ("normal", 0.7, 0.02), 0.005, UNIT),
         ("mean .7, spread .02", ("normal", 0.7, 0.02), 0.01, UNIT),
@@ -602,7 +611,10 @@ def show_planned(times: int) -> None:
 
 
 def show_unbounded(times: int) -> None:
-    """Print the errors of intervals, gates and differences for unbounded scores near 1 of which 2 % are 50."""
+    """Print the errors of intervals, gates and differences for unbounded scores.
+
+    Most scores are near 1, and 2 % are 50.
+    """
     mean, counts = 0.98 + 0.02 * 50, (20, 50, 100, 200)
     rows: dict[str, list[float]] = {
         "mean in the interval": [],

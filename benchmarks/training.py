@@ -8,15 +8,15 @@ The images are synthetic JPEG files of 500 x 375 pixels. The validation and test
 training set.
 
 `train` is the whole function `saliency_bench.train`, from the files to the checkpoint. The plain loop for comparison
-uses torchvision: ImageFolder, transforms v2 (squash, scale, normalise), a DataLoader in this process, which needs less
-CPU time than workers, Adam, the accuracy on the validation images after each epoch, and saving the best weights to a
-file. `retrain` is one training of `saliency_roar` within a run, with half of each image replaced, after the maps have
-been computed. The plain loop for comparison has the changed and normalised images in memory as one tensor, which is
-created before the measurement.
+uses torchvision: ImageFolder, transforms v2 (squash, scale, normalise), and a DataLoader in this process, which needs
+less CPU time than workers. It trains with Adam, measures the accuracy on the validation images after each epoch, and
+saves the best weights to a file. `retrain` is one training of `saliency_roar` within a run, with half of each image
+replaced, after the maps have been computed. Its plain loop has the changed and normalised images in memory as one
+tensor, which is created before the measurement.
 
-All variants do the same computation: initial weights and order of the images are equal, and the last column compares
-the final weights. The variants alternate; times are CPU seconds including children, on one thread. A ratio is the
-median over the rounds, with quartiles in brackets. Decoded images are counted in Pillow.
+All variants do the same computation: they have the same initial weights and the same order of the images, and the last
+column compares the final weights. The variants alternate; times are CPU seconds including children, on one thread. A
+ratio is the median over the rounds, with quartiles in brackets. Decoded images are counted in Pillow.
 """
 
 import argparse

@@ -55,7 +55,10 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark tests by area. In functions with `sample(fast, slow)`, further items are slow, and the rest thorough."""
+    """Mark tests by area.
+
+    With `sample(fast, slow)`, these numbers of items are fast and slow, and the rest are thorough.
+    """
     functions = {}
     for item in items:
         place = item.path.relative_to(TESTS).as_posix()
@@ -84,7 +87,7 @@ def pytest_sessionfinish():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print seconds and tests per part, and lines of tests per line of product, after a run of several parts."""
+    """Print the seconds and tests of each part, and the lines of tests per line of product, if several parts ran."""
     reports = [
         report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")
     ]
@@ -221,7 +224,7 @@ TRANSFORMERS = {
 
 @pytest.fixture(scope="session")
 def vision_transformer():
-    """Return vision_transformer(name), which builds a random network of two blocks for 32 x 32 pixels, 5 classes."""
+    """Return vision_transformer(name), which builds a random network of two blocks for 32 x 32 pixels and 5 classes."""
     import torch
 
     def make(name):

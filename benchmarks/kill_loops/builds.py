@@ -1,4 +1,4 @@
-"""Kill builds (from a source or drawn, new or replacing a dataset): folders must be equal, without leftovers."""
+"""Kill builds, drawn or from a source, new or replacing a dataset: folders must be equal and contain no leftovers."""
 
 import os
 import random
@@ -90,5 +90,5 @@ def _beside() -> list[str]:
 
 
 def _unfinished(replaces: bool) -> bool:
-    """Return whether to start a build again; a build that replaces a dataset is always started again."""
+    """Return whether to start a build again. A build that replaces a dataset is always started again."""
     return replaces or not OUT.exists() or (WORKSPACE / "batches").exists()

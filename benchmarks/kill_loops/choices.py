@@ -1,4 +1,4 @@
-"""Kill `choose`: recommendation, page and scores must be the same."""
+"""Kill `choose`: the recommendation, the page and the scores must not change."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Child processes with a different clock at each start, set back or forward by up to ten years."""
+"""Child processes with a different clock at each start. The clock is up to ten years behind or ahead."""
 
 import datetime as dates
 import os
@@ -33,7 +33,7 @@ def at_another_time(function: Callable, settings: dict, seconds: float) -> None:
 
 
 class OtherTimes(Children):
-    """Start children with another clock, which also dates all files of the working directory."""
+    """Start each child with a changed clock, and set the dates of all files in the working directory by this clock."""
 
     def start(self, function: Callable, settings: dict):
         seconds = random.Random(f"{Path.cwd()} {time.monotonic_ns()}").uniform(-YEARS, YEARS)

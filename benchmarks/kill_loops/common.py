@@ -39,7 +39,7 @@ def bad_luck(number: int) -> int:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Change to a separate working directory, so that all runs have the same --out and therefore the same summary."""
+    """Change to a separate working directory. All runs have the same --out there, and therefore the same summary."""
     folder.mkdir()
     with chdir(folder):
         yield

@@ -1,4 +1,7 @@
-"""Fill the disk: each start must end with a one-line error and exit code 2; with enough space, the bytes are equal."""
+"""Fill the disk: each start must end with a one-line error and exit code 2.
+
+With enough space, the bytes must be equal.
+"""
 
 import subprocess
 import sys
@@ -35,7 +38,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Callable[[int], None]]:
 
 
 def as_a_command(function: Callable, settings: dict, lines: str) -> None:
-    """Run a function in a child, write an error as a line to a file, and exit with the exit code of a command."""
+    """Run a function in a child like a command: write an error as one line to a file, and exit with the exit code."""
     from saliency_bench.errors import UserError
     from saliency_bench.utils.storage import storage_error
 
@@ -80,7 +83,7 @@ def filled(
 
 
 def disks(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """Fill the disk for the first `count` types of commands, once each."""
+    """Fill the disk once for each of the first `count` types of commands."""
     outcome, given = Outcome("disks"), {"dataset": str(dataset), "model": str(model)} | runs.RUN
     for name, changes in [("runs", {}), ("partners", runs.PARTNERS), ("retraining", runs.RETRAINING)][:count]:
         with working_in(folder / f"room for {name}"):

@@ -22,9 +22,9 @@ PATIENCE = 600  # seconds in which the launcher must end, also on a busy machine
 
 
 def launched(settings: dict, processes: int = 2, node: int | None = None, port: int = 0) -> None:
-    """Imitate torchrun in a child, with forked processes, which start immediately.
+    """Imitate torchrun in a child. Its processes are forked, so they start immediately.
 
-    With `node`, this is one of two nodes whose store listens to `port`; None means a single node.
+    With `node`, this is one of two nodes whose store listens to `port`. None means a single node.
     """
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -68,7 +68,7 @@ def workers(launcher: int) -> list[int]:
 
 
 def killed(child, dice: random.Random, when, delay: float) -> str:
-    """Kill one process of the launcher `child`, or the whole session; return what was killed, "" if it had ended."""
+    """Kill one process of the launcher `child`, or its whole session. Return what was killed, or "" if it had ended."""
     alive = child.is_alive if hasattr(child, "is_alive") else lambda: child.poll() is None
     while alive() and not when():
         time.sleep(0.001)
@@ -102,7 +102,7 @@ def launches(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "two processes",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill runs: every fifth with the program torchrun, the others with its components; `changes` modify `RUN`."""
+    """Kill runs. Every fifth uses the program torchrun, and the others use its components. `changes` modify `RUN`."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     outcome = Outcome(f"runs of {what}", count)
     with working_in(folder / f"one process for {what}"):
@@ -127,7 +127,7 @@ def launches(
 
 
 def nodes(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """Run two nodes with one process each; kill a node or its process, after which the other node must end."""
+    """Run two nodes with one process each. Kill a node or its process; the other node must then end."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN
     outcome = Outcome("runs of two nodes", count)
 

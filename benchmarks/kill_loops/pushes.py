@@ -1,6 +1,6 @@
-"""Kill uploads to a local Hub: each upload is one commit, so readers see either the new or the previous state.
+"""Kill uploads to a local Hub: each upload is one commit, so readers see the new or the previous state.
 
-The uploads are new datasets, newer versions of published datasets, models, and results as one pull request.
+The uploads are new datasets, newer versions of published datasets, models, and results in one pull request.
 """
 
 import os

@@ -95,7 +95,7 @@ def runs(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "runs",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill runs at random moments; `changes` modify the settings `RUN`, and runs with changes are not extended."""
+    """Kill runs at random moments. `changes` modify the settings `RUN`; runs with changes are not extended."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     histories = [{}] if changes else NARROWER
     outcome, expected = Outcome(what, count), {}

@@ -1,7 +1,7 @@
 """Kill the process that stores people's answers, or the database itself.
 
-Answers must be stored once. After any kill, confirmed answers exist, and unconfirmed answers exist completely or not at
-all. After the answers are sent again, each answer exists once, as in an undisturbed store.
+Answers must be stored once. After any kill, every confirmed answer exists, and each unconfirmed answer exists
+completely or not at all. When the answers have been sent again, each answer exists once, as in an undisturbed store.
 """
 
 import os
@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 from postgres import Postgres
 
 PEOPLE, UNITS = 4, 12
-CONFIRMED = Path("confirmed")  # a line for each answer that `record` has returned for
+CONFIRMED = Path("confirmed")  # one line for each answer for which `record` has returned
 
 
 def answer_all(address: str) -> None:
-    """Let every person answer every unit in a child, some units twice; earlier answers are sent again."""
+    """Let every person answer every unit in a child, and some units twice. Earlier answers are sent again."""
     os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import add_event

@@ -1,4 +1,4 @@
-"""Kill trainings: weights, configuration and log must be the same, without leftover state."""
+"""Kill trainings: weights, configuration and log must be the same, and no state may be left over."""
 
 import os
 import random
@@ -62,5 +62,5 @@ def trainings(count: int, dataset: Path, folder: Path, children: Children) -> Ou
 
 
 def _unfinished() -> bool:
-    """Return whether to restart a training, also if it was finished but its state was not removed yet."""
+    """Return whether to restart a training. A finished training is restarted if its state was not removed yet."""
     return not MODEL.exists() or STATE.exists()

@@ -1,4 +1,4 @@
-"""Tests of what the board accepts: statuses, official ranks, and attacks that must not change the rows of others."""
+"""Tests of the board: statuses, official ranks, and attacks, which must not change the rows of other users."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_checked_rows_are_ranked_as_if_they_were_true_and_rows_run_by_the_board_
         "gradient": None,
         "gradcam": (1, 1),
         "random": (2, 2),
-    }  # fmt: skip; rows of others do not count before the board has run them
+    }  # fmt: skip; rows of other users do not count before the board has run them
     assert not any(row.rank or row.best for row in rows.values())
     vouch(tmp_path, first)
     rows = rows_of(sb.load_results(tmp_path))
@@ -109,7 +109,7 @@ def test_a_baseline_with_two_rows_is_beaten_if_both_are(tmp_path):
 
 
 def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best(tmp_path):
-    """Submit masks as maps, which score 1 regardless of who computes the score."""
+    """Submit the masks as maps. They score 1, no matter who computes the score."""
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))
     vouch(tmp_path, write(tmp_path, {"masks@1": np.ones(60)}, "mallory"), by="maps",
@@ -126,7 +126,7 @@ def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best
 def test_a_flood_of_methods_changes_no_rank_of_others(tmp_path):
     """Submit many methods from one account.
 
-    Without a limit, the correction for their number would change other ranks.
+    Without a limit, the correction for the number of methods would change the ranks of other methods.
     """
     know(tmp_path)
     draw = np.random.default_rng(3)
@@ -240,7 +240,10 @@ def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeyp
 
 
 def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_path, monkeypatch):
-    """Rank the rows of accounts with few submissions as if they were official, before those of other accounts."""
+    """Submit many rows from one account.
+
+    Rows of accounts with few submissions are the first to get a provisional rank.
+    """
     monkeypatch.setattr(board_module, "MOST_CHECKED", 3)
     draw = np.random.default_rng(0)
     know(tmp_path)
@@ -256,7 +259,10 @@ def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_pa
 
 
 def test_a_method_under_another_name_is_marked_with_whose_scores_it_has(tmp_path):
-    """Submit copied maps under another file name and method name; they have the scores of the original."""
+    """Submit copied maps under another file name and another method name.
+
+    Their scores equal the scores of the original.
+    """
     shuffled = np.random.default_rng(0).permutation(60)
     write(tmp_path, {"hers@1": GOOD, "gradcam": GOOD, "flat@1": np.zeros(60)}, "ada")
     own = submission({"his@2": GOOD[shuffled], "flat@2": np.zeros(60)}, "mallory", [IDS[place] for place in shuffled])
@@ -484,7 +490,7 @@ def test_a_board_that_is_only_shown_imports_nothing_that_loads_datasets(tmp_path
 
 
 def test_a_dictionary_that_holds_a_text_twice_is_refused():
-    """Repeat a string in a dictionary: two numbers for one string would be two groups, or two images."""
+    """Test a dictionary that contains a string twice. The two entries would count as two groups or as two images."""
     doubled = submission({"gradcam": GOOD})
     labels = pa.DictionaryArray.from_arrays(np.arange(60, dtype=np.int32) % 2, ["a", "a"])
     table = doubled.records.set_column(doubled.records.column_names.index("label"), "label", labels)
@@ -494,7 +500,7 @@ def test_a_dictionary_that_holds_a_text_twice_is_refused():
 
 @pytest.fixture
 def indexed(tmp_path):
-    """Return an indexed board with ranks, a conflict, a refused submission, groups, and names by the owner."""
+    """Return an indexed board with ranks, a conflict, a refused submission, groups, and names that the owner chose."""
     good = np.random.default_rng(1).normal(0.7, 0.1, 60).clip(0, 1)
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": good, "random": BAD, "gradient": GOOD * 0.8}))

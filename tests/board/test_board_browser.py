@@ -1,4 +1,7 @@
-"""Browser tests of the page of a board: mouse, keyboard, phone and dark mode, without requests to other machines."""
+"""Browser tests of the board page: mouse, keyboard, phone and dark mode.
+
+The page sends no requests to other machines.
+"""
 
 import os
 import re
@@ -126,7 +129,7 @@ def menu(page, name):
 
 
 def tick(page, name, box):
-    """Tick a box of a menu, which may close because the page is redrawn in the meantime."""
+    """Tick a box in a menu. The menu may close in the meantime, because the page is redrawn."""
     from playwright.sync_api import TimeoutError as TimedOut
 
     for _ in range(3):

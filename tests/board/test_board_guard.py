@@ -1,4 +1,4 @@
-"""Tests of the guard in front of Gradio on the leaderboard: bodies, uploads, calls, and pages of other sites."""
+"""Tests of the guard in front of Gradio on the leaderboard: request bodies, uploads, calls and other sites."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ HOST = {"origin": "http://testserver"}
 
 
 class App:
-    """Replacement for Gradio that reads the body, optionally in pieces; `account` is signed in."""
+    """Stand-in for Gradio that reads the request body, optionally in pieces. `account` is signed in."""
 
     def __init__(self, uploads=None, calls=None, account=None, hides_errors=False):
         self.guard, self.account, self.hides_errors = Guard(self.read, uploads, calls, {3}), account, hides_errors

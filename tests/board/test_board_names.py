@@ -1,4 +1,4 @@
-"""Tests of names of methods and metrics on a board: lookalike names are refused, and normal names are accepted."""
+"""Tests of the names of methods and metrics on a board: lookalike names are refused, and normal names are accepted."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Tests of overall scores across the fixed datasets of a board, against a second implementation, and of their ranks."""
+"""Tests of overall scores across a board's fixed datasets, and of their ranks, against a second implementation."""
 
 from itertools import combinations
 from math import sqrt
@@ -101,7 +101,10 @@ def test_ranks_are_those_of_clear_differences(higher):
 
 
 def test_over_one_dataset_ranks_are_those_of_the_paired_test():
-    """Test scores with little spread in a finite range: the spread of the samples alone would rank nearly all pairs."""
+    """Test scores with little spread in a finite range.
+
+    With the spread of the samples alone, nearly all pairs would be ranked.
+    """
     rng, ranked = np.random.default_rng(1), []
     for lead in np.linspace(0.01, 0.3, 12):
         columns = [level + 0.02 * rng.standard_normal(60) for level in (0.5 + lead, 0.5, 0.1)]
@@ -116,7 +119,7 @@ def test_over_one_dataset_ranks_are_those_of_the_paired_test():
 
 
 def test_unseen_failures_move_the_mean_of_two_datasets_half_as_far():
-    """Test failures that the samples may miss: on one dataset they reverse a lead of .02, on two they do not."""
+    """Test failures that the samples may have missed. They can reverse a lead of .02 on one dataset, but not on two."""
     rng = np.random.default_rng(2)
     wins = {}
     for count in (1, 2):
@@ -137,7 +140,7 @@ def test_unseen_failures_move_the_mean_of_two_datasets_half_as_far():
 
 
 def test_a_dataset_of_many_samples_counts_no_more_than_one_of_few():
-    """Test a method that is better by 0.3 on 50 samples and worse by 0.2 on 5,000 samples: it is better overall."""
+    """Test a method that is better by 0.3 on 50 samples and worse by 0.2 on 5,000 samples. It is better overall."""
     few, many = 0.01 * DRAW.standard_normal(50), 0.01 * DRAW.standard_normal(5000)
     own = {"few": scored(0.6 + few), "many": scored(0.3 + many)}
     other = {"few": scored(0.3 + few[::-1]), "many": scored(0.5 + many[::-1])}

@@ -1,4 +1,4 @@
-"""Tests of the page of a board: rows, samples and pairs, with all submitted texts escaped."""
+"""Tests of the board page: rows, samples and pairs. All submitted strings are escaped."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ CORE = {
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Write a board with two listed datasets, one recomputed, and an unknown dataset with hostile texts."""
+    """Write a board with two listed datasets, one of them recomputed, and an unknown dataset with hostile strings."""
     root = tmp_path_factory.mktemp("board")
     with pytest.MonkeyPatch.context() as patch:
         for number, scene in enumerate(SCENES):
@@ -123,7 +123,7 @@ def test_what_rests_on_scores_that_are_only_checked_says_so(archive, page):
 
 
 def test_the_first_page_is_the_matrix_of_what_the_board_has_run(page, archive):
-    """Test that the first page has each official row of a dataset once. Other rows are folded and counted."""
+    """Test that the first page shows each official row of a dataset once. Other rows are folded and counted."""
     shown, _, rest = page.show("")["body"].partition("<details")
     own = [row for row in archive.rows if row.dataset == SCENES[0][0]]
     keys = re.findall(r"row=([0-9a-f]+)", shown)

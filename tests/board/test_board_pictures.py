@@ -1,4 +1,7 @@
-"""Tests of the images of an open row: submitted maps, alone or over the images of the dataset, without downloads."""
+"""Tests of the images below an open row: submitted maps, alone or over the images of the dataset.
+
+Nothing is downloaded.
+"""
 
 import io
 import json
@@ -100,7 +103,7 @@ def test_maps_that_cannot_be_read_leave_the_samples_as_text(root, tmp_path):
 
 
 def test_a_copier_shows_no_maps_under_the_row_of_another(root, maps, tmp_path):
-    """Copy the scores of another submission and add other maps. A row shows only the maps of its first submission."""
+    """Submit copied scores with other maps. A row shows only the maps of its first submission."""
     (result,) = root.rglob("result.json")
     content = json.loads(result.read_text())
     for submitter, stated in (("ada", []), ("eve", content["maps"])):
@@ -156,7 +159,7 @@ def test_a_frame_beyond_all_measure_is_refused():
 
 @pytest.mark.slow
 def test_a_repository_shows_the_pictures_of_its_cache_and_downloads_none(here, root, shapes, monkeypatch, tmp_path):
-    """Test a dataset that the owner lists with its commit: images appear only after someone has loaded the dataset."""
+    """Test a dataset that the owner lists with its commit. Images appear only after someone has loaded the dataset."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
     api = here.api()

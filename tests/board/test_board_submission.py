@@ -17,7 +17,7 @@ START = "from saliency_bench.spaces.leaderboard.app import main; main()"
 
 @pytest.fixture
 def space(hub, tmp_path):
-    """Run the leaderboard as a Space with the local Hub; return its address, and the file with its output."""
+    """Run the leaderboard as a Space with the local Hub. Return its address and the file with its output."""
     hub.api(FOUNDER).create_repo(BOARD, repo_type="dataset")
     hub.api(FOUNDER).upload_file(path_or_fileobj=CARD, path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
     with socket.create_server(("127.0.0.1", 0)) as free:

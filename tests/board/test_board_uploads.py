@@ -79,7 +79,7 @@ def test_what_is_no_zip_of_one_run_is_refused_in_one_line(run, tmp_path, folder,
 
 
 def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
-    """Upload a summary of 20 MB whose two headers state 100 bytes."""
+    """Upload a summary of 20 MB. Both of its headers claim a size of 100 bytes."""
     path = packed(tmp_path / "run.zip", files_of(run) | {"first/summary.json": b"0" * 20_000_000})
     content = path.read_bytes().replace(struct.pack("<I", 20_000_000), struct.pack("<I", 100))
     path.write_bytes(content)

@@ -61,7 +61,7 @@ views = st.builds(
 
 
 def clean(view):
-    """Return a string that an address can contain: printable, without blanks at the ends."""
+    """Return the view with strings that an address can contain: printable, without blanks at the ends."""
     texts = {name: printable(value) for name, value in vars(view).items() if isinstance(value, str)}
     chosen = {name: tuple(dict.fromkeys(filter(None, map(printable, getattr(view, name))))) for name in FILTERS}
     return replace(view, **texts, **chosen)

@@ -1,4 +1,4 @@
-"""Tests of submissions that are small as files and large in memory: they are refused without using much memory."""
+"""Tests of submissions with small files that expand to gigabytes: they are refused without using much memory."""
 
 import json
 import resource
@@ -31,7 +31,7 @@ def claim(folder, samples):
 
 
 def texts_by_their_differences(folder):
-    """Write a page of a few kilobytes in which each text extends the previous text."""
+    """Write a page of a few kilobytes in which each string extends the previous string."""
     texts = pa.array(["x" * 100_000 + str(number) for number in range(120)])
     options = {"use_dictionary": False, "column_encoding": {"label": "DELTA_BYTE_ARRAY"}}
     of_rows(folder, 120, "label", texts, **options)

@@ -101,7 +101,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     assert main(words) == 0  # changes nothing
     assert len(here.repo("datasets", PUBLIC).history("main")) == 2
 
-    # Baselines of the owner, which list the dataset as hidden.
+    # The owner submits baselines, which list the dataset as hidden.
     given = {"model": str(resnet), "device": "cpu", "progress": False}
     run = sb.run(
         dataset=PUBLIC, explainers=["random", "centre"], metrics=["saliency_miou"], out=tmp_path / "run", **given
@@ -154,7 +154,7 @@ def scored_here(own_data, maps, resnet, tmp_path):
 
 
 def test_what_is_published_is_the_same_whatever_the_masks_are(own_data, tmp_path):
-    """Test that the same images with other masks, or fewer, are published with the same bytes."""
+    """Test that the published bytes do not depend on the masks: other masks or fewer masks give the same bytes."""
     (tmp_path / "first").mkdir()
     plan = hiding(own_data, tmp_path / "first")
     root = own_data.parent
@@ -302,7 +302,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
 
 @pytest.mark.slow
 def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_data, tmp_path, monkeypatch, capsys):
-    """Test folders without the `published.json` of the folder whose masks were hidden."""
+    """Test folders that lack the `published.json` of the folder with the hidden masks."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
 
     def push(folder, name, *more, namespace=OWNER):
@@ -424,7 +424,7 @@ def test_maps_are_known_again_when_they_are_scaled_and_shifted():
 
 
 def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_are_not():
-    """Submit maps of a first account from a second account, with a little noise: they are marked as copies."""
+    """Submit the maps of another account with a little noise. They are marked as copies."""
     draw = np.random.default_rng(0)
     maps = {f"image {number}": np.kron(draw.normal(size=(5, 5)), np.ones((7, 7))) for number in range(40)}
 
@@ -477,7 +477,7 @@ def test_scores_of_ones_own_are_refused_where_masks_are_hidden(tmp_path):
 
 
 def score(root, folder, value, half, day=date(2026, 11, 25), name="m"):
-    """Return a board on which the owner has scored the maps of a submission with hidden masks."""
+    """Return a board on which the owner has used the hidden masks to score the maps of a submission."""
     result = json.loads((folder / "result.json").read_text())
     shown = HiddenScore(value=value, low=value - half, high=value + half, n=60, clusters=60)
     recomputed = Recomputed(samples=60, largest=0, by="maps", score=shown)
@@ -540,7 +540,7 @@ def test_explainers_of_the_package_are_attempts_too(monkeypatch):
     today = datetime.now(UTC).date()
 
     def tried(names, statuses=(), submitter="eve", owner="", content="c" * 64):
-        """Return (attempts that are recorded, methods that are scored, reasons why others are not scored)."""
+        """Return (attempts that are recorded, methods that are scored, reasons why other methods are not scored)."""
         checked = submission(dict.fromkeys(names, NONE), submitter).checked
         ways, further = {"explainer with hidden masks": checked.cells}, {}
         done, problem = _attempts(checked, ways, {}, Known(statuses=statuses), content, further, owner)

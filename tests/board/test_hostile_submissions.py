@@ -1,7 +1,7 @@
 """Tests of thousands of seeded hostile submissions: each is refused in one line, or changes nothing else on the board.
 
-For accepted submissions, numbers follow from the records; names, directions and baselines are those of the package;
-rows of other users do not change; and only the owner can make a row official.
+If a submission is accepted, its numbers follow from its records, and its names, directions and baselines come from the
+package. Rows of other users do not change, and only the owner can make a row official.
 """
 
 import copy
@@ -237,7 +237,7 @@ def test_what_a_result_claims_beyond_its_scores_is_refused(old, new, words, worl
     ("predicted-by " + "e" * 32, "predicted-by:net", "mine.csv"),
 ])  # fmt: skip
 def test_the_words_for_what_is_explained_are_those_of_the_setting(rule, true, false, tmp_path, monkeypatch):
-    """Test the description of targets above the rows, which rows of other users share."""
+    """Test the description of the targets above the rows. The rows of all users share this description."""
     monkeypatch.setattr(submissions, "SETTING", submissions.SETTING.model_copy(update={"target": rule}))
     for name, words in (("ada", true), ("mallory", false)):
         write(tmp_path, {"mine@1 saliency_precision": OTHERS["gradcam"]}, name, target=words)
@@ -252,7 +252,7 @@ def test_the_words_for_what_is_explained_are_those_of_the_setting(rule, true, fa
 
 
 def test_whatever_a_status_file_holds_is_one_line(tmp_path):
-    """Test damaged status files, which only the owner writes but a merge or an editor may damage."""
+    """Test damaged status files. Only the owner writes them, but a merge or an editor may damage them."""
     know(tmp_path)
     path = vouch(tmp_path, write(tmp_path, {"gradcam": SCORES["gradcam"]}))
     content = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Tests of maps that are published with a submission: written and read in shards, and sent as files."""
+"""Tests of maps that are published with a submission. They are written and read in shards, and sent as files."""
 
 import numpy as np
 import pytest

@@ -79,7 +79,7 @@ def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
 
 @pytest.mark.slow
 def test_a_pull_request_may_hold_several_submissions(board):
-    """Test a pull request with all runs of a suite; an error in one of them refuses all."""
+    """Test a pull request with all runs of a suite. An error in one run refuses all runs."""
     own = [
         submission({"gradcam": SCORES["gradcam"], "random": one}, "visitor") for one in (SCORES["random"], [0.4] * 60)
     ]
@@ -124,7 +124,7 @@ def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypa
 
 @pytest.mark.slow
 def test_a_pull_request_that_merges_states_of_main_is_refused(board, monkeypatch):
-    """Test the order in which git lists such a merge: an older state of main precedes a newer one."""
+    """Test a pull request that contains a merge of main. Git lists an older state of main before a newer one."""
     number = propose(board, files(submission(SCORES, "visitor")))
     board.api().upload_file(path_or_fileobj=b"x", path_in_repo="a.txt", repo_id=BOARD, repo_type="dataset")
     main_now = board.api().list_repo_commits(BOARD, repo_type="dataset")[0].commit_id
@@ -142,7 +142,7 @@ def test_a_pull_request_that_merges_states_of_main_is_refused(board, monkeypatch
 
 @pytest.mark.slow
 def test_deletions_behind_a_forged_history_are_noticed(board):
-    """Merge a pull request that claims to start before a submission existed, which deletes this submission."""
+    """Merge a pull request that deletes a submission. Its forged history starts before the submission existed."""
     repo = board.repo("datasets", BOARD)
     old = repo.refs["refs/heads/main"]
     others = files(submission(SCORES, "founder"))
@@ -319,7 +319,7 @@ def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, stated,
 
 
 def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
-    """Test that a submitter's name for arbitrary weights does not appear on a page as the owner's name."""
+    """Test the name that a submitter gives to arbitrary weights. No page shows it as if the owner had chosen it."""
     known = KnownDataset.model_validate_json(know(tmp_path).read_text())
     monkeypatch.setattr(recompute_module, "_dataset", lambda *_: known)
     monkeypatch.setattr(recompute_module, "find", lambda name: SimpleNamespace(hidden_masks=None))
@@ -380,7 +380,10 @@ def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet
 
 @pytest.mark.slow
 def test_a_forged_part_of_an_aggregate_is_refused(shapes, resnet, tmp_path, monkeypatch):
-    """Forge a part of an aggregate: samples have no scores, so the value is consistent with the parts."""
+    """Forge a part of an aggregate.
+
+    The samples have no scores of their own, so the value is consistent with the parts.
+    """
     given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "progress": False}
     metrics = ["saliency_correctness:k=2,pairings=2"]
     run = sb.run(explainers=["gradcam"], metrics=metrics, out=tmp_path / "run", **given).folder
@@ -419,7 +422,7 @@ def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
 
 @pytest.mark.slow
 def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(shapes, resnet, tmp_path):
-    """Test that dataset and network are loaded by the board's names, which only the owner can change."""
+    """Test that the dataset and the network are loaded by the names on the board, which only the owner can change."""
     root = tmp_path / "board"
     sb.load_dataset(shapes).to_parquet(tmp_path / "official.parquet")
     shutil.copytree(resnet, tmp_path / "sota")
@@ -456,7 +459,7 @@ def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
 
 @pytest.mark.slow
 def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_board(done, shapes, resnet, tmp_path):
-    """Test a copy of a dataset with other groups: the fingerprint covers images, labels and masks, but not groups."""
+    """Test a copy of a dataset with other groups. The fingerprint covers images, labels and masks, but not groups."""
     root = tmp_path / "board"
     folder = of_run(done, "ada").write(root)[0].parent.relative_to(root).as_posix()
     vouch(str(root), folder, dataset=str(shapes), model=str(resnet), device="cpu", samples=2, progress=False)
@@ -534,7 +537,10 @@ def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
 
 
 def test_files_of_maps_are_those_that_the_result_states():
-    """Compare by the SHA-256 that the Hub knows for large files, before anything in a pull request is downloaded."""
+    """Compare files by their SHA-256 before the pull request is downloaded.
+
+    The Hub knows the SHA-256 of large files.
+    """
     result = submission(SCORES, maps=["a" * 64, "b" * 64]).result
     stored = {name: SimpleNamespace(lfs=SimpleNamespace(sha256=digest)) for name, digest in
               stated_names(result.maps).items()}  # fmt: skip

@@ -43,7 +43,7 @@ def run(tmp_path_factory, shapes, resnet):
 
 @pytest.fixture
 def here(hub, tmp_path, monkeypatch):
-    """Make this process a client of the Hub; call the result with the account that is logged in."""
+    """Make this process a client of the Hub. Return a function that logs a user in."""
     own = {
         "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
         "HF_HUB_CACHE": str(tmp_path / "hf"), "HF_TOKEN_PATH": str(tmp_path / "no-token"), "HF_HUB_DISABLE_XET": True,
@@ -67,7 +67,7 @@ def merge(hub, *numbers, board=BOARD, user=FOUNDER):
 
 
 def other_run(run, tmp_path, shift=0.25, explainer="random"):
-    """Copy the run with other scores of one explainer, as from a faulty machine."""
+    """Copy the run and change the scores of one explainer, as a faulty machine would."""
     folder = tmp_path / "other"
     shutil.copytree(run, folder)
     rows = pq.read_table(folder / "records.parquet").to_pylist()

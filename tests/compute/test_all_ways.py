@@ -30,7 +30,8 @@ from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.data.geometry import CELL_STEPS
 from saliency_bench.utils.seeds import seed_of
 
-# Deterministic, seeded per sample, based on a feature map, seeded once per run, baselines without and with draws.
+# One of each type: deterministic, seeded per sample, based on a feature map, seeded once per run, a baseline without
+# random draws, and a baseline with random draws.
 EXPLAINERS = ("gradient", "smoothgrad:samples=3", "gradcam", "rise:masks=16", "centre", "random")
 MASKS = ("saliency_miou", "saliency_pointing_game")
 CURVES = ("saliency_insertion", "saliency_deletion:reference=noise,steps=8")
@@ -54,7 +55,7 @@ class Logits(nn.Module):
 
 
 class Ways:
-    """Results of each way, computed on first use: {(explainer, metric): {image id: score}}, and ids of cells."""
+    """Results of each way, computed on first use: {(explainer, metric): {image id: score}}, and cell ids."""
 
     def __init__(self, pets: Path, model: Path, folder: Path, hub: LocalHub):
         self.pets, self.model, self.folder, self.hub = pets, model, folder, hub
@@ -243,7 +244,7 @@ def test_a_way_scores_all_that_it_can(way, ways):
 @pytest.mark.sample(2, 3)
 @pytest.mark.parametrize("way", [way for way in COVERS if way != RUNS[0]])
 def test_every_way_gives_the_bits_of_the_first(way, ways):
-    """Compare with the first way only: it covers all metrics, so ways that equal it equal each other."""
+    """Compare with the first way only. It covers all metrics, so two ways that equal it also equal each other."""
     expected, scores = ways.results(RUNS[0]), ways.results(way)
     assert len(scores) == len(EXPLAINERS) * len(COVERS[way])
     assert scores == {name: expected[name] for name in scores}
@@ -270,9 +271,9 @@ def test_one_picture_explained_is_the_map_of_a_run(explainer, ways):
 def test_a_plain_module_has_the_numbers_of_its_checkpoint(shapes, resnet, tmp_path):
     """Use pictures of the network's input size, because a module defines no resizing. Its cell ids differ.
 
-    The faster copy of a bare network is fused differently from that of a module around the network, so the last digits
-    of scores differ. The last digits of the prepared pixels also differ. `random` hashes these pixels, so its maps
-    differ.
+    The faster copy of a bare network is fused differently from the copy of a module around the network, so the last
+    digits of scores differ. The last digits of the prepared pixels also differ. `random` hashes these pixels, so its
+    maps differ.
     """
     known = sb.load_classifier(resnet, device="cpu")
     mean, std = (value.flatten().tolist() for value in (known.mean, known.std))

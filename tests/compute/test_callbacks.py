@@ -81,7 +81,7 @@ def test_a_trainer_is_refused_a_model_that_cannot_be_loaded_when_the_callback_is
 
 
 def fitted(lightning, network, classes, pictures, labels, tmp_path, dataset="shapes-xai", **options):
-    """Train one epoch with the callback, 4 pictures per step; return the trainer and the number of steps."""
+    """Train one epoch with the callback, with 4 pictures per step. Return the trainer and the number of steps."""
     steps = []
 
     class Module(lightning.LightningModule):

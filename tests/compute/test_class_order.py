@@ -1,4 +1,4 @@
-"""Test the warning of a run about below-chance accuracy if classes are in a different order from the logits."""
+"""Test that a run warns about an accuracy below chance if the classes are in a different order from the logits."""
 
 import datasets
 import numpy as np

@@ -1,4 +1,7 @@
-"""Test labels without a class of the model in a label map: predicted, not explained, and left out of the accuracy."""
+"""Test labels to which a label map assigns no class of the model.
+
+Their images are predicted, but they are not explained and do not count in the accuracy.
+"""
 
 from refusals import refused
 

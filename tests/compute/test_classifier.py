@@ -210,7 +210,7 @@ FORMATS = ("PNG", "TIFF", "WEBP", "JPEG", "GIF")
 
 
 def encoded(image, **settings):
-    """Return an image as a lossless file in the first format that supports the mode; None if there is none."""
+    """Return an image as a lossless file in the first format that supports its mode, or None if there is none."""
     for kind in FORMATS[:3]:
         file = io.BytesIO()
         with suppress(OSError, ValueError, KeyError):
@@ -336,7 +336,7 @@ SLOW = pytest.mark.slow
     ("resnet18", 64, "layer4"),
     pytest.param("vgg11", 64, "features.19", marks=SLOW), pytest.param("convnext_tiny", 64, "features", marks=SLOW),
     pytest.param("inception_v3", 107, "Mixed_7c", marks=SLOW), pytest.param("densenet121", 64, "features", marks=SLOW),
-    # for an image so small that the last block outputs one pixel, it is the previous block
+    # if the image is so small that the last block outputs one pixel, the layer is the previous block
     pytest.param("resnet18", 32, "layer3", marks=SLOW), pytest.param("resnet50", 32, "layer3", marks=SLOW),
     pytest.param("convnext_tiny", 32, "features.6.0", marks=SLOW),
 ])  # fmt: skip
@@ -432,7 +432,7 @@ def test_settings_that_a_model_cannot_have(model, options, words):
 
 @pytest.mark.parametrize("classes", [0, 37])
 def test_a_timm_checkpoint_whose_pretrained_weights_had_no_classes(tmp_path, classes):
-    """Test loading with and without classes; DINO, DINOv2, EVA-02 and fine-tuned versions of them are examples."""
+    """Test loading with and without classes. DINO, DINOv2, EVA-02 and their fine-tuned versions are examples."""
     sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 4, "depth": 1, "num_heads": 1}
     model = timm.create_model("vit_small_patch16_224.dino", num_classes=classes, **sizes)
     assert model.pretrained_cfg["num_classes"] == 0

@@ -1,4 +1,4 @@
-"""Test that every metric leaves out samples with NaN or infinite logits, with the reason."""
+"""Test that every metric leaves out samples with NaN or infinite logits and states the reason."""
 
 import json
 import shutil

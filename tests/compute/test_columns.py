@@ -1,4 +1,4 @@
-"""Test further columns of a dataset for metrics: prepared, hashed, and left out if there is no value."""
+"""Test further dataset columns for metrics: they are prepared and hashed, and samples without a value are left out."""
 
 from io import BytesIO
 

@@ -1,4 +1,4 @@
-"""Test composed explainers against plain explainers and against computations by hand."""
+"""Test composed explainers against plain explainers and against results computed by hand."""
 
 import pytest
 import torch

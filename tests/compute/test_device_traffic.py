@@ -1,7 +1,7 @@
-"""Count waits for a GPU, data sent to the GPU, and the sizes of passes, on tensors without content.
+"""Count waits for a GPU, bytes sent to the GPU, and the sizes of passes, with tensors that have no content.
 
-Such tensors have a device and shapes. A copy from the device to the host waits for all earlier work. Reading a value in
-Python also waits, and raises an error for these tensors.
+These tensors have a device and shapes. A copy from the device to the host waits for all earlier work. Reading a value
+in Python also waits, and raises an error for these tensors.
 """
 
 from collections import Counter
@@ -39,7 +39,10 @@ class Network(nn.Module):
 
 
 class Traffic(TorchDispatchMode):
-    """Recorder of copies from the GPU, and of the bytes of copies to the GPU and whether the host waits."""
+    """Recorder of copies from the GPU and to the GPU.
+
+    For copies to the GPU, it also records bytes and whether the host waits.
+    """
 
     def __init__(self):
         super().__init__()

@@ -1,8 +1,8 @@
 """Test that a disturbed run writes the same bytes as an undisturbed run.
 
-`DISTURBANCES` lists disturbances, and `FILES` times `DAMAGE` lists damaged files and types of damage. Each disturbance
-acts on an empty folder or on a finished run; then the same command is started again. A few disturbances are fast tests,
-and the others are slow or thorough tests. benchmarks/kills.py kills runs at every moment.
+`DISTURBANCES` lists the disturbances. Each file in `FILES` is damaged in each way in `DAMAGE`. Each disturbance acts on
+an empty folder or on a finished run; then the same command is started again. A few disturbances are fast tests, and the
+others are slow or thorough tests. benchmarks/kills.py kills runs at every moment.
 """
 
 import os
@@ -60,7 +60,7 @@ class World:
 
     @property
     def environment(self):
-        """Return environment variables with private caches, like those that conftest.py sets for this process."""
+        """Return environment variables with private caches, as conftest.py sets them for this process."""
         names = ("HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE")
         caches = dict.fromkeys(names, str(self.out.parent / "caches"))
         return os.environ | caches | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -90,7 +90,7 @@ class World:
         assert not (self.out / "summary.json").exists()
 
     def wait_for_scores(self, process, files):
-        """Wait until a process has written this number of files of scores."""
+        """Wait until a process has written this number of score files."""
         until = time.monotonic() + 120
         while len(self.parts("scores")) < files:
             assert process.poll() is None, process.communicate()[1]
@@ -326,7 +326,7 @@ def world(one_thread, shapes, resnet, tmp_path, monkeypatch):
 
 
 def check_equal(folder, undisturbed):
-    """Check that a run has the bytes of the undisturbed run, and its summary except for the order of cells."""
+    """Check that a run has the bytes of the undisturbed run. Only the order of cells in its summary may differ."""
     for name in RESULTS:
         assert (folder / name).read_bytes() == (undisturbed / name).read_bytes(), name
     ours, theirs = (read_json(one / "summary.json") for one in (folder, undisturbed))

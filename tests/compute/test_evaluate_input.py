@@ -93,13 +93,13 @@ def test_every_metric_is_tested_here():
 
 
 def occluded(classifier, images, target):
-    """Return maps that depend on image, network and target and are never flat."""
+    """Return maps that depend on the image, the network and the target, and that are never flat."""
     weights = torch.einsum("bk,kp->bp", target, classifier.model[1].weight.detach())
     return (weights.view(images.shape) * (images + 0.1)).sum(dim=1)
 
 
 def paired(name, count):
-    """Return arguments with a second classifier, all classes correct for both, and one mask for all images."""
+    """Return arguments with a second classifier and one mask for all images. Every class counts as correct."""
     every, needs = np.ones((count, 3), bool), load_metric(name).inputs
     mask = np.pad(np.ones((3, 3), bool), ((1, 2), (2, 2)))
     given = {"masks": np.repeat(mask[None], count, axis=0), "other": plain(), "other_labels": every}

@@ -1,4 +1,4 @@
-"""Test the modules for `evaluate`: their descriptions, adding of batches, and options.
+"""Test the modules for `evaluate`: their descriptions and options, and batches that are added one by one.
 
 `test_evaluate_input.py` tests valid and invalid inputs of every module.
 """

@@ -298,7 +298,10 @@ def test_what_cannot_be_compiled_whole_is_refused():
 
 
 def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():
-    """Handlers in launched processes raise an Exception; ignoring it would make bits depend on its moment."""
+    """Signal handlers in launched processes raise an Exception.
+
+    If it were ignored, the results would depend on when the signal arrived.
+    """
 
     class Late(nn.Identity):
         def __deepcopy__(self, memo):

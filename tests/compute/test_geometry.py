@@ -1,4 +1,4 @@
-"""Test that masks follow images through every processor, and that logits equal those of processor plus model."""
+"""Test that masks follow images through every processor, and that logits equal the logits of processor plus model."""
 
 import numpy as np
 import pytest
@@ -168,7 +168,7 @@ def test_small_maps_are_enlarged_as_torch_does_it(small, side):
 
 
 def test_last_digits_of_a_layer_order_no_pixels_that_are_equal_in_theory():
-    """Last digits differ as they do with another batch size. Zeros stay zeros, and no sign changes."""
+    """Change the last digits as another batch size would. Zeros stay zeros, and no sign changes."""
     random = torch.Generator().manual_seed(0)
     cells = torch.randint(-1, 2, (40, 5, 5), generator=random).float()
     cells[:, 0, 0], cells[:, -1, -1] = -1, 1
@@ -185,7 +185,10 @@ def test_last_digits_of_a_layer_order_no_pixels_that_are_equal_in_theory():
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("small", "side"), SIDES)
 def test_pixels_that_are_equal_in_theory_are_equal_in_fact(small, side):
-    """If cells differ between rows but not within a row, so do the pixels of the enlarged map; also for columns."""
+    """If the cells of each row are equal, so are the pixels of each row of the enlarged map.
+
+    Columns behave in the same way.
+    """
     cells = (torch.rand(64, small, 1) * torch.randint(1, 100, (64, 1, 1))).expand(64, small, small)
     images = torch.empty(64, 3, side, side)
     across, down = enlarge(cells, images), enlarge(cells.mT, images)
@@ -194,7 +197,10 @@ def test_pixels_that_are_equal_in_theory_are_equal_in_fact(small, side):
 
 
 def test_between_equal_cells_and_at_the_border_all_pixels_tie():
-    """Enlarge 4 x 4 cells of value 2 among zeros, 8 pixels each: flat inside, outside, and at the border."""
+    """Enlarge 4 x 4 cells of value 2 among zeros to 8 pixels per cell.
+
+    The map is flat inside, outside and at the border.
+    """
     cells = torch.zeros(1, 6, 6)
     cells[:, 1:5, 1:5] = 0.1
     large = enlarge(cells, torch.empty(1, 3, 78, 78))[0]  # 13 pixels per cell, so that no weight is a power of two

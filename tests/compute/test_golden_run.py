@@ -37,10 +37,10 @@ def network(first: int = 0) -> nn.Module:
     return module
 
 
-# FastDTW chooses between nearly equal paths, so last digits on another machine change it by 1e-3. With a radius of all
-# pixels it equals DTW, which is continuous.
+# FastDTW chooses between nearly equal paths, so other last digits on another machine change the distance by 1e-3. With
+# a radius that covers all pixels, FastDTW equals DTW, which is continuous.
 CHOSEN = {"saliency_consistency": ":radius=1024"}
-# All metrics except those that train networks for hours.
+# All metrics except the metrics that train networks for hours.
 NEITHER = {"retrained", "first_right"}  # these need whole training runs or people
 METRICS = [name + CHOSEN.get(name, "") for name in sb.list_metrics() if not NEITHER & {*sb.load_metric(name).inputs}]
 
@@ -54,7 +54,7 @@ def run(folder: Path) -> None:
 
 
 def found(folder: Path) -> dict:
-    """Return {cell id: description and scores by image}, and the structure of the files."""
+    """Return ({cell id: description and scores by image}, structure of the files)."""
     table = pq.read_table(folder / "run" / "records.parquet")
     cells: dict[str, dict] = {}
     for row in table.to_pylist():

@@ -1,4 +1,4 @@
-"""Test groups of classes: WordNet groups against a second implementation, named tables, files, and their use."""
+"""Test groups of classes: WordNet groups against a second implementation, named tables, files, and use in runs."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def wordnet():
 
 @needs_wordnet
 def test_the_table_of_imagenet_is_what_the_script_derives(wordnet):
-    """Names of categories that ImageNet lacks may differ; all other names are those of WordNet."""
+    """Compare the names with WordNet. Only names of categories that ImageNet lacks may differ."""
     edges, listed, wnids = wordnet
     names = {wnid: listed.get(wnid, wnid).replace(" ", "_") for edge in edges for wnid in edge}
     derived, stored = table_of(names, edges, wnids), table("imagenet")
@@ -62,7 +62,7 @@ def test_the_table_of_imagenet_is_what_the_script_derives(wordnet):
 
 @needs_wordnet
 def test_imagenet_by_a_literal_second_reading(wordnet):
-    """Walk down and up edge by edge with loops, and count distances from lists of hypernyms."""
+    """Walk down and up the edges in loops, and count distances in lists of hypernyms."""
     edges, _, wnids = wordnet
     leaves = {wnid: number for number, wnid in enumerate(wnids)}
     children, parents = {}, {}
@@ -161,7 +161,7 @@ def test_a_merged_group_is_one_that_a_person_would_accept(name):
 
 
 def test_cars_are_the_papers_and_groups_have_five_to_fifty():
-    """Compare with P3, figure 3: the group "Car" of sports car, racer, Model T and seven more classes."""
+    """Compare with figure 3 of P3: the group "Car" contains sports car, racer, Model T and seven more classes."""
     classes, groups = of_imagenet()
     cars = {"ambulance", "beach_wagon", "cab", "convertible", "jeep", "limousine", "minivan", "Model_T", "racer",
             "sports_car"}  # fmt: skip

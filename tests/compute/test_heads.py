@@ -82,7 +82,7 @@ def run(data, model, out, **settings):
 
 
 def predictions(result):
-    """Return the predictions sorted by image id, the order of the dataset's rows."""
+    """Return the predictions sorted by image id, which is the order of the dataset's rows."""
     return sorted(pq.read_table(result.folder / "predictions.parquet").to_pylist(), key=itemgetter("image_id"))
 
 
@@ -194,7 +194,7 @@ SHAPES = ["circle", "square"]
 
 
 class OneLogit(Means):
-    """`Means` with a single logit, negative for three pictures; `shape` is the shape of the output."""
+    """`Means` with a single logit that is negative for three pictures. `shape` is the shape of the output."""
 
     def __init__(self, shape=(-1, 1)):
         super().__init__(1)
@@ -423,7 +423,7 @@ def test_mean_average_precision_is_scikit_learns():
     generator = np.random.default_rng(0)
     scores = generator.integers(0, 5, (40, 4)).astype(float)  # with ties
     truth = generator.random((40, 4)) < [0.5, 0.2, 0.9, 0.0]
-    expected = np.mean([average_precision_score(truth[:, k], scores[:, k]) for k in range(3)])  # no image has the last
+    expected = np.mean([average_precision_score(truth[:, k], scores[:, k]) for k in range(3)])  # class 3: no images
     for given in (scores, np.where(scores == 0, -np.inf, scores)):
         found = mean_average_precision(given, truth, np.arange(40), 0)
         assert found.value == pytest.approx(expected)
@@ -563,7 +563,10 @@ def test_a_target_file_names_the_images_of_the_limited_run(saved, tmp_path):
 
 @pytest.fixture
 def explained(tmp_path, monkeypatch):
-    """Return the number of samples passed to `seen`; a list in `seen` would change the hash of its code."""
+    """Return a function that counts the samples passed to `seen`.
+
+    `seen` writes to a file, because a list would change the hash of its code.
+    """
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     return lambda: len((tmp_path / "seen").read_text())
 

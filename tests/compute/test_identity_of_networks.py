@@ -1,4 +1,4 @@
-"""Test the digest of a network: equal in every process, and different for each setting that `forward` reads."""
+"""Test the digest of a network. It is equal in every process, and each setting that `forward` reads changes it."""
 
 import argparse
 import collections
@@ -370,7 +370,7 @@ LIBRARIES = {
     "weights by parametrisation": (flat, lambda: flat(parametrizations.weight_norm)),
     "kind of parametrisation": (
         lambda: flat(parametrizations.weight_norm), lambda: flat(parametrizations.spectral_norm)),
-    # older weight norms compute weights before a pass, which are ignored
+    # older weight norms compute their weights before each pass; the digest ignores the computed weights
     "old norm": (lambda: flat(nn.utils.spectral_norm), flat),
     "few numbers that are not saved": (lambda: unsaved_mean(0.0), lambda: unsaved_mean(1.0)),
     "code of a graph": (lambda: traced(1.0), lambda: traced(2.0)),

@@ -1,4 +1,4 @@
-"""Test interruptions of a command (signals, a lost process), and a terminal that supports only ASCII."""
+"""Test interruptions of a command by signals or a lost process, and a terminal that supports only ASCII."""
 
 import os
 import shlex
@@ -45,7 +45,7 @@ def heeding():
 
 @pytest.fixture
 def heeded():
-    """Let Ctrl-C raise, even in tests that run in the background."""
+    """Make Ctrl-C raise KeyboardInterrupt, even in tests that run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -191,7 +191,7 @@ def test_a_library_call_leaves_signals_alone(shapes, resnet, tmp_path, heeded):
 
 @pytest.fixture
 def interrupted(kind, where, resnet):
-    """Return (model, explainer), one of which receives a signal whose handler raises; the handler stays installed."""
+    """Return (model, explainer), one of which receives a signal. The handler raises an error and stays installed."""
 
     def tell(number, frame):
         raise kind("the launcher ends")

@@ -71,7 +71,7 @@ def test_maps_of_any_size_keep_their_digits_and_none_stays_none(tmp_path, size):
 
 
 def stop_after(monkeypatch, writes):
-    """Stop the run, as a kill would, after this number of writes of its files."""
+    """Stop the run after it has written this number of files, as a kill would."""
     done, write = [], PartFolder.write
 
     def counted(folder, results):

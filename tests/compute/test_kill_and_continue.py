@@ -1,4 +1,4 @@
-"""Test that commands killed by SIGKILL at any moment and restarted write the same bytes as undisturbed commands.
+"""Test that commands killed at any moment and restarted write the same bytes as undisturbed commands.
 
 This file tests a few kills of each type with the seeds of benchmarks/kills.py, which runs hundreds.
 """

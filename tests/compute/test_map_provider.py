@@ -1,4 +1,4 @@
-"""Test maps that metrics request: same explainer and seeds, no repeated work, and errors."""
+"""Test maps that metrics request: the explainer and its seeds, repeated requests, and errors."""
 
 import json
 

@@ -195,7 +195,7 @@ def test_archives_of_torch_that_lie(change, options, words, tmp_path):
 
 
 def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
-    """`build folder` creates such ids."""
+    """`build folder` creates ids with a slash."""
     for name in ("cat/1", "dog/1"):
         (tmp_path / name).parent.mkdir()
         np.save(tmp_path / f"{name}.npy", np.full((2, 3), len(name) + ord(name[0])))

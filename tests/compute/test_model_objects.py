@@ -1,4 +1,4 @@
-"""Test model objects: their own settings are used, so scores equal those of the saved folder."""
+"""Test model objects: a run uses their own settings, so scores equal the scores of the saved folder."""
 
 import json
 

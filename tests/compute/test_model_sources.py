@@ -19,7 +19,7 @@ REPO = "founder/tiny"
 
 @pytest.fixture
 def online(shared_hub, resnet, monkeypatch, tmp_path):
-    """Return a local Hub with a model of two commits, with an empty cache and an empty working directory."""
+    """Return a local Hub that has a model with two commits. The cache and the working directory are empty."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", shared_hub.url)
     files = f"{shared_hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"

@@ -32,7 +32,7 @@ def picture(height=40, width=32):
 
 
 class Net(nn.Module):
-    """Two convolutions and a head; `give` converts (scores, features) to the output."""
+    """Network of two convolutions and a head. `give` converts (scores, features) to the output."""
 
     def __init__(self, channels=3, give=lambda scores, features: scores, classes=8):
         super().__init__()

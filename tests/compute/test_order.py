@@ -1,4 +1,7 @@
-"""Test the order of a run: whole groups by a hash, so that a limit is a random sample and part of any longer run."""
+"""Test the order of a run: whole groups, sorted by a hash.
+
+A limit is therefore a random sample, and a longer run contains it.
+"""
 
 import shutil
 

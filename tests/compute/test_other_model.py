@@ -218,7 +218,10 @@ def test_what_does_not_fit_is_refused_in_one_line(start, scenes, tmp_path):
 
 
 class Failing(torch.nn.Module):
-    """For dark images, raise an error if `error` is true, and otherwise return NaN; None changes nothing."""
+    """Network that fails for dark images.
+
+    It raises an error if `error` is true, and returns NaN if `error` is false. It does not fail if `error` is None.
+    """
 
     def __init__(self, error=None):
         super().__init__()

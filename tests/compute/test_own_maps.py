@@ -1,4 +1,4 @@
-"""Test submitted maps: the template, errors before scoring, and scores equal to those of a run."""
+"""Test submitted maps: the template, errors before scoring, and scores that equal the scores of a run."""
 
 import csv
 import json
@@ -292,7 +292,10 @@ def test_metrics_that_no_map_serves_are_refused_by_name_and_left_out_by_default(
 
 
 def test_a_further_map_is_refused_whoever_asks(blank, maps, values):
-    """Another picture or target with the seed of the same image raises an error instead of returning a wrong map."""
+    """Request maps of another picture or target with the seed of the same image.
+
+    This raises an error instead of returning a wrong map.
+    """
     _, files = read_template(blank)
     method = explainer_of("mine", maps, files, (32, 32), 0, files)
     seeds = [seed_of(0, image_id, "explain") for image_id in list(values)[:2]]

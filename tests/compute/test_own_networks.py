@@ -1,4 +1,4 @@
-"""Test model texts of a user's own networks, in commands and calls that take a model."""
+"""Test strings that name a user's own network, in commands and calls that take a model."""
 
 import warnings
 import zipfile
@@ -49,7 +49,10 @@ IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Write files of networks and weights to a folder; return (text of the network file, names in the file)."""
+    """Write files of networks and weights to a folder.
+
+    Return (string that names the network file, names in the file).
+    """
     monkeypatch.chdir(tmp_path)
     name = f"net_{abs(hash(str(tmp_path)))}"
     (tmp_path / f"{name}.py").write_text(CODE)
@@ -62,7 +65,7 @@ def own(tmp_path, monkeypatch):
     torch.save(content, "trained.ckpt")
     torch.jit.trace(namespace["make"](8).eval(), IMAGES).save("script.pt")
     plain = namespace["make"](8).state_dict()
-    # PyTorch's ImageNet script saves such a file, with a number next to the weights that is a tensor.
+    # PyTorch's ImageNet script saves a file like this one. Next to the weights, it contains a number as a tensor.
     torch.save({"epoch": 2, "best_acc1": torch.tensor(71.0), "state_dict": plain}, "example.pth")
     averaged = {key: value + 1 for key, value in plain.items()}
     torch.save({"model": plain, "model_ema": averaged}, "both.pth")

@@ -258,7 +258,7 @@ def writer(shapes, resnet, tmp_path, monkeypatch):
 
 
 def test_a_file_holds_half_a_minute_of_work(writer):
-    """Results that may have to be recomputed are written to a file of a single explainer."""
+    """Test that results are written after 30 seconds of work, so that a kill costs little."""
     folder = writer.store.scores
     for number in range(45):
         writing.perf_counter.now += 1

@@ -1,4 +1,4 @@
-"""Test metrics that use partner samples: plan, maps of partners and cells, with and without a run."""
+"""Test metrics that use partner samples: the plan, the maps of partners, and cells, inside and outside a run."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Test passes of many pictures per image: their content, and that results depend on nothing else."""
+"""Test passes with many pictures per image: what they contain, and that results depend on nothing else."""
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def test_every_picture_counts_once_in_passes_of_one_size(images, count, size, mo
 
 
 def test_what_is_asked_most_fits_as_the_definition_says():
-    """Check 4000 masks, 225 counts, 226 windows and 50 steps at 256 and at 10 pictures per pass, and nine exposures."""
+    """Check plans for masks, counts, windows, steps and exposures, with 256 and with 10 pictures per pass."""
     for count, size, pieces, each in ((4000, 256, 16, 250), (225, 256, 1, 225), (226, 256, 1, 226), (50, 10, 5, 10),
                                       (225, 10, 23, 10)):  # fmt: skip
         found = [len(one.pictures) for one in plan(1, count, size, CPU)]

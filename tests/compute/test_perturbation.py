@@ -21,7 +21,7 @@ MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
 class Toy(nn.Module):
-    """Network with three classes that see blurred corners; counts its images and the sizes of its batches."""
+    """Linear network with three classes that records the sizes of its batches."""
 
     def __init__(self, pixels=H * W):
         super().__init__()
@@ -45,7 +45,7 @@ def made():
 
 
 def literal_blur(image):
-    """Blur like RISE: scipy's Gaussian of an impulse in an 11 x 11 window, on the zero-padded normalised image."""
+    """Blur the zero-padded normalised image like RISE, with scipy's Gaussian of an impulse in an 11 x 11 window."""
     ndimage = pytest.importorskip("scipy.ndimage")
     impulse = np.zeros((11, 11))
     impulse[5, 5] = 1
@@ -217,7 +217,7 @@ def test_noise_is_uniform_and_each_sample_s_own(made):
 
 @pytest.mark.parametrize("value", [0.0, 0.2, 0.5, 0.9, 1.0])
 def test_gaussian_noise_is_normal_around_the_value_and_stays_in_the_range(value):
-    """Compare with rejection sampling: normal draws around the value, discarding those outside [0, 1]."""
+    """Compare with rejection sampling: normal draws around the value, of which draws outside [0, 1] are discarded."""
     drawn = perturbation.gaussian(torch.full((2, 3, 64, 64), value), [3, 3])
     assert torch.equal(drawn[0], drawn[1])
     drawn = drawn[0].numpy().ravel()

@@ -46,7 +46,10 @@ def test_a_known_reliability_is_found_and_is_the_correlation_of_two_seeds(draws,
 
 
 def test_halves_by_hand():
-    """Test that r = 0.6 gives 1.2 / 1.6, a negative r 0, a constant half NaN, and that scale and offset are ignored."""
+    """Test that r = 0.6 gives 1.2 / 1.6, a negative r gives 0, and a constant half gives NaN.
+
+    Scale and offset do not matter.
+    """
     one = np.array([1.0, 2, 3, 4]).reshape(1, 2, 2)
     other = np.array([2.0, 1, 4, 3]).reshape(1, 2, 2)  # r = 0.6
     assert reliability(one, other).tolist() == pytest.approx([1.2 / 1.6])
@@ -225,7 +228,10 @@ def test_parts_of_an_earlier_version_say_nothing_of_their_maps(started, monkeypa
 
 
 def test_a_column_of_maps_is_stored_for_every_explainer(started, monkeypatch):
-    """Test the two places of a new column; maps of an earlier version lack it until a further metric."""
+    """Add a column in the two places where columns are defined.
+
+    Maps of an earlier version lack the column, and adding a metric does not change their file.
+    """
     started("more", explainers=[noisy, "gradient"])
     column, known = pa.field("peak", pa.float64()), Explained.values_of
     for name, columns in (("OF_MAP", records.OF_MAP), ("RELIABILITY", records.RELIABILITY), ("STORED", records.STORED)):

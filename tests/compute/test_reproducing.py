@@ -1,4 +1,4 @@
-"""Test that the command in a summary reproduces the run: same cells and record bytes in a new folder."""
+"""Test that the command in a summary reproduces the run in a new folder: cells and record bytes are the same."""
 
 import html
 import json

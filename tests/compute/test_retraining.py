@@ -52,7 +52,7 @@ def test_the_first_exposure_of_a_pixel_is_the_first_at_which_it_is_among_the_top
 
 
 def test_a_span_of_maps_is_read_whole_or_not_at_all(tmp_path):
-    """Damaged spans and spans with another number of images are explained again."""
+    """Spans that are damaged or have another number of images are explained again."""
     path = tmp_path / "000000.npz"
     first = np.random.default_rng(0).integers(0, 9, (4, 100)).astype(np.uint8)
     assert span_files._read(path, 4) is None

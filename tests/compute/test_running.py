@@ -1,4 +1,4 @@
-"""Test complete runs of a small network with random weights: written files, and messages for errors."""
+"""Test complete runs of a small network with random weights: the written files, and the error messages."""
 
 import errno
 import html
@@ -228,7 +228,7 @@ def test_a_bad_map_and_a_batch_that_raises_are_left_out(start):
 
 
 def damaged(shapes, folder, changes):
-    """Return a dataset of 12 samples, some of them damaged; pictures are stored as undecoded bytes."""
+    """Return a dataset of 12 samples, some of which are damaged. The pictures are stored as undecoded bytes."""
     rows = sb.load_dataset(shapes).select(range(12))
     plain = rows.cast_column("image", datasets.Image(decode=False)).cast_column("mask", datasets.Image(decode=False))
     listed = [dict(row) for row in plain]
@@ -517,7 +517,10 @@ def ramp(rows):
 
 
 def test_scores_of_maps_with_tied_pixels_are_marked(start):
-    """Metrics of the pixel order mark scores from a tenth of tied pixels on; a flat map has its own remark."""
+    """Metrics that use the order of the pixels mark a score if a tenth of the pixels is tied.
+
+    A flat map has its own remark.
+    """
     settings = {"metrics": ["saliency_deletion:steps=2", "saliency_miou"], "limit": 4, "batch_size": 4}
     few, many, none = (start(f"{number}", explainers=[explainer], **settings)
                        for number, explainer in enumerate([ramp(3), ramp(4), flat]))  # fmt: skip
@@ -534,7 +537,10 @@ def test_scores_of_maps_with_tied_pixels_are_marked(start):
 
 def test_the_verdict_says_whose_maps_have_hardly_a_pixel_above_half_of_their_range(start, tmp_path):
     def square(side):
-        """Return maps with a bright square of this side; 9 pixels of 1,024 are below 1 %, 16 pixels are not."""
+        """Return maps of 1,024 pixels with a bright square of this side.
+
+        9 pixels are below 1 % of the map, 16 pixels are not.
+        """
 
         def bright(classifier, images, target, *, side=side):
             maps = torch.rand(len(images), 32, 32) * 0.4

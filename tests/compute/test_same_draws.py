@@ -1,4 +1,4 @@
-"""Test that random draws of a run can be repeated outside by image id: maps and scores are bit-identical."""
+"""Test that random draws can be repeated outside a run from the image id: maps and scores are bit-identical."""
 
 import sys
 

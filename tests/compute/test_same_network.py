@@ -1,4 +1,4 @@
-"""Test that networks with equal digests but different outputs are rejected, as after a change of a file."""
+"""Test that networks with equal digests but different outputs are rejected, for example after a file has changed."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Compare `predicted-by:MODEL`, with a model and with a run of it, with a target file of the same classes."""
+"""Compare `predicted-by:MODEL` with a target file of the same classes. MODEL is a model or a run of the model."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq

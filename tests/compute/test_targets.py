@@ -14,7 +14,7 @@ from saliency_bench import targets
     (targets.group(range(2), 3), [[1, 1, 0]]),
     (targets.class_vs_group(0, [0, 1, 2], 4), [[1, -1, -1, 0]]),
     (targets.class_vs_group(3, [0, 1], 4), [[-1, -1, 0, 1]]),
-    (targets.class_vs_group(1, [1], 3), [[0, 1, 0]]),  # a class against itself alone is the class
+    (targets.class_vs_group(1, [1], 3), [[0, 1, 0]]),  # a class against a group of only itself equals the class
     (targets.group_vs_group([0, 1], [1, 3], 4), [[1, 0, 0, -1]]),
     # "mean" divides each side by its size
     (targets.group([0, 2], 4, reduction="mean"), [[0.5, 0, 0.5, 0]]),
@@ -31,7 +31,7 @@ def test_score_on_logits_and_on_probabilities():
     assert targets.score(logits, target).item() == 3
     assert targets.score(logits, target, "probability").item() == pytest.approx(((p[2] - p[0]) / p.sum()).item())
     by_mean, by_sum = targets.class_vs_group(0, [1, 2], 3, "mean"), targets.class_vs_group(0, [1, 2], 3)
-    assert targets.score(logits, by_mean) == targets.score(shifted, by_mean)  # which cancels a common shift
+    assert targets.score(logits, by_mean) == targets.score(shifted, by_mean)  # "mean" cancels a common shift
     assert targets.score(logits, by_sum) != targets.score(shifted, by_sum)
 
 

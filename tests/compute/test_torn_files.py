@@ -1,4 +1,4 @@
-"""Test files that a power failure or a full disk left torn, empty or missing: they are recreated with a message."""
+"""Test files that a power failure or a full disk left torn, empty or missing. They are recreated with a message."""
 
 import json
 import shutil

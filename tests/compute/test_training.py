@@ -1,4 +1,4 @@
-"""Test training: files, resuming and errors, also for images with several classes and sigmoids."""
+"""Test training: its files, resuming and errors. Images with several classes and sigmoids are also tested."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def check_accuracy(folder, shapes):
 
 
 def stop_at(monkeypatch, call):
-    """Interrupt the training when its `call`-th epoch begins; return the list of its epochs so far."""
+    """Interrupt the training when its `call`-th epoch begins. Return the list of the epochs so far."""
     epoch, calls = fitting.one_epoch, []
 
     def stopping(*args):
@@ -191,7 +191,7 @@ def test_training_leaves_the_callers_random_state_alone(shapes, tmp_path):
 
 
 def test_a_finished_training_started_again_says_so_and_writes_nothing(trained, shapes, capsys):
-    """Also test training that was killed after its last rename and left its state behind."""
+    """Also test a training that was killed after its last rename and left its state behind."""
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
     (state := trained.with_name("tiny.training.pt")).write_bytes(b"left over")
     for changes in ({"seed": 1}, {"epochs": 2}, {"model": ResNetConfig(**CONFIG | {"hidden_sizes": [8, 16]})}):

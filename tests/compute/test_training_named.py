@@ -1,4 +1,4 @@
-"""Test small versions of the checkpoints that the papers use: fine-tuned, saved, and explained in a run."""
+"""Test small versions of the checkpoints that the papers use. They are fine-tuned, saved, and explained in a run."""
 
 import json
 

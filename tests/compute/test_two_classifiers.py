@@ -1,4 +1,4 @@
-"""Test objects and scenes of shapes-xai from training to scores: in one process, in two, and resumed."""
+"""Test classifiers of objects and scenes, from training to scores, in one process, in two processes, and resumed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Test vision-language models: logits equal those of the library, and maps explain the image tower."""
+"""Test vision-language models: logits equal the logits of the library, and maps explain the image tower."""
 
 import copy
 import json
@@ -88,7 +88,7 @@ def test_logits_are_those_of_the_library(folder, kind):
 
 
 def test_templates_are_averaged_as_by_clip(folder):
-    """Embed and normalise each text separately, average by class, and normalise again."""
+    """Embed and normalise each prompt separately, average the embeddings of each class, and normalise again."""
     classifier, model = clip(folder), AUTO.from_pretrained(folder("clip")).double()
     rows = []
     for label in LABELS:
@@ -306,7 +306,7 @@ def test_tokenizers_that_do_not_fit_are_refused(folder, tmp_path):
     larger = tokenizer_of("clip")
     larger.add_tokens(["cat", "dog"])
     refused(r"the tokenizer returns token .* has 58 tokens", load_classifier, made(larger), **TEXTS)
-    # Without the end-of-text token, which CLIP reads, all texts have the same embedding.
+    # Without the end-of-text token, which CLIP reads, all prompts have the same embedding.
     refused("cannot distinguish 'cat' from 'dog'", load_classifier, made(tokenizer_of("align")), **TEXTS)
 
 
@@ -344,7 +344,7 @@ def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path):
     other = sb.run(**settings, prompts="a small {}", out=tmp_path / "other")
     assert not cells(first) & cells(other)
     refused("another model", sb.run, **settings, prompts="a small {}", out=tmp_path / "first")
-    # The stored command, a file of templates and texts per class all give the same run.
+    # The stored command, a file of templates, and prompts per class all give the same run.
     names = sb.load_dataset(str(shapes)).features["label"].names
     (tmp_path / "templates.txt").write_text("\n a photo of a {}\n")
     (tmp_path / "texts.json").write_text(json.dumps({name: [f"a photo of a {name}"] for name in names}))
@@ -359,7 +359,7 @@ def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path):
         assert {cell["cell_id"] for cell in again["cells"]} == cells(first)
         if number < 2:
             assert shlex.join(shlex.split(again["command"])).replace(f"again{number}", "first") == command
-    # The predictions are those of the largest logit.
+    # The prediction is the class with the largest logit.
     classifier = load_classifier(folder("clip"), prompts="a photo of a {}", labels=names, device="cpu")
     rows = {row["image_id"]: row for row in sb.load_dataset(str(shapes))}
     right = []

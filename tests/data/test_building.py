@@ -1,4 +1,4 @@
-"""Tests of built folders: complete or absent, equal for equal input, and with the correct features."""
+"""Tests of built folders: they are complete or absent, equal for equal input, and have the correct features."""
 
 import io
 import json
@@ -172,7 +172,10 @@ def test_a_build_killed_when_all_was_in_place_is_finished_by_the_next_start(tmp_
 
 
 def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, capsys):
-    """Test that a loop until success ends. A dataset that was changed since the build is not treated as finished."""
+    """Test that a loop that repeats the command ends.
+
+    A dataset that was changed since the build does not count as finished.
+    """
     out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
     before, options = content(out), [f"--{key}={value}" for key, value in SMALL.items()]
     assert cli.main(["build", "shapes-xai", "--out", str(out), *options]) == 0
@@ -184,7 +187,7 @@ def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, cap
 
 
 def test_links_in_a_source_are_followed(tmp_path):
-    """Test a COCO folder whose files are links to another disk, and a circle of links."""
+    """Test a COCO folder whose files are links to another disk, and links that form a circle."""
     for name in ("cat/a", "cat/b", "dog/c"):
         picture = tmp_path / "disk" / f"{name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)

@@ -119,7 +119,7 @@ def test_a_dataset_in_memory(folder, resnet, tmp_path):
 
 @pytest.fixture
 def only_train(folder, tmp_path):
-    """Return the same rows in three forms with `train` as the only split, with the masks and labels of shapes."""
+    """Return a dataset in several forms whose only split is `train`, with the masks and labels of shapes."""
     rows = sb.load_dataset(folder, "train")
     rows.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": rows}).save_to_disk(tmp_path / "several")

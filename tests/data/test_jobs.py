@@ -1,4 +1,4 @@
-"""Tests of builds: equal bytes with any number of threads and after kills, and constant memory."""
+"""Tests of builds: memory is constant, and the bytes do not depend on the number of threads or on kills."""
 
 import importlib
 import json

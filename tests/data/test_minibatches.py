@@ -36,7 +36,7 @@ def coloured(count=6, size=(24, 16), without=()):
 
 
 def is_object(images):
-    """Return where images (..., 3, H, W) show COLOUR; exact if they were resized by nearest neighbour."""
+    """Return where images (..., 3, H, W) show COLOUR. The result is exact for images resized by nearest neighbour."""
     colour = torch.tensor(COLOUR).view(3, 1, 1) / 255
     return ((images - colour).abs() < 0.02).all(-3)
 

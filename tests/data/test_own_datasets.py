@@ -1,4 +1,4 @@
-"""Tests of users' datasets in all common forms: equal numbers, or one line that names what is missing."""
+"""Tests of users' datasets in all common forms: they give equal numbers, or one line that names what is missing."""
 
 import functools
 import re
@@ -102,7 +102,7 @@ FORMS = {
 
 
 def with_masks(rows, masks, kind=None):
-    """Replace the masks."""
+    """Replace the masks of the rows."""
     features = kind and datasets.Features({"image": datasets.Image(), "label": datasets.Value("string"), "mask": kind})
     held = {"image": rows["image"], "label": rows["label"], "mask": masks}
     return datasets.Dataset.from_dict(held, features=features)

@@ -1,4 +1,4 @@
-"""Tests of the checks of samples that need no decoded image and precede any computation."""
+"""Tests of the sample checks that need no decoded image and run before any computation."""
 
 import datasets
 import pyarrow as pa

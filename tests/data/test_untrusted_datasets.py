@@ -1,4 +1,4 @@
-"""Tests of untrusted datasets: no local file is opened, no code is executed, and errors are one line."""
+"""Tests of untrusted datasets: no local file is opened, no code is executed, and each error is one line."""
 
 import io
 import json
@@ -135,7 +135,7 @@ def test_scripts_archives_and_pickles_are_not_touched(tmp_path, monkeypatch):
 
 
 def repeated(path):
-    """400 pictures of 1 MB, of which the file stores one."""
+    """Write 400 pictures of 1 MB each. The file stores only one of them."""
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     images = pa.array([{"bytes": b"x" * 10**6, "path": None}] * 400, kind)
     pq.write_table(pa.table({"image": images}), path, compression="zstd")
@@ -148,7 +148,7 @@ def arrow(path, texts, rows=None, **options):
 
 
 def outside(path):
-    """Texts of which one ends far outside of the file."""
+    """Write strings, one of which ends far outside the file."""
     arrow(path, ["abc", "defg"])
     offsets = b"".join(number.to_bytes(4, "little") for number in (0, 3, 7))
     content = path.read_bytes()

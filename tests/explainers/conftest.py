@@ -30,7 +30,7 @@ def stepped_up():
 
 @pytest.fixture
 def explainer_of():
-    """Return a function (name, options) -> cheap explainer; options that the explainer lacks are left out."""
+    """Return a function (name, options) -> cheap explainer. Options that the explainer does not have are left out."""
 
     def cheap(name, **chosen):
         known = options.defaults(getattr(registry.load("explainers", name), name))

@@ -1,4 +1,4 @@
-"""Test every explainer on every type of vision transformer: a map, or a one-line error with alternatives."""
+"""Test every explainer on every type of vision transformer: it returns a map or a one-line error with alternatives."""
 
 from functools import cache
 

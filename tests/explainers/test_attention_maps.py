@@ -19,7 +19,7 @@ TARGETS = {
 
 
 def last_block(attention, gradient, before, is_weighted):
-    """Return the mean of attention * weight over heads and the tokens that the head reads, (patches,), of one image."""
+    """Return the map (patches,) of one image: attention * weight, averaged over heads and over the tokens read."""
     heads, tokens, _ = attention.shape
     cells, reading = np.zeros(tokens - before), [0] if before else range(tokens)
     for token in reading:
@@ -32,7 +32,10 @@ def last_block(attention, gradient, before, is_weighted):
 
 
 def flow(blocks, mix, is_scaled):
-    """Return the flow (T, T) of one image: the product over blocks of the head means mixed with the identity."""
+    """Return the flow (T, T) of one image.
+
+    Each block mixes the mean attention with the identity; the blocks are multiplied.
+    """
     joint = np.eye(blocks[0][0].shape[-1])
     for attention, gradient in blocks:
         step = np.zeros_like(joint)

@@ -1,4 +1,4 @@
-"""Test that settings of a caller in torch or on a network change no map and are preserved.
+"""Test that a caller's settings in torch or on a network do not change maps and are preserved.
 
 The expected maps come from the same network without the setting. Maps of a few explainers are computed in plain torch.
 """

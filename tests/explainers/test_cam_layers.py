@@ -1,4 +1,7 @@
-"""Test the layer of Grad-CAM, Grad-CAM++, Score-CAM and IIA: the last feature map before pooling, in any layout."""
+"""Test the layer of Grad-CAM, Grad-CAM++, Score-CAM and IIA.
+
+It is the last feature map before pooling, in any layout.
+"""
 
 import re
 
@@ -140,7 +143,7 @@ def alive(model):
 
 
 def swins():
-    """Return (Swin network of three libraries, last module, conversion of its output to (B, C, h, w))."""
+    """Return Swin networks of three libraries, as (network, last module, conversion of its output to (B, C, h, w))."""
     torch.manual_seed(0)
     ours = hf.SwinForImageClassification(hf.SwinConfig(num_labels=4, image_size=64, window_size=2, **SWIN))
     yield "transformers", alive(ours), "swin.layernorm", lambda values: values.unflatten(1, (2, 2)).permute(0, 3, 1, 2)
@@ -267,7 +270,7 @@ CUT = {
         "b", lambda net, x: net.b(without_gradients(net.a, x)), read, {"a": body, "b": further},
     ),
 }  # fmt: skip
-# {network in which it does not: (logits, modules, error message)}
+# {network in which some evidence passes by every layer: (logits, modules, error message)}
 PARTIAL = {
     "a mirrored copy": (lambda net, x: seen(net, x) + seen(net, x.flip(-1)), {"a": body}, "runs 2 times"),
     "a mirrored copy in the batch": (

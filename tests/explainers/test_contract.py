@@ -1,4 +1,4 @@
-"""Test the contract of explainers for all discovered ones: required behaviour and unchanged state."""
+"""Test the contract of all discovered explainers: required behaviour and unchanged state."""
 
 import operator
 import random
@@ -44,7 +44,7 @@ def transformer(seed: int = 0) -> nn.Module:
 
 @cache
 def maker_of(name):
-    """Return a function that creates a network for an explainer: convolutional, else a transformer."""
+    """Return a function that creates a network for an explainer: if possible convolutional, otherwise a transformer."""
     try:
         classifier = load_classifier(convolutional(), device="cpu", mean=0, std=1)
         load_explainer(name)(classifier, torch.rand(1, 3, 20, 28), targets.one_hot([0], CLASSES))
@@ -79,7 +79,7 @@ def test_nothing_that_an_explainer_must_have_is_missing(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, images, explainer_of):
-    # A contrast, because cutting a random network's map at zero might leave nothing.
+    # Use a contrast, because cutting a random network's map at zero might leave nothing.
     maps = explainer_of(name)(classifier, images, targets.contrast([0, 1, 2, 3], [1, 2, 3, 4], CLASSES))
     assert (maps.shape, maps.dtype) == ((4, 20, 28), torch.float32)
     assert torch.isfinite(maps).all()
@@ -140,7 +140,10 @@ def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classi
 
 
 def step_of(explainer):
-    """Return the tolerance: a small map is rounded before enlargement, so last bits may change a cell by a step."""
+    """Return the tolerance.
+
+    Small maps are rounded before they are enlarged, so last bits may change a cell by one step.
+    """
     return 1 / CELL_STEPS if re.search("activations|attention", explainer.declaration.needs) else 0
 
 

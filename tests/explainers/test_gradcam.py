@@ -36,7 +36,7 @@ def test_agrees_with_pytorch_grad_cam_which_scales_to_1(peer):
 
 
 def head_maps(model, images):
-    """Return a literal Grad-CAM of each class, (B, K, h, w), by class and channel, keeping negative values."""
+    """Return a literal Grad-CAM (B, K, h, w) of each class, channel by channel. Negative values are kept."""
     features = model[:4]((images - 0.5) / 0.1).detach().requires_grad_()
     logits, maps = model[4:](features), []
     for k in range(logits.shape[1]):
@@ -56,7 +56,10 @@ WEIGHTED = {
 
 @pytest.mark.parametrize("form", WEIGHTED)
 def test_a_weighted_contrast_is_the_class_less_its_rivals_by_their_softmax(form):
-    """Compare with phi_t - sum_s a_s phi_s (Wang and Wang), and with p_t's map (their code) up to p (1 - p)."""
+    """Compare with the formula phi_t - sum_s a_s phi_s of Wang and Wang.
+
+    In their code it is the map of p_t, which differs by the factor p (1 - p).
+    """
     model, images = small(7).eval(), torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(4))
     target, positive = WEIGHTED[form]
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu", layer="3")

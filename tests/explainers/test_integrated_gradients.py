@@ -18,7 +18,10 @@ def smooth():
 
 
 def test_agrees_with_captum(peer, error_of):
-    """Without normalisation, both use identical points; last bits could change the sign of a ReLU input."""
+    """Both use identical points, because the images are not normalised.
+
+    Otherwise, last bits could change the sign of a ReLU input.
+    """
     classifier, images = load_classifier(peer.model, device="cpu", mean=0, std=1), peer.images
     ours = load_explainer("integrated_gradients", steps=10, batch_size=30)(classifier, images, peer.target)
     theirs = captum.attr.IntegratedGradients(peer.model).attribute(images, target=peer.labels, n_steps=10)

@@ -89,7 +89,7 @@ def mobilenet():
 
 @pytest.fixture
 def checks(monkeypatch):
-    """Let small images be computed in part; return whether each image was."""
+    """Allow partial computation of small images. Return a list that grows with each image that is computed in part."""
     for name in ("SMALLEST", "FEWEST"):
         monkeypatch.setattr(windows, name, 0)
     monkeypatch.setattr(windows, "SAVING", 1e-9)

@@ -14,7 +14,7 @@ def network():
 
 
 def literal_mask(grid, row, column, height, width, border="replicate"):
-    """Return a mask, pixel by pixel: bilinear between the centres of cells, clamped or mirrored at the border."""
+    """Return a mask, computed pixel by pixel: bilinear between cell centres, clamped or mirrored at the border."""
     cells = len(grid)
     tall, wide = -(-height // cells), -(-width // cells)
     mask = np.zeros((height, width))

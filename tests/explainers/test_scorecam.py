@@ -26,7 +26,7 @@ NETWORKS = {"small": (small, "3", 20), "branched": (Branched, "body", 20), "resn
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_agrees_with_pytorch_grad_cam(name):
-    """pytorch-grad-cam applies min-max twice and enlarges with OpenCV; the test applies both to our small map."""
+    """Apply what pytorch-grad-cam does to our small map: it applies min-max twice and enlarges with OpenCV."""
     make, layer, height = NETWORKS[name]
     model = make().eval()
     images, labels = torch.rand(2, 3, height, height + 4), [0, 3]

@@ -203,7 +203,7 @@ STEMS = {
 @pytest.mark.parametrize("name", ["tattr", "gae", "attention"])
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_stem_before_the_patches_changes_what_is_seen_and_nothing_else(stem, name, tiny):
-    """The map equals that of the network without the stem for the stem's output as image."""
+    """The map equals the map of the network without the stem if the output of the stem is the image."""
     torch.manual_seed(0)
     first, network = STEMS[stem](), tiny()
     explainer = load_explainer(name)

@@ -1,4 +1,4 @@
-"""Tests of datasets on the Hub: the loaded commit is recorded, and files of other repositories are not opened."""
+"""Tests of datasets on the Hub: runs record the loaded commit, and files of other repositories are not opened."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def parquet(*images):
 
 
 def same_text():
-    """600 texts of 1 MB, of which the file stores one."""
+    """Return a file of 600 strings of 1 MB each. The file stores only one of them."""
     buffer = io.BytesIO()
     pq.write_table(pa.table({"image_id": ["x" * 10**6] * 600}), buffer)
     return buffer.getvalue()

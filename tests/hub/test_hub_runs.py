@@ -1,4 +1,4 @@
-"""Tests of the recorded origin of dataset and model: repository and exact commit, or neither."""
+"""Tests of the recorded origin of a dataset and a model: the repository with the exact commit, or nothing."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ def test_the_card_of_a_model_says_which_data_and_which_start(commits, here, pets
 
 @pytest.mark.slow
 def test_the_results_are_a_table_before_and_after_the_first_merge(here, pets, model, tmp_path, monkeypatch):
-    """Read the configs of the card by `datasets` alone, like the viewer of the Hub."""
+    """Read the configs of the card with `datasets` alone, as the viewer of the Hub does."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     run = sb.run(dataset=pets, model=model, out=tmp_path / "run", **SETTINGS)
     proposed = sb.submit(run, namespace="founder")

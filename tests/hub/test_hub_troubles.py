@@ -1,4 +1,4 @@
-"""Tests of Hubs that fail, send wrong data or change, with unmodified clients: correct data or a one-line error.
+"""Tests of Hubs that fail, change or send wrong data: unmodified clients get correct data or a one-line error.
 
 Each client is a separate process, because libraries read their environment when they are imported.
 """
@@ -101,7 +101,7 @@ def test_a_lying_content_length(filled, right):
 
 @pytest.mark.thorough
 def test_a_file_that_changed_under_a_pinned_revision(filled, right, pets, tmp_path):
-    """Test that clients with the old file keep it, and new clients get an error."""
+    """Test that clients with the old file keep it, and that new clients get an error."""
     pinned = filled.api().dataset_info("saliency-bench/pet-xai").sha
     more = f", revision={pinned!r}"
     assert load(filled, "before", more) == right
@@ -137,7 +137,7 @@ def test_who_may_not_load(filled):
     (CLASSIFY, {"status": 500}, "500.*{repo}"),
 ])  # fmt: skip
 def test_what_the_hub_refuses_while_loading_is_one_line(code, order, words, filled):
-    """Test that the error is not reported as a wrong name."""
+    """Test that an error of the Hub is not reported as a wrong name."""
     repo = "saliency-bench/pet-xai" if code is LOAD else "saliency-bench/resnet-18-pet-xai"
     filled.fault(repo, times=999, message=f"you sent {FOUNDER.token}", **order)
     quick = "import time\ntime.sleep = lambda seconds: None  # the client tries again by itself\n"
@@ -149,7 +149,7 @@ def test_what_the_hub_refuses_while_loading_is_one_line(code, order, words, fill
 
 @pytest.mark.thorough
 def test_a_run_without_network_after_the_first(filled, tmp_path):
-    """Test that a run without network has the same bytes as before, and the dataset has the same name."""
+    """Test that a run without network writes the same bytes as before and uses the same name of the dataset."""
     line = ["run", "--dataset", "saliency-bench/pet-xai", "--model", "saliency-bench/resnet-18-pet-xai", "--explainers",
             "gradcam", "--metrics", "saliency_miou", "saliency_insertion", "--limit", "3", "--out"]  # fmt: skip
     lines_of(filled.command(*line, "online", user=None))
@@ -162,7 +162,7 @@ def test_a_run_without_network_after_the_first(filled, tmp_path):
 
 
 def test_annotations_over_the_wire(filled, closed, source, tmp_path):
-    """Test the config of annotations alone by `datasets`, joined with images, and again without network."""
+    """Load the annotations with `datasets` alone, then join them with images, then load them again without network."""
     (tmp_path / "made").mkdir()
     publication = dataset_publication(closed, "visitor", tmp_path / "made")
     publish(publication, api=filled.api(VISITOR))

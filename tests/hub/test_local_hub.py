@@ -14,7 +14,7 @@ REPO = "saliency-bench/things"
 
 @pytest.fixture
 def api(hub, monkeypatch):
-    """Return the client of the owner in this process, with a repository of one small and one large file."""
+    """Return the owner's client in this process. The Hub has a repository with one small and one large file."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     api = hub.api()
     api.create_repo(REPO, repo_type="dataset")

@@ -1,4 +1,7 @@
-"""Tests of ACT-X and MPII: classes that a language model accepts (answers are stored), and pointing as masks."""
+"""Tests of ACT-X, whose answers a language model accepts as classes, and of MPII.
+
+The answers of the language model are stored. Masks come from people who pointed at regions.
+"""
 
 import json
 import threading
@@ -178,7 +181,10 @@ def test_answers_of_other_models_and_wordings_do_not_count(source, service):
 
 
 class Server(ThreadingHTTPServer):
-    """Chat-completion server on loopback; `plan` contains the results of the next requests, a status or bytes."""
+    """Chat-completion server on loopback.
+
+    `plan` contains the responses to the next requests, each a status or bytes.
+    """
 
     daemon_threads = True
 

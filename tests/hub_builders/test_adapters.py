@@ -1,4 +1,4 @@
-"""Tests of the papers' datasets for training and evaluation: VOC, COCO, ImageNet, Food-101, OpenImages animals."""
+"""Tests of the papers' datasets for training and evaluation: VOC, COCO, ImageNet, Food-101 and OpenImages animals."""
 
 import json
 import pickle

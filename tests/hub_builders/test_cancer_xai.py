@@ -1,4 +1,7 @@
-"""Tests of NIfTI volumes with flipped, permuted or oblique axes, and DICOM series in any order: upright slices."""
+"""Tests of NIfTI volumes with flipped, permuted or oblique axes, and DICOM series in any order.
+
+All slices must be upright.
+"""
 
 from functools import partial
 

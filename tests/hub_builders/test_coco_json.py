@@ -320,7 +320,10 @@ def test_a_stray_point_proves_nothing(tmp_path):
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_label_studios_own_converter_and_its_portraits(tmp_path, orientation):
-    """Test a converter that states the file's size, scales outlines to it, and writes boxes for the upright image."""
+    """Test a converter that states the size of the file.
+
+    It scales outlines to this size, but it writes boxes for the upright image.
+    """
     converter = pytest.importorskip("label_studio_converter", reason="needs label-studio-converter")
     portrait(tmp_path, MIDDLE, orientation)
     (tmp_path / "upload/1").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Tests of damaged sources: every error is in the report or in one line, without crashes or silent omissions."""
+"""Tests of damaged sources: every error is in the report or in one line. Nothing crashes or is silently omitted."""
 
 import io
 import json
@@ -170,7 +170,7 @@ LISTS = (".txt", ".csv", ".json", ".mat")
 
 
 def targets(name):
-    """Return one file of each type in the example of a dataset: each list, and the second file of each folder."""
+    """Return the files to damage in the example of a dataset: each list, and the second file of each folder."""
     with tempfile.TemporaryDirectory() as folder:
         root = _examples.write(name, Path(folder), 4, 48)
         files = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
@@ -241,7 +241,7 @@ def outcome(name, source):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return, for the name of a dataset, its undamaged example and the resulting samples."""
+    """Return a function that maps the name of a dataset to its undamaged example and the resulting samples."""
 
     @cache
     def of(name):

@@ -155,7 +155,7 @@ def test_faster_rcnn_gives_coco_ids_over_the_confidence(weights):
 def test_faster_rcnn_filters_a_build(source, weights, tmp_path):
     """Test a detector that sees a dog in every image.
 
-    An earlier pass saw the scenes and all cut-outs except those of photographs 1 to 4.
+    An earlier pass saw all scenes and cut-outs, except the cut-outs of photographs 1 to 4.
     """
     weights({18: 9.0})
     scenes = [path.relative_to(source / "images/train").as_posix() for path in source.glob("images/train/**/*.jpg")]

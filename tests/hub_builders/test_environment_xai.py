@@ -1,4 +1,4 @@
-"""Tests of Places365 in its three layouts, with exact category names, and of the published release."""
+"""Tests of Places365 in its three layouts with exact category names, and of its published release."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""Tests of grids of images that a classifier recognises: positions, classifier, and chance 1 / cells^2."""
+"""Tests of grids of images that a classifier recognises: positions, classifier, and a chance level of 1 / cells^2."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Tests of variations of sources: a folder too high or too deep, .JPG, a byte order mark."""
+"""Tests of small variations of sources: a folder too high or too deep, the extension .JPG, or a byte order mark."""
 
 import os
 from functools import cache
@@ -25,7 +25,7 @@ def ids(name, source):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return the example of a dataset (two levels below a folder) and its built rows."""
+    """Return the example of a dataset, two levels below a folder, and its built rows."""
 
     @cache
     def of(name):

@@ -1,4 +1,4 @@
-"""Tests of the path from a user's photographs to a table of scores by a study, in three commands."""
+"""Tests of three commands that turn a user's photographs into a table of scores with the help of a study."""
 
 import json
 
@@ -49,7 +49,7 @@ def draw(study, name, unit, mask, sha256):
 
 @pytest.fixture
 def store(photos, tmp_path):
-    """Return a store with IMG_1 by three people, IMG_2 by two, IMG_3 without a region, and IMG_4 skipped."""
+    """Return a store: three people drew on IMG_1 and two on IMG_2, IMG_3 has no region, and IMG_4 was skipped."""
     rows = sb.load_dataset(str(photos), split="train")
     images = StudyImages(rows)
     assert images.units == ["IMG_1.jpg", "IMG_2.jpg", "IMG_3.jpg", "IMG_4.jpg"], "the names of the files"
@@ -130,7 +130,10 @@ def test_a_study_of_another_dataset_is_refused(store, tmp_path, photos):
 
 
 def test_exports_name_the_files_of_the_photographs(photos, store, tmp_path):
-    """Test that `build coco-json` reads the COCO file and the photographs; its masks equal those of `build masks`."""
+    """Test that `build coco-json` reads the COCO file and the photographs.
+
+    Its masks equal the masks of `build masks`.
+    """
     words = ["annotate", "--dataset", photos, "--store", store, "--name", "s", "--quiet", "--export"]
     assert main([*map(str, words), str(tmp_path / "png")]) == 0
     names = sorted(path.name for path in (tmp_path / "png/consensus").iterdir())

@@ -105,7 +105,7 @@ EXAMPLES = [name for name in contracts.examples() if name.partition(" ")[0] not 
 
 @pytest.fixture(scope="module")
 def upright(tmp_path_factory):
-    """Return, for the name of a dataset, its example and the resulting samples."""
+    """Return a function that maps the name of a dataset to its example and the resulting samples."""
 
     @cache
     def of(name):
@@ -190,8 +190,8 @@ def xml_of(size, *corners):
 def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
     """Test annotations in three sizes.
 
-    Those in the size of the stored file are rotated, those in the size of the upright image are not rotated, and those
-    in another size are left out with a reason.
+    Annotations with the size of the stored file are rotated. Annotations with the size of the upright image are not
+    rotated. Annotations with another size are left out with a reason.
     """
     mask = drawing(tmp_path / "drawing.jpg", orientation)
     values, corners, size = mask * np.uint8(1), [6, 4, 30, 11], (WIDTH, HEIGHT)
@@ -201,7 +201,7 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
     if drawn_on == "another":
         values, size = values[::2, ::2], (WIDTH // 2, HEIGHT // 2)
     if drawn_on == "upright" and orientation in (2, 3, 4):
-        # the sizes are equal, so annotations of the upright image cannot be distinguished from those of the stored file
+        # the sizes are equal, so annotations of the upright image and of the stored file cannot be distinguished
         return
 
     picture, boxes = (tmp_path / "drawing.jpg").read_bytes(), xml_of(size, *corners)

@@ -1,4 +1,4 @@
-"""Tests of Oxford-IIIT Pet in its raw layout: irregularities of the source give a sample or a reason, not a crash."""
+"""Tests of Oxford-IIIT Pet in its raw layout: an irregular entry becomes a sample or is left out with a reason."""
 
 import numpy as np
 import pytest

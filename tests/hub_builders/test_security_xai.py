@@ -92,7 +92,7 @@ def first_counted(source, **files):
 
 
 def test_boxes_count_from_0_or_1_by_what_all_of_them_show(source):
-    """Test that a coordinate of 0 rules out counting from 1, and a box that ends at the width, counting from 0."""
+    """Test how boxes are counted: from 0 if a coordinate is 0, and from 1 if a box ends at the width."""
     samples, _, remark = first_counted(source, P00001=xml(("Gun", 3, 4, 10, 8), ("Knife", 5, 5, 40, 9)))
     assert remark.endswith("are counted from 1: 0 boxes have a 0, 1 end at the width or height of their image")
     assert np.argwhere(samples["P00001"]["mask"])[0].tolist() == [3, 2]

@@ -1,4 +1,4 @@
-"""Tests of the synthetic dataset: equal pixels everywhere, exact masks, and no advantage for maps of the centre."""
+"""Tests of the synthetic dataset: equal pixels everywhere, exact masks, and no advantage for a spot in the centre."""
 
 from hashlib import sha256
 
@@ -70,7 +70,7 @@ def test_places_counted_one_by_one(kind):
 
 
 def test_centred_gaussian_does_no_better_than_chance(masks):
-    """Test that ordering pixels by distance from the centre is at chance: AUC, mass, and IoU at equal area."""
+    """Test that a centred Gaussian is at chance by AUC, by mass, and by IoU at equal area."""
     y, x = np.mgrid[:48, :48] - 24
     order = np.argsort(x * x + y * y, axis=None, kind="stable")
     rows = masks.reshape(len(masks), -1)[:, order]

@@ -42,7 +42,7 @@ def dynamic_modules(tmp_path_factory):
 
 @pytest.mark.parametrize("name", registry.names("metrics"))
 def test_modules_pass_the_common_test_of_evaluate(name, dynamic_modules, monkeypatch):
-    """Test what `LocalModuleTest.test_load` in tests/test_metric_common.py of the evaluate repository tests."""
+    """Run the checks of `LocalModuleTest.test_load` in tests/test_metric_common.py of the evaluate repository."""
     load, folder = evaluate.load, registry.files("metrics")[name].parent
     monkeypatch.setattr(evaluate, "load", lambda name, **options: load(os.path.join(folder.parent, name), **options))
     found = evaluation_module_factory(str(folder), module_type="metric", dynamic_modules_path=dynamic_modules)

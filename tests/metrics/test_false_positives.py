@@ -36,7 +36,7 @@ OBJECTS, SCENES = Says(), Says()
 
 
 def asked(metric, maps, masks, right, without=None):
-    """Return a metric's inputs for these correct and wrong predictions and these maps of objects and scenes."""
+    """Return a metric's inputs for correct and wrong predictions and for maps of objects and scenes."""
     images, pictures = torch.zeros(len(masks), 3, *masks.shape[1:]), torch.zeros(len(masks), 3, *masks.shape[1:])
     pictures[:, 0, 0, 0] = 1
     labels = np.tile([False, True], (len(masks), 1))
@@ -119,7 +119,7 @@ def test_the_rate_by_loops(maps, masks, right):
 
 
 def test_the_rate_of_all_pictures_counts_what_the_scene_model_gets_wrong():
-    """Eq. 14 with three images: the region gains, loses and gains, and predictions are correct or wrong."""
+    """Test equation 14 with three images. The region gains, loses and gains, and some predictions are wrong."""
     masks = np.zeros((3, 4, 4), bool)
     masks[:, :2, :2] = True
     less, more = np.where(masks, 1, 4).astype(np.float32), np.where(masks, 4, 1).astype(np.float32)

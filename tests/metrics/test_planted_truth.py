@@ -1,4 +1,4 @@
-"""Test that every alignment metric ranks blurred, shifted and inverted masks of shapes-xai, and noise, correctly."""
+"""Test that every alignment metric ranks noise and the blurred, shifted and inverted masks of shapes-xai correctly."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Test saliency_ccs, saliency_cgc, saliency_pgs and saliency_cgs by hand and loops; test costs and invariances."""
+"""Test saliency_ccs, saliency_cgc, saliency_pgs and saliency_cgs by hand and by loops. Test costs and invariances."""
 
 from itertools import pairwise
 
@@ -21,7 +21,10 @@ GROUPS = ClassGroups("drawn", ((0, 1, 2), (3, 4), (2, 3, 4, 5)))
 
 
 class Halves(nn.Module):
-    """Network with p_A = u / 2, p_B = 3 l / 10 (white in upper and lower half); C and D share the rest 3 to 1."""
+    """Network with p_A = u / 2 and p_B = 3 l / 10, where u and l are the brightness of the upper and the lower half.
+
+    C and D share the rest in the ratio 3 to 1.
+    """
 
     def forward(self, images):
         upper, lower = images[:, :, :2].mean(dim=(1, 2, 3)), images[:, :, 2:].mean(dim=(1, 2, 3))
@@ -30,7 +33,7 @@ class Halves(nn.Module):
 
 
 def halves(classifier, images, target):
-    """Return the target's weight of A in the upper half and of B in the lower half; A comes first."""
+    """Return maps with twice the target's weight of A in the upper half and its weight of B in the lower half."""
     maps = torch.zeros(len(images), 4, 4)
     maps[:, :2], maps[:, 2:] = 2 * target[:, 0, None, None], target[:, 1, None, None]
     return maps
@@ -77,7 +80,10 @@ def test_by_hand(name, value):
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_direction_follows_the_options(name, published):
-    """Remove the class's pixels first or last. As published, all metrics but PGS score the first case lower."""
+    """Score the true evidence and its negation.
+
+    With the published options, all metrics but PGS score the truth lower.
+    """
     metric = load_metric(name, published=published)
     assert metric.higher_is_better == (not published or name == "saliency_pgs")
     module, groups = Mixture(), ClassGroups("two", ((0, 1), (2, 3)))

@@ -1,4 +1,4 @@
-"""Test saliency_class_sensitivity by hand and against scipy and loops, and test invariances."""
+"""Test saliency_class_sensitivity by hand, against scipy, by loops, and for invariances."""
 
 import numpy as np
 import pytest

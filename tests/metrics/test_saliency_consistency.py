@@ -112,7 +112,10 @@ def ramp(classifier, images, target):
 
 
 def test_by_hand():
-    """The corner does not move: a 1 at the first position against a 1 at the fourth; the ends cost 1 each."""
+    """The corner of the map does not move, so a 1 at the first position is compared with a 1 at the fourth.
+
+    Each end costs 1.
+    """
     given = prepared(FIXED, torch.rand(2, 3, 4, 4), corner)
     assert saliency_consistency(*given, transform="flip_horizontal").tolist() == [2, 2]
     assert saliency_consistency(*given, transform="flip_vertical").tolist() == [2, 2]

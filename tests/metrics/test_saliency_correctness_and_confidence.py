@@ -1,4 +1,4 @@
-"""Test saliency_correctness and saliency_confidence by hand, against loops and the paper's table, and invariances."""
+"""Test saliency_correctness and saliency_confidence by hand, by loops, against a table, and for invariances."""
 
 import math
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_a_flat_map_marks_nothing(dark_and_white):
 
 
 def literal_plan(p, labels, ids, k, pairings, seed):
-    """Return {sample: partners}, sorting each class."""
+    """Return {sample: partners}. The samples of each class are sorted."""
     found = {}
     for label in sorted(set(labels)):
         own = [sample for sample in range(len(labels)) if labels[sample] == label]
@@ -154,7 +154,10 @@ def test_every_part_by_loops(threshold, by):
 
 
 def test_pseudo_f1_of_a_hand_worked_case():
-    """2 / (1 / 0.6 + 1 / 0.8) = 0.96 / 1.4; the value is 0 if no image, or every inverse, is recognised."""
+    """The score is 2 / (1 / 0.6 + 1 / 0.8) = 0.96 / 1.4.
+
+    It is 0 if no image is recognised or every inverse is recognised.
+    """
     means = np.array([[0.8, 1, 0.4, 0, 0, 0], [0, 1, 0.4, 0, 0, 0], [0.8, 1, 1, 0, 0, 0]])
     np.testing.assert_allclose(pseudo_f1(means, {"top": 1}), [0.96 / 1.4, 0, 0])
 

@@ -19,7 +19,7 @@ FIRST = st.lists(st.sampled_from([*SHOWN, NEVER]), min_size=1, max_size=30)
 
 
 def literal(first_right, exposures):
-    """Return the AUC by P2's formula: the sum of half the width times both accuracies, over neighbouring exposures."""
+    """Return the AUC by P2's formula: the sum over neighbouring exposures of width times mean accuracy."""
     accuracies = [0.0]
     for exposure in exposures:
         accuracies.append(sum(1 for one in first_right if one is not None and one <= exposure) / len(first_right))

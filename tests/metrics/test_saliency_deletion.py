@@ -26,7 +26,7 @@ def test_area_by_a_loop_over_the_curve(slow, fill, steps, counts):
 
 
 class Grey(nn.Module):
-    """The network for one channel, because with three Quantus would order channels and pixels together."""
+    """Network for one channel. With three channels, Quantus would order the pixels of all channels together."""
 
     def __init__(self, network):
         super().__init__()

@@ -80,7 +80,7 @@ def test_a_contrast_may_gain_2_from_its_start():
 
 
 def test_rise_authors_reading():
-    """RISE's loop: n + 1 points from the blurred image; the sum minus half of both ends, divided by n."""
+    """Test RISE's loop. It sums n + 1 points from the blurred image, subtracts half of both ends, and divides by n."""
     rng = np.random.default_rng(3)
     classifier = Additive(rng.dirichlet(np.ones(16)).reshape(SIZE, SIZE), mean=0.4)
     images, maps = torch.from_numpy(rng.random((1, 3, SIZE, SIZE))).float(), rng.permutation(16).reshape(1, SIZE, SIZE)

@@ -1,4 +1,4 @@
-"""Test saliency_max_sensitivity by hand, by loops and against Quantus on the same draws, and test invariances."""
+"""Test saliency_max_sensitivity by hand, by loops, against Quantus on the same draws, and for invariances."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Test saliency_own_region by hand and against values from pictures built pixel by pixel, and test invariances."""
+"""Test saliency_own_region by hand, against pictures built pixel by pixel, and for invariances."""
 
 import math
 

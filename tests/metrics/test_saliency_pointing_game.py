@@ -43,7 +43,10 @@ def test_a_mask_exactly_at_the_tolerance_is_a_hit(place):
 
 
 def test_maxima_that_are_equal_in_theory_share():
-    """The corner of an enlarged map has equal pixels. In a map that was not rounded, the last digit decides."""
+    """The corner of an enlarged map has equal pixels, which share the score.
+
+    In a map that was not rounded, the last digit decides.
+    """
     cells = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
     maps, masks = enlarge(cells, torch.empty(1, 3, 12, 12)).numpy(), np.zeros((1, 12, 12))
     masks[0, :3, :1] = 1
@@ -53,7 +56,7 @@ def test_maxima_that_are_equal_in_theory_share():
 
 
 def test_torchray_s_rule_and_its_accuracy_averaged_per_class():
-    """A hit has a mask pixel within 15 pixels of the maximum (squared distance below 15^2); average per class."""
+    """A map is a hit if a mask pixel is within 15 pixels of the maximum. Hits are averaged per class."""
     rng = np.random.default_rng(0)
     maps, masks = rng.random((40, 40, 40)), rng.random((40, 40, 40)) > 0.9985
     masks[:, 0, 0] = True

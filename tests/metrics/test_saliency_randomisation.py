@@ -1,4 +1,4 @@
-"""Test saliency_randomisation by hand and against loops, Quantus and scikit-image; the network is not changed."""
+"""Test saliency_randomisation by hand and against loops, Quantus and scikit-image. The network must not change."""
 
 import copy
 import math

@@ -18,7 +18,10 @@ KEPT = arrays(bool, (5, 7)).filter(np.any)
 
 
 def literal(image, kept):
-    """Impute (C, H, W) with every pixel as an unknown: a kept pixel is fixed, a missing one is its neighbours' mean."""
+    """Impute (C, H, W) with every pixel as an unknown.
+
+    Kept pixels are fixed, and missing pixels are the mean of their neighbours.
+    """
     channels, height, width = image.shape
     matrix, right = np.zeros((height * width,) * 2), np.zeros((height * width, channels))
     for y in range(height):
@@ -81,7 +84,7 @@ def test_the_noise_is_slight_and_the_seed_s():
 
 
 def picture(slow, i, gone):
-    """Return image i with these pixels imputed, plus the noise of its seed; black if no pixel is kept."""
+    """Return image i with these pixels imputed, plus the noise of its seed. It is black if no pixel is kept."""
     kept = np.ones(H * W, bool)
     kept[list(gone)] = False
     kept, image = kept.reshape(H, W), slow.images[i].double().numpy()

@@ -1,4 +1,7 @@
-"""Compare saliency_single_deletion with loops and scipy; test properties, and that each patch is classified once."""
+"""Compare saliency_single_deletion with loops and scipy.
+
+Test its properties, and that each patch is classified once.
+"""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Tests of plugins of other packages, which are added by entry points: an installed package, and broken ones."""
+"""Tests of plugins that other packages add by entry points: an installed package, and broken packages."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""Tests of the contracts of items: a missing part is reported once, with its name and place, and stops nothing else."""
+"""Tests of the contracts of items: each missing part is reported once with its place, and other items still work."""
 
 import shutil
 from dataclasses import fields, replace

@@ -203,7 +203,7 @@ def run_page(page: Path, folder: Path, environment: dict[str, str]) -> subproces
 
 
 def cost(page: Path) -> pytest.MarkDecorator:
-    """Return the markers of a page: fast pages run in each pull request, the others at night."""
+    """Return the markers of a page. Fast pages run in each pull request, and all other pages at night."""
     return pytest.mark.slow if page.name in ("maintainers.md", "your_model.md") else pytest.mark.thorough
 
 

@@ -35,7 +35,7 @@ FILES = sorted(path for path in CORE.rglob("*.py") if path.relative_to(CORE).par
 
 
 def place_of(module: str) -> str:
-    """Return the most specific part that contains a dotted name; its first word if there is none."""
+    """Return the most specific part that contains a dotted name, or the first word of the name if there is none."""
     words = module.split(".")
     parts = ["/".join(words[:count]) for count in range(len(words), 0, -1)]
     return next((part for part in parts if part in LEVEL), words[0])

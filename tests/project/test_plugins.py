@@ -42,7 +42,10 @@ def test_the_core_imports_no_plugin(path):
 
 @pytest.mark.parametrize("folder", sorted(set(PLUGINS) - set(FREE)))
 def test_plugins_import_the_core_and_themselves_only(folder):
-    """Test imports of the own folder and of private modules (`_name.py`). `_examples.py` draws with shapes_xai."""
+    """Plugins may import their own folder and private modules (`_name.py`).
+
+    `_examples.py` is free, because it uses shapes_xai.
+    """
     for path in (ROOT / folder).rglob("*.py"):
         if path.name == "_examples.py":
             continue

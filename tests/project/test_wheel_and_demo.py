@@ -1,4 +1,4 @@
-"""Tests of source archive and wheel, installed outside the checkout: help of every command, and the demo."""
+"""Tests of the source archive and the wheel, outside the checkout: the help of every command, and the demo."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def installed(tmp_path_factory):
         capture_output=True,
         text=True,
     ).stdout.strip()
-    # Folders in a .pth file are searched, but .pth files in them, such as those of an editable install, are not read.
+    # Folders in a .pth file are searched, but .pth files in these folders (from an editable install) are not read.
     (Path(site) / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder
 
@@ -76,7 +76,7 @@ def test_the_version_is_the_same_wherever_it_is_named(installed):
 
 
 def test_what_installs_an_extra_of_a_wheel(installed):
-    """Test that pip only adds the libraries of an extra to an installed package. A checkout is installed again."""
+    """Test the suggested command: it adds the libraries of an extra to a wheel, but installs a checkout again."""
     code = "from saliency_bench.registry import install_hint; print(install_hint('lime'))"
     python = installed / "venv" / "bin" / "python"
     done = subprocess.run([python, "-c", code], cwd=installed, capture_output=True, text=True, check=True)

@@ -112,7 +112,10 @@ def test_private(hub):
 
 @pytest.mark.slow
 def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model, shapes, workspace, tmp_path):
-    """Test another dataset, files of a model, and an empty report. Empty repositories and our own are filled."""
+    """Test a repository with another dataset, model files or an empty report.
+
+    Empty repositories and our own are filled.
+    """
     ours = dataset_publication(pets, "founder", workspace, "x")
     others = {"contains unrelated work (model.safetensors)": {"model.safetensors": b"x"},
               "contains shapes-xai, not  pet-xai": dataset_publication(shapes, "founder", workspace, "x").files,
@@ -136,7 +139,7 @@ def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model,
 
 
 def test_the_card_of_a_single_split_and_of_many_classes(pets, shapes):
-    """Test that a single split is not described as split by hash. More than 50 classes are not listed in a table."""
+    """Test that the card does not describe a single split as split by hash, and does not list more than 50 classes."""
     builder, report = registry.load("hub_builders", "shapes-xai"), json.loads((shapes / REPORT).read_text())
     features = datasets.load_dataset(str(shapes), split="test").features
     single = card(builder, report | {"splits": {"test": report["splits"]["test"]}}, features)
@@ -546,7 +549,10 @@ def test_a_file_is_hashed_twice_at_most(hub, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_change_by_someone_else_meanwhile_is_seen(hub):
-    """Test that the commit states its parent: the Hub refuses it, and the comparison is repeated."""
+    """Test that a commit names its parent.
+
+    The Hub refuses the commit if the parent is outdated, and the files are compared again.
+    """
     publish(small(a="1", b="1"), api=hub.api())
     api = hub.api()
     commit = api.create_commit
@@ -565,7 +571,7 @@ def test_a_change_by_someone_else_meanwhile_is_seen(hub):
 
 @pytest.mark.slow
 def test_an_interrupted_upload_goes_on_with_what_is_missing(hub):
-    """Test a connection that always breaks during one of three large files; later only this file is sent."""
+    """Test a connection that always breaks during one of three large files. The next upload sends only this file."""
     content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)}
     publication = Publication("dataset", "saliency-bench/large", content, None)
     broken = hub.fault(f"PUT .*{sha256(content['1.parquet']).hexdigest()}", drop_after=100_000, times=99)
@@ -753,7 +759,7 @@ def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
 
 @pytest.mark.slow
 def test_the_three_lines(hub, pets, model, workspace):
-    """Test unmodified clients in separate processes: a second machine, then the first one without network."""
+    """Test unmodified clients in separate processes, first with network and then without network."""
     publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
     publish(metric_publication("saliency_miou", "saliency-bench"), api=hub.api())
     publish(model_publication(model, "saliency-bench", api=hub.api()), api=hub.api())

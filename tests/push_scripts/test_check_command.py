@@ -1,4 +1,4 @@
-"""Tests of `saliency-bench check`: a run against bounds and against an earlier run, with exit codes."""
+"""Tests of `saliency-bench check`: it compares a run with bounds or an earlier run, and sets the exit code."""
 
 import json
 import math
@@ -147,7 +147,7 @@ def test_an_explainer_that_became_worse_on_the_same_samples_fails(run, tmp_path,
 
 
 def test_only_what_is_required_is_compared_with_the_earlier_run(run, tmp_path):
-    """Test that the family of the test contains only required explainers: p of one pair equals p of one test."""
+    """Test that only required explainers are tested: the p-value of one pair equals the p-value of a single test."""
     now = read_run(shifted(run, tmp_path / "now", 0.1))
     before = read_run(run)
     cell = find_cell("gradcam:saliency_miou", now)
@@ -164,7 +164,7 @@ def test_only_what_is_required_is_compared_with_the_earlier_run(run, tmp_path):
 
 
 def test_an_explainer_of_another_version_is_compared_and_a_metric_is_not(run, tmp_path, capsys):
-    """Test that a function's version may change with its code, because this is when users run the command."""
+    """Test a function whose version changes with its code. Users run the command after they have changed the code."""
     for what, code in (("explainer_version", 0), ("metric_version", 2)):
         now = tmp_path / what
         shifted(run, now, 0.0)
@@ -219,7 +219,7 @@ def test_equal_scores_without_an_interval_say_so(run):
 
 
 def at_their_bounds(seed, count, samples, between=(0.3, 0.7)):
-    """Return a run of 0/1 scores of known share, and true requirements with these shares as bounds."""
+    """Return a run of 0/1 scores with known true shares, and requirements whose bounds are these shares."""
     rng = np.random.default_rng(seed)
     shares = rng.uniform(*between, count)
     cells, values = [], {}
@@ -233,7 +233,7 @@ def at_their_bounds(seed, count, samples, between=(0.3, 0.7)):
 
 
 def test_true_requirements_fail_no_more_often_because_there_are_many():
-    """Test 20 true requirements at their bounds. Without correction they fail a run in 40 % of the cases."""
+    """Test 20 true requirements at their bounds. Without correction, one of them fails in 40 % of the runs."""
     failed = [any(not one.passed for one in check(*at_their_bounds(seed, 20, 200))) for seed in range(120)]
     assert sum(failed) <= 120 * (0.05 + 2 * (0.05 * 0.95 / 120) ** 0.5)
     alone = [any(not check(run, [one])[0].passed for one in several)
@@ -242,7 +242,10 @@ def test_true_requirements_fail_no_more_often_because_there_are_many():
 
 
 def test_true_requirements_of_rare_scores_fail_no_more_often():
-    """Test a share of .98. In 8 % of the runs, 47 of 50 or fewer are 1, and Wilson's interval lies below the share."""
+    """Test a true share of .98.
+
+    In 8 % of the runs, at most 47 of 50 scores are 1, and the interval lies below the share.
+    """
     failed = [not check(*at_their_bounds(seed, 1, 50, (0.98, 0.98)))[0].passed for seed in range(400)]
     assert sum(failed) <= 400 * (0.025 + 2 * (0.025 * 0.975 / 400) ** 0.5)
 
@@ -254,7 +257,10 @@ def test_clusters_and_few_samples_are_named(run):
 
 
 def test_each_requirement_says_by_which_interval_it_was_judged():
-    """Test Holm by hand: three are judged at 1 - .05 / 3. Once one is decided, the others use 1 - .05 / 2."""
+    """Test Holm's method by hand.
+
+    Three requirements are judged at 1 - .05 / 3. When one is decided, the other two are judged at 1 - .05 / 2.
+    """
     run, _ = at_their_bounds(1, 3, 400)
     means = [cell.value for cell in run.cells]
     rules = [Requirement("method0:saliency_miou", True, means[0] - 0.2), *(
@@ -305,7 +311,7 @@ def test_a_requirement_compares_two_explainers_on_the_same_samples(lead, sign, v
 
 
 def test_met_does_not_rest_on_failures_that_no_sample_shows():
-    """Test scores of .75 +- .01 in 50 samples, which do not rule out that one in twenty is 0."""
+    """Test 50 scores of .75 +- .01. They do not rule out that one score in twenty is 0."""
     narrow = np.random.default_rng(0).normal(0.75, 0.01, 50)
     run = scored_run({"gradcam": narrow, "random": narrow - 0.03}, 50)
     undecided, met = (check(run, [Requirement("gradcam:saliency_miou", True, bound)])[0] for bound in (0.74, 0.6))

@@ -142,7 +142,10 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
 
 
 def test_a_restart_makes_no_further_links_once_they_were_printed(capsys, monkeypatch):
-    """Test a study that has not printed its invitations: without the option, it would be open to everybody."""
+    """Test a study that has not printed its invitations yet.
+
+    Without the option, the study would be open to everybody.
+    """
     words = ["annotate", "--dataset", "d", "--store", "s", "--owner", "--invite", "3", "--port=1"]
     module = registry.load("push_scripts", "annotate")
     printed = []

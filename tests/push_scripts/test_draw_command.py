@@ -245,7 +245,7 @@ def test_the_first_samples_of_the_run_and_a_table(folder, tmp_path, capsys):
 
 
 def test_python_draws_what_the_command_draws(folder, name, tmp_path, capsys):
-    """Test that texts of a PDF or SVG stay texts, and images keep their pixels."""
+    """Test that text in a PDF or SVG stays text, and that images keep their pixels."""
     picture, scores = drawn(folder, tmp_path, capsys, "maps", "--samples", name, "--explainers", "random")
     drawing = sb.draw(folder, "maps", samples=[name], explainers=["random"], device="cpu", out=tmp_path / "a.svg")
     assert np.array_equal(np.asarray(drawing.picture), np.asarray(picture))

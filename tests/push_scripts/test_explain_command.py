@@ -40,7 +40,7 @@ def test_a_strip_has_the_picture_and_each_map_side_by_side(photo, resnet, tmp_pa
 
 
 def test_each_question_has_a_row(photo, resnet, tmp_path, capsys):
-    """Test a target alone, and against each of the other targets, which are classes or groups."""
+    """Test a target alone and against each of the other targets. The targets are classes or groups."""
     groups = tmp_path / "groups.json"
     groups.write_text(json.dumps({"round": ["disc", "ring"]}))
     words = ["--explainers", "gradcam", "gradient", "--target", "ring", "round", "--against", "disc", "round"]

@@ -104,7 +104,10 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch, capsys):
 
 
 def test_a_checkpoint_of_one_logit_on_the_command_line(shapes, tmp_path, capsys):
-    """Test that the class against the logit is explained if it is more likely, in a picture, a run and a template."""
+    """Test a network that predicts the class against its only logit.
+
+    A picture, a run and a template explain this class.
+    """
     from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
     rows, model = sb.load_dataset(str(shapes)), tmp_path / "model"

@@ -1,4 +1,4 @@
-"""Tests of launching a namespace: a dry run changes nothing, refusals precede uploads, and faults can be resumed."""
+"""Tests of launching a namespace: dry runs change nothing, refusals come before uploads, and failed launches resume."""
 
 import json
 import re

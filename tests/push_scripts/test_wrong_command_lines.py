@@ -1,4 +1,4 @@
-"""Tests of invalid command lines: one line, exit code 2, nothing written, and nothing loaded before."""
+"""Tests of invalid command lines: they end with one line and exit code 2, before anything is loaded or written."""
 
 import json
 import shlex
@@ -156,7 +156,7 @@ class LoadedError(Exception):
 
 @pytest.fixture
 def nothing_loads(monkeypatch):
-    """Fail if a dataset or a network is loaded, or the Hub is requested."""
+    """Fail if a dataset or a network is loaded, or if a request is sent to the Hub."""
 
     def refuse(*args, **kwargs):
         raise LoadedError(str(args)[:200])

@@ -75,13 +75,13 @@ def draws(clusters, seed=0):
 
 
 def expanded(clusters):
-    """Return the percentiles of an expanded bootstrap interval, because draws vary less than samples."""
+    """Return the percentiles of an expanded bootstrap interval. It is expanded because draws vary less than samples."""
     tail = 100 * stats.norm.cdf(-math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1))
     return [tail, 100 - tail]
 
 
 def left_open(means, drawn, clusters):
-    """Return the ends of the intervals of (rho, tau) over all orders that the samples leave open.
+    """Return the intervals of (rho, tau) over all orders that are consistent with the samples.
 
     Args:
         means: Means of each explainer by both metrics.
@@ -152,7 +152,7 @@ def test_correlation_over_samples_and_its_interval(run):
 
 
 def test_the_clusters_are_what_is_drawn(run):
-    """Draw two samples of each group together, so that duplicating each sample changes no interval."""
+    """Duplicate each sample and put both copies in one group. Groups are drawn as a whole, so no interval changes."""
     twice = [f"{image_id}{copy}" for image_id in run.ids for copy in "ab"]
     groups = [image_id for image_id in run.ids for _ in "ab"]
     values = {key: np.repeat(own, 2) for key, own in run.values.items()}
@@ -206,7 +206,10 @@ def test_orders_of_explainers_agree_as_scipy_says(run):
 
 
 def test_the_interval_of_an_agreement_holds_that_of_the_true_orders():
-    """Test five close means by two metrics. In draws their orders are more random, so percentiles covered only 80 %."""
+    """Test five explainers, four of which have close means.
+
+    Percentiles of the draws contained the true value in only 80 %.
+    """
     rng = np.random.default_rng(4)
     true = np.array([0.0, 0.02, 0.04, 0.06, 0.3]), np.array([0.0, 0.04, 0.02, 0.06, 0.3])
     orders = [order_of(own[None]) for own in true]

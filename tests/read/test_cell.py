@@ -1,4 +1,4 @@
-"""Tests of cells in files: they are validated strictly, complete, and read back as they were written."""
+"""Tests of cells in files: they are validated strictly, they are complete, and they are read back unchanged."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests of the page of `choose`, made from plain data: content, no external files, and escaped names."""
+"""Tests of the page of `choose`, created from plain data: its content, no external files, and escaped names."""
 
 import numpy as np
 import pytest

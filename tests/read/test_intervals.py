@@ -57,7 +57,7 @@ def literal_ends(values, clusters, low, high, tail=0.025, gate=False):
 
 
 def literal_rare(ends, value, far, sizes, tail=0.025, gate=False):
-    """Return the most extreme means if the samples missed a share of scores at `far`, over 4,000 shares."""
+    """Return the most extreme means over 4,000 possible shares of scores at `far` that the samples may have missed."""
     count = sum(sizes) ** 2 / sum(size**2 for size in sizes)
 
     def widened(sign, extreme, tails):
@@ -128,11 +128,10 @@ def test_a_paired_difference_outlasts_a_failure_of_either():
 
 
 def test_alike_are_differences_that_no_rare_failure_could_hide():
-    """Compute by hand: for equal scores, (1 + .95 .05 / .95)^n reaches 40 at n = 75.6. No test can below n = 72.
+    """Compute by hand: for equal scores, (1 + .95 .05 / .95)^n reaches 40 at n = 75.6.
 
-
-
-    .95^72 = .025: if one of the two fails on 5 % of the samples, 72 samples contain no failure in 2.5 % of the cases.
+    No test can reach a conclusion with fewer than 72 samples, because .95^72 = .025: if one of the two explainers fails
+    on 5 % of the samples, 72 samples contain no failure in 2.5 % of the cases.
     """
 
     def alike(n, gap=0.0, size=1, limits=UNIT, spread=0.0):
@@ -153,7 +152,10 @@ def test_alike_are_differences_that_no_rare_failure_could_hide():
 
 
 def test_only_an_end_of_the_range_that_is_known_bounds_rare_scores():
-    """Test scores that are unbounded above. The interval is widened only below, because high scores have no bound."""
+    """Test scores without an upper bound.
+
+    The interval is widened only below, because rare high scores have no bound.
+    """
     values, codes = np.random.default_rng(0).normal(0.75, 0.01, 50), np.arange(50)
     bottom, top = bounded(values, codes, UNIT)[1:3]
     half_open = interval(values, codes, POSITIVE)
@@ -166,7 +168,10 @@ def test_only_an_end_of_the_range_that_is_known_bounds_rare_scores():
 
 
 def test_uneven_clusters_by_hand():
-    """Test ten clusters of one row and two clusters of ten: 30 rows have 900 / 210 = 4.3 effective clusters."""
+    """Test ten clusters of one row and two clusters of ten rows.
+
+    The 30 rows have 900 / 210 = 4.3 effective clusters.
+    """
     sizes = [1] * 10 + [10] * 2
     codes = np.repeat(np.arange(12), sizes)
     assert effective_clusters(np.bincount(codes)) == pytest.approx(900 / 210)
@@ -223,7 +228,7 @@ def test_a_difference_of_single_samples_is_scipy_s_t_interval():
 
 
 def test_a_difference_of_clusters_by_hand():
-    """Test twelve clusters of two samples: D is 0 and 2 in turn, so the mean is 0.5 and each residual is 1."""
+    """Test twelve clusters of two samples. D alternates between 0 and 2, so the mean is 0.5 and each residual is 1."""
     first = np.repeat([0.0, 1.0] * 6, 2)
     own = difference(Matched([first, np.zeros(24)], np.repeat(np.arange(12), 2)), 0, 1)
     error = math.sqrt(12 / 11 * 12 / 24**2)

@@ -1,4 +1,4 @@
-"""Browser tests of report pages: export of plots, filters of samples by score, and n next to few samples."""
+"""Browser tests of report pages: export of plots, filters of samples by score, and the display of small n."""
 
 import html
 import json

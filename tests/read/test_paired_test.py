@@ -1,4 +1,4 @@
-"""Tests of step-down sign flips against slow code and SciPy. Order, scale and threads do not change p-values."""
+"""Tests of step-down sign flips against slow code and SciPy. Order, scale and threads must not change p-values."""
 
 import math
 import os
@@ -27,7 +27,7 @@ def p_of(columns, codes=None, flips=199, **options):
 
 
 def literal(columns, codes, flips, seed=0):
-    """Compute the adjusted p-values in plain Python: cluster sums, signs, T, and the greatest T down to each rank."""
+    """Compute the adjusted p-values in plain Python: cluster sums, signs, T, and the greatest T from each rank down."""
     rows, width = len(columns), len(columns[0])
     clusters = max(codes) + 1
     words = -(-clusters // 64)
@@ -92,7 +92,7 @@ def test_one_pair_is_scipy_s_paired_permutation_test():
 
 
 def test_step_down_by_hand():
-    """Test T = 3, 2, 1, which are compared with the maximum over all pairs, the last two pairs, and the last pair."""
+    """Test T = 3, 2 and 1. They are compared with the maximum over all pairs, the last two pairs, and the last pair."""
     flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
 
     def p_of_rows(seen, rows):
@@ -108,7 +108,10 @@ def test_step_down_by_hand():
 
 
 def test_another_cluster_decides_where_chance_reaches_the_difference_that_is_left():
-    """Test T 3 of one pair, which 39 flips never reach. With another cluster T is 1, which half of the flips reach."""
+    """Test one pair with T = 3, which none of 39 flips reaches.
+
+    With another cluster, T is 1, which half of the flips reach.
+    """
     flipped = np.stack([np.full(39, 0.5), np.where(np.arange(39) % 2, 2.0, 0.5)])
     # (1 + 19) / 40, halved
     assert step_down(np.array([3.0]), np.array([1.0]), lambda pair: flipped).tolist() == [0.25]
@@ -137,7 +140,7 @@ def test_forty_explainers_can_be_told_apart():
 
 
 def test_scores_that_were_never_one_may_still_be():
-    """Compare 60 zeros of a 0/1 score with a constant .02. The 60 zeros do not rule out a share of 2 %."""
+    """Compare 60 zeros of a 0/1 score with a constant .02. The zeros do not rule out that 2 % of the scores are 1."""
     zeros, constant = np.zeros(60), np.full(60, 0.02)
     assert adjusted_p([Matched([zeros, constant], np.arange(60))], [[(0, 1)]], flips=999)[0][0, 1] == 0.001
     p = adjusted_p([Matched([zeros, constant], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
@@ -150,7 +153,7 @@ def test_scores_that_were_never_one_may_still_be():
 
 @pytest.mark.parametrize(("events", "told_apart"), [(9, False), (10, True)])
 def test_few_events_of_any_size_do_not_show_how_large_they_are(events, told_apart, monkeypatch):
-    """Compare a few scores of .1 among zeros with a constant .04. From ten on, the largest observed event is used."""
+    """Compare zeros and a few scores of .1 with a constant .04. With ten such scores, the largest of them is used."""
     monkeypatch.setattr(paired_test, "p_with_failures", lambda *_: (0.0, 0.0))  # use only the flips
     rare = np.zeros(60)
     rare[:events] = 0.1

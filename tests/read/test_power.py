@@ -43,7 +43,7 @@ def test_the_test_of_reports_has_the_power_that_is_stated(mean, spread, wanted):
 @pytest.mark.parametrize("clusters", [12, 25, 50, 75, 100, 300, 1000])
 @pytest.mark.parametrize("comparisons", [1, 45, 5000])
 def test_the_chance_is_the_integral_over_the_spread_for_every_difference(clusters, comparisons):
-    """Compare with the adaptive quadrature of SciPy, and with its non-central t where that is not NaN."""
+    """Compare with SciPy's adaptive quadrature, and with its non-central t distribution where its value is not NaN."""
     freedom, alpha = clusters - 1, 0.05 / comparisons
     critical, ends = stats.t.ppf(1 - alpha / 2, freedom), stats.chi2.ppf([1e-14, 1 - 1e-14], freedom)
     for wanted in (0.0, 0.3, -0.3, 1.0, 2.0, 5.0, 100.0, 1e6):

@@ -87,7 +87,7 @@ def _facts(samples: int, seed: int, digest: str = "d1") -> dict:
 
 
 def part_of(folder: Path, out: Path, methods: tuple[str, ...], samples: int | None = None) -> Path:
-    """Write the run of only some explainers over the first samples."""
+    """Write a run that has only some of the explainers, over the first samples."""
     manifest = read_manifest(folder)
     kept = {key: cell for key, cell in manifest.cells.items() if cell.explainer in methods}
     manifest.model_copy(update={"cells": kept}).write(out)
@@ -143,7 +143,7 @@ def _column(rng: np.random.Generator, key: CellKey, predicted: list[dict], level
 
 
 def _pictures(rng: np.random.Generator, folder: Path, chosen: list, methods: list[str], side: int) -> None:
-    """Return images of a disc, which is the mask, and for each explainer maps of a blob of some width at the disc."""
+    """Return images of a disc, which is the mask, and for each explainer maps with a blob at the disc."""
     count = len(chosen)
     y, x = np.mgrid[:side, :side] / side
     centres = rng.uniform(0.3, 0.7, (count, 2, 1, 1))
@@ -343,7 +343,7 @@ def test_verdict(pairs, higher, words):
 
 
 def test_a_verdict_on_all_metrics_does_not_say_less_than_it_means():
-    """Test negated sentences: no difference "on all metrics" could mean a difference on some metrics."""
+    """Test negated sentences. "No difference on all metrics" could mean that there is a difference on some metrics."""
     sentences = verdict(told({("a", "random"): (0.1, 0.5)}, metrics=2))
     assert "a against random: no difference found on either metric." in sentences
     assert "a beats random on both metrics." in verdict(told({("a", "random"): (0.1, 0.01)}, metrics=2))
@@ -363,7 +363,8 @@ def test_groups_of_classes_are_named_once(folder, copied, tmp_path):
 def test_rank_agreement_of_metrics_by_hand():
     """Test two samples and three explainers.
 
-    Orders 1 2 3 and 3 2 1: -1. Orders 1 2 3 and 1 3 2: 1 - 6 * (1 + 1) / 24 = 0.5.
+    The orders 1 2 3 and 3 2 1 have a correlation of -1. The orders 1 2 3 and 1 3 2 have a correlation of 1 - 6 * (1 +
+    1) / 24 = 0.5.
     """
     cells = [_result(_key(name, metric, 0), 2) for name in "abc" for metric in METRICS[:2]]
     scores = {
@@ -480,7 +481,7 @@ def rise_alone(seed: int, ids: list[str], values, higher=True) -> RunData:
 
 
 def test_differences_by_hand():
-    """Test differences -0.2, 0 and +0.1 if lower is better: better, equal, worse.
+    """Test the differences -0.2, 0 and +0.1 of a metric for which lower is better: better, equal, worse.
 
     One more sample is in only one run.
     """
@@ -496,7 +497,7 @@ def test_differences_by_hand():
 
 
 def test_a_difference_of_runs_excludes_rare_failures():
-    """Test a difference that failures could reverse if the 60 samples missed them by chance: it is not significant."""
+    """Test leads of four sizes. A small lead is not significant, because 60 samples may have missed rare failures."""
     rng, verdicts = np.random.default_rng(0), set()
     names = [f"image {number}" for number in range(60)]
     for lead in (0.01, 0.03, 0.1, 0.3):
@@ -559,7 +560,10 @@ def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path
 
 
 def test_a_run_grown_from_another_gives_its_cells(tmp_path):
-    """Merge all samples of a few explainers with the first samples of all: each cell gets the most samples."""
+    """Merge a run of a few explainers on all samples with a run of all explainers on the first samples.
+
+    Each cell gets the larger number of samples.
+    """
     small = make_run(tmp_path / "small", samples=40, methods={"gradcam": 0.5}, pictures=False)
     large = make_run(tmp_path / "large", samples=20, pictures=False)
     read = pq.read_table(small / "records.parquet").to_pylist()
@@ -604,7 +608,10 @@ def test_every_two_explainers_are_on_the_page(folder):
 
 @pytest.mark.slow
 def test_parts_of_a_run_are_ranked_and_compared_as_the_whole_run(folder, tmp_path, capsys):
-    """Merge two runs of different explainers over the same samples. Ranks and pairs equal those of a joint run."""
+    """Merge two runs of different explainers over the same samples.
+
+    Ranks and pairs equal the results of a joint run.
+    """
     one = part_of(folder, tmp_path / "one", ("gradcam", "rise"))
     two = part_of(folder, tmp_path / "two", ("integrated_gradients", "centre", "random"))
     (merged,) = compare_runs([read_run(one), read_run(two)]).merged
@@ -637,7 +644,10 @@ def test_merged_ranks_use_the_samples_that_both_explainers_have(folder, tmp_path
 
 
 def test_runs_that_ask_another_question_do_not_become_one(folder, tmp_path, capsys):
-    """Test runs with different settings that share a cell, for a metric with its own targets. They stay separate."""
+    """Test runs that share a cell but have different settings.
+
+    The metric has its own targets. The runs stay separate.
+    """
     one = part_of(folder, tmp_path / "one", ("gradcam", "random"))
     for name, change in (("target", "second"), ("layer", "layer1"), ("labels", [[1], [0]])):
         two = part_of(folder, tmp_path / name, ("gradcam", "rise"))

@@ -17,7 +17,7 @@ def simulation():
 
 
 def at_least(share, times):
-    """Return the number of successes that all but one in a hundred such simulations reach for a given share."""
+    """Return the share of successes that almost all simulations exceed if `share` is the true share."""
     return share - 2.5 * (share * (1 - share) / times) ** 0.5
 
 
@@ -53,7 +53,7 @@ def test_failures_of_whole_clusters_and_of_one_of_two_explainers_are_covered(sim
 
 
 def test_few_pairs_with_rare_failures_are_called_alike(simulation):
-    """Test the error rate. With Student's interval alone it is 7.7 % at 50 samples and 6.2 % at 200."""
+    """Test the error rate. With Student's interval alone, it is 7.7 % with 50 samples and 6.2 % with 200 samples."""
     assert max(simulation.called_alike(n, 200, 0.005, share=0.05) for n in (50, 80, 200)) <= 1 - at_least(0.975, 200)
     assert simulation.called_alike(200, 50, 0.05) > 0.9
 
@@ -66,7 +66,10 @@ def test_ordinary_scores_keep_their_intervals(simulation):
 
 
 def test_clusters_of_uneven_size_do_not_count_in_full(simulation):
-    """Test clusters of uneven size. With C - 1 degrees of freedom, 89.0 % of 1,500 intervals contained the mean."""
+    """Test clusters of uneven size.
+
+    With C - 1 degrees of freedom, only 89.0 % of 1,500 intervals contained the mean.
+    """
     assert simulation.coverage("95 % zeros", "log-normal sizes, ICC .5", 20, times=400) >= at_least(0.93, 400)
 
 
@@ -87,7 +90,7 @@ def test_few_false_findings(simulation, explainers, times, settings):
     ],
 )  # fmt: skip
 def test_few_false_findings_among_scores_of_unequal_shape(simulation, shapes, clusters):
-    """Test the error rate. With the flips alone it is 13, 38, 11, 20 and 12 %."""
+    """Test the error rate. With the sign flips alone, the five rates are 13, 38, 11, 20 and 12 %."""
     assert simulation.false_findings(simulation.UNEQUAL[shapes], clusters, 150, flips=199) <= 1 - at_least(0.93, 150)
 
 

@@ -37,7 +37,7 @@ def test_areas_of_each_training_by_hand():
 def test_intervals_hold_the_mean_over_trainings():
     """Simulate trainings and images that both vary.
 
-    With five or more trainings, more than nine in ten intervals must hold.
+    With five or more trainings, more than nine in ten intervals must contain the mean.
     """
     rng, hits = np.random.default_rng(3), 0
     for _ in range(200):
@@ -83,7 +83,7 @@ def networks(tmp_path_factory):
 
 
 def literal(x):
-    """Return (mean, spread, low, high, variance of images, of trainings) of scores[image][network] in [0, 1]."""
+    """Return (mean, spread, low, high, variance of images, variance of trainings) of scores[image][network]."""
     n, t = len(x), len(x[0])
     of_images, of_networks = [sum(row) / t for row in x], [sum(row[k] for row in x) / n for k in range(t)]
     m = sum(of_images) / n

@@ -1,4 +1,4 @@
-"""Tests of the page of findings: regions of maps by their definitions, and numbers that equal those of its runs."""
+"""Tests of the page of findings: the regions of maps, and numbers that equal the numbers of its runs."""
 
 import os
 import re
@@ -39,7 +39,10 @@ def test_regions_are_what_their_names_say():
 
 
 def test_readings_of_a_map_worked_out_by_hand():
-    """Test the top row as region and the left column as mask of 2 x 2 pixels: IoU 1/3, and 1/3 of the background."""
+    """Test 2 x 2 pixels with the top row as region and the left column as mask.
+
+    Both IoUs, also of the background, are 1/3.
+    """
     maps = {"mine": {"a": np.array([[1.0, 1.0], [0.0, 0.0]])}}
     values = script.readings_of(maps, {"a": np.array([[True, False], [True, False]])})
     assert values["signed, > 0.5"]["mine"] == pytest.approx(1 / 3)
@@ -66,7 +69,10 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
 
 
 def test_the_published_page_has_the_numbers_of_its_data_file(tmp_path):
-    """Test that figures, ranks and sentences equal those of the current code; otherwise render the page with --page."""
+    """Test that figures, ranks and sentences are what the current code computes.
+
+    If not, render the page with --page.
+    """
     docs, data = Path(__file__).parents[2] / "docs", script.load()
     assert findings.rendered(data) == (docs / "findings.md").read_text(encoding="utf-8")
     script.figures(data, tmp_path)
@@ -101,7 +107,10 @@ def test_what_a_poor_network_cannot_say_is_said():
 
 @pytest.mark.slow
 def test_a_sample_of_the_page_follows_from_its_script(tmp_path):
-    """Recompute two explainers and a baseline on the pets and compare them with the page; needs its photographs."""
+    """Recompute two explainers and a baseline on the pets and compare them with the page.
+
+    The photographs are needed.
+    """
     data = os.environ.get("SALIENCY_BENCH_PHOTOGRAPHS")
     if data is None:
         pytest.skip("SALIENCY_BENCH_PHOTOGRAPHS names no folder of photographs")

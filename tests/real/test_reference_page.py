@@ -77,7 +77,7 @@ def test_an_order_is_spearmans_of_the_means_of_the_images_that_a_run_has(publish
 
 @pytest.mark.parametrize("images", [20, 60])
 def test_sentences_about_baselines_follow_from_known_leaders(published, images):
-    """Test that the last two explainers lead by the first metric and by no other; 20 images are too few to test."""
+    """Test that the last two explainers lead by the first metric only. 20 images are too few for a test."""
     run = published.runs["lite0-pets"]
     names = methods(run)
     run = generated(run, lambda number, metric: 3.0 if names[number] in names[-2:] and metric == 0 else -1.0, images)

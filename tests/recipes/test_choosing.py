@@ -214,7 +214,7 @@ def test_each_sentence_follows_from_the_tables(seed):
         if not left:
             assert "no candidate has scores" in line
             continue
-        # Scores equal those of the table. If another candidate has a better score, the sentence names it.
+        # Scores equal the scores of the table. If another candidate has a better score, the sentence names it.
         better = max if answer["higher_is_better"] else min
         named = re.match(r"By \S+: (\S+) \(|By \S+: (\S+), not itself|By \S+: (\S+) led on", line)
         name = next(filter(None, named.groups())) if named else left[0]
@@ -321,7 +321,10 @@ def test_metrics_that_disagree_recommend_nothing_together():
 
 
 def test_only_a_method_that_is_itself_shown_to_beat_the_baselines_is_recommended():
-    """Test that `even`, as good as the baseline on average, gains nothing when `good` drops the baseline."""
+    """Test that `even` gains nothing when `good` drops the baseline.
+
+    `even` is only as good as the baseline on average.
+    """
     for seed in range(20):
         rng = np.random.default_rng(seed)
         scores = {
@@ -356,9 +359,9 @@ def test_a_method_beats_a_baseline_by_bets_on_all_images_of_both():
 
 
 def test_a_method_that_ties_with_the_baseline_is_seldom_shown_to_beat_it():
-    """Test the leader of ten methods with the baseline's mean.
+    """Test the leader of ten methods whose mean equals the mean of the baseline.
 
-    It seems to beat the baseline in at most 5 % of the cases.
+    The leader seems to beat the baseline in at most 5 % of the cases.
     """
     wrong = 0
     for seed in range(200):

@@ -1,4 +1,4 @@
-"""Tests of `doctor`: planted faults are reported, correct pairs pass, and accuracies equal those of plain torch."""
+"""Tests of `doctor`: it reports planted faults and passes correct pairs, and its accuracies equal plain torch."""
 
 import json
 import re

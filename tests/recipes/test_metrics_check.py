@@ -1,4 +1,4 @@
-"""Tests of the check of metrics: interventions, evidence, counts and the sentences of the page."""
+"""Tests of the check of metrics: its interventions, evidence and counts, and the sentences of its page."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -24,7 +24,10 @@ def test_only_a_change_of_the_evidence_flips_a_decision(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_evidence_of_a_small_pattern_by_hand(kind):
-    """Compare with red above 0.1, and columns of +-0.2 above 0.125; a fifth counts against the other classes."""
+    """Compute by hand what exceeds the thresholds: red above 0.1, and columns of +-0.2 above 0.125.
+
+    A fifth of the evidence for a class counts against the other classes.
+    """
     picture = torch.full((1, 3, 32, 32), 0.5)
     if KINDS[kind].reads == "stripes":  # the response to columns is 0.2, and four pixels lie inside all windows
         picture[..., 18:31, 2:15] += torch.tensor([0.2, -0.2] * 6 + [0.2])

@@ -251,7 +251,7 @@ def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
 
 @pytest.mark.slow
 def test_a_part_leaves_what_is_there_in_the_tables(done, file, capsys):
-    """Start with --select, which computes less; the tables still contain the results of earlier starts."""
+    """Start again with --select, which computes less. The tables still contain the results of earlier starts."""
     before = [path.read_bytes() for path in sorted((done.folder / "tables").glob("means*"))]
     chosen = {"select": "dataset=one explainer=random", "compare": True}
     part = suite(f"{file}:means", out=done.folder, smoke=True, device="cpu", progress=False, **chosen)
@@ -388,7 +388,7 @@ def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", [{"name": "models/mine/last"}, {"name": "./gone"}, {"name": "torchvision:resnet1"}])
 def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, tmp_path, capsys):
-    """Test models that are used directly and models that are trained first."""
+    """Test models that are used directly, and models that are trained first."""
     content = json.loads(json.dumps(SUITE))
     entry = entry | {"family": "resnet"}
     content["models"] = {"small": entry, "wide": entry | {"train": {"epochs": 1}}}
@@ -645,7 +645,7 @@ def test_the_smaller_of_two_limits_wins(tmp_path):
 
 
 def test_a_plan_tells_passes_and_their_time_at_a_measured_speed(done, file, tmp_path, capsys):
-    """Test gradient, Grad-CAM and random by mIoU and a curve of 8 steps, on 15 images."""
+    """Test gradient, Grad-CAM and random by mIoU and by a curve with 8 steps on 15 images."""
     for part in ("data", "models"):
         shutil.copytree(done.folder / part, tmp_path / "out" / part)
     words = ["suite", f"{file}:scores", "--smoke", "--out", str(tmp_path / "out"), "--device", "cpu", "--plan",

@@ -1,4 +1,4 @@
-"""Tests of tables with sizes of datasets: counted over all splits, next to the paper's numbers, without a run."""
+"""Tests of tables with the sizes of datasets. They count all splits, show the numbers of the paper, and need no run."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def split(name, masked, label=0):
 
 @pytest.fixture
 def data(tmp_path):
-    """Write five images in two splits, three with masks, in two of three classes."""
+    """Write five images in two splits. Three images have masks, and only two of three classes occur."""
     splits = {"train": split("a", [True, False, True]), "test": split("b", [False, True], 2)}
     DatasetDict(splits).save_to_disk(tmp_path / "data" / "pets")
     return tmp_path / "data"

@@ -1,4 +1,4 @@
-"""Tests of people's answers in tables against counts by hand; several files are several studies."""
+"""Tests of people's answers in tables, against counts by hand. Each file is a separate study."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_what_is_of_people_goes_with_people(keys):
 
 
 def test_answers_that_name_their_dataset_count_for_it_alone(run, tmp_path):
-    """Test that image "a" of two datasets is two images."""
+    """Test answers for two datasets that both have an image "a". The two images are not confused."""
     lines = ["image_id,explainer,exposure,person,right,dataset", "a,gradcam,0.2,p,true,pets", "a,gradcam,0.5,p,true,f9"]
     (tmp_path / "answers.csv").write_text("\n".join(lines) + "\n")
     answers = [read_answers(tmp_path / "answers.csv")]

@@ -47,7 +47,7 @@ def cells(suite, table):
 
 
 def lines(table, found, axes):
-    """Return the names (name, ...) of the rows or columns in the order of `show`, or else of the runs."""
+    """Return the names (name, ...) of the rows or columns in the order of `show` or, without `show`, of the runs."""
     order = {axis: table.show.get(axis) or list(dict.fromkeys(place[axis] for place in found)) for axis in axes}
     named = {tuple(place[axis] for axis in axes) for place in found}
     return sorted(named, key=lambda names: [order[axis].index(name) for axis, name in zip(axes, names, strict=True)])
@@ -172,7 +172,7 @@ def test_everything_that_is_listed_is_used_and_named(suite):
 
 
 def test_a_file_trains_as_train_does():
-    """Test that settings that a file omits are those that `train` uses by default."""
+    """Test that settings that a file omits have the default values of `train`."""
     taken = {name: one.default for name, one in inspect.signature(sb.train).parameters.items()}
     recipe = schema.TrainingSpec().model_dump()
     assert recipe == {name: taken[name] for name in recipe}
@@ -283,7 +283,7 @@ def test_p2_figures_have_the_ranks_in_their_brackets():
 
 @pytest.mark.parametrize("table", ["p3-table1", "p3-table3"])
 def test_p3_orders_are_those_of_its_text_and_groups_are_above_what_they_can_be(table):
-    """Test that IIA is the best. T-Attr and GAE follow for transformers, Grad-CAM and Score-CAM for CNNs."""
+    """Test that IIA is the best. Next are T-Attr and GAE for transformers, and Grad-CAM and Score-CAM for CNNs."""
     assert all(printed > 100 / 5 for place, printed in figures("p3", table) if place["value"] in ("PGS", "CGS"))
     rows = np.array(SUITES["p3"].tables[table].figures).reshape(-1, 5, 4)
     assert (np.diff(rows[:, [0, 1, 3, 4]], axis=1) < 0).all()

@@ -1,4 +1,4 @@
-"""Tests of the paired t-test next to a table, against its textbook formula on the common samples."""
+"""Tests of the paired t-test next to a table, against the textbook formula for the common samples."""
 
 from math import sqrt
 from types import SimpleNamespace

@@ -94,7 +94,7 @@ def test_rules_of_the_consensus_by_hand():
 
 
 def test_staple_trusts_those_who_agree():
-    """Test three people of whom one marks at random: STAPLE agrees with the other two, like a majority vote."""
+    """Test three people, one of whom marks at random. STAPLE agrees with the other two, like a majority vote."""
     pytest.importorskip("SimpleITK")
     truth = np.zeros((40, 40), bool)
     truth[10:30, 10:30] = True

@@ -351,7 +351,7 @@ def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
 
 
 def test_what_was_sent_back_is_named_and_found_by_who_comes_back_to_a_finished_page(browser, tmp_path):
-    """Return an answer without a region, which is shown to the annotator only as text."""
+    """Send back an answer without a region. The annotator sees it only as text."""
     study = study_of(tmp_path, 1, annotators=1)
     with serving(create_app(study)) as url:
         for page in opened(browser, url, DESKTOP):

@@ -1,4 +1,4 @@
-"""Tests of the annotation protocol and the interface of the page: assignments, refusals and permissions."""
+"""Tests of the annotation protocol and of the requests of the page: assignments, refusals and permissions."""
 
 from io import BytesIO
 

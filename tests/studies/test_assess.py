@@ -1,4 +1,4 @@
-"""Tests of assessments: questions, stored answers, and results by hand and compared with the package krippendorff."""
+"""Tests of assessments: questions, stored answers, and results compared by hand and with the package krippendorff."""
 
 import csv
 from collections import Counter
@@ -145,7 +145,7 @@ def test_numbers_that_do_not_fit_are_refused(options, line):
 
 
 def test_results_by_hand(study):
-    """Test two people who rate one image by "good": 4 and 5 for complete, 1 and 1 for precise."""
+    """Test two people who rate the map of one image by "good": complete with 4 and 5, precise with 1 and 1."""
     image = study.study.configuration["images"][0]
     for person, complete in (("a", 4), ("b", 5)):
         payload = {"place": 0, "ratings": {"complete": complete, "precise": 1, "convincing": 2}}

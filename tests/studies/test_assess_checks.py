@@ -50,7 +50,7 @@ def rate(study, kind=LOOKING):
 
 
 def look(study, person, place):
-    """Return 1 if the picture does not contain the image, else 5 minus the rank of the explainer."""
+    """Return 1 if the picture does not contain the image. Otherwise, return 5 minus the rank of the explainer."""
     image, name = pair_of(unit_at(study, person, place))
     shown = np.asarray(Image.open(BytesIO(study.picture(person, place))))
     expected = {one: overlay(study.images.frame(image), study.images.map(image, one)) for one in names_of(study)}
@@ -208,7 +208,7 @@ def test_only_masks_of_the_class_that_is_asked_about_are_shown():
 
 
 def test_masks_of_a_dataset_are_in_the_frame_and_those_that_cannot_be_shown_are_left_out(capsys):
-    """Test 4 x 4 pixels whose central 2 x 2 pixels are the frame."""
+    """Test images of 4 x 4 pixels. The frame consists of the central 2 x 2 pixels."""
     drawn = np.zeros((4, 4), np.uint8)
     drawn[1, 1] = drawn[3, 3] = 255
     corner = np.zeros((4, 4), np.uint8)

@@ -1,4 +1,4 @@
-"""Tests of double clicks: a second click does not answer the next question, and no drawing is skipped by accident."""
+"""Tests of double clicks: a second click does not answer the next question or skip a drawing by accident."""
 
 from contextlib import contextmanager
 from datetime import datetime
@@ -71,7 +71,7 @@ def twice(page, selector, pause, shown):
 
 
 def taps(page, selector, pause, shown):
-    """Tap twice with a pause, like `twice`; each tap is a separate click."""
+    """Tap twice with a pause, like `twice`. Each tap is a separate click."""
     point = place(page, selector)
     with stopped_clock(page):
         page.mouse.click(*point)

@@ -1,4 +1,4 @@
-"""Tests of writing masks for annotation programs and reading them back: exact pixels, and errors for damaged files."""
+"""Tests of writing masks for annotation programs and reading them back: exact pixels, and errors in damaged files."""
 
 import json
 from base64 import b64encode
@@ -136,7 +136,10 @@ def test_brush_masks_come_back(height, width, level, random):
 
 
 def test_a_brush_mask_by_hand():
-    """Test 2 pixels, the second marked: 8 bytes as two runs of 4 (3 bits store 4 - 1), or as single values."""
+    """Test 2 pixels, the second of which is marked.
+
+    The 8 bytes are stored as two runs of 4 (3 bits store 4 - 1), or as single values.
+    """
     runs = "1" + "00" + "011" + "00000000" + "1" + "00" + "011" + "11111111"
     single = "0" + "00" + "111" + "".join(f"{byte:08b}" for byte in (9, 9, 9, 0, 1, 2, 3, 255))
     for content in (single, runs):
@@ -199,7 +202,7 @@ def test_label_studios_own_converter_reads_the_same_pixels_and_writes_the_same_b
 
 @pytest.mark.slow
 def test_cvats_sdk_reads_the_same_pixels_and_writes_the_same_runs(annotated, tmp_path):
-    """Convert an element to the points of a shape like CVAT's import: the runs, followed by the corners of the box."""
+    """Convert an element to the points of a shape, as CVAT's import does: the runs, then the corners of the box."""
     masks = pytest.importorskip("cvat_sdk.masks", reason="needs cvat-sdk")
     export(annotated, tmp_path / "out", "cvat")
     for person, unit, number in (("p-a", "image-000", 1), ("p-b", "image-000", 2), ("p-a", "image-001", 3)):

@@ -1,4 +1,4 @@
-"""Tests of consent and instructions in Markdown: rendering, required consent, and display on the pages."""
+"""Tests of consent and instructions in Markdown: how they are rendered and displayed, and that consent is required."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests of many simultaneous people who draw, rate or guess while the server is killed and connections are closed."""
+"""Tests of many people who draw, rate or guess at once while the server is killed and connections are closed."""
 
 import json
 import time
@@ -126,7 +126,7 @@ def test_masks_of_fifty_people_are_stored_once_each(place, study, tmp_path):
 
 @pytest.mark.sample(0, 1)
 def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study, done):
-    """Test 12 people with 5 images and an attention check each: 10 of 12 images are rated by 6 people each."""
+    """Test 12 people who each get 5 images and an attention check. Of the 12 images, 10 are rated by 6 people each."""
     words = ["assess", "serve", done, "--store", place, "--raters", PEOPLE * EACH // 10, "--per-person", EACH]
     maps = (EACH + 1) * len(EXPLAINERS)
     sent = crowd(place, [*words, "--images", 10], rate, PEOPLE * maps)
@@ -146,7 +146,7 @@ def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study
 
 @pytest.mark.sample(0, 1)
 def test_guesses_are_stored_once_each_and_every_map_gets_its_judgements(place, study, done):
-    """Test 12 people and 10 images by 3 explainers, with two judgements each, in sheets of 5."""
+    """Test 12 people who judge 10 images by 3 explainers in sheets of 5. Each map gets two judgements."""
     words = ["peekaboom", "serve", done, "--store", place, "--judgements", 2, "--pairs", EACH]
     sent = crowd(place, words, guess, PEOPLE * EACH * 3)
     study = study()

@@ -1,4 +1,4 @@
-"""Tests of study pages as Spaces: a published Space runs by itself, and its answers survive the loss of its disk."""
+"""Tests of study pages as Spaces: a published Space runs by itself, and its answers survive if its disk is lost."""
 
 import json
 import re

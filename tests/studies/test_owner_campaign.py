@@ -1,4 +1,7 @@
-"""Tests of an owner's commands from photographs to a table: `benchmarks/campaign.py` with a few small photographs."""
+"""Tests of an owner's commands from photographs to a table.
+
+`benchmarks/campaign.py` runs with a few small photographs.
+"""
 
 import importlib.util
 import socket

@@ -46,7 +46,10 @@ def draw(annotating, mask, seconds, units=4, letter="a"):
 
 
 def crowd(annotating):
-    """Simulate two good people and one who is fast and draws elsewhere, each on all 4 images and the honeypot."""
+    """Simulate two good people, and one person who is fast and draws elsewhere.
+
+    All draw on the 4 images and the honeypot.
+    """
     people = [draw(annotating, BOX, seconds, 5, letter) for letter, seconds in (("a", 30), ("b", 40))]
     return [*people, draw(annotating, OTHER, 2, 5, "c")]
 
@@ -136,7 +139,7 @@ def test_the_owner_sees_what_people_marked(annotating, client, owner):
 
 
 def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
-    """Exclude attention checks, answers that are not the last of a judgement, and excluded people."""
+    """Test that only the last answer of a judgement counts. Attention checks and excluded people do not count."""
     images = run_images(6)
     settings = configuration(images, judgements=2, pairs=3, checks=1, limit=4)
     peekaboom = Peekaboom(Store(tmp_path / "study.db").study(KIND, "colours", configuration=settings), images)
@@ -150,7 +153,7 @@ def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
 
 
 def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
-    """Exclude two of three people: one by the owner, and one who fails the attention check."""
+    """Test two excluded people of three: the owner excludes one, and one fails the attention check."""
     images = run_images(6)
     settings = assess_protocol.configuration(images, read_questions(), raters=3, per_person=2, checks=1)
     store = Store(tmp_path / "study.db")
@@ -196,7 +199,7 @@ def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
 
 @pytest.mark.slow
 def test_what_is_shown_says_how_many_marked_it(annotating):
-    """Test one image that somebody skipped, and one on which only one person drew."""
+    """Test one image that somebody skipped, and one image on which only one person drew."""
     person = annotating.study.join("a" * 32).name
     for kind in ("skip", "mask"):
         unit = next(task["unit"] for task in annotating.state(person)["tasks"] if task["unit"] in annotating.units)

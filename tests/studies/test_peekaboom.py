@@ -91,7 +91,7 @@ def test_people_see_what_kae_shows_the_network_unless_the_study_is_an_earlier_on
 
 @pytest.mark.slow
 def test_under_the_protocol_of_the_paper_there_are_no_checks_and_the_careless_count(tmp_path):
-    """Test the protocol of Lu et al., table 3 and figure 6: `--protocol p2`."""
+    """Test `--protocol p2`, the protocol of Lu et al. (table 3 and figure 6)."""
     game = start(Store(tmp_path / "study.db"), run_images(6), **PROTOCOLS["p2"] | {"judgements": 2})
     assert PROTOCOLS["p2"] == {"judgements": 10, "pairs": 20, "checks": 0}
     assert (game.study.configuration["checks"], len(game.study.configuration["images"])) == ([], 6)
@@ -187,7 +187,10 @@ def test_numbers_that_do_not_fit_are_refused(options, line):
 
 @pytest.mark.slow
 def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_path):
-    """Test 12 images minus 2 checks, 4 explainers, 3 judgements, 5 pairs a person: 24 people, every sixth careless."""
+    """Test 24 people, every sixth of whom is careless. Each of them judges 5 pairs of image and explainer.
+
+    There are 12 images, 2 of which are checks, 4 explainers, and 3 judgements per pair.
+    """
     game = start(Store(tmp_path / "study.db"), judgements=3)
     for number in range(24):
         work(game, Worker(f"w{number}", careless=number % 6 == 0))
@@ -228,7 +231,7 @@ def make(game, person, unit, steps):
 
 @pytest.fixture
 def by_hand(game):
-    """Store judgements of "good" on one image: right at 5 %, right at 15 %, never right, and one that is unfinished."""
+    """Store judgements of "good" on one image: right at 5 %, right at 15 %, never right, and unfinished."""
     image = game.study.configuration["images"][0]
     unit, other = unit_of(image, "good"), unit_of(image, "bad")
     no = [(exposure, False) for exposure in SHOWN]
@@ -323,7 +326,10 @@ def test_the_corrected_area_is_0_for_guessing_and_1_at_the_first_exposure(by_han
 
 
 def test_the_evidence_of_guessing_by_hand():
-    """Test others who were right 3 times of 4 where "a" was right once and wrong once: (3 + 1) / (4 + 2) = 2 / 3."""
+    """Test other people who were right in 3 of 4 answers: (3 + 1) / (4 + 2) = 2 / 3.
+
+    "a" was right once and wrong once.
+    """
     answers = [("a", True), ("a", False), ("b", True), ("b", True), ("c", True), ("c", False)]
     rows = pd.DataFrame([(person, "good", 0.3, right, 0.25) for person, right in answers],
                         columns=["person", "explainer", "exposure", "right", "chance"])  # fmt: skip
@@ -366,7 +372,10 @@ def test_labels_that_were_tried_stay_choosable_unless_they_are_struck_out(tmp_pa
 
 
 def test_ranks_are_those_of_the_paired_test(tmp_path):
-    """Test 60 images on which one explainer is right at 5 %, and two in turn at about 50 %. The ranks are obvious."""
+    """Test 60 images.
+
+    People recognise "good" at 5 %, and "half" and "noise" at 30 % and 50 % in turn. The ranks are obvious.
+    """
     game = start(Store(tmp_path / "study.db"), run_images(62, 8, ["good", "half", "noise"]), judgements=1, pairs=60)
     firsts = {"good": [0.05, 0.05], "half": [0.3, 0.5], "noise": [0.5, 0.3]}
     for number, image in enumerate(game.study.configuration["images"]):

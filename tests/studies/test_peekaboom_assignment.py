@@ -30,7 +30,7 @@ def test_everything_is_judged_equally_often_and_nobody_sees_an_image_twice(image
 
 @given(**numbers)
 def test_each_round_is_a_latin_square(images, explainers, judgements, pairs, seed):
-    """Test that within an image, the numbers of judgements of two pairs never differ by more than one."""
+    """Test that the numbers of judgements of any two pairs of one image never differ by more than one."""
     seen = Counter({(i, e): 0 for i in names("i", images) for e in names("e", explainers)})
     for sheet in sheets(names("i", images), names("e", explainers), judgements, pairs, seed):
         seen.update(sheet)

@@ -143,7 +143,10 @@ def ready(page):
 
 
 def until(page, text):
-    """Wait until the page displays this exposure; the page's policy forbids evaluating conditions in it."""
+    """Wait until the page displays this exposure.
+
+    The page's policy does not allow evaluating conditions in the page.
+    """
     page.wait_for_selector(f"body:not(.waiting) #shown:has-text('{text}')")
 
 

@@ -1,4 +1,4 @@
-"""Tests of export and import: all answers of every person are restored, and no answers of others."""
+"""Tests of export and import: all answers of a person are restored, and no answers of other people."""
 
 import json
 
@@ -22,7 +22,7 @@ def drawn(seed, marked=0.3):
 
 @pytest.fixture
 def annotated(tmp_path):
-    """Return a study of six images and three people: masks, "no region" of some or all, and one unanswered image."""
+    """Return a study of six images and three people, with masks, answers of "no region", and one unanswered image."""
     annotating = study_of(tmp_path, dataset(6))
     for number, person in enumerate(PEOPLE):
         for image in range(6):
@@ -131,7 +131,7 @@ def test_images_of_other_programs_without_annotations_are_not_answered(tmp_path)
 
 
 def label_studio(path, accounts):
-    """Return a file with an annotation by each account, of which the image with the account's number is empty."""
+    """Return a file with one image per account. The account has answered that the image has no region."""
     annotations = [{"completed_by": account, "result": [], "no_region": [60, 80]} for account in accounts]
     tasks = [{"data": {"image": f"image-{number:03d}"}, "annotations": [one]} for number, one in enumerate(annotations)]
     path.write_text(json.dumps(tasks))

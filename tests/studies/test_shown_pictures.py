@@ -1,4 +1,4 @@
-"""Tests of images on pages: upright, 8 bits, created once, and served as files."""
+"""Tests of images on pages: they are upright and have 8 bits, are created once, and are served as files."""
 
 import tracemalloc
 from io import BytesIO
@@ -33,7 +33,7 @@ def encoded(image, kind="png", **options):
 
 
 def turned(kind="jpeg", pixels=PIXELS):
-    """Write a photograph of an upright phone: stored as 30 x 50, displayed as 50 x 30."""
+    """Write a photograph of an upright phone. The stored size is 30 x 50, and the displayed size is 50 x 30."""
     image = Image.fromarray(pixels)
     exif = image.getexif()
     exif[0x0112] = 6
@@ -66,7 +66,7 @@ def test_an_upright_rgb_file_is_shown_as_it_is(kind):
 
 
 def test_a_large_picture_of_16_bits_takes_little_memory():
-    """Test a small file with 60 million pixels: memory per pixel must be a few bytes, not 32."""
+    """Test a small file with 60 million pixels. Each pixel may take a few bytes of memory, but not 32."""
     values = np.arange(2000, dtype=np.uint16)[:, None].repeat(1000, axis=1)
     data = encoded(Image.fromarray(values))
     tracemalloc.start()

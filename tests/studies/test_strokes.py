@@ -38,7 +38,7 @@ def test_anything_else_is_refused(sent):
 
 @pytest.fixture
 def disc(tmp_path):
-    """Return (file of a red disc on green with a little noise, mask), larger than the images for GrabCut."""
+    """Return (file of a red disc on slightly noisy green, mask). The image is larger than the images for GrabCut."""
     y, x = np.mgrid[:270, :360]
     mask = (x - 130) ** 2 + (y - 110) ** 2 < 65**2
     noise = np.random.default_rng(0).integers(0, 30, (270, 360, 3))

@@ -21,7 +21,10 @@ def setting_of(fingerprint, digest):
 
 
 def scores_of(names, metrics, seed=0, count=60):
-    """Return scores (n,) per explainer and metric: lower is better for deletion; 0 or 1 for the pointing game."""
+    """Return scores (n,) per explainer and metric.
+
+    Lower is better for deletion; the pointing game has scores 0 and 1.
+    """
     draw = np.random.default_rng(seed)
     hard = draw.normal(0, 0.1, count)
     found = {}

@@ -59,7 +59,7 @@ class Postgres:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stop all its processes for a while, as a machine that hangs would."""
+        """Stop all processes of the server for a while, as if the machine hung."""
         children = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split()
         processes = [self.server.pid, *map(int, children)]
         for process in processes:

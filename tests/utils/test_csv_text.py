@@ -1,4 +1,4 @@
-"""Tests that no text in a CSV file becomes a formula in a spreadsheet, and that each text can be restored."""
+"""Tests that no string in a CSV file becomes a formula in a spreadsheet, and that each string can be restored."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Tests of files without an end, files that expand to gigabytes, and files of another type: one-line errors."""
+"""Tests of endless files, files that expand to gigabytes, and files of another type. All give a one-line error."""
 
 import io
 import json

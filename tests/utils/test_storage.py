@@ -1,4 +1,4 @@
-"""Tests of writing files: synchronised before they are renamed, never over devices, with clear errors on full disks."""
+"""Tests of writing files: synchronised before a rename, devices never replaced, and clear errors on full disks."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ RUN = {"explainers": ["random", "centre"], "metrics": ["saliency_miou"], "device
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Record synchronisations and renames in order: ("sync", path) and ("name", path)."""
+    """Record synchronisations as ("sync", path) and renames as ("name", path), in order."""
     made: list[tuple[str, Path]] = []
     fsync, replace = os.fsync, os.replace
 

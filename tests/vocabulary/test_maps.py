@@ -115,7 +115,7 @@ def test_top_pixels_are_the_first_of_the_order(maps, counts):
 
 
 def test_peaked_maps_keep_their_order():
-    """Test exp(30 m): rounded to 1/32768 of the range, most of its pixels would be tied."""
+    """Test exp(30 m). Most pixels of this map would be tied if they were rounded to 1/32768 of the range."""
     exponents = np.random.default_rng(0).permutation(30_000).reshape(1, 200, 150) / 1000
     values = np.exp(exponents).astype(np.float32)
     assert len(np.unique(values)) == values.size

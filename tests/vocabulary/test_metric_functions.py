@@ -1,4 +1,4 @@
-"""Tests of plain functions as metrics: arguments, direction, range and version, through run, report and board."""
+"""Tests of plain functions as metrics: arguments, direction, range and version, in runs, reports and boards."""
 
 from functools import partial
 

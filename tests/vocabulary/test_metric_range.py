@@ -1,4 +1,4 @@
-"""Tests of the declared range of a metric: intervals depend on it, so a score outside is an error."""
+"""Tests of the declared range of a metric. Intervals depend on the range, so a score outside is an error."""
 
 from dataclasses import replace
 from types import SimpleNamespace

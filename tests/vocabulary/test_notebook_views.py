@@ -1,4 +1,4 @@
-"""Tests of notebook output: tables with intervals, images that are large enough, and escaped texts."""
+"""Tests of notebook output: tables with intervals, images that are large enough, and escaped strings."""
 
 import re
 import sys
@@ -30,7 +30,7 @@ HOSTILE = "<script>alert('x')</script>"
 
 
 class Tags(HTMLParser):
-    """Parser that checks balanced tags of a few types and collects their texts."""
+    """Parser that checks that a few types of tags are balanced, and collects the strings inside them."""
 
     ALLOWED = ("table", "thead", "tbody", "tr", "th", "td", "p", "strong", "div", "figure", "figcaption", "img")
 

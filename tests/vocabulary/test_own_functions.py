@@ -1,4 +1,4 @@
-"""Tests of callables as explainers: the name, and the version from the code, through run, report and results."""
+"""Tests of callables as explainers: their names, and the versions of their code, in runs, reports and results."""
 
 import re
 from functools import partial

@@ -134,7 +134,7 @@ def test_the_range_of_a_target_file_follows_what_it_holds(against, expected, sha
 
 
 def widened(folder):
-    """Write a run folder of an earlier version, in which ranges were those of a contrast."""
+    """Write a run folder of an earlier version, in which every target had the range of a contrast."""
     for name in ("run.json", "summary.json"):
         content = json.loads((folder / name).read_text())
         cells = content["cells"].values() if name == "run.json" else content["cells"]

@@ -1,4 +1,4 @@
-"""Tests of suggestions for mistyped names and aliases: one correct suggestion, never a wrong one."""
+"""Tests of suggestions for mistyped names and aliases: there is one correct suggestion and never a wrong one."""
 
 from collections import Counter
 

@@ -148,7 +148,7 @@ def test_what_others_have_written_imports_no_file(folder):
 
 @pytest.mark.slow
 def test_the_words_of_others_import_nothing(folder, shapes, resnet, capsys):
-    """Test a run folder by another user whose run.json, summary and records contain the path of a file."""
+    """Test a run folder of another user. Its run.json, summary and records contain the path of a file."""
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
     words += ["--explainers", "gradcam", "--metrics", "saliency_miou", "saliency_insertion:steps=2"]
     assert main(words) == 0
