@@ -41,6 +41,7 @@ COLUMNS: Final[dict[str, Column]] = {
     "samples": (COUNT, lambda row: row.result.dataset.samples),
     "left_out": (COUNT, lambda row: sum(row.cell.left_out.values())),
     "accuracy": (NUMBER, lambda row: row.result.model.accuracy.value),
+    "accuracy_checked": (FLAG, lambda row: row.accuracy_checked),
     "cell_id": (TEXT, lambda row: row.cell.cell_id),
     "explainer_version": (TEXT, lambda row: str(row.cell.explainer_version)),
     "metric_version": (TEXT, lambda row: str(row.cell.metric_version)),

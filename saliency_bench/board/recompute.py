@@ -504,10 +504,19 @@ def _wrong_quality(result: Result, computed: Mapping[str, Any]) -> str:
         if theirs is None or theirs.value is None:
             continue
         value, n = (np.nan, 0) if ours is None or ours.value is None else (ours.value, ours.n)
-        if theirs.n != n or abs(theirs.value - value) > TOLERANCE_OF_ACCURACY:
+        if theirs.n != n or not abs(theirs.value - value) <= TOLERANCE_OF_ACCURACY:  # NaN differs, too
             stated = f"{theirs.value:.6g} of {theirs.n}"
             return f"{name} of {result.model.id} is {value:.6g} of {n} images, not {stated}"
+        ends, stated_ends = np.array([[item.low, item.high] for item in (ours, theirs)], dtype=float)
+        if not np.allclose(stated_ends, ends, rtol=0, atol=TOLERANCE_OF_ACCURACY, equal_nan=True):
+            return f"the interval of {name} of {result.model.id} is {_ends(ends)}, not {_ends(stated_ends)}"
+        if name == "accuracy" and result.model.accuracy_kind != (kind := computed["accuracy_kind"]):
+            return f"accuracy_kind of {result.model.id} is {kind}, not {result.model.accuracy_kind}"
     return ""
+
+
+def _ends(ends: np.ndarray) -> str:
+    return f"[{ends[0]:.6g}, {ends[1]:.6g}]"
 
 
 def _compare(

@@ -103,6 +103,8 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
         rows = _Rows(table)
         _check_names(result, rows)
         images = _SubmittedImages(rows)
+        if (count := len(images.ids)) != result.dataset.used:
+            raise ValueError(f"the file has {count:,} images, but dataset.used is {result.dataset.used:,}")
         values = iter(_by_slot(slots, rows, images))
         outcomes = {}
         for cell in result.cells:  # same order as the slots

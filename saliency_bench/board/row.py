@@ -98,6 +98,12 @@ class Row:
         return self.result.seconds.get(self.cell.explainer_id)
 
     @property
+    def accuracy_checked(self) -> bool:
+        """Whether the board has recomputed the accuracy of the model, which requires all samples of the dataset."""
+        dataset = self.result.dataset
+        return self.recomputed is not None and dataset.used == dataset.samples
+
+    @property
     def folder(self) -> str:
         """Folder of the row's first submission."""
         return self.folders[0]

@@ -303,6 +303,7 @@ def accuracy(**lie):
     (accuracy(value=5.0, high=5.0), "accuracy.value is 5.0, but must be between 0 and 1"),
     (accuracy(low=-9.0), "accuracy.low is -9.0"),
     (lambda content: content["dataset"].update(used=10**30), "dataset.used"),
+    (lambda content: content["dataset"].update(used=61, samples=61), "has 60 images, but dataset.used is 61"),
     (lambda content: content["dataset"].update(samples=10**30), "dataset.samples"),
     (lambda content: content["setting"].update(seed=10**30), "setting.seed"),
     (lambda content: content["dataset"].update(samples=59), "dataset.samples"),

@@ -263,19 +263,24 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     assert not (tmp_path / "status").exists()
     assert len(json.loads(said(capsys, [*line, "--json"]))["cells"]) == 4
     rows = sb.load_results(tmp_path).rows
-    assert [row.status for row in rows] == ["run by the board"] * 4
+    assert [(row.status, row.accuracy_checked) for row in rows] == [("run by the board", True)] * 4
     assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "top5"])
-def test_an_invented_accuracy_is_refused(name, done, shapes, resnet, tmp_path):
+@pytest.mark.parametrize(("name", "lie", "words"), [
+    ("accuracy", {"value": 1.0}, "accuracy of .* images, not 1 of "),
+    ("top5", {"value": 1.0}, "top5 of .* images, not 1 of "),
+    ("accuracy", {"low": 0.0, "high": 1.0}, r"the interval of accuracy of .*, not \[0, 1\]"),
+    ("accuracy_kind", "certified accuracy", "accuracy_kind of .* is accuracy, not certified accuracy"),
+])  # fmt: skip
+def test_an_invented_accuracy_is_refused(name, lie, words, done, shapes, resnet, tmp_path):
     path = of_run(done, "ada").write(tmp_path)[0].parent / "result.json"
     content = json.loads(path.read_text())
-    content["model"][name]["value"] = 1.0
+    content["model"][name] = content["model"][name] | lie if isinstance(lie, dict) else lie
     path.write_text(json.dumps(content))
     folder = path.parent.relative_to(tmp_path).as_posix()
     given = {"dataset": str(shapes), "model": str(resnet), "samples": 1, "progress": False}
-    assert re.match(f"{name} of .* images, not 1 of ", recompute(tmp_path, folder, **given)[0].refused)
+    assert re.match(words, recompute(tmp_path, folder, **given)[0].refused)
 
 
 @pytest.mark.parametrize(("rule", "words", "taken"), [
