@@ -159,7 +159,7 @@ def test_a_filter_takes_several_values(tab, archive):  # noqa: F811
     page.get_by_role("checkbox", name="gradcam", exact=True).uncheck()
     page.wait_for_function("!location.search.includes('gradcam')")
     assert set(explainers(page)) == {"rise", "random", "centre", "edges"}
-    page.get_by_role("link", name="show all").click()
+    page.get_by_role("link", name="show all", exact=True).click()
     page.wait_for_function("!location.search.includes('explainer=')")
     assert len(explainers(page)) == 10
 

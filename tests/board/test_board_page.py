@@ -275,7 +275,7 @@ def test_exports_hold_all_rows_that_are_shown(page):
 def test_a_board_of_a_repository_is_read_again_when_it_has_changed(here, monkeypatch, root):
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     api = here.api()
-    refused("the Hub has no saliency-bench/results", Live, "saliency-bench/results")
+    refused("the Hub has no repository saliency-bench/results", Live, "saliency-bench/results")
     api.create_repo("saliency-bench/results", repo_type="dataset")
     live = Live("saliency-bench/results", every=0)
     assert "This board has no results yet" in live.page.show("")["body"]

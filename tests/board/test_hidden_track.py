@@ -294,7 +294,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
     here.api(FOUNDER).update_repo_settings(f"{OWNER}/pets-masks", repo_type="dataset", private=True)
     code, shown = push("pets", "--hide-masks", "test")
     assert (code, here.files("datasets", f"{OWNER}/pets-masks")) == (2, before)
-    assert "holds no masks_of, not masks_of saliency-bench/pets; choose another --name" in shown
+    assert "contains no masks_of, not masks_of saliency-bench/pets; choose another --name" in shown
     assert "pets" not in {repo.rpartition("/")[2] for _, repo in here.store.repos}
     (folder / "published.json").write_text("[]")
     assert "published.json was changed" in push("pets")[1]

@@ -191,7 +191,7 @@ def test_a_verdict_says_what_is_on_the_board_already_under_this_or_another_name(
     board.api().merge_pull_request(BOARD, first, repo_type="dataset")
     copied = {"theirs@2": own["mine@1"], "random": own["random"]}
     notes = review(BOARD, propose(board, files(submission(copied, "founder")), user=FOUNDER)).notes
-    assert notes[1:] == ["1 of 2 cells are on the board with the same scores, by visitor",
+    assert notes[1:] == ["1 of 2 cells are already on the board with the same scores, by visitor",
                          "theirs has the scores of mine by visitor on all samples by saliency_miou"]  # fmt: skip
 
 
@@ -348,7 +348,7 @@ def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_pat
     refused("set --target predicted-by:MODEL", recompute, tmp_path / "board", folder, **given)
     status, *_ = recompute(tmp_path / "board", folder, target=f"predicted-by:{other}", **given)
     assert (status.refused, len(status.cells)) == (None, 1)
-    refused("another target", recompute, tmp_path / "board", folder, target="predicted", **given)
+    refused("the target differs from", recompute, tmp_path / "board", folder, target="predicted", **given)
 
 
 def test_recompute_refuses_a_network_with_other_logits_for_fixed_pictures(done, shapes, resnet, tmp_path):
@@ -617,5 +617,5 @@ def test_maps_of_ones_own_method_are_scored_again(board, shapes, resnet, tmp_pat
     assert (again.samples, again.by, again.largest) == (len(ids), "maps", 0)
     (row,) = sb.load_results(BOARD).rows
     assert (row.status, row.own_method, row.submitters) == ("scored by the board", True, ("visitor",))
-    with pytest.raises(UserError, match="with_maps is for maps"):
+    with pytest.raises(UserError, match="remove with_maps, which is for maps"):
         sb.submit(tmp_path / "mine" / f"scored-mine-{row.cell.explainer_version}", with_maps=True)

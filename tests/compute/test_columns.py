@@ -138,7 +138,7 @@ def test_a_sample_without_a_usable_value_is_left_out_of_this_metric_alone(whole,
     assert {name: found[name] for name in rest} == {name: values[name] for name in rest}
     assert reasons[first] == "not defined for this sample: no image_without_object"
     assert "image_without_object cannot be read" in reasons[second]
-    assert "image_without_object is 31 x 32, the image 32 x 32" in reasons[third]
+    assert "image_without_object is 31 x 32, but the image is 32 x 32" in reasons[third]
     assert next(cell for cell in done.cells if cell.metric == "saliency_miou").n == LIMIT
     assert sum(done.summary["faults"].values()) == 2
     refused("image_without_object", sb.run, **given, out=tmp_path / "strict", strict=True)

@@ -299,7 +299,7 @@ def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
         "colour": (lambda path: grey(path, colour), "picture in colour"),
         "small": (lambda path: grey(path, colour[:16, :, 0]), "16 x 32, but"),
         "text": (lambda path: path.with_suffix(".png").write_text("no picture"), "is not a PNG file"),
-        "two": (lambda path: np.savez(f"{path}.npz", a=np.ones((32, 32)), b=np.ones((32, 32))), "holds 2 arrays"),
+        "two": (lambda path: np.savez(f"{path}.npz", a=np.ones((32, 32)), b=np.ones((32, 32))), "contains 2 arrays"),
         "zip": (lambda path: path.with_suffix(".npz").write_text("PK"), "is not an .npz file"),
         "bomb": (lambda path: np.savez_compressed(f"{path}.npz", np.zeros(10**7)), "is not an .npz file"),
         "objects": (lambda path: np.savez(f"{path}.npz", np.array([{}], object)), "npz"),

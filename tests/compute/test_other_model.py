@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_refused_in_one_line(start, scenes, tmp_path):
     names = sb.load_classifier(scenes, device="cpu").labels
     for changes, words in (
         ({"other_model": None, "other_label": None}, "shift compares with a second classifier; use --other-model"),
-        ({"other_label": None}, "--other-model goes with --other-label"),
+        ({"other_label": None}, "--other-model also needs --other-label"),
         ({"other_model": None}, "--other-label goes with --other-model"),
         ({"other_label": "scenery"}, "'scenery'; did you mean scene"),
         ({"other_label": "label"}, "use a --other-model with the classes of --other-label label"),

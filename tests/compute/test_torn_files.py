@@ -86,7 +86,7 @@ def test_cells_that_are_not_in_the_table_are_named_in_one_line(folder, shapes, r
     (folder / "run.json").write_bytes(b"")
     go(folder, shapes, resnet, explainers=["random"])
     (line,) = unnamed(capsys)
-    assert "gradcam by saliency_iosr, gradcam by saliency_miou, random by saliency_iosr; name" in line
+    assert "gradcam by saliency_iosr, gradcam by saliency_miou, random by saliency_iosr; add their explainers" in line
     (folder / "summary.json").unlink()
     go(folder, shapes, resnet, explainers=["random"])
     (line,) = unnamed(capsys)

@@ -75,7 +75,7 @@ def test_a_folder_is_used_by_exactly_its_name_and_a_line_says_so(folder, tmp_pat
     data._complain_once.cache_clear()
     found = data.find("pet-xai")
     assert (found.folder, found.name, found.repo) == (Path("pet-xai"), "shapes-xai", None)
-    line = f"the dataset pet-xai is the folder {tmp_path / 'pet-xai'}; write hub:pet-xai for the Hub"
+    line = f"the dataset pet-xai is the folder {tmp_path / 'pet-xai'}; use hub:pet-xai for the Hub"
     assert capsys.readouterr().err == f"saliency-bench: {line}\n"
     data.find("./pet-xai")
     assert capsys.readouterr().err == ""
@@ -101,7 +101,7 @@ def test_a_dataset_in_memory(folder, resnet, tmp_path):
     rows = sb.load_dataset(folder)
     assert sb.load_dataset(rows) is rows
     assert sb.load_dataset(datasets.DatasetDict({"train": rows, "test": rows})) is rows
-    refused("is the split test, not train; give split='test'", sb.load_dataset, rows, "train")
+    refused("is the split test, not train; use split='test'", sb.load_dataset, rows, "train")
     for other in (rows.to_iterable_dataset(), [1], None):
         refused(f"got {type(other).__name__}", sb.load_dataset, other)
     settings = {"model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"], "progress": False}

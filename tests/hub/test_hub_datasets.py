@@ -215,7 +215,7 @@ def test_a_report_that_lies_is_noticed_and_none_is_needed(here, pets, tmp_path):
     lie = json.loads((pets / REPORT).read_text())
     lie["splits"]["test"]["fingerprint"] = "0" * 32
     put(here, "founder/pets", build_report_dot_json=json.dumps(lie).encode())
-    refused(r"the split test of founder/pets differs", sb.load_dataset, "founder/pets")
+    refused(r"the split test of founder/pets does not match its build_report.json", sb.load_dataset, "founder/pets")
     put(here, "founder/pets", build_report_dot_json=b"[" * 100_000)
     refused(r"build_report\.json", sb.load_dataset, "founder/pets")
     put(here, **filled("red"))
