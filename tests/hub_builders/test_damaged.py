@@ -266,7 +266,9 @@ def test_examples_lose_nothing(whole, name):
     _, rows, log = whole(name)
     assert len(rows) >= 2
     left_out = [entry for entry in log.left_out if entry["what"] == "image"]
-    assert [entry for entry in left_out if not entry["reason"].startswith("the split")] == []  # too few for all pairs of ebam
+    assert [
+        entry for entry in left_out if not entry["reason"].startswith("the split")
+    ] == []  # too few for all pairs of ebam
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -119,7 +119,7 @@ def test_who_failed_is_left_out_of_the_means_and_reported(tmp_path):
     means = {row["explainer"]: row["mean"] for row in whole.data["ratings"] if row["question"] == "complete"}
     assert means == {"good": 4.5, "half": 3.75, "noise": 3.0, "bad": 2.25}
     line = "1 of 4 people failed an attention check: their ratings"
-    assert f"{line} count." in whole.notes
+    assert f"{line} are included." in whole.notes
     less = results(study.study)
     means = {row["explainer"]: row["mean"] for row in less.data["ratings"] if row["question"] == "complete"}
     assert means == {"good": 5, "half": 4, "noise": 3, "bad": 2}
