@@ -297,7 +297,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
     assert "contains no masks_of, not masks_of saliency-bench/pets; choose another --name" in shown
     assert "pets" not in {repo.rpartition("/")[2] for _, repo in here.store.repos}
     (folder / "published.json").write_text("[]")
-    assert "published.json was changed" in push("pets")[1]
+    assert "published.json is not valid; delete it" in push("pets")[1]
 
 
 @pytest.mark.slow

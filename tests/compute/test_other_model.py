@@ -207,11 +207,11 @@ def test_what_does_not_fit_is_refused_in_one_line(start, scenes, tmp_path):
     for changes, words in (
         ({"other_model": None, "other_label": None}, "shift compares with a second classifier; use --other-model"),
         ({"other_label": None}, "--other-model also needs --other-label"),
-        ({"other_model": None}, "--other-label goes with --other-model"),
+        ({"other_model": None}, "--other-label also needs --other-model"),
         ({"other_label": "scenery"}, "'scenery'; did you mean scene"),
         ({"other_label": "label"}, "use a --other-model with the classes of --other-label label"),
         ({"other_model": "no/where/at/all"}, "no/where/at/all"),
-        ({"other_model": tiny(tmp_path / "large", names, side=64)}, "prepare images alike"),
+        ({"other_model": tiny(tmp_path / "large", names, side=64)}, "with the same preparation of images"),
     ):
         refused(words, start, tmp_path / "run", **changes)
         assert not (tmp_path / "run").exists()

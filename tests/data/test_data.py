@@ -83,7 +83,7 @@ def test_a_folder_is_used_by_exactly_its_name_and_a_line_says_so(folder, tmp_pat
         refused("cannot be reached, and saliency-bench/pet-xai is not in the cache", data.find, name)
     shutil.copytree(folder, "ada/pet-xai")
     assert data.find("ada/pet-xai").folder == Path("ada/pet-xai")
-    assert "write hub:ada/pet-xai for the Hub" in capsys.readouterr().err
+    assert "use hub:ada/pet-xai for the Hub" in capsys.readouterr().err
     (tmp_path / "shapes-xai").mkdir()  # not a dataset, so the name keeps its meaning
     assert data.find("shapes-xai").folder.parent.name == "datasets"
 

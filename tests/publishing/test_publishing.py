@@ -119,8 +119,8 @@ def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model,
     ours = dataset_publication(pets, "founder", workspace, "x")
     others = {"contains unrelated work (model.safetensors)": {"model.safetensors": b"x"},
               "contains shapes-xai, not pet-xai": dataset_publication(shapes, "founder", workspace, "x").files,
-              "holds something unreadable, not pet-xai": {REPORT: b"[" * 100_000},
-              "holds None, not pet-xai": {REPORT: b"{}"}}  # fmt: skip
+              "contains something unreadable, not pet-xai": {REPORT: b"[" * 100_000},
+              "contains None, not pet-xai": {REPORT: b"{}"}}  # fmt: skip
     for number, (words, files) in enumerate(others.items()):
         repo = f"founder/x{number}"
         publish(Publication("dataset", repo, files, None), api=hub.api())
