@@ -181,7 +181,7 @@ def changed(table, column, values):
     (lambda t: pa.concat_tables([t, t]), "has 48 rows"),
     (lambda t: pa.concat_tables([t] * 102), "has 2,448 rows"),
     (lambda t: changed(t, "cell_id", [id[::-1] for id in t["cell_id"].to_pylist()]), "is not in result.json"),
-    (lambda t: changed(t, "image_id", ["same"] * len(t)), "image_id occurs twice in a cell"),
+    (lambda t: changed(t, "image_id", ["same"] * len(t)), "the file has 1 images, but dataset.used is"),
     (lambda t: changed(t, "image_id", [None] * len(t)), "image_id must not be null"),
     (lambda t: changed(t, "explainer", ["gradcam"] * len(t)), "explainer of cell"),
     (lambda t: changed(t, "model", ["other"] * len(t)), "model of cell"),

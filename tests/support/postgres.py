@@ -63,12 +63,14 @@ class Postgres:
         children = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split()
         processes = [self.server.pid, *map(int, children)]
         for process in processes:
-            os.kill(process, signal.SIGSTOP)
+            with suppress(ProcessLookupError):  # a worker of the server may have ended since
+                os.kill(process, signal.SIGSTOP)
         try:
             yield
         finally:
             for process in processes:
-                os.kill(process, signal.SIGCONT)
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
 
     def create(self, name: str) -> str:
         """Create an empty database and return its URL."""
