@@ -17,7 +17,7 @@ from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.loaded import Retraining, RunQuestion
 from saliency_bench.compute.loading.table import SplitTable
-from saliency_bench.compute.predictions import StoredPredictions, for_plans, prediction_schema
+from saliency_bench.compute.predictions import StoredPredictions, for_plans
 from saliency_bench.compute.reading import OWN_LABEL, ReadBatch, Selection, read_batch, relabelled
 from saliency_bench.compute.scoring.partners import PartnerPlan, PartnerSamples, plan_of
 from saliency_bench.errors import UserError
@@ -249,10 +249,10 @@ class RunContext:
         plus, minus = (max((len(set(getattr(term, side))) for term in terms), default=0) for side in ("plus", "minus"))
         return TargetRange.of_classes(plus, minus, self.classifier.activation)
 
-    @cached_property
+    @property
     def schema(self) -> pa.Schema:
         """Return the columns of predictions."""
-        return prediction_schema(self.rows.features)
+        return self.data.schema
 
     @property
     def prediction_parts(self) -> PartFolder:
@@ -293,7 +293,7 @@ class RunContext:
     @cached_property
     def store(self) -> RunStore:
         """Return the part files of the run."""
-        return RunStore.from_identity(self.out, self.identity)
+        return RunStore(self.out, self.identity)
 
     @cached_property
     def cells(self) -> list[Cell]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import torch
@@ -16,28 +15,16 @@ import torch
 from saliency_bench.compute.classified import classified
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.loaded import RunQuestion
-from saliency_bench.compute.reading import ReadBatch, scalar_columns, stored
+from saliency_bench.compute.reading import ReadBatch, stored
 from saliency_bench.compute.scoring.partners import Predictions
 from saliency_bench.compute.targets.rules import ordered_classes
 from saliency_bench.errors import UserError
-from saliency_bench.read import records
 from saliency_bench.read.parts import POSITION, Part, StoredResult
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised
 from saliency_bench.types import Samples
 
 GROUP = "predictions"  # the group and key of all part files
 BEST = 5  # classes that top-5 accuracy counts
-
-
-def prediction_schema(features: datasets.Features) -> pa.Schema:
-    """Return the columns of predictions: `records.PREDICTIONS` and the scalar columns of the dataset.
-
-    The prefix "dataset_" is added to a column of the dataset whose name is already used.
-    """
-    scalars = scalar_columns(features)
-    return pa.schema(
-        [*records.PREDICTIONS, *((stored(name), kind) for name, kind in scalars.items() if name != "group")]
-    )
 
 
 class StoredPredictions:

@@ -199,6 +199,17 @@ def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
     return kinds
 
 
+def prediction_schema(features: datasets.Features) -> pa.Schema:
+    """Return the columns of predictions: `records.PREDICTIONS` and the scalar columns of the dataset.
+
+    The prefix "dataset_" is added to a column of the dataset whose name is already used.
+    """
+    scalars = scalar_columns(features)
+    return pa.schema(
+        [*records.PREDICTIONS, *((stored(name), kind) for name, kind in scalars.items() if name != "group")]
+    )
+
+
 def group_names(rows: datasets.Dataset) -> list[str | None]:
     """Return the group of each sample as text, as in the predictions; None if it has none."""
     if "group" not in rows.features:

@@ -22,6 +22,7 @@ sample in the run. The file's metadata contains notes in JSON:
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
@@ -218,17 +219,19 @@ class RunStore:
 
     Attributes:
         out: Folder of the run.
-        run: Hash of the run's identity. Part files with another hash are ignored, because their positions refer to
-            other samples.
+        identity: Identity of the run.
     """
 
     out: Path
-    run: str
+    identity: Identity
 
-    @classmethod
-    def from_identity(cls, out: Path, identity: Identity) -> "RunStore":
-        """Return the part files of the run with this identity in the folder `out`."""
-        return cls(out, hash_of(identity.model_dump(mode="json")))
+    @cached_property
+    def run(self) -> str:
+        """Return a hash of the run's identity.
+
+        Part files with another hash are ignored, because their positions refer to other samples.
+        """
+        return hash_of(self.identity.model_dump(mode="json"))
 
     @property
     def scores(self) -> PartFolder:

@@ -209,7 +209,7 @@ def _passes(
     of_maps: dict[str, dict] = {}
     sizes: set[int] = set()
     shown = {key.explainer_id for key in manifest.cells.values()}
-    parts = RunStore.from_identity(folder, manifest.identity).scores.parts()
+    parts = RunStore(folder, manifest.identity).scores.parts()
     for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
         # An earlier start with a larger limit may have computed more batches than this start covers.
         count = sum(start < used for start in entry.starts)

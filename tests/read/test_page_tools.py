@@ -108,7 +108,7 @@ def with_thumbnails(folder):
     """Add thumbnails of the explainers to a run; the last sample of each explainer has none."""
     run = read_run(folder)
     maps = torch.linspace(0, 1, 36).reshape(1, 6, 6).repeat(len(run.ids) - 1, 1, 1)
-    parts = RunStore.from_identity(folder, run.identity).thumbnails
+    parts = RunStore(folder, run.identity).thumbnails
     places = range(len(maps))
     rows = thumbnail_rows(maps, places)
     parts.write([StoredResult(row.explainer_id, places, {row.explainer_id: rows}) for row in run.rows])

@@ -22,7 +22,7 @@ from saliency_bench.board.submission import of_run
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.compute.examples import thumbnail_rows, thumbnails
-from saliency_bench.read.parts import RunStore, StoredResult
+from saliency_bench.read.parts import PartFolder, StoredResult
 from saliency_bench.utils import progress
 from saliency_bench.utils.overlays import heat_map, overlay, scaled
 
@@ -206,7 +206,7 @@ def test_thumbnails_keep_the_signs_of_their_maps(tmp_path):
     maps = torch.zeros(2, 112, 112)
     maps[0, :56], maps[0, 56:] = 2, -1
     maps[1, :56] = 5
-    folder = RunStore(tmp_path, "run").thumbnails
+    folder = PartFolder(tmp_path / "thumbnails", "run")
     folder.write([StoredResult("mine", [8, 10], {"mine": thumbnail_rows(maps, [8, 10])})])
     assert thumbnails(folder.parts(), "another", [8]) == {}
     stored = {place - 8: values for place, values in thumbnails(folder.parts(), "mine", [8, 9, 10]).items()}

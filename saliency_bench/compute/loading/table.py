@@ -1,21 +1,27 @@
 """Load the rows of a run's dataset with the columns that settings and metrics need, without loading a network."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import datasets
+import pyarrow as pa
 
 from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.ordering import Order, order_of
 from saliency_bench.compute.reading import (
+    ReadBatch,
     Selection,
     SplitRows,
     check_further,
     group_names,
     label_names,
     labelled,
+    prediction_schema,
+    read_batch,
     readable,
     selection_of,
 )
@@ -24,6 +30,7 @@ from saliency_bench.data.fingerprints import column_of, content_of
 from saliency_bench.data.loading import FoundDataset, find, sample_ids, with_pictures
 from saliency_bench.data.untrusted_reports import check_samples
 from saliency_bench.errors import UserError
+from saliency_bench.read.manifest import Loaded
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.messages import complain
 
@@ -39,7 +46,7 @@ class SplitTable:
         labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None if it has no labels.
         further: Names of the existing further columns that metrics need.
-        selection: Samples to explain; None for all.
+        selection: Samples that match `--only`; None for all.
     """
 
     spec: RunSpec
@@ -104,6 +111,41 @@ class SplitTable:
             {name: [further[place] for place in places if further] for name, (_, further) in self.contents.items()},
             self.spec.mask_values,
         )
+
+    @cached_property
+    def batches(self) -> list[range]:
+        """Return the positions of each batch. The last batch is always complete, even if the limit cuts it."""
+        size = self.spec.batch_size
+        return [range(start, min(start + size, len(self.rows))) for start in range(0, self.count, size)]
+
+    @property
+    def end(self) -> int:
+        """Return the position after the last batch."""
+        return self.batches[-1].stop
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Return the columns of predictions."""
+        return prediction_schema(self.rows.features)
+
+    @property
+    def loaded_from(self) -> Loaded:
+        """Return the name or path that the dataset was loaded from."""
+        return Loaded(id=self.source.name, repo=self.source.repo, revision=self.source.revision)
+
+    def read(self, classifier: Classifier, positions: Sequence[int]) -> ReadBatch:
+        """Read the samples at these positions, and prepare them for a network.
+
+        Raises:
+            UserError: A sample cannot be read, and the run is strict.
+        """
+        return read_batch(self.samples, classifier, positions, self.spec.strict)
+
+    def with_settings(self, **changes: object) -> "SplitTable":
+        """Return the table with changed settings that do not affect the samples, without reading the samples again."""
+        table = replace(self, spec=self.spec.model_copy(update=changes))
+        vars(table).update({name: value for name, value in vars(self).items() if name not in vars(table)})
+        return table
 
 
 def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:

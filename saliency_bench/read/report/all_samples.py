@@ -104,7 +104,7 @@ class SamplePictures:
         if run.identity is None:
             return cls({}, None, kept, {})
         manifest = read_manifest(run.folder)
-        parts = RunStore.from_identity(run.folder, run.identity).thumbnails.parts()
+        parts = RunStore(run.folder, run.identity).thumbnails.parts()
         parts = [part for part in parts if part.is_whole()]
         table = read_columns(run.folder / "predictions.parquet", ["image_id"], PREDICTIONS)
         ids = table["image_id"].to_pylist()
