@@ -115,11 +115,17 @@ def network():
     )
 
 
-def context_of(chosen: dict):
+def loaded(chosen: dict):
+    """Return the part files, the samples, the network and the cells of the run."""
+    from saliency_bench.compute.cells import cells_of
+    from saliency_bench.compute.loaded import identity_of
     from saliency_bench.compute.loading.load import load
     from saliency_bench.compute.python_objects import describe
+    from saliency_bench.read.parts import RunStore
 
-    return load(*describe(chosen))
+    data, model, pairs = load(*describe(chosen))
+    store = RunStore(Path(chosen["out"]).absolute(), identity_of(data, model))
+    return store, data, model, cells_of(store.identity, data, model, pairs)
 
 
 def make(chosen: dict) -> None:
@@ -129,24 +135,23 @@ def make(chosen: dict) -> None:
     from saliency_bench.read.manifest import Manifest
     from saliency_bench.utils.hashing import hash_of
 
-    context = context_of(chosen)
+    store, data, model, cells = loaded(chosen)
     manifest = Manifest(
-        spec=context.spec, identity=context.identity, cells={cell.id: cell.key for cell in context.cells},
-        dataset=context.loaded_dataset, model=context.loaded_model,
+        spec=data.spec, identity=store.identity, cells={cell.id: cell.key for cell in cells},
+        dataset=data.loaded_from, model=model.loaded_from,
     )  # fmt: skip
-    manifest.write(context.out)
-    cells = by_explainer(context.cells)
-    with Writer(context.store) as writer:
-        for first in range(0, len(context.batches), AT_ONCE):
-            batches = context.batches[first : first + AT_ONCE]
-            predictions(context, batches, writer)
-            for number, (explainer, of_explainer) in enumerate(cells.items()):
-                scored = {cell.id: scores(context, number, index, batches) for index, cell in enumerate(of_explainer)}
-                add_scores(context, hash_of(explainer.identity), batches, scored, writer)
+    manifest.write(store.out)
+    with Writer(store) as writer:
+        for first in range(0, len(data.batches), AT_ONCE):
+            batches = data.batches[first : first + AT_ONCE]
+            predictions(data.schema, batches, writer)
+            for number, (explainer, of_explainer) in enumerate(by_explainer(cells).items()):
+                scored = {cell.id: scores(cell, number, index, batches) for index, cell in enumerate(of_explainer)}
+                add_scores(hash_of(explainer.identity), batches, scored, writer)
             writer.write()
 
 
-def add_scores(context, explainer_id: str, batches: list[range], scored: dict, writer) -> None:
+def add_scores(explainer_id: str, batches: list[range], scored: dict, writer) -> None:
     """Pass the scores of an explainer to the writer, batch by batch."""
     from saliency_bench.read.parts import POSITION, StoredResult
 
@@ -159,17 +164,17 @@ def add_scores(context, explainer_id: str, batches: list[range], scored: dict, w
             key: table.slice(edges[key][place], edges[key][place + 1] - edges[key][place])
             for key, table in scored.items()
         }
-        writer.add(context.store.scores, StoredResult(explainer_id, batch, tables, about))
+        writer.add(writer.store.scores, StoredResult(explainer_id, batch, tables, about))
 
 
-def predictions(context, batches: list[range], writer) -> None:
+def predictions(schema, batches: list[range], writer) -> None:
     """Pass the predictions of these batches to the writer."""
     import pyarrow as pa
 
     from saliency_bench.compute.predictions import GROUP
     from saliency_bench.read.parts import POSITION, StoredResult
 
-    schema = context.schema
+    folder = writer.store.predictions("predictions", schema)
     for positions in batches:
         rows = [
             {
@@ -181,10 +186,10 @@ def predictions(context, batches: list[range], writer) -> None:
         ]  # fmt: skip
         table = pa.Table.from_pylist(rows, schema=schema)
         table = table.add_column(0, POSITION, pa.array(positions, pa.int64()))
-        writer.add(context.prediction_parts, StoredResult(GROUP, positions, {GROUP: table}, {"unreadable": []}))
+        writer.add(folder, StoredResult(GROUP, positions, {GROUP: table}, {"unreadable": []}))
 
 
-def scores(context, explainer: int, index: int, batches: list[range]):
+def scores(cell, explainer: int, index: int, batches: list[range]):
     """Yield the rows of a cell. Explainers differ slightly, and the same samples are difficult for all explainers."""
     import pyarrow as pa
 
@@ -195,7 +200,7 @@ def scores(context, explainer: int, index: int, batches: list[range]):
     rng = np.random.default_rng([explainer, index, first])
     hard = np.random.default_rng([index, first]).beta(2, 3, len(positions))
     values = np.clip(0.7 * hard + 0.3 * rng.beta(2 + 0.05 * explainer, 3, len(positions)), 0, 1)
-    low, high = context.metrics[index].limits(context.target_range)
+    low, high = cell.metric.limits(cell.target)
     if np.isfinite([low, high]).all():
         values = low + (high - low) * values
     gone = positions % 3 == 0 if index % MASKED == 0 else rng.random(len(positions)) < 0.01 * (index == OWN)
@@ -215,16 +220,16 @@ def scores(context, explainer: int, index: int, batches: list[range]):
 def merge(chosen: dict) -> None:
     from saliency_bench.compute.merging import Parts, merge
 
-    context = context_of(chosen)
-    measured(lambda: merge(context, Parts.read(context)))
+    run = loaded(chosen)
+    measured(lambda: merge(*run, Parts.read(*run)))
 
 
 def summarise(chosen: dict) -> None:
     from saliency_bench.compute.finish import run_facts
     from saliency_bench.read.summary import summarise
 
-    context = context_of(chosen)
-    measured(lambda: summarise(context.out, run_facts(context, len(context.rows))))
+    store, data, model, cells = loaded(chosen)
+    measured(lambda: summarise(store.out, run_facts(data, model, cells, {}, len(data.rows))))
 
 
 def report(chosen: dict) -> None:
@@ -240,20 +245,21 @@ def report(chosen: dict) -> None:
     from saliency_bench.read.report.report_page import report
     from saliency_bench.utils.files import read_json
 
-    context = context_of(chosen)
-    cells = read_cells(read_json(context.out / "summary.json")["cells"])
+    store, data, model, cells = loaded(chosen)
+    results = read_cells(read_json(store.out / "summary.json")["cells"])
     maps = torch.linspace(0, 1, SIDE * SIDE).reshape(1, SIDE, SIDE)
-    with Writer(context.store) as writer:
-        for image_id, _ in choose(context.out, cells):
+    with Writer(store) as writer:
+        for image_id, _ in choose(store.out, results):
             position = int(image_id.partition("-")[2])
             rows = thumbnail_rows(maps, [position])
-            for key in dict.fromkeys(cell.explainer_id for cell in cells):
-                writer.add(context.store.thumbnails, StoredResult(key, [position], {key: rows}))
+            for key in dict.fromkeys(cell.explainer_id for cell in results):
+                writer.add(store.thumbnails, StoredResult(key, [position], {key: rows}))
 
     def all_of_it() -> None:
-        write_examples(context.store, cells, lambda index: context.classifier.prepare([context.rows[index]]))
-        report([context.out])
-        note_written(context.out, made_of(Parts.read(context), run_facts(context, len(context.rows))))
+        rows, facts = data.samples.rows, run_facts(data, model, cells, {}, len(data.rows))
+        write_examples(store, results, lambda index: model.classifier.prepare([rows[index]]))
+        report([store.out])
+        note_written(store.out, made_of(Parts.read(store, data, model, cells), facts))
 
     measured(all_of_it)
 
@@ -263,8 +269,8 @@ def again(chosen: dict) -> None:
     import saliency_bench as sb
     import saliency_bench.compute.run
 
-    context = context_of(chosen)
-    context.classifier.prepare([context.rows[0]])  # imports torchvision
+    _, data, model, _ = loaded(chosen)
+    model.classifier.prepare([data.samples.rows[0]])  # imports torchvision
     measured(lambda: sb.run(**chosen, progress=False))
 
 

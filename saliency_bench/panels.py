@@ -15,7 +15,6 @@ from PIL import Image
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import registered_metric
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.maps.map_provider import ExplainerRaisedError
 from saliency_bench.compute.preflight import DRAWN_FIRST, PICTURE_FORMS, check_drawing
 from saliency_bench.compute.scoring import bam
@@ -158,15 +157,15 @@ def drawn(
             "--other-label COLUMN"
         )
     metrics = _metrics(manifest, panel)
-    context = loaded(folder, manifest, metrics, explainers, device)
-    names = context.data.samples.ids[: context.data.count]
+    data, model, pairs = loaded(folder, manifest, metrics, explainers, device)
+    names = data.samples.ids[: data.count]
     for name in samples or ():
         if name not in names:
             raise unknown("sample", name, names)
     rows: Rows = []
     scores: list[dict[str, Any]] = []
     for name in samples or names[:DRAWN_FIRST]:
-        own_rows, own_scores = PANELS[panel](SuiteSample.at(context, names.index(name)), metrics)
+        own_rows, own_scores = PANELS[panel](SuiteSample.at(names.index(name), data, model), list(pairs), metrics)
         rows += own_rows
         scores += own_scores
     return rows, scores
@@ -178,17 +177,20 @@ def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
     return (named[0],) if panel == "insertion" and named else METRICS[panel]
 
 
-def _maps(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _maps(
+    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
+) -> tuple[Rows, list[dict[str, Any]]]:
     """Return a row with the image, its mask and the map of each explainer, with the scores of the run."""
-    run = read_run(sample.context.out)
-    mask = cell_of(sample, sample.context.explainers[0], ViewSpec(kind="mask")).pixels
+    folder = Path(sample.data.spec.out).absolute()
+    run = read_run(folder)
+    mask = cell_of(sample, explainers[0], ViewSpec(kind="mask")).pixels
     assert mask is not None
     row: list[Panel] = [
-        (sample.picture, [sample.name, sample.context.out.name]),
+        (sample.picture, [sample.name, folder.name]),
         (Image.fromarray(mask), [sample.batch.left_out[0] or "mask"]),
     ]
     scores = []
-    for explainer in sample.context.explainers:
+    for explainer in explainers:
         cell = cell_of(sample, explainer, ViewSpec())
         if cell.pixels is None:
             raise UserError(f"{explainer}: {', '.join(cell.lines)}")
@@ -202,13 +204,15 @@ def _maps(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[
     return [row], scores
 
 
-def _insertion(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _insertion(
+    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
+) -> tuple[Rows, list[dict[str, Any]]]:
     """Return a row per explainer: its map, and the image at each of `SHARES` with the probability of the target."""
     reference = str(dict(registered_metric(metrics[0]).options)["reference"])
     height, width = sample.images.shape[2:]
     counts = fraction_counts(height, width, SHARES)
     rows, scores = [], []
-    for explainer in sample.context.explainers:
+    for explainer in explainers:
         maps = _made(explainer, sample.provider(explainer), sample.images, sample.target)
         inputs = sample.inputs(explainer, maps=torch.from_numpy(maps))
         score = inputs.score(registered_metric(metrics[0]))
@@ -230,16 +234,18 @@ def _insertion(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[
     return rows, scores
 
 
-def _classes(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _classes(
+    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
+) -> tuple[Rows, list[dict[str, Any]]]:
     """Return two rows: the maps of the most likely class, and the maps of the least likely class."""
     logits = torch.tensor([sample.row["logits"]])
-    p = probabilities(logits.double(), sample.context.classifier.activation)[0]
+    p = probabilities(logits.double(), sample.model.classifier.activation)[0]
     ends = [int(logits[0].argmax()), int(logits[0].argmin())]
-    words = [f"{end} likely: {_label(sample.context.classifier, end_class)} ({p[end_class]:.3f})"
+    words = [f"{end} likely: {_label(sample.model.classifier, end_class)} ({p[end_class]:.3f})"
              for end, end_class in zip(("most", "least"), ends, strict=True)]  # fmt: skip
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []
-    for explainer in sample.context.explainers:
+    for explainer in explainers:
         explain = sample.provider(explainer)
         score, reason = sample.scored(explainer, metrics[0])
         for row, end_class, text in zip(rows, ends, ("most likely", f"correlation {_number(score)}"), strict=True):
@@ -250,17 +256,19 @@ def _classes(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[di
     return rows, scores
 
 
-def _models(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _models(
+    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
+) -> tuple[Rows, list[dict[str, Any]]]:
     """Return two rows: the maps of the run's model for its label, and the maps of the other model for its label."""
     assert sample.other is not None
     labels, other = sample.labels, sample.other
     words = [
-        f"model: {_name(sample.context.classifier, labels)}",
-        f"other model: {_name(_other(sample).classifier, other.labels)}",
+        f"model: {_name(sample.model.classifier, labels)}",
+        f"other model: {_name(_other(sample), other.labels)}",
     ]
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []
-    for explainer in sample.context.explainers:
+    for explainer in explainers:
         both = _raising(explainer, partial(bam.maps_of_both, sample.images, labels, other, sample.provider(explainer)))
         (mcr, reason), (mcs, _) = (sample.scored(explainer, name) for name in metrics)
         words = ["", f"MCR {_number(mcr)} (MCS {_number(mcs)})"]
@@ -270,18 +278,20 @@ def _models(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dic
     return rows, scores
 
 
-def _object(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _object(
+    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
+) -> tuple[Rows, list[dict[str, Any]]]:
     """Return two rows: the maps of the other model for its label, with the object and without the object."""
     assert sample.other is not None
     column, other = sample.batch.columns.get(OBJECT), sample.other
     if column is None or column.lacking[0] or not isinstance(column.values, torch.Tensor):
         raise UserError(f"{sample.name} has no {OBJECT}; draw a sample with a picture without the object")
     pictures = sample.images, column.values
-    scene, rows = _name(_other(sample).classifier, other.labels), []
+    scene, rows = _name(_other(sample), other.labels), []
     for image, text in zip(pictures, ("with the object", "without"), strict=True):
         rows.append([(Image.fromarray(eight_bit(image[0])), [sample.name, f"{scene}, {text}"])])
     scores = []
-    for explainer in sample.context.explainers:
+    for explainer in explainers:
         score, reason = sample.scored(explainer, metrics[0])
         inside = []
         for row, image in zip(rows, pictures, strict=True):
@@ -314,9 +324,9 @@ def _raising(explainer: Explainer, make: Callable[[], Any]) -> Any:
         raise UserError(f"{explainer}: {error}") from error
 
 
-def _other(sample: SuiteSample) -> RunContext:
-    assert sample.context.other is not None
-    return sample.context.other
+def _other(sample: SuiteSample) -> Classifier:
+    assert sample.model.other is not None
+    return sample.model.other.classifier
 
 
 def _name(classifier: Classifier, right: np.ndarray) -> str:

@@ -11,7 +11,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any, Final, Literal, Unpack
@@ -24,9 +23,10 @@ from pydantic import Field, ValidationError
 
 from saliency_bench.board.published_maps import PUBLISHED, as_published, write_maps
 from saliency_bench.bound_metric import Metric, as_metric, registered_metric
-from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.finished import Run
+from saliency_bench.compute.loaded import RunModel, identity_of
 from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.precomputed import PrecomputedMaps, explainer_of, file_of, refuse, wants_more
 from saliency_bench.compute.preflight import check_empty, check_run_folder, check_settings
 from saliency_bench.compute.python_objects import describe
@@ -39,6 +39,7 @@ from saliency_bench.read.analysis.verdict import listed
 from saliency_bench.read.cell import Count, StrictModel, field_line
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import NAMED, check_format
+from saliency_bench.read.parts import RunStore
 from saliency_bench.registry import usable_names
 from saliency_bench.settings import SampleSettings
 from saliency_bench.spec import RunSpec, hint, takes_settings
@@ -114,16 +115,17 @@ def template(
     check_settings(dict(spec))
     check_empty(folder)
     with without_bars(not progress):
-        context = load(spec, objects, device_of(spec.device))
-        rows, size = _samples(context, images, progress)
+        data, network, _ = load(spec, objects, device_of(spec.device))
+        rows, size = _samples(data, network, images)
+    identity, classifier = identity_of(data, network), network.classifier
     write_text(folder / SAMPLES, csv_text(COLUMNS, ([row.get(name) for name in COLUMNS] for row in rows)))
-    content = Template(spec=_absolute(context.spec), identity=context.identity, size=list(size), samples=len(rows))
+    content = Template(spec=_absolute(data.spec), identity=identity, size=list(size), samples=len(rows))
     words = dict(content.spec) | {"size": size, "samples": len(rows), "images": images}
-    hides_masks = find(spec.dataset).hidden_masks == context.identity.split
-    words |= {"geometry": str(context.classifier.geometry), "hides_masks": hides_masks}
-    prompts = context.classifier.prompts
+    hides_masks = find(spec.dataset).hidden_masks == identity.split
+    words |= {"geometry": str(classifier.geometry), "hides_masks": hides_masks}
+    prompts = classifier.prompts
     words["texts"] = "" if prompts is None else f", prompts={prompts!r}"
-    words["texts"] += f", labels={context.classifier.labels!r}" if isinstance(prompts, list) else ""
+    words["texts"] += f", labels={classifier.labels!r}" if isinstance(prompts, list) else ""
     for name, source in (("README.md", "template.md.j2"), ("example.py", "template.py.j2")):
         text = Text(Path(__file__).with_name(source).read_text(encoding="utf-8"), keep_trailing_newline=True)
         write_text(folder / name, text.render(**words))
@@ -148,46 +150,38 @@ def _full(name: str) -> str:
     return str(path.resolve()) if path.exists() and name not in (*RULES, *list_datasets()) else name
 
 
-def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[list[dict], tuple[int, int]]:
+def _samples(data: SplitTable, model: RunModel, images: str | None) -> tuple[list[dict], tuple[int, int]]:
     """Return (rows of samples.csv, size of the prepared frame), and write the frames if `images` is set."""
     rows: list[dict] = []
     sizes: set[tuple[int, int]] = set()
-    names = context.classifier.labels
-    for positions, _ in bar(
-        ((positions, None) for positions in context.batches),
-        shown=progress,
-        desc="samples",
-        unit="batch",
-        total=len(context.batches),
-    ):
-        samples = context.read(positions).samples
+    classifier, question = model.classifier, model.question
+    for positions in bar(data.batches, desc="samples", unit="batch"):
+        samples = data.read(classifier, positions).samples
         if samples is None:  # a run skips unreadable images too
             continue
         batch = samples.batch
         sizes.add((batch.images.shape[2], batch.images.shape[3]))
         logits, left_out = torch.empty(len(batch.ids), 0), np.zeros(len(batch.ids), dtype=bool)
-        if context.question.rule.asks_classifier:
+        if question.rule.asks_classifier:
             with torch.no_grad():
-                logits = context.classifier(batch.images).cpu()
-            left_out = no_probabilities(logits, context.classifier.activation)
+                logits = classifier(batch.images).cpu()
+            left_out = no_probabilities(logits, classifier.activation)
         for index, (position, image_id) in enumerate(zip(samples.positions, batch.ids, strict=True)):
-            if position >= context.data.count:
+            if position >= data.count:
                 break
             if left_out[index]:  # a run skips these images too
                 continue
             about = samples.rows[index]
-            target = context.question.target_of(about, logits[index].numpy())
+            target = question.target_of(about, logits[index].numpy())
             file = file_of(image_id, len(rows))
-            label = context.question.label_of(about)
-            row = {"image_id": image_id, "file": file, "label": label, "target": target.text(names)}
+            label = question.label_of(about)
+            row = {"image_id": image_id, "file": file, "label": label, "target": target.text(classifier.labels)}
             rows.append(row | {"plus": "|".join(map(str, target.plus)), "minus": "|".join(map(str, target.minus))})
             if images:
-                _write_frame(context.out / "images" / file, batch.images[index], images)
-    if len(sizes) > 1 or (
-        context.classifier.geometry.crop is None and isinstance(context.classifier.geometry.resize, int)
-    ):
+                _write_frame(Path(data.spec.out) / "images" / file, batch.images[index], images)
+    if len(sizes) > 1 or (classifier.geometry.crop is None and isinstance(classifier.geometry.resize, int)):
         raise UserError(
-            f"{context.classifier.id} has no fixed frame, so maps have no fixed size; use a model with a fixed frame"
+            f"{classifier.id} has no fixed frame, so maps have no fixed size; use a model with a fixed frame"
         )
     return rows, sizes.pop()
 
@@ -288,18 +282,21 @@ def score_maps(
     out = source.parent / f"scored-{name}-{method.version}" if out is None else out
     spec, objects = describe(settings | {"explainers": [method], "out": out})
     accelerator = accelerator_on(spec.device)
+    path = Path(spec.out).absolute()
     with without_bars(not progress):
-        context = load(spec, objects, accelerator.device)
-    if metrics is None and context.question.groups is None:
-        context = _without_groups(context)
-    for entry, value in context.identity:
-        if value != getattr(content.identity, entry):
-            setting = NAMED.get(entry, entry)
-            raise UserError(
-                f"the {setting} has changed since {folder / TEMPLATE} was created; create the template again"
-            )
-    say(f"{name}: scoring {context.data.count} maps by {listed(map(str, context.metrics))} into {context.out}")
-    done = compute(context, accelerator, started, progress=progress)
+        data, model, pairs = load(spec, objects, accelerator.device)
+        if metrics is None and model.question.groups is None:
+            scorers = [metric for metric in scorers if "groups" not in metric.inputs]
+            data, pairs = data.with_settings(metrics=tuple(map(str, scorers))), dict.fromkeys(pairs, scorers)
+        store = RunStore(path, identity_of(data, model))
+        for entry, value in store.identity:
+            if value != getattr(content.identity, entry):
+                setting = NAMED.get(entry, entry)
+                raise UserError(
+                    f"the {setting} has changed since {folder / TEMPLATE} was created; create the template again"
+                )
+        say(f"{name}: scoring {data.count} maps by {listed(map(str, scorers))} into {store.out}")
+        done = compute(store, data, model, pairs, accelerator, started)
     if with_maps:
         assert isinstance(method.function, PrecomputedMaps)
         write_maps(done.folder / PUBLISHED, name, method.function.items())
@@ -316,9 +313,3 @@ def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
     if metrics is None:
         return [metric for metric in map(registered_metric, usable_names("metrics")) if not wants_more(metric)]
     return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str) or callable(metrics) else metrics)]
-
-
-def _without_groups(context: RunContext) -> RunContext:
-    """Remove metrics that need groups of classes, because there are no groups."""
-    kept = [metric for metric in context.metrics if "groups" not in metric.inputs]
-    return replace(context, metrics=kept, spec=context.spec.model_copy(update={"metrics": tuple(map(str, kept))}))

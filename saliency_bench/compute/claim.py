@@ -1,57 +1,77 @@
 """Lock the folder of a run against other writers, and write its run.json."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.cells import Cell, explainers_of
 from saliency_bench.compute.fixed_answers import answers_of
+from saliency_bench.compute.loaded import RunModel, identity_of
+from saliency_bench.compute.loading.table import SplitTable
+from saliency_bench.compute.precomputed import PrecomputedMaps
 from saliency_bench.compute.preflight import check_run_folder
 from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import Manifest, OtherIdentity, read_earlier
 from saliency_bench.read.network_answers import NetworkAnswers, Role
+from saliency_bench.read.parts import RunStore
+from saliency_bench.spec import PythonObject, RunSpec
+from saliency_bench.utils.hashing import hash_of
 
 
-def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
+def write_manifest(
+    store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell], *, ask: bool = False
+) -> Manifest:
     """Merge the manifests of this start and all earlier starts, write run.json, and return the result.
 
     Cells whose partners are not yet known are left out.
 
     Args:
-        context: The run.
+        store: Part files of the run.
+        data: Samples of the run.
+        model: Network of the run.
+        cells: Cells of this start.
         ask: Whether to compute the networks' logits for fixed pictures and compare them with the logits of earlier
             starts.
 
     Raises:
         UserError: The folder belongs to another run, or the logits of a network differ from an earlier start.
     """
-    objects, other = context.spec.python_objects(), context.other
+    objects, other, maps = data.spec.python_objects(), model.other, _maps_of(data.spec, cells)
+    in_memory = [
+        entry.model_copy(update={"digest": key}) for key, entry in maps.items() if isinstance(entry, PythonObject)
+    ]
     manifest = Manifest(
-        spec=context.spec,
-        identity=context.identity,
-        cells={cell.id: cell.key for cell in context.cells if cell.is_planned},
-        dataset=context.loaded_dataset,
-        model=context.loaded_model,
-        class_names=context.classifier.labels,
-        answers=_answers_in(context) if ask else {},
-        network=context.hashes[1] if ask else {},
-        other=None if other is None else OtherIdentity(model=other.loaded_model, identity=other.identity),
-        objects=(*context.in_memory, *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ()))),
-        maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
-    ).after(read_earlier(context.out))
-    manifest.write(context.out)
+        spec=data.spec,
+        identity=store.identity,
+        cells={cell.id: cell.key for cell in cells if cell.is_planned},
+        dataset=data.loaded_from,
+        model=model.loaded_from,
+        class_names=model.classifier.labels,
+        answers=_answers_in(data, model) if ask else {},
+        network=model.hashes[1] if ask else {},
+        other=None if other is None else OtherIdentity(model=other.loaded_from, identity=identity_of(data, other)),
+        objects=(*in_memory, *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ()))),
+        maps={key: entry for key, entry in maps.items() if isinstance(entry, str)},
+    ).after(read_earlier(store.out))
+    manifest.write(store.out)
     return manifest
 
 
-def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
+def _maps_of(spec: RunSpec, cells: Sequence[Cell]) -> dict[str, str | PythonObject]:
+    """Return {explainer id: entry in `spec.maps`} of precomputed maps."""
+    entries = {entry.partition("=")[0] if isinstance(entry, str) else entry.name: entry for entry in spec.maps}
+    explainers = [item for item in explainers_of(cells) if isinstance(item.function, PrecomputedMaps)]
+    return {hash_of(item.identity): entries[item.name] for item in explainers if item.name in entries}
+
+
+def _answers_in(data: SplitTable, model: RunModel) -> dict[Role, NetworkAnswers]:
     """Return the logits of the run's networks for fixed pictures, except for networks that cannot be compared."""
-    samples = context.data.samples
     answers: dict[Role, NetworkAnswers | None] = {
-        "model": answers_of(context.classifier, samples),
-        "other model": None if context.other is None else answers_of(context.other.classifier, samples),
-        "model of the targets": context.question.named_by,
+        "model": answers_of(model.classifier, data.samples),
+        "other model": None if model.other is None else answers_of(model.other.classifier, data.samples),
+        "model of the targets": model.question.named_by,
     }
     return {role: answered for role, answered in answers.items() if answered is not None}
 

@@ -5,21 +5,22 @@ hashes still match.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import saliency_bench
 from saliency_bench import registry
-from saliency_bench.bound_explainer import Explainer
-from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.cells import Cell
 from saliency_bench.compute.classifiers.passes import PIXELS_PER_PASS
-from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.examples import write_examples
+from saliency_bench.compute.loaded import RunModel
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.merging import Parts, merge
 from saliency_bench.errors import UserError
 from saliency_bench.read import WRITTEN
 from saliency_bench.read.cell import read_cells
+from saliency_bench.read.parts import RunStore
 from saliency_bench.read.statistics.reliability import FILE as RELIABILITY
 from saliency_bench.read.summary import summarise
 from saliency_bench.registry import owner_of
@@ -34,34 +35,40 @@ FILES = (*TABLES, "summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent
 
 
-def finish(context: RunContext, seconds: float, timings: dict) -> dict:
+def finish(
+    store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell], misfits: Mapping[str, str],
+    timings: dict[str, Any],
+) -> dict:  # fmt: skip
     """Write all files that are derived from the part files, unless they exist, and return the summary.
 
     Args:
-        context: Loaded objects of the run.
-        seconds: Seconds since the start.
-        timings: Further entries of timings.json.
+        store: Part files of the run.
+        data: Samples of the run.
+        model: Network of the run.
+        cells: Cells of this start.
+        misfits: {explainer that does not fit the network: reason}.
+        timings: Entries of timings.json, with the `seconds` since the start.
 
     Raises:
         UserError: No sample matches the selection, or a part file was damaged or lost after the run computed it.
     """
-    out, parts = context.out, Parts.read(context)
+    out, parts = store.out, Parts.read(store, data, model, cells)
     if not parts.shown.any():
-        raise UserError(f"no sample of the run matches --only {' '.join(context.spec.only or ())}")
-    facts = run_facts(context, int(parts.shown.sum()))
+        raise UserError(f"no sample of the run matches --only {' '.join(data.spec.only or ())}")
+    facts = run_facts(data, model, cells, misfits, int(parts.shown.sum()))
     origin = made_of(parts, facts)
     if is_written(out, origin):
         return read_json(out / "summary.json")
     from saliency_bench.read.report.report_page import report  # slow to import, because it imports the plotting library
 
-    merge(context, parts)
+    merge(store, data, model, cells, parts)
     summary = summarise(out, facts)
-    memory = peak_memory(context.classifier.device)
+    memory, seconds = peak_memory(model.classifier.device), timings["seconds"]
     times = {"started": time.time() - seconds, "seconds": seconds, "peak_memory": memory}
     write_json(out / "timings.json", times | timings)
-    cells = read_cells(summary["cells"])
-    prepare, mask_values = context.classifier.prepare, context.spec.mask_values
-    write_examples(context.store, cells, lambda index: prepare([context.rows[index]], mask_values=mask_values))
+    prepare, rows, mask_values = model.classifier.prepare, data.samples.rows, data.spec.mask_values
+    results = read_cells(summary["cells"])
+    write_examples(store, results, lambda index: prepare([rows[index]], mask_values=mask_values))
     report([out])
     note_written(out, origin)
     return summary
@@ -98,48 +105,52 @@ def _code() -> str:
     return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
 
 
-def run_facts(context: RunContext, explained: int) -> dict[str, Any]:
+def run_facts(
+    data: SplitTable, model: RunModel, cells: Sequence[Cell], misfits: Mapping[str, str], explained: int
+) -> dict[str, Any]:
     """Return the entries of summary.json except those from records. `explained` is the number of explained samples."""
-    spec, groups, other = context.spec, context.question.groups, context.other
+    spec, question, classifier, other = data.spec, model.question, model.classifier, model.other
+    groups = question.groups
     return {
         "dataset": {
-            **context.loaded_dataset.model_dump(),
-            "title": context.data.source.title,
+            **data.loaded_from.model_dump(),
+            "title": data.source.title,
             "split": spec.split,
-            "fingerprint": context.identity.fingerprint,
-            "samples": len(context.rows),
-            "used": context.data.count,
-            "classes": len(context.question.names or ()),
+            "fingerprint": data.fingerprint,
+            "samples": len(data.rows),
+            "used": data.count,
+            "classes": len(question.names or ()),
         },
-        "model": _model(context),
-        "other_model": None if other is None else _model(other) | {"label_column": other.spec.label_column},
+        "model": _model(model),
+        "other_model": None if other is None else _model(other) | {"label_column": other.label_column},
         "only": None if spec.only is None else {"conditions": list(spec.only), "samples": explained},
-        "target": context.question.rule.name,
+        "target": question.rule.name,
         "groups": None if groups is None else {"name": groups.name, "identity": groups.identity},
-        "precision": context.identity.precision,
-        **({"misfits": context.misfits} if context.misfits else {}),
+        "precision": classifier.arithmetic,
+        **({"misfits": dict(misfits)} if misfits else {}),
         "seed": spec.seed,
         "batch_size": spec.batch_size,
-        "provenance": provenance(context.classifier.device, _plugins((*context.explainers, *context.metrics)))
-        | {"pixels_per_pass": PIXELS_PER_PASS[context.classifier.device.type]},
+        "provenance": provenance(classifier.device, _plugins(cells))
+        | {"pixels_per_pass": PIXELS_PER_PASS[classifier.device.type]},
     }
 
 
-def _model(context: RunContext) -> dict[str, Any]:
+def _model(model: RunModel) -> dict[str, Any]:
     """Return the entry of a classifier in summary.json, without its accuracy."""
-    classifier = context.classifier
+    classifier, question = model.classifier, model.question
     return {
-        **context.loaded_model.model_dump(),
-        "digest": context.identity.classifier,
+        **model.loaded_from.model_dump(),
+        "digest": model.hashes[0],
         "geometry": str(classifier.geometry),
-        "classes": context.question.classes,
-        "activation": context.identity.activation,
+        "classes": question.classes,
+        "activation": classifier.activation,
         "activation_assumed": classifier.assumed,
-        "no_accuracy": context.question.unlabelled or None,
-        **({"classes_by_position": True} if context.question.by_position else {}),
+        "no_accuracy": question.unlabelled or None,
+        **({"classes_by_position": True} if question.by_position else {}),
     }
 
 
-def _plugins(items: Iterable[Explainer | Metric]) -> list[str]:
-    """Return the names of other packages that provide some of these explainers and metrics."""
-    return sorted({owner_of(item.version).partition(" ")[0] for item in items if owner_of(item.version)})
+def _plugins(cells: Sequence[Cell]) -> list[str]:
+    """Return the names of other packages that provide some of the explainers and metrics of these cells."""
+    owners = {owner_of(item.version) for cell in cells for item in (cell.explainer, cell.metric)}
+    return sorted({owner.partition(" ")[0] for owner in owners if owner})

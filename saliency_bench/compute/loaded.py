@@ -1,20 +1,33 @@
-"""Define loaded parts of a run: the prediction task (classes, labels, targets) and the data of retraining metrics."""
+"""Define loaded parts of a run: the network, its prediction task, and the pairs of explainer and metric."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.reading import TrainingRows
+from saliency_bench.compute.loading.table import SplitTable
+from saliency_bench.compute.reading import OWN_LABEL, ReadBatch, Selection, TrainingRows, read_batch, relabelled
+from saliency_bench.compute.scoring.partners import PartnerSamples
 from saliency_bench.compute.targets.class_groups import ClassGroups
 from saliency_bench.compute.targets.label_maps import Members
 from saliency_bench.compute.targets.rules import TargetRule
 from saliency_bench.compute.targets.terms import TargetTerms
+from saliency_bench.errors import UserError
+from saliency_bench.read.identity import Identity
+from saliency_bench.read.manifest import Loaded
 from saliency_bench.read.network_answers import NetworkAnswers
+from saliency_bench.read.public_names import public_name
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.mask_values import spelled
+from saliency_bench.utils.seeds import seed_of
+
+OTHER = "other_predictions"
+Pairs = dict[Explainer, list[Metric]]  # {explainer: metrics that score its maps}
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,7 @@ class RunQuestion:
         rule: Rule that chooses the target of each sample.
         named_by: Logits of the model that chooses the targets, for fixed pictures; None if no other model chooses them.
         by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
+        selection: Samples to explain; None for all.
     """
 
     names: list[str] | None
@@ -42,6 +56,7 @@ class RunQuestion:
     rule: TargetRule
     named_by: NetworkAnswers | None = None
     by_position: bool = False
+    selection: Selection | None = None
 
     def right(self, row: Mapping) -> np.ndarray | None:
         """Return the correct classes of a sample, bool (K,); None if no labels are known.
@@ -81,17 +96,114 @@ class Retraining:
     Attributes:
         rows: {split: rows} that networks are retrained on.
         base: Checkpoint from which the classifier was fine-tuned; None if no metric uses the checkpoint.
-        controls: Explainers that retraining metrics use as controls and that no other metric scores.
-        classes: {cell id: (N, P) classes that the retrained networks predict for the samples}; `retraining.stage`
-            fills it before batches are computed.
     """
 
     rows: dict[str, TrainingRows] = field(default_factory=dict)
     base: Classifier | None = None
-    controls: frozenset[Explainer] = frozenset()
-    classes: dict[str, np.ndarray] = field(default_factory=dict)
 
     @cached_property
     def trained_on(self) -> str:
         """Return a hash of the images that networks are retrained on."""
         return hash_of([split.content for split in self.rows.values()])
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """Network of a run, and its prediction task.
+
+    Attributes:
+        classifier: The network.
+        question: Classes, labels and targets for predicting and explaining samples.
+        label_column: Column of the dataset with the labels.
+        folder: Folder of the network's predictions, inside the folder of the run.
+        retraining: Data that networks of the same structure are retrained on.
+        other: Second network, which predicts another label column of the same samples; None if there is none.
+    """
+
+    classifier: Classifier
+    question: RunQuestion
+    label_column: str = "label"
+    folder: str = "predictions"
+    retraining: Retraining = field(default_factory=Retraining)
+    other: "RunModel | None" = None
+
+    @property
+    def both(self) -> "list[RunModel]":
+        """Return this network and, if there is one, the other network."""
+        return [self] if self.other is None else [self, self.other]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the network in results, which does not depend on where it was loaded from."""
+        return public_name(self.classifier.id, self.classifier.repo is None)
+
+    @property
+    def loaded_from(self) -> Loaded:
+        """Return the name or path that the network was loaded from."""
+        return Loaded(id=self.name, repo=self.classifier.repo, revision=self.classifier.revision)
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Return the network's class names, or the dataset's if the network has none and uses the dataset's order."""
+        names = self.question.names
+        if self.question.by_position and names is not None and len(names) == self.question.classes:
+            return names
+        return self.classifier.labels
+
+    @cached_property
+    def hashes(self) -> tuple[str, dict[str, str]]:
+        """Return the digest of the network, and the hashes of its parts."""
+        return self.classifier.hashes()
+
+    def of_other(self, read: ReadBatch) -> ReadBatch:
+        """Return a batch with the labels of the other network."""
+        assert self.other is not None
+        column = self.other.label_column
+        if column == self.label_column:
+            return read
+        return relabelled(read, OWN_LABEL if column == "label" else column, self.other.question.names or [])
+
+    def partners(self, data: SplitTable, positions: Sequence[int]) -> PartnerSamples:
+        """Return the samples at these positions as partners of other samples."""
+        positions = tuple(positions)
+        if positions not in self._partners:
+            self._partners.clear()  # several explainers in a row need the same partners
+            read = read_batch(data.samples, self.classifier, positions, strict=False)
+            for position, reason in read.faults.items():  # the sample could be read when it was predicted
+                raise UserError(f"image {data.samples.ids[position]}: {reason}")
+            assert read.samples is not None
+            batch, right = read.samples.batch, [self.question.right(row) for row in read.rows]
+            nothing = np.zeros(self.question.classes, dtype=bool)
+            self._partners[positions] = PartnerSamples(
+                ids=batch.ids,
+                images=batch.images,
+                right=np.stack([nothing if classes is None else classes for classes in right]),
+                seeds=[seed_of(data.spec.seed, image_id, "explain") for image_id in batch.ids],
+            )
+        return self._partners[positions]
+
+    @cached_property
+    def _partners(self) -> dict[tuple[int, ...], PartnerSamples]:
+        """Return the cache of the partners that were read last, {positions: samples}; `partners` fills the cache."""
+        return {}
+
+
+def identity_of(data: SplitTable, model: RunModel) -> Identity:
+    """Return the settings that all cells of a network share."""
+    spec, classifier, question = data.spec, model.classifier, model.question
+    entries = {
+        "fingerprint": data.fingerprint,
+        "label_column": model.label_column,
+        "split": spec.split,
+        "classifier": model.hashes[0],
+        "geometry": classifier.geometry.as_dict(),
+        "layer": classifier.layer,
+        "target": question.rule.identity,
+        "labels": question.members or [],
+        "activation": classifier.activation,
+        "precision": classifier.arithmetic,
+        "seed": spec.seed,
+        "groups": None if question.groups is None else question.groups.identity,
+        "mask_values": "" if model.folder == OTHER else spelled(" ".join(spec.mask_values or ())),
+    }
+    return Identity.model_validate_json(json.dumps(entries))  # tuples become lists, as in a file

@@ -12,14 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from saliency_bench import options
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.cells import Cell
+from saliency_bench.compute.loaded import RunModel
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.plan import chosen_samples
 from saliency_bench.compute.predictions import StoredPredictions
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.cell import CellKey
 from saliency_bench.read.manifest import read_manifest
-from saliency_bench.read.parts import POSITION, Part, in_order, stored_samples
+from saliency_bench.read.parts import POSITION, Part, RunStore, in_order, stored_samples
+from saliency_bench.read.public_names import recorded_name
 from saliency_bench.read.statistics.reliability import FILE as RELIABILITY
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -46,22 +49,22 @@ class Parts:
     shown: np.ndarray
 
     @classmethod
-    def read(cls, context: RunContext) -> "Parts":
-        """Read the contents of the tables from the folder of a run, without verifying checksums.
+    def read(cls, store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell]) -> "Parts":
+        """Read the contents of the tables from the part files of a run, without verifying checksums.
 
         Cells of an earlier start that cover fewer samples than this start are reported and left out.
 
         Raises:
             UserError: A part file was lost after the run computed it.
         """
-        predictions = [run.predictions() for run in context.of_both]
+        predictions = [StoredPredictions.read(store, data, network) for network in model.both]
         if not all(known.is_stored.all() for known in predictions):
-            raise _lost(context.out, "predictions")
-        scores = context.store.scores.parts()
-        chosen = chosen_samples(context.selection, predictions[0])
-        cells = _complete_cells(context, scores, chosen & predictions[0].is_readable)
+            raise _lost(store.out, "predictions")
+        scores = store.scores.parts()
+        chosen = chosen_samples(model.question.selection, predictions[0])
+        complete = _complete_cells(store.out, cells, scores, chosen & predictions[0].is_readable)
         # Batches are always complete, so samples of the last batch beyond the limit are stored but not shown.
-        return cls(scores, predictions, cells, chosen & (np.arange(len(chosen)) < context.data.count))
+        return cls(scores, predictions, complete, chosen & (np.arange(len(chosen)) < data.count))
 
     @property
     def identity(self) -> str:
@@ -72,7 +75,7 @@ class Parts:
         return hash_of(str(records.SCHEMA), names, cells, np.packbits(self.shown).tobytes().hex())
 
 
-def merge(context: RunContext, parts: Parts) -> None:
+def merge(store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell], parts: Parts) -> None:
     """Merge the part files into records.parquet and predictions.parquet, limited to the run's samples.
 
     Rows of records.parquet are sorted by explainer id, cell id, position of the sample in the run, and part. The score
@@ -82,30 +85,36 @@ def merge(context: RunContext, parts: Parts) -> None:
     Raises:
         UserError: A part file was damaged after the run computed it.
     """
-    folders = [context.store.scores, *(run.prediction_parts for run in context.of_both)]
+    out, schema = store.out, data.schema
+    folders = [store.scores, *(store.predictions(network.folder, schema) for network in model.both)]
     if not all(folder.is_whole() for folder in folders):
-        raise _lost(context.out, "its files")
-    for run, predictions in zip(context.of_both, parts.predictions, strict=True):
-        tables = _first((table for _, table in predictions.tables(run.schema.names)), run.data.count)
-        records.concat(tables, run.out / f"{run.folder}.parquet", run.schema, PREDICTIONS_AT_ONCE)
-    samples = _samples(parts.predictions[0], context.question.names, context.class_names)
+        raise _lost(out, "its files")
+    for network, predictions in zip(model.both, parts.predictions, strict=True):
+        tables = _first((table for _, table in predictions.tables(schema.names)), data.count)
+        records.concat(tables, out / f"{network.folder}.parquet", schema, PREDICTIONS_AT_ONCE)
+    samples = _samples(parts.predictions[0], model.question.names, model.class_names)
+    recorded = {
+        "dataset": recorded_name(data.source.name, store.identity.fingerprint),
+        "split": data.spec.split,
+        "model": recorded_name(model.name, store.identity.classifier),
+    }
     unread = _unread(parts)
-    names_of_parts = {cell.id: cell.metric.parts(context.classifier) for cell in context.cells}
+    names_of_parts = {cell.id: cell.metric.parts(model.classifier) for cell in cells}
     of_maps: dict[str, pa.Table] = {}
 
-    def cells() -> Iterator[pa.Table]:
+    def tables_of_cells() -> Iterator[pa.Table]:
         """Yield the records of each cell, and collect the stored values of its maps."""
         for key, rows in _rows_of_cells(parts.scores, parts.cells):
-            shown = _show(context.out, key, rows, parts)
+            shown = _show(out, key, rows, parts)
             _keep_of_maps(of_maps, key, shown, samples["image_id"])
-            yield _cell(context.recorded, key, _with_unread(shown, unread, names_of_parts.get(key.cell_id)), samples)
+            yield _cell(recorded, key, _with_unread(shown, unread, names_of_parts.get(key.cell_id)), samples)
 
-    records.concat(cells(), context.out / "records.parquet", records.SCHEMA)
+    records.concat(tables_of_cells(), out / "records.parquet", records.SCHEMA)
     if of_maps:
         tables = (of_maps[explainer_id] for explainer_id in sorted(of_maps))
-        records.concat(tables, context.out / RELIABILITY, records.RELIABILITY)
+        records.concat(tables, out / RELIABILITY, records.RELIABILITY)
     else:
-        (context.out / RELIABILITY).unlink(missing_ok=True)
+        (out / RELIABILITY).unlink(missing_ok=True)
 
 
 def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
@@ -250,11 +259,12 @@ def _samples(predictions: StoredPredictions, names: list[str] | None, classes: l
     return {name: column.cast(pa.string()) for name, column in values.items()}
 
 
-def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarray) -> list[CellKey]:
+def _complete_cells(out: Path, cells: Sequence[Cell], parts: Sequence[Part], chosen: np.ndarray) -> list[CellKey]:
     """Return the cells that cover all samples, and print how to complete each incomplete cell.
 
     Args:
-        context: Loaded objects of the run.
+        out: Folder of the run.
+        cells: Cells of this start.
         parts: Part files of the scores.
         chosen: Bool (samples,), whether each sample is explained.
 
@@ -262,14 +272,14 @@ def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarr
         UserError: A cell of this start lacks samples.
     """
     complete: list[CellKey] = []
-    of_all_starts, of_this_start = read_manifest(context.out).cells, {cell.id for cell in context.cells}
+    of_all_starts, of_this_start = read_manifest(out).cells, {cell.id for cell in cells}
     stored = stored_samples(parts, of_all_starts, len(chosen))
     for cell_id, key in of_all_starts.items():
         name = f"{key.explainer_text} by {key.metric_text}"
         if (stored[cell_id] | ~chosen).all():
             complete.append(key)
         elif cell_id in of_this_start:
-            raise _lost(context.out, name)
+            raise _lost(out, name)
         else:
             complain(
                 f"{name} was computed for fewer samples before and is not shown; to complete it, add its explainer "

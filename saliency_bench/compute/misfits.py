@@ -1,5 +1,6 @@
 """Leave out explainers that do not fit the network before a run starts, and print the reason for each."""
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -8,14 +9,16 @@ import torch
 from saliency_bench import registry
 from saliency_bench.bound_explainer import Explainer, is_ours, load_explainer
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loaded import RunModel
+from saliency_bench.compute.loading.table import SplitTable
+from saliency_bench.compute.targets.rules import TargetRule
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.read.manifest import read_earlier
+from saliency_bench.read.parts import RunStore
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.processes import ProcessGroup, agreed
 
 COUNTS = ("steps", "samples", "masks")  # options that control the amount of computation per map
 
@@ -35,11 +38,10 @@ def check_fits(explainer: Explainer, classifier: Classifier, images: Images, tar
         replace(explainer, options=few)(classifier, images, target)
 
 
-def check_contrast(context: RunContext) -> None:
+def check_contrast(rule: TargetRule, explainers: Iterable[Explainer]) -> None:
     """Raise UserError if the target is a contrast and an explainer already contrasts classes."""
-    rule = context.question.rule
     is_contrast = rule.name == "contrast:second" or any(terms.minus for terms in (rule.by_id or {}).values())
-    weighted = next((item for item in context.explainers if item.ignores_against), None)
+    weighted = next((item for item in explainers if item.ignores_against), None)
     if is_contrast and weighted is not None:
         raise UserError(
             f"{weighted} explains a class against all others, not against the classes that --target {rule.name} names; "
@@ -47,58 +49,48 @@ def check_contrast(context: RunContext) -> None:
         )
 
 
-def without_misfits(context: RunContext, group: ProcessGroup) -> RunContext:
-    """Return the run without explainers that do not fit the network. Print a warning about each of them.
+def misfits_of(explainers: Sequence[Explainer], store: RunStore, data: SplitTable, model: RunModel) -> dict[str, str]:
+    """Return {explainer that does not fit the network: the reason}, and print a warning about each of them.
 
-    The main process decides. Explainers that already have cells in the folder are not tested again.
+    Explainers that already have cells in the folder are not tested again. Call from the main process only.
 
     Raises:
-        UserError: No explainer except baselines fits, an explainer does not fit and the run is strict, or
-            `check_contrast` raises.
+        UserError: No explainer except baselines fits, or an explainer does not fit and the run is strict.
     """
-    check_contrast(context)
-    misfits = agreed(group, lambda: _misfits(context))
-    if not misfits:
-        return context
-    fitting = [item for item in context.explainers if str(item) not in misfits]
-    return replace(context, explainers=fitting, misfits=misfits)
-
-
-def _misfits(context: RunContext) -> dict[str, str]:
-    """Return {explainer that does not fit the network: the reason}; see `without_misfits`."""
     names = registry.names("explainers")
-    asking = [item for item in context.explainers
+    asking = [item for item in explainers
               if item.name in names and item.declaration.needs not in ("outputs", "nothing")]  # fmt: skip
-    if asking and (earlier := read_earlier(context.out)) is not None and earlier.identity == context.identity:
+    if asking and (earlier := read_earlier(store.out)) is not None and earlier.identity == store.identity:
         fitted = {cell.explainer_id for cell in earlier.cells.values()}
         asking = [item for item in asking if hash_of(item.identity) not in fitted]
-    image, predicted = _image(context) if asking else (None, None)
+    image, predicted = _image(data, model.classifier) if asking else (None, None)
     if image is None or predicted is None:
         return {}
     misfits: dict[Explainer, str] = {}
     for explainer in asking:
         with suppress(Exception):  # an error that concerns one image only is recorded with the score of the image
             try:
-                check_fits(explainer, context.classifier, image, predicted)
+                check_fits(explainer, model.classifier, image, predicted)
             except UserError as error:
                 misfits[explainer] = one_line(error)
     if not misfits:
         return {}
     first, reason = next(iter(misfits.items()))
-    fitting = [item for item in context.explainers if item not in misfits]
-    if context.spec.strict or all(item.baseline for item in fitting):
+    fitting = [item for item in explainers if item not in misfits]
+    if data.spec.strict or all(item.baseline for item in fitting):
         raise UserError(f"{first} does not fit the network: {reason}")
     for explainer, reason in misfits.items():
         complain(f"{explainer} is left out, because it does not fit the network: {reason}")
     return {str(item): reason for item, reason in misfits.items()}
 
 
-def _image(context: RunContext) -> tuple[Images | None, Target | None]:
+def _image(data: SplitTable, classifier: Classifier) -> tuple[Images | None, Target | None]:
     """Return the first image in the first batch that can be classified, and its predicted class as the target."""
-    for position in range(min(context.data.count, context.spec.batch_size)):
+    for position in range(min(data.count, data.spec.batch_size)):
         with suppress(Exception), torch.no_grad():  # damaged files, or a network that rejects some images
-            images = context.classifier.prepare([context.rows[position]], mask_values=context.spec.mask_values).images
-            logits = context.classifier(images.to(context.classifier.device))
+            row = data.samples.rows[position]
+            images = classifier.prepare([row], mask_values=data.spec.mask_values).images
+            logits = classifier(images.to(classifier.device))
             if logits.isfinite().all():
                 return images.to(logits.device), one_hot(logits.argmax(dim=1), logits.shape[1]).to(logits)
     return None, None

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.bound_explainer import Explainer
-from saliency_bench.compute.context import Output, RunContext
+from saliency_bench.compute.cells import Cell, Output, explainers_of, outputs_of
+from saliency_bench.compute.loaded import RunModel
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.predictions import StoredPredictions
 from saliency_bench.compute.reading import Selection
 from saliency_bench.read.cell import CellKey
-from saliency_bench.read.parts import PartNote, files_in, stored_samples
+from saliency_bench.read.parts import PartNote, RunStore, files_in, stored_samples
 from saliency_bench.read.summary import summarised_names
 from saliency_bench.types import Samples
 from saliency_bench.utils.hashing import hash_of
@@ -25,7 +27,9 @@ UNSHOWN = 10  # most cells that a message lists
 Stored = dict[str, list[int]]  # {id of a cell or of kept maps: positions of a batch's samples that files contain}
 
 
-def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Stored]]:
+def plan(
+    store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell], keys: dict[str, CellKey]
+) -> list[tuple[range, Stored]]:
     """Return [(batch, {output id: positions already on disk})] for every incomplete batch.
 
     Call from the main process only, while it holds the lock. Damaged files are deleted first. Files in which one of the
@@ -33,33 +37,36 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Sto
     deletes files with any other fault.
 
     Args:
-        context: Loaded objects of the run.
+        store: Part files of the run.
+        data: Samples of the run.
+        model: Network of the run.
+        cells: Cells of this start.
         keys: Cells of all starts.
     """
-    of_this_start = {hash_of(explainer.identity) for explainer in context.explainers}
+    of_this_start = {hash_of(explainer.identity) for explainer in explainers_of(cells)}
 
     def redo(entry: PartNote) -> bool:
         # The explainer may succeed now (more free memory, a corrected function), so its results are computed again.
-        failed = entry.about["raised"] or (context.spec.strict and entry.about["faults"])
+        failed = entry.about["raised"] or (data.spec.strict and entry.about["faults"])
         return bool(failed) and entry.group in of_this_start
 
-    predicted = [run.predictions(check=True) for run in context.of_both]
-    parts = context.store.scores.check(redo)
-    _name_unshown(context.out, {key for part in parts for entry in part.entries for key in entry.keys}, keys)
-    for folder in sorted(files_in(context.out / "maps")):
-        parts += context.store.maps(folder.name).check()
-    wanted = chosen_samples(context.selection, predicted[0]) & predicted[0].is_readable
-    size = context.spec.batch_size
+    predicted = [StoredPredictions.read(store, data, network, check=True) for network in model.both]
+    parts = store.scores.check(redo)
+    _name_unshown(store.out, {key for part in parts for entry in part.entries for key in entry.keys}, keys)
+    for folder in sorted(files_in(store.out / "maps")):
+        parts += store.maps(folder.name).check()
+    wanted = chosen_samples(model.question.selection, predicted[0]) & predicted[0].is_readable
+    size, outputs = data.spec.batch_size, outputs_of(cells, data.spec.keep_maps)
     todo: dict[int, Stored] = {number: {} for known in predicted for number in _batches_with(~known.is_stored, size)}
     # Parts list their samples, so with another --only or batch size only the missing samples of a batch are computed.
-    stored = stored_samples(parts, [output.id for output in context.outputs], context.end)
-    for output in context.outputs:
+    stored = stored_samples(parts, [output.id for output in outputs], data.end)
+    for output in outputs:
         stored_here = stored[output.id]
         for number in _batches_with(wanted & ~stored_here, size):
-            batch = context.batches[number]
+            batch = data.batches[number]
             positions = batch.start + np.flatnonzero(stored_here[batch.start : batch.stop])
             todo.setdefault(number, {})[output.id] = positions.tolist()
-    return [(context.batches[number], todo[number]) for number in sorted(todo)]
+    return [(data.batches[number], todo[number]) for number in sorted(todo)]
 
 
 def _batches_with(samples: np.ndarray, size: int) -> list[int]:

@@ -4,7 +4,7 @@
 combines the rows with samples for explaining and scoring.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,14 +12,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classified import classified
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.loaded import RunQuestion
+from saliency_bench.compute.loaded import RunModel, RunQuestion
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.reading import ReadBatch, stored
-from saliency_bench.compute.scoring.partners import Predictions
+from saliency_bench.compute.scoring.partners import PartnerPlan, Predictions, plan_of
 from saliency_bench.compute.targets.rules import ordered_classes
 from saliency_bench.errors import UserError
-from saliency_bench.read.parts import POSITION, Part, StoredResult
+from saliency_bench.read.parts import POSITION, Part, PartNote, RunStore, StoredResult
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised
 from saliency_bench.types import Samples
 
@@ -47,6 +49,24 @@ class StoredPredictions:
             self.is_readable[unreadable[unreadable < count]] = False
         self.is_stored = self._part_at >= 0
         self._read: tuple[Part, list[str] | None, pa.Table] | None = None
+
+    @classmethod
+    def read(cls, store: RunStore, data: SplitTable, model: RunModel, *, check: bool = False) -> "StoredPredictions":
+        """Return the predictions of a network in the part files of a run.
+
+        Args:
+            store: Part files of the run.
+            data: Samples of the run.
+            model: The network.
+            check: Whether to delete damaged files and, if the run is strict, files with a sample without a prediction.
+                Only the main process may do so, while it holds the lock.
+        """
+
+        def redo(entry: PartNote) -> bool:
+            return data.spec.strict and bool(entry.about["unreadable"])
+
+        folder = store.predictions(model.folder, data.schema)
+        return cls(folder.check(redo) if check else folder.parts(), data.end)
 
     @property
     def parts(self) -> list[Part]:
@@ -171,10 +191,29 @@ def _target_confidence(activation: str, question: RunQuestion, about: Mapping, l
     return float(p[list(terms.plus)].sum() - p[list(terms.minus)].sum())
 
 
-def for_plans(
-    predictions: StoredPredictions, count: int, classifier: Classifier, question: RunQuestion, seed: int
-) -> Predictions:
-    """Return the predictions of the first `count` samples of a run, for partner plans."""
+def plans_of(
+    metrics: Iterable[Metric], store: RunStore, data: SplitTable, model: RunModel
+) -> dict[Metric, PartnerPlan]:
+    """Return the partner plans of the metrics that need partners, computed from the stored predictions.
+
+    Raises:
+        UserError: Some predictions were lost.
+    """
+    planning = [metric for metric in metrics if metric.declaration.plan is not None]
+    if not planning:
+        return {}
+    predictions = StoredPredictions.read(store, data, model)
+    if not predictions.is_stored.all():
+        raise UserError(
+            f"a part of the predictions in {store.out} was damaged or lost during the run; start the run again"
+        )
+    known = _for_plans(predictions, data, model)
+    return {metric: plan_of(metric, known) for metric in planning}
+
+
+def _for_plans(predictions: StoredPredictions, data: SplitTable, model: RunModel) -> Predictions:
+    """Return the predictions of the samples of a run, for partner plans."""
+    count, question, classifier = data.count, model.question, model.classifier
     p = np.full((len(predictions.is_stored), question.classes), np.nan, dtype=np.float32)
     right, ids = np.zeros(p.shape, dtype=bool), []
     for positions, table in predictions.tables(["image_id", "label", "labels", "logits"]):
@@ -186,7 +225,7 @@ def for_plans(
         there = positions.start + np.flatnonzero(logits.is_valid().to_numpy(zero_copy_only=False))
         known = logits.drop_null().flatten().to_numpy().reshape(len(there), question.classes)
         p[there] = probabilities_of(classifier, torch.from_numpy(known.copy()))
-    return Predictions(seed, ids[:count], right[:count], p[:count], classifier.activation)
+    return Predictions(data.spec.seed, ids[:count], right[:count], p[:count], classifier.activation)
 
 
 def probabilities_of(classifier: Classifier, logits: torch.Tensor) -> np.ndarray:

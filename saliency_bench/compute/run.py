@@ -1,6 +1,7 @@
 """Run every explainer and metric over a dataset and write the results to a folder. This file is the pipeline.
 
-    load     dataset, network, explainers and metrics of the settings (`loading/`), as a `RunContext`
+    load     dataset, network, and explainers with their metrics (`loading/`): `data, model, pairs`
+    cells    the pairs of explainer and metric with their ids (`cells.py`)
     plan     the incomplete batches, from the cells and the contents of the folder (`plan.py`)
     retrain  the networks of retraining metrics (`retraining/stage.py`), if there are such metrics
     predict  the network's predictions for each batch (`predictions.py`); for all samples first if metrics need partners
@@ -26,30 +27,39 @@ under a temporary name, and then renamed, so every file is complete. Its name co
 deletes damaged files, ignores files of other runs, and computes missing results. A kill loses about half a minute of
 work, or the current batch. A start may use a different batch size from the previous start; the summary then lists both.
 Adding an explainer or a metric adds cells and recomputes no existing cell. The results per explainer and batch are
-`Output` objects (`context.py`): cells or kept maps. A new type of output is planned and resumed in the same way.
+`Output` objects (`cells.py`): cells or kept maps. A new type of output is planned and resumed in the same way.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar, Unpack
 
+from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.cells import Cell, cells_of, explainers_of, outputs_of
 from saliency_bench.compute.claim import locked, write_manifest
-from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.finish import finish
 from saliency_bench.compute.finished import Run
+from saliency_bench.compute.loaded import Pairs, RunModel, identity_of
 from saliency_bench.compute.loading.load import load
-from saliency_bench.compute.misfits import without_misfits
+from saliency_bench.compute.loading.table import SplitTable
+from saliency_bench.compute.misfits import check_contrast, misfits_of
 from saliency_bench.compute.plan import Stored, by_explainer, missing, plan, selected
-from saliency_bench.compute.predictions import StoredPredictions, predict, with_predictions
+from saliency_bench.compute.predictions import StoredPredictions, plans_of, predict, with_predictions
 from saliency_bench.compute.preflight import check_run_folder, check_settings
 from saliency_bench.compute.probe import Probe
 from saliency_bench.compute.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.compute.reading import ReadBatch, ahead
 from saliency_bench.compute.retraining.stage import retrain_for
+from saliency_bench.compute.scoring.partners import PartnerPlan
 from saliency_bench.compute.work import work
 from saliency_bench.compute.writing import Writer
 from saliency_bench.errors import UserError
+from saliency_bench.read.parts import RunStore
 from saliency_bench.settings import RunSettings
 from saliency_bench.spec import FIRST, RunSpec, takes_settings
 from saliency_bench.types import Samples
@@ -105,55 +115,66 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Proc
         raise UserError(f"a run needs at least one explainer and one metric{FIRST[lacking]}")
     check_settings(dict(spec))
     check_run_folder(Path(spec.out))
-    accelerator = group or accelerator_on(spec.device)
+    accelerator, out = group or accelerator_on(spec.device), Path(spec.out).absolute()
     with without_bars(not progress):
-        context = without_misfits(load(spec, objects, accelerator.device), accelerator)
-        return compute(context, accelerator, started, progress=progress)
+        data, model, pairs = load(spec, objects, accelerator.device)
+        return compute(RunStore(out, identity_of(data, model)), data, model, pairs, accelerator, started)
 
 
-def compute(context: RunContext, accelerator: ProcessGroup, started: float, *, progress: bool = True) -> Run:
+def compute(
+    store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, accelerator: ProcessGroup, started: float
+) -> Run:
     """Compute the missing cells, split over the processes; then write records, summary and report.
 
     Args:
-        context: Loaded objects of the run.
+        store: Part files of the run.
+        data: Samples of the run.
+        model: Network of the run.
+        pairs: Explainers with their metrics.
         accelerator: Processes that share the batches.
         started: Value of `perf_counter()` when loading began.
-        progress: Whether to show a progress bar.
     """
-    shown = progress and accelerator.is_local_main_process
     summary: dict = {}
+    check_contrast(model.question.rule, pairs)
+    misfits = agreed(accelerator, lambda: misfits_of(list(pairs), store, data, model))
+    pairs = {explainer: metrics for explainer, metrics in pairs.items() if str(explainer) not in misfits}
     with ExitStack() as lock:
-        agreed(accelerator, lambda: _claim(context, lock))
+        agreed(accelerator, lambda: _claim(store, data, model, pairs, lock))
         # Ids of cells depend on these plans, so the missing cells are only known after this step.
-        context = _with_partner_plans(context, accelerator, shown)
-        todo = agreed(accelerator, lambda: plan(context, write_manifest(context).cells))
+        plans = _partner_plans(store, data, model, pairs, accelerator)
+        cells = cells_of(store.identity, data, model, pairs, plans)
+        todo = agreed(
+            accelerator, lambda: plan(store, data, model, cells, write_manifest(store, data, model, cells).cells)
+        )
         computing = perf_counter()
         incomplete = {cell_id for _, stored in todo for cell_id in stored}
-        retrain_for(context, [cell for cell in context.cells if cell.id in incomplete], accelerator, progress)
-        timings = _compute_batches(context, _share(todo, accelerator), shown, accelerator.num_processes)
+        retrained = retrain_for([cell for cell in cells if cell.id in incomplete], store.out, data, model, accelerator)
+        cells = [replace(cell, retrained=retrained.get(cell.id)) for cell in cells]
+        timings = _compute_batches(store, data, model, cells, todo, accelerator)
         if accelerator.is_main_process:
-            ran = [item for item in context.explainers if hash_of(item.identity) in timings["explainers"]]
-            name_changed([*ran, *(context.metrics if ran else ())])
+            ran = [item for item in explainers_of(cells) if hash_of(item.identity) in timings["explainers"]]
+            name_changed([*ran, *(dict.fromkeys(cell.metric for cell in cells) if ran else ())])
         wait_for_all(accelerator)
-        timings["computing"] = perf_counter() - computing
+        timings |= {"computing": perf_counter() - computing, "seconds": perf_counter() - started}
         if accelerator.is_main_process:
-            summary = finish(context, perf_counter() - started, timings)
-    done = Run(context.out, summary, complete=not todo)
+            summary = finish(store, data, model, cells, misfits, timings)
+    done = Run(store.out, summary, complete=not todo)
     if summary and done.doubt:
         complain(done.doubt)
     return done
 
 
-def _claim(context: RunContext, lock: ExitStack) -> None:
+def _claim(store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, lock: ExitStack) -> None:
     """Lock the folder until `lock` closes, and write its manifest.
 
     Raises:
         UserError: The folder is in use, contains other files, contains results of a network with other logits for fixed
             pictures, or a cell cannot be serialised.
     """
-    _ = [cell.key for cell in context.cells]  # raises an error before anything is written if a name has a line break
-    lock.enter_context(locked(context.out, context.spec.out))
-    write_manifest(context, ask=True)
+    cells = cells_of(store.identity, data, model, pairs)
+    _ = [cell.key for cell in cells]  # raises an error before anything is written if a name has a line break
+    lock.enter_context(locked(store.out, data.spec.out))
+    write_manifest(store, data, model, cells, ask=True)
 
 
 def _share(batches: list[Item], accelerator: ProcessGroup) -> list[Item]:
@@ -162,60 +183,73 @@ def _share(batches: list[Item], accelerator: ProcessGroup) -> list[Item]:
     return batches[len(batches) * index // processes : len(batches) * (index + 1) // processes]
 
 
-def _with_partner_plans(context: RunContext, accelerator: ProcessGroup, shown: bool) -> RunContext:
-    """Add the plans of the metrics that need partners; if there are any, all samples are predicted first."""
-    if all(metric.declaration.plan is None for metric in context.metrics):
-        return context
+def _partner_plans(
+    store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, accelerator: ProcessGroup
+) -> dict[Metric, PartnerPlan]:
+    """Return the plans of the metrics that need partners; if there are any, all samples are predicted first."""
+    metrics = dict.fromkeys(chain(*pairs.values()))
+    if all(metric.declaration.plan is None for metric in metrics):
+        return {}
 
     def unpredicted() -> list[range]:
-        known = context.predictions(check=True)
-        return [batch for batch in context.batches if not known.is_stored[batch.start : batch.stop].all()]
+        known = StoredPredictions.read(store, data, model, check=True)
+        return [batch for batch in data.batches if not known.is_stored[batch.start : batch.stop].all()]
 
-    share = _share(agreed(accelerator, unpredicted), accelerator)
-    known = context.predictions()
+    share, shown = _share(agreed(accelerator, unpredicted), accelerator), accelerator.is_local_main_process
+    known = StoredPredictions.read(store, data, model)
     with (
         bar(shown=shown and bool(share), total=len(share), desc="predict", unit="batch") as advance,
-        Writer(context.store, accelerator.num_processes) as writer,
+        Writer(store, accelerator.num_processes) as writer,
     ):
-        for batch, read in ahead(context.read, share, lambda seconds: None):
-            _predictions(context, batch, read, known, writer)
+        for _, read in ahead(partial(data.read, model.classifier), share, lambda seconds: None):
+            _predictions(data, model, read, known, writer)
             advance.update()
     wait_for_all(accelerator)
-    return context.with_plans()
+    return plans_of(metrics, store, data, model)
 
 
-def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], shown: bool, processes: int) -> dict:
-    """Compute and store the missing predictions, maps and scores of these batches. Return the seconds per explainer.
+def _compute_batches(
+    store: RunStore,
+    data: SplitTable,
+    model: RunModel,
+    cells: Sequence[Cell],
+    todo: list[tuple[range, Stored]],
+    accelerator: ProcessGroup,
+) -> dict:
+    """Compute and store this process's share of the missing predictions, maps and scores.
 
     Args:
-        context: Loaded objects of the run.
-        share: [(batch, {output: positions that files contain})] of this process.
-        shown: Whether to show a progress bar.
-        processes: Number of processes of the run.
+        store: Part files of the run.
+        data: Samples of the run.
+        model: Network of the run.
+        cells: Cells of this start.
+        todo: [(batch, {output: positions that files contain})] of all processes.
+        accelerator: Processes that share the batches.
 
     Returns:
         {"explainers": {explainer id: seconds}, "waiting_for_data": seconds}.
     """
     waited: list[float] = []
     seconds: dict[str, float] = {}
-    todo = {
-        batch: (stored, by_explainer(output for output in context.outputs if output.id in stored))
-        for batch, stored in share
+    outputs = outputs_of(cells, data.spec.keep_maps)
+    share = {
+        batch: (stored, by_explainer(output for output in outputs if output.id in stored))
+        for batch, stored in _share(todo, accelerator)
     }
-    known = {run.folder: run.predictions() for run in context.of_both}
+    known = {network.folder: StoredPredictions.read(store, data, network) for network in model.both}
     probes: list[Probe] = []
-    total = sum(len(of_explainers) for _, of_explainers in todo.values())
+    total, shown = sum(len(outputs) for _, outputs in share.values()), accelerator.is_local_main_process
     with (
-        bar(shown=shown and bool(todo), total=total, desc="explain", unit="batch") as advance,
-        Writer(context.store, processes) as writer,
+        bar(shown=shown and bool(share), total=total, desc="explain", unit="batch") as advance,
+        Writer(store, accelerator.num_processes) as writer,
     ):
-        for batch, read in ahead(context.read, list(todo), waited.append):
-            stored, of_explainers = todo[batch]
-            samples = _predicted(context, batch, read, known, writer)
+        for batch, read in ahead(partial(data.read, model.classifier), list(share), waited.append):
+            stored, of_explainers = share[batch]
+            samples = _predicted(data, model, read, known, writer)
             # Create probes before the first explainer uses the network, from images that this process reads anyway.
             if not probes and samples is not None and of_explainers:
-                probes = [Probe(run.classifier, samples.batch.images) for run in context.of_both]
-            chosen = [] if samples is None else selected(context.selection, samples)
+                probes = [Probe(network.classifier, samples.batch.images) for network in model.both]
+            chosen = [] if samples is None else selected(model.question.selection, samples)
             for explainer, outputs in of_explainers.items():
                 start = perf_counter()
                 advance.set_postfix_str(explainer.name)
@@ -225,7 +259,7 @@ def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], sho
                     assert part is not None
                     # Checking one batch is enough to detect a method that mixes samples.
                     first = batch.start == 0 and part is samples
-                    writer.add_batch(work(context, part, of_outputs, probes, check_mixing=first))
+                    writer.add_batch(work(data, model, part, of_outputs, probes, check_mixing=first))
                 key = hash_of(explainer.identity)
                 seconds[key] = seconds.get(key, 0.0) + perf_counter() - start
                 advance.update()
@@ -233,32 +267,32 @@ def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], sho
 
 
 def _predicted(
-    context: RunContext, batch: range, read: ReadBatch, known: dict[str, StoredPredictions], writer: Writer
+    data: SplitTable, model: RunModel, read: ReadBatch, known: dict[str, StoredPredictions], writer: Writer
 ) -> Samples | None:
     """Return the explainable samples of a batch, with the predictions of the run's networks.
 
     Raises:
         UserError: A network raised an error for a sample, and the run is strict.
     """
-    rows = _predictions(context, batch, read, known[context.folder], writer)
-    other = context.other
-    of_other = None
+    rows = _predictions(data, model, read, known[model.folder], writer)
+    other, of_other = model.other, None
     if other is not None:
-        of_other = _predictions(other, batch, context.of_other(read), known[other.folder], writer)
+        of_other = _predictions(data, other, model.of_other(read), known[other.folder], writer)
     if read.samples is None:
         return None
-    return with_predictions(read.samples, rows, of_other, strict=context.spec.strict)
+    return with_predictions(read.samples, rows, of_other, strict=data.spec.strict)
 
 
 def _predictions(
-    context: RunContext, batch: range, read: ReadBatch, known: StoredPredictions, writer: Writer
+    data: SplitTable, model: RunModel, read: ReadBatch, known: StoredPredictions, writer: Writer
 ) -> dict[int, dict]:
     """Return {position: prediction} of a batch, read from files or else computed and written."""
+    batch = range(read.positions[0], read.positions[-1] + 1)
     there = [position for position in batch if known.is_stored[position]]
     rows = dict(zip(there, known.table(batch).to_pylist(), strict=True)) if there else {}
     if len(rows) < len(batch):
         lacking = read.at([position for position in batch if position not in rows])
-        predicted, result = predict(context.classifier, context.question, lacking, context.schema)
-        writer.add(context.prediction_parts, result)
+        predicted, result = predict(model.classifier, model.question, lacking, data.schema)
+        writer.add(writer.store.predictions(model.folder, data.schema), result)
         rows |= dict(zip(lacking.positions, predicted, strict=True))
     return rows

@@ -5,15 +5,17 @@ only a run can provide: correct classes, groups, the other model, partners and r
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
 from saliency_bench.bound_explainer import Explainer
+from saliency_bench.compute.cells import Cell
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.context import Cell, RunContext
 from saliency_bench.compute.explain import Explained, images_text
-from saliency_bench.compute.loaded import RunQuestion
+from saliency_bench.compute.loaded import RunModel, RunQuestion
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.predictions import probabilities_of
 from saliency_bench.compute.scoring.inputs import MetricInputs, OtherModel, ScoredBatch, Value
 from saliency_bench.compute.scoring.partners import PartnerSource
@@ -22,24 +24,20 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.parts import POSITION
 from saliency_bench.score_notes import NO_PROBABILITIES, lacks
 from saliency_bench.types import Batch, Samples, Target
+from saliency_bench.utils.seeds import seed_of
 
 Scores = dict[str, tuple[ScoredBatch, int]]  # {cell id: (scores, number of images passed through the classifier)}
 
 
 def score(
-    context: RunContext,
-    samples: Samples,
-    explainer: Explainer,
-    target: Target,
-    explained: Explained,
-    cells: Sequence[Cell],
+    data: SplitTable, model: RunModel, samples: Samples, target: Target, explained: Explained, cells: Sequence[Cell]
 ) -> tuple[Scores, int]:
     """Return the scores of an explainer's cells, and the number of times that a batch was halved for further maps.
 
     Args:
-        context: Loaded objects of the run.
+        data: Samples of the run.
+        model: Network of the run.
         samples: Samples to score.
-        explainer: Explainer that computed the maps, for metrics that need further maps.
         target: Weights (B, K) of the classes that the maps explain.
         explained: Maps of the samples.
         cells: Cells of the explainer.
@@ -47,16 +45,20 @@ def score(
     Raises:
         UserError: The run is strict, and a score is missing for an unexpected reason.
     """
-    batch = samples.batch
-    if explained.maps is None:
-        return {cell.id: (left_out(context.classifier, cell, explained.faults), 0) for cell in cells}, 0
-    inputs = inputs_of(context, samples, explainer, target, explained, cells)
+    batch, classifier = samples.batch, model.classifier
+    if explained.maps is None or not cells:
+        return {cell.id: (left_out(classifier, cell, explained.faults), 0) for cell in cells}, 0
+    inputs = inputs_of(data, model, samples, cells[0].explainer, target, explained)
+    plans = {cell.metric: cell.plan for cell in cells if cell.plan is not None}
+    load = partial(model.partners, data)
+    inputs.partners = PartnerSource(plans, samples.positions, load, data.spec.batch_size)
+    inputs.retrained = {cell.metric: cell.retrained[samples.positions] for cell in cells if cell.retrained is not None}
     scores: Scores = {}
     for cell in cells:
-        before = context.classifier.passes
+        before = classifier.passes
         scored = inputs.score(cell.metric)
-        scores[cell.id] = scored, context.classifier.passes - before
-        if scored.faulty and context.spec.strict:
+        scores[cell.id] = scored, classifier.passes - before
+        if scored.faulty and data.spec.strict:
             first, reason = min(scored.faulty.items())
             images = images_text(batch) if scored.raised else f"image {batch.ids[first]}"
             raise UserError(f"{cell.explainer} for {cell.metric}, {images}: {reason}")
@@ -64,38 +66,39 @@ def score(
 
 
 def inputs_of(
-    context: RunContext,
-    samples: Samples,
-    explainer: Explainer,
-    target: Target,
-    explained: Explained,
-    cells: Sequence[Cell] = (),
+    data: SplitTable, model: RunModel, samples: Samples, explainer: Explainer, target: Target, explained: Explained
 ) -> MetricInputs:
-    """Return the inputs that metrics may need. The arguments are the same as for `score`."""
-    batch = samples.batch
+    """Return the inputs that metrics may need, without partners and retrained networks.
+
+    Args:
+        data: Samples of the run.
+        model: Network of the run.
+        samples: Samples to score.
+        explainer: Explainer that computed the maps, for metrics that need further maps.
+        target: Weights (B, K) of the classes that the maps explain.
+        explained: Maps of the samples.
+
+    Raises:
+        UserError: The run is strict, and a sample has no probabilities.
+    """
+    batch, seed, strict, other = samples.batch, data.spec.seed, data.spec.strict, model.other
     return MetricInputs(
-        classifier=context.classifier,
-        explainer=explainer.seeded(context.spec.seed),
+        classifier=model.classifier,
+        explainer=explainer.seeded(seed),
         images=batch.images,
         target=target,
         logits=torch.tensor([row["logits"] for row in samples.rows]),
-        labels=_right_classes(context.question, samples.rows),
-        seed_for=lambda index, purpose: context.seed_for(batch.ids[index], purpose),
+        labels=_right_classes(model.question, samples.rows),
+        seed_for=lambda index, purpose: seed_of(seed, batch.ids[index], purpose),
         maps=explained.maps,
         masks=batch.masks.numpy(),
         unusable=batch.left_out,
-        groups=context.question.groups,
-        faults=_without_probabilities(batch, samples.rows, context.spec.strict),
+        groups=model.question.groups,
+        faults=_without_probabilities(batch, samples.rows, strict),
         map_faults=explained.faults,
         columns=batch.columns,
-        run_seed=context.spec.seed,
-        other=None if context.other is None else other_of(context.other, batch, samples.rows_of_other or []),
-        partners=PartnerSource(context.plans, samples.positions, context.partners, context.spec.batch_size),
-        retrained={
-            cell.metric: context.retraining.classes[cell.id][samples.positions]
-            for cell in cells
-            if cell.metric.declaration.keeps
-        },
+        run_seed=seed,
+        other=None if other is None else other_of(other, samples, strict),
     )
 
 
@@ -125,18 +128,24 @@ def _right_classes(question: RunQuestion, rows: list[dict]) -> np.ndarray | None
     return np.stack(right) if right else None
 
 
-def other_of(context: RunContext, batch: Batch, rows: list[dict]) -> OtherModel:
-    """Return the other model's predictions for samples; `context` is the run of the other model."""
-    question, column = context.question, context.spec.label_column
-    _without_probabilities(batch, rows, context.spec.strict)
+def other_of(other: RunModel, samples: Samples, strict: bool) -> OtherModel:
+    """Return the other network's predictions for samples.
+
+    Raises:
+        UserError: The run is strict, and a sample has no probabilities.
+    """
+    question, rows = other.question, samples.rows_of_other or []
+    _without_probabilities(samples.batch, rows, strict)
     right = _right_classes(question, rows)
     assert right is not None
     blank = [0.0] * question.classes
     return OtherModel(
-        classifier=context.classifier,
+        classifier=other.classifier,
         logits=torch.tensor([row["logits"] or blank for row in rows]),
         labels=right,
-        lacking=[_lacking(row, column, labelled=classes.any()) for row, classes in zip(rows, right, strict=True)],
+        lacking=[
+            _lacking(row, other.label_column, labelled=classes.any()) for row, classes in zip(rows, right, strict=True)
+        ],
     )
 
 
@@ -147,13 +156,13 @@ def _lacking(row: dict, column: str, *, labelled: bool) -> str | None:
     return None if labelled else lacks(column)
 
 
-def target_texts(context: RunContext, cell: Cell, samples: Samples, terms: Sequence[TargetTerms]) -> list[str | None]:
+def target_texts(model: RunModel, cell: Cell, samples: Samples, terms: Sequence[TargetTerms]) -> list[str | None]:
     """Return each sample's target as text for the records: the run's target, or one that the metric defines."""
     targets: Sequence[tuple[TargetTerms, ...]] = [(term,) for term in terms]
     if not cell.metric.asks_of_target:
-        p = probabilities_of(context.classifier, torch.tensor([row["logits"] for row in samples.rows]))
-        targets = cell.metric.questions(p, context.question.groups) or targets
-    return [", ".join(term.text(context.class_names) for term in of_sample) or None for of_sample in targets]
+        p = probabilities_of(model.classifier, torch.tensor([row["logits"] for row in samples.rows]))
+        targets = cell.metric.questions(p, model.question.groups) or targets
+    return [", ".join(term.text(model.class_names) for term in of_sample) or None for of_sample in targets]
 
 
 def rows_of(

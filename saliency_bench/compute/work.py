@@ -15,10 +15,11 @@ import pyarrow as pa
 import torch
 
 from saliency_bench.bound_explainer import Explainer
-from saliency_bench.compute.context import Cell, KeptMaps, Output, RunContext
+from saliency_bench.compute.cells import Cell, KeptMaps, Output
 from saliency_bench.compute.examples import thumbnail_rows
 from saliency_bench.compute.explain import Explained, depends_on_batch, explain
-from saliency_bench.compute.loaded import RunQuestion
+from saliency_bench.compute.loaded import RunModel, RunQuestion
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.probe import FIX, Probe
 from saliency_bench.compute.score import Scores, left_out, rows_of, score, target_texts
 from saliency_bench.compute.targets.rules import stack
@@ -54,7 +55,8 @@ class BatchResult:
 
 
 def work(
-    context: RunContext,
+    data: SplitTable,
+    model: RunModel,
     samples: Samples,
     outputs: Sequence[Output],
     probes: Sequence[Probe] = (),
@@ -64,7 +66,8 @@ def work(
     """Explain samples with one explainer and score their maps by all its cells. Writes no files.
 
     Args:
-        context: Loaded objects of the run.
+        data: Samples of the run.
+        model: Network of the run.
         samples: Samples to explain.
         outputs: Cells and kept maps of one explainer.
         probes: Probes of the networks. If a network has changed since the start of the run, the network is restored and
@@ -77,17 +80,17 @@ def work(
     """
     explainer, batch = outputs[0].explainer, samples.batch
     cells = [output for output in outputs if isinstance(output, Cell)]
-    classifier, seed, strict = context.classifier, context.spec.seed, context.spec.strict
-    networks = [run.classifier for run in context.of_both]
+    classifier, seed, strict = model.classifier, data.spec.seed, data.spec.strict
+    networks = [network.classifier for network in model.both]
     terms = [
-        _terms(context.question, row, is_cut_off=position >= context.data.count)
+        _terms(model.question, row, is_cut_off=position >= data.count)
         for position, row in zip(samples.positions, samples.rows, strict=True)
     ]
     halved_before = sum(network.halved for network in networks)
     target = stack(terms, len(samples.rows[0]["logits"])).to(batch.images.device)
     explained = explain(classifier, batch, explainer, target, seed, strict=strict)
     explained = _without_infinite(samples, target, explained, strict)
-    scores, halved = score(context, samples, explainer, target, explained, cells)
+    scores, halved = score(data, model, samples, target, explained, cells)
     last = samples.rows[-1]["logits"]
     if check_mixing and depends_on_batch(classifier, batch, explainer, target, explained.maps, last, seed):
         _mark(scores, DEPENDS_ON_BATCH)
@@ -101,7 +104,7 @@ def work(
     if halved:
         _mark(scores, HALVED)
     rows = {
-        cell.id: list(rows_of(samples, target_texts(context, cell, samples, terms), scores[cell.id][0], explained))
+        cell.id: list(rows_of(samples, target_texts(model, cell, samples, terms), scores[cell.id][0], explained))
         for cell in cells
     }
     kept = {output.id: _kept(explained, samples) for output in outputs if isinstance(output, KeptMaps)}
@@ -110,7 +113,7 @@ def work(
         positions=samples.positions,
         scores={key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()},
         about={"passes": passes, "halved": halved, "faults": _faults(chain(*rows.values())), "raised": raised}
-        | {"batch_size": context.spec.batch_size}
+        | {"batch_size": data.spec.batch_size}
         | explained.about,
         maps={key: table for key, table in kept.items() if table is not None},
         thumbnails=None if explained.maps is None else thumbnail_rows(explained.maps, samples.positions),

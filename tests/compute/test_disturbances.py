@@ -389,8 +389,8 @@ def test_only_batches_that_lack_something_are_shared_out(world):
     world.go(limit=16, explainers=["gradcam"])
     shares = []
 
-    def stop(context, share, *_):
-        shares.append([batch.start for batch, _ in share])
+    def stop(store, data, model, cells, todo, accelerator):
+        shares.append([batch.start for batch, _ in todo])
         raise KeyboardInterrupt
 
     world.patch.setattr(running, "_compute_batches", stop)

@@ -77,7 +77,7 @@ def in_memory(rows, groups):
 
 
 def loaded(rows, model, out, **changes):
-    return load(*describe({"dataset": rows, "model": model, "out": str(out), **SETTINGS, **changes}), "cpu")
+    return load(*describe({"dataset": rows, "model": model, "out": str(out), **SETTINGS, **changes}), "cpu")[:2]
 
 
 @pytest.fixture(scope="module")
@@ -88,33 +88,34 @@ def rows(shapes):
 @pytest.mark.slow
 def test_a_run_reads_the_dataset_in_this_order(rows, resnet, tmp_path):
     data = in_memory(rows, GROUPED)
-    context = loaded(data, resnet, tmp_path)
+    table, model = loaded(data, resnet, tmp_path)
     expected = literal(data["image_id"], GROUPED, 0, fingerprint(data))
-    read = [sample["image_id"] for batch in context.batches for sample in context.read(batch).rows]
+    read = [sample["image_id"] for batch in table.batches for sample in table.read(model.classifier, batch).rows]
     assert read == [data["image_id"][position] for position in expected]
-    assert context.identity.fingerprint == fingerprint(data)
-    assert context.read(range(4)).samples.batch.ids == read[:4]
+    assert table.fingerprint == fingerprint(data)
+    assert table.read(model.classifier, range(4)).samples.batch.ids == read[:4]
     for limit in range(1, 14):
-        few = loaded(data, resnet, tmp_path, limit=limit)
+        few, _ = loaded(data, resnet, tmp_path, limit=limit)
         clusters = [GROUPED[position] or position for position in expected]
         whole = next((n for n in range(limit, 12) if clusters[n] != clusters[n - 1]), 12)
-        assert (few.data.count, len(few.batches)) == (whole, -(-whole // 4))
-        assert [sample["image_id"] for sample in few.read(range(4)).rows] == read[:4]
-    other = loaded(data, resnet, tmp_path, seed=1)
-    assert [sample["image_id"] for sample in other.read(range(4)).rows] != read[:4]
-    assert other.identity.fingerprint == context.identity.fingerprint
+        assert (few.count, len(few.batches)) == (whole, -(-whole // 4))
+        assert [sample["image_id"] for sample in few.read(model.classifier, range(4)).rows] == read[:4]
+    other, _ = loaded(data, resnet, tmp_path, seed=1)
+    assert [sample["image_id"] for sample in other.read(model.classifier, range(4)).rows] != read[:4]
+    assert other.fingerprint == table.fingerprint
 
 
 def test_limits_and_ids_are_those_of_the_dataset(shapes, rows, resnet, tmp_path):
-    context = loaded(rows.sort("label"), resnet, tmp_path, limit=16)
-    assert len({sample["label"] for batch in context.batches for sample in context.read(batch).rows}) > 4
+    table, model = loaded(rows.sort("label"), resnet, tmp_path, limit=16)
+    classifier = model.classifier
+    assert len({sample["label"] for batch in table.batches for sample in table.read(classifier, batch).rows}) > 4
     nameless = rows.remove_columns("image_id").select(range(10))
-    context = loaded(nameless, resnet, tmp_path)
-    samples = [sample for batch in context.batches[:3] for sample in context.read(batch).rows]
+    table, _ = loaded(nameless, resnet, tmp_path)
+    samples = [sample for batch in table.batches[:3] for sample in table.read(classifier, batch).rows]
     expected = {str(position): label for position, label in enumerate(nameless["label"])}
     assert {sample["image_id"]: sample["label"] for sample in samples} == expected
     folders = shapes, shutil.copytree(shapes, tmp_path / "copy")
-    first, second = (loaded(str(folder), resnet, tmp_path / "run").data.samples.ids for folder in folders)
+    first, second = (loaded(str(folder), resnet, tmp_path / "run")[0].samples.ids for folder in folders)
     assert first == second
 
 
@@ -162,10 +163,11 @@ def test_whole_groups_are_counted_and_said(start, rows):
 
 
 def test_a_value_that_only_the_samples_beyond_the_limit_have_is_named(rows, resnet, tmp_path):
-    first = set(loaded(rows, resnet, tmp_path, limit=2).rows["scene"][:2])
+    first = set(loaded(rows, resnet, tmp_path, limit=2)[0].samples.rows["scene"][:2])
     other = next(scene for scene in rows.features["scene"].names if rows.features["scene"].str2int(scene) not in first)
     refused(f"unknown value of scene '{other}'", loaded, rows, resnet, tmp_path, limit=2, only=[f"scene={other}"])
-    assert loaded(rows, resnet, tmp_path, only=[f"scene={other}"]).selection is not None
+    _, model = loaded(rows, resnet, tmp_path, only=[f"scene={other}"])
+    assert model.question.selection is not None
 
 
 def test_a_training_takes_whole_groups_in_the_dataset_own_order(rows):

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 import saliency_bench as sb
 from saliency_bench.compute import writing
+from saliency_bench.compute.loaded import identity_of
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.predictions import GROUP, StoredPredictions
 from saliency_bench.compute.python_objects import describe
 from saliency_bench.read import parts, records
-from saliency_bench.read.parts import PartFolder, PartNote, StoredResult, in_order
+from saliency_bench.read.parts import PartFolder, PartNote, RunStore, StoredResult, in_order
 
 CELLS = ["a" * 16, "b" * 16]
 WHOLE = (0, 1, 2, 3)  # offsets of the samples of a batch
@@ -251,9 +252,9 @@ class Clock:
 @pytest.fixture
 def writer(shapes, resnet, tmp_path, monkeypatch):
     settings = {"explainers": ["random"], "metrics": METRICS[:1], "batch_size": 2, "limit": 4, "out": tmp_path / "run"}
-    context = load(*describe({"dataset": str(shapes), "model": str(resnet), "device": "cpu", **settings}), "cpu")
+    data, model, _ = load(*describe({"dataset": str(shapes), "model": str(resnet), "device": "cpu", **settings}), "cpu")
     monkeypatch.setattr(writing, "perf_counter", Clock())
-    with writing.Writer(context.store) as writer:
+    with writing.Writer(RunStore(tmp_path / "run", identity_of(data, model))) as writer:
         yield writer
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import datasets
 import pyarrow as pa
@@ -287,12 +288,12 @@ def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, co
                                       features=datasets.Features(FEATURES | {"mask": datasets.Image()}))  # fmt: skip
     spec, objects = describe({"dataset": rows, "model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"],
                               "target": "predicted", "out": str(tmp_path / "run"), "batch_size": 2})  # fmt: skip
-    context = load(spec, objects, "cpu")
-    for batch in context.batches:
-        context.read(batch)
+    data, model, _ = load(spec, objects, "cpu")
+    for batch in data.batches:
+        data.read(model.classifier, batch)
     changed = 1 if column == "image" else 5
     unseen(tmp_path / f"{changed}.bmp", lambda path: picture(path, (250, 0, 0)))
-    refused("1 changed during the run", list, map(context.read, context.batches))
+    refused("1 changed during the run", list, map(partial(data.read, model.classifier), data.batches))
 
 
 def test_a_dataset_that_was_shortened_is_one_line_with_both_numbers(tmp_path):

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 import saliency_bench as sb
+from saliency_bench.compute.cells import cells_of
+from saliency_bench.compute.loaded import identity_of
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.python_objects import describe
 from saliency_bench.read.identity import CellIds, Identity
@@ -110,7 +112,8 @@ def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
     assert set(CHANGES) | set(KEEPS) | set(least) | others == set(RunSpec.model_fields)
 
     def ids(**changes):
-        return [cell.id for cell in load(*describe(least | changes), "cpu").cells]
+        data, model, pairs = load(*describe(least | changes), "cpu")
+        return [cell.id for cell in cells_of(identity_of(data, model), data, model, pairs)]
 
     base = ids()
     for name, value in (CHANGES | KEEPS | values).items():

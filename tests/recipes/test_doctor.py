@@ -70,8 +70,8 @@ def classifier(network=None, mean=0.5, std=0.5, labels=NAMES, **settings):
 def examined(rows, model, **settings):
     spec, objects = describe({"dataset": rows, "model": model, "explainers": [], "metrics": [], "out": "x",
                               "batch_size": 8, "device": "cpu"} | settings)  # fmt: skip
-    context, refusal = _load(spec, objects)
-    return examine(context, inf), refusal
+    data, network, refusal = _load(spec, objects)
+    return examine(data, network, inf), refusal
 
 
 def checks_of(rows, model, **settings):

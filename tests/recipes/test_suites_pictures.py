@@ -61,7 +61,7 @@ CLASSES = 3  # person, motorbike, chair
 
 @pytest.fixture
 def several(tmp_path):
-    """Return a multi-label run of 40 samples of 30 images with the scores that equation 19 needs, and its context."""
+    """Return a multi-label run of 40 samples of 30 images with the scores that equation 19 needs, and its network."""
     rng, rows = np.random.default_rng(5), []
     for number in range(40):
         image = number % 30
@@ -82,8 +82,8 @@ def several(tmp_path):
                           position={name: place for place, name in enumerate(ids)},
                           codes=lambda: np.arange(40) % 30)  # fmt: skip
     question = SimpleNamespace(members=[(0,), (1,), (2,)])
-    context = SimpleNamespace(question=question, classifier=SimpleNamespace(activation="sigmoid"))
-    return SimpleNamespace(run=run, context=context, rows=rows, values=values)
+    model = SimpleNamespace(question=question, classifier=SimpleNamespace(activation="sigmoid"))
+    return SimpleNamespace(run=run, model=model, rows=rows, values=values)
 
 
 def equation_19(several):
@@ -116,7 +116,7 @@ def test_a_clever_hans_is_confident_right_faithful_and_points_elsewhere(several)
 
 @pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
 def test_a_false_positive_is_of_a_class_with_clever_hans_features_that_the_image_lacks(several, activation):
-    several.context.classifier.activation = activation
+    several.model.classifier.activation = activation
     suspects = {several.rows[k]["label"] for k in equation_19(several)}
     expected = {}
     for number, row in enumerate(several.rows):
@@ -127,14 +127,14 @@ def test_a_false_positive_is_of_a_class_with_clever_hans_features_that_the_image
         if worst in suspects and p > 0.5 and number % 30 not in expected:
             expected[number % 30] = (-p, f"s{number}")
     assert len(expected) > 3
-    found = _false_positives(several.context, several.run, ["pg", "iauc"], "gradcam")
+    found = _false_positives(several.model, several.run, ["pg", "iauc"], "gradcam")
     assert found == [name for _, name in sorted(expected.values())]
     # an image occurs once, although it has several rows
     assert len({int(name[1:]) % 30 for name in found}) == len(found)
     for name in found:
         row = several.rows[int(name[1:])]
-        sample = SimpleNamespace(context=several.context, row=row)
-        several.context.question.groups = None
+        sample = SimpleNamespace(model=several.model, row=row)
+        several.model.question.groups = None
         assert _terms(sample, "false positive").plus[0] not in row["labels"]
 
 
@@ -167,14 +167,14 @@ def test_parts_of_a_picture_are_those_of_its_map():
 def test_the_salient_region_of_the_partner_is_pasted_or_the_rest_of_it():
     """Test a white partner whose map marks the left half, and a black image."""
     maps = np.array([[[0.9, 0.1], [0.8, 0.2]]], np.float32)
-    context = SimpleNamespace(classifier=White())
+    model = SimpleNamespace(classifier=White())
     partner = PartnerSamples(["h"], torch.ones(1, 3, 2, 2), np.array([[True, False]]), [7])
 
     def provider(explainer, seeds):
         assert (explainer, list(seeds)) == ("an explainer", [7])
         return lambda images, target: maps
 
-    sample = SimpleNamespace(context=context, partner=partner, images=torch.zeros(1, 3, 2, 2), provider=provider)
+    sample = SimpleNamespace(model=model, partner=partner, images=torch.zeros(1, 3, 2, 2), provider=provider)
     shown = {kind: cell_of(sample, "an explainer", ViewSpec(kind=kind)) for kind in ("pasted", "inverse")}
     assert shown["pasted"].pixels[..., 0].tolist() == [[255, 0], [255, 0]]
     assert shown["inverse"].pixels[..., 0].tolist() == [[0, 255], [0, 255]]

@@ -8,11 +8,11 @@ import torch
 
 from saliency_bench.bound_explainer import Explainer, as_explainer, registered_explainer
 from saliency_bench.bound_metric import Metric, as_metric, check_without_people, registered_metric
+from saliency_bench.compute.cells import starts_from_base
 from saliency_bench.compute.checkpoint_writing import base_of
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.own_networks import refuse_own
-from saliency_bench.compute.context import RunContext, starts_from_base
-from saliency_bench.compute.loaded import Retraining, RunQuestion
+from saliency_bench.compute.loaded import OTHER, Pairs, Retraining, RunModel, RunQuestion
 from saliency_bench.compute.loading.predicted_by import names_a_model
 from saliency_bench.compute.loading.question import class_names, explainable, logits_of, question_of
 from saliency_bench.compute.loading.table import SplitTable, table_of
@@ -23,14 +23,14 @@ from saliency_bench.compute.python_objects import Objects, object_of
 from saliency_bench.compute.reading import Selection, labelled, training_splits
 from saliency_bench.compute.targets.label_maps import match
 from saliency_bench.compute.targets.rules import load_rule
-from saliency_bench.data.fingerprints import column_of
 from saliency_bench.errors import UserError
 from saliency_bench.spec import RunSpec
-from saliency_bench.utils.hashing import hash_of
 
 
-def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = None) -> RunContext:
-    """Load the objects that a spec names, and match the classes of dataset and model. Writes nothing.
+def load(
+    spec: RunSpec, objects: Objects, device: torch.device | str | None = None
+) -> tuple[SplitTable, RunModel, Pairs]:
+    """Load the dataset, the model, and the explainers with their metrics that a spec names. Writes nothing.
 
     Names and options of explainers and metrics are checked before dataset and model are loaded.
 
@@ -42,7 +42,6 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     Raises:
         UserError: Something cannot be loaded, or the dataset and the models do not match.
     """
-    out = Path(spec.out).absolute()
     # Only registered names are resolved: a string that names a file, in a spec from another person, must not be loaded.
     explainers = [registered_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
                   for entry in spec.explainers]  # fmt: skip
@@ -51,45 +50,35 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     for metric in metrics:
         check_without_people(metric)
     _check_other(spec, metrics)
-    table = table_of(spec, object_of(spec.dataset, objects), metrics)
-    spec = table.spec
-    for model in (spec.model, spec.other_model):
-        if isinstance(model, str):
-            refuse_own(model)
+    data = table_of(spec, object_of(spec.dataset, objects), metrics)
+    spec = data.spec
+    for name in (spec.model, spec.other_model):
+        if isinstance(name, str):
+            refuse_own(name)
     classifier = load_with_texts(
         object_of(spec.model, objects),
-        texts_for(spec, objects, table.names),
+        texts_for(spec, objects, data.names),
         is_required=spec.other_model is None and not names_a_model(spec.target),
         device=spec.device if device is None else device,
         activation=spec.activation,
         **spec.computing,
     )
-    question = question_of(spec, objects, table, metrics, classifier)
-    # The selection is not stored in the table: a copy of the table would recompute its fingerprint from all pictures.
-    selection = explainable(question, table)
-    precomputed = _precomputed(spec, objects, classifier, table, selection)
-    retraining = [metric for metric in metrics if metric.declaration.keeps]
-    controls = _controls(explainers) if retraining else []
-    context = RunContext(
-        spec=spec,
-        out=out,
-        explainers=list(dict.fromkeys([*explainers, *precomputed, *controls])),
-        metrics=list(dict.fromkeys(metrics)),
-        data=table,
-        columns={name: digest for name, (digest, _) in table.contents.items()},
-        question=question,
-        classifier=classifier,
-        selection=selection,
-        maps={hash_of(explainer.identity): entry for explainer, entry in zip(precomputed, spec.maps, strict=True)},
-        retraining=Retraining(
-            rows=training_splits(table.source, spec.label_column, table.names) if retraining else {},
-            base=base_of(spec.model) if any(map(starts_from_base, retraining)) else None,
-            controls=frozenset(controls) - set(explainers),
-        ),
+    question = question_of(spec, objects, data, metrics, classifier)
+    question = replace(question, selection=explainable(question, data))
+    precomputed = _precomputed(spec, objects, classifier, data, question.selection)
+    metrics = list(dict.fromkeys(metrics))
+    keeping = [metric for metric in metrics if metric.declaration.keeps]
+    retraining = Retraining(
+        rows=training_splits(data.source, spec.label_column, data.names) if keeping else {},
+        base=base_of(spec.model) if any(map(starts_from_base, keeping)) else None,
     )
-    if spec.other_model is None:
-        return context
-    return replace(context, other=_of_other_model(context, objects))
+    model = RunModel(classifier, question, spec.label_column, retraining=retraining)
+    if spec.other_model is not None:
+        model = replace(model, other=_other_model(objects, data, model))
+    pairs = dict.fromkeys([*explainers, *precomputed], metrics)
+    controls = _controls(explainers) if keeping else []
+    pairs |= {control: keeping for control in controls if control not in pairs}
+    return data, model, pairs
 
 
 def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
@@ -102,18 +91,19 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
         )
 
 
-def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
-    """Return the same run for the other classifier, which has another label column.
+def _other_model(objects: Objects, data: SplitTable, model: RunModel) -> RunModel:
+    """Return the other network, which predicts another label column of the same samples.
 
     Args:
-        context: The run.
         objects: The Python objects that the spec refers to.
+        data: The samples.
+        model: The network of the run.
 
     Raises:
         UserError: The model prepares images differently, or its classes differ from the classes of the column.
     """
-    spec, known, column = context.spec, context.classifier, context.spec.other_label or ""
-    rows = labelled(context.data.published, column)
+    spec, known, column = data.spec, model.classifier, data.spec.other_label or ""
+    rows = labelled(data.published, column)
     names = class_names(rows)
     classifier = load_with_texts(
         object_of(spec.other_model, objects),
@@ -128,31 +118,22 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
             f"{known.geometry}; "
             "use two models with the same preparation of images"
         )
-    spec = spec.model_copy(update={"model": spec.other_model, "label_column": column, "target": "label",
-                                   "other_model": None, "other_label": None, "mask_values": None})  # fmt: skip
-    classes = logits_of(spec, classifier, context.data.samples)
+    classes = logits_of(spec, classifier, data.samples)
     try:
         members = match(names, classifier.labels, classes, None)
     except UserError as error:
         reason = str(error).partition(";")[0]
         raise UserError(f"{reason}; use a --other-model with the classes of --other-label {column}") from error
-    return replace(
-        context,
-        spec=spec,
-        columns={column: column_of(context.data.published, column)[0]},
-        question=RunQuestion(
-            names=names,
-            classes=classes,
-            activation=classifier.activation,
-            members=members,
-            unlabelled="",
-            groups=None,
-            rule=load_rule("label", classifier.labels, classes, None),
-        ),
-        classifier=classifier,
-        selection=None,
-        folder="other_predictions",
+    question = RunQuestion(
+        names=names,
+        classes=classes,
+        activation=classifier.activation,
+        members=members,
+        unlabelled="",
+        groups=None,
+        rule=load_rule("label", classifier.labels, classes, None),
     )
+    return RunModel(classifier, question, column, OTHER)
 
 
 def _controls(explainers: list[Explainer]) -> list[Explainer]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loaded import RunModel, RunQuestion
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.ordering import first_positions
 from saliency_bench.compute.reading import SplitRows, readable
 from saliency_bench.data.loading import sample_ids
@@ -31,10 +32,10 @@ class Setup:
     batch_size: int
 
     @classmethod
-    def from_context(cls, context: RunContext) -> "Setup":
+    def make(cls, data: SplitTable, model: RunModel) -> "Setup":
         """Return the setup of a run."""
-        classes, spec = context.question.classes, context.spec
-        return cls(context.classifier, context.retraining.base, classes, spec.seed, spec.batch_size)
+        classes, spec = model.question.classes, data.spec
+        return cls(model.classifier, model.retraining.base, classes, spec.seed, spec.batch_size)
 
 
 @dataclass(frozen=True)
@@ -61,33 +62,34 @@ class Splits:
         return self.train, self.validation, self.test
 
     @classmethod
-    def from_context(cls, context: RunContext, images: int | None) -> "Splits":
+    def make(cls, data: SplitTable, model: RunModel, images: int | None) -> "Splits":
         """Return the splits of a run, with this many training images drawn by the run's seed.
 
         Raises:
             UserError: The dataset or classifier cannot be used for retraining.
         """
-        _check_classes(context)
+        spec, question = data.spec, model.question
+        _check_classes(question)
         splits: dict[str, RetrainingSplit] = {}
-        for name, source in context.retraining.rows.items():
+        for name, source in model.retraining.rows.items():
             limit = images if name == "train" else None
-            positions = first_positions(source.rows, limit, context.spec.seed, source.content)
+            positions = first_positions(source.rows, limit, spec.seed, source.content)
             rows = source.rows.select(positions)
             samples = SplitRows(readable(rows), sample_ids(rows), [source.digests[position] for position in positions])
-            splits[name] = RetrainingSplit(name, samples, _labels(context, samples))
+            splits[name] = RetrainingSplit(name, samples, _labels(question, samples))
             if (splits[name].labels < 0).all():
-                raise UserError(f"the split {name} of {context.spec.dataset} has no labelled image to train on")
-        test = RetrainingSplit("test", context.data.samples, _labels(context, context.data.samples))
-        return cls(splits["train"], splits["validation"], test, context.retraining.trained_on)
+                raise UserError(f"the split {name} of {spec.dataset} has no labelled image to train on")
+        test = RetrainingSplit("test", data.samples, _labels(question, data.samples))
+        return cls(splits["train"], splits["validation"], test, model.retraining.trained_on)
 
 
-def _check_classes(context: RunContext) -> None:
+def _check_classes(question: RunQuestion) -> None:
     """Raise UserError unless each image has exactly one class of the model."""
-    if context.classifier.activation != "softmax":
+    if question.activation != "softmax":
         raise UserError(
             "retraining needs a softmax, but the classifier ends in a sigmoid; leave out saliency_roar and saliency_kar"
         )
-    for name, members in zip(context.question.names or (), context.question.members or (), strict=True):
+    for name, members in zip(question.names or (), question.members or (), strict=True):
         if len(members) > 1:
             raise UserError(
                 f"the class {name} matches {len(members)} classes of the model, but retraining needs exactly one; "
@@ -95,8 +97,8 @@ def _check_classes(context: RunContext) -> None:
             )
 
 
-def _labels(context: RunContext, samples: SplitRows) -> np.ndarray:
+def _labels(question: RunQuestion, samples: SplitRows) -> np.ndarray:
     """Return the model's class of each sample, or -1 for a sample without a class."""
-    member = [members[0] if members else -1 for members in context.question.members or []]
+    member = [members[0] if members else -1 for members in question.members or []]
     labels = samples.rows["label"]
     return np.array([-1 if label is None or label < 0 else member[label] for label in labels], np.int64)

@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.bound_explainer import Explainer
-from saliency_bench.compute.context import INITIAL, Cell, RunContext
+from saliency_bench.compute.cells import INITIAL, Cell
 from saliency_bench.compute.fitting import Recipe, Training, one_epoch
+from saliency_bench.compute.loaded import RunModel
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.retraining.changed_pictures import RetrainingPictures, gather_pictures
 from saliency_bench.compute.retraining.map_exposures import explain_spans, gather, missing_spans
 from saliency_bench.compute.retraining.splits import Setup, Splits
@@ -35,37 +37,40 @@ from saliency_bench.utils.progress import bar
 TIMED = 3  # batches that are timed for the estimate
 
 
-def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: ProcessGroup, shown: bool) -> None:
+def retrain_for(
+    cells: Iterable[Cell], out: Path, data: SplitTable, model: RunModel, accelerator: ProcessGroup
+) -> dict[str, np.ndarray]:
     """Train all networks without a stored outcome that the retraining metrics of these cells need.
 
-    The predictions of the networks are stored in `context.retraining.classes`, which is changed in place.
-
     Args:
-        context: The run.
         cells: Cells of the run.
+        out: Folder of the run.
+        data: Samples of the run.
+        model: Network of the run.
         accelerator: Processes that share the work.
-        shown: Whether to show progress bars.
+
+    Returns:
+        {cell id: (N, P) classes that the retrained networks predict for the samples}.
 
     Raises:
         UserError: The dataset, classifier or an explainer cannot be used for retraining.
     """
     retraining = [cell for cell in cells if cell.metric.declaration.keeps]
+    outcomes: dict[str, np.ndarray] = {}
     for images in dict.fromkeys(RetrainingProtocol.from_metric(cell.metric).images for cell in retraining):
         same_images = [cell for cell in retraining if RetrainingProtocol.from_metric(cell.metric).images == images]
-        splits = Splits.from_context(context, images)
-        folder = context.out / "retraining" / hash_of([splits.content, images])
-        _train(Setup.from_context(context), splits, folder, same_images, accelerator, shown)
-        for cell in same_images:
-            context.retraining.classes[cell.id] = _outcomes(folder, cell)
+        splits = Splits.make(data, model, images)
+        folder = out / "retraining" / hash_of([splits.content, images])
+        _train(Setup.make(data, model), splits, folder, same_images, accelerator)
+        outcomes |= {cell.id: _outcomes(folder, cell) for cell in same_images}
+    return outcomes
 
 
-def _train(
-    setup: Setup, splits: Splits, folder: Path, cells: list[Cell], accelerator: ProcessGroup, shown: bool
-) -> None:  # fmt: skip
+def _train(setup: Setup, splits: Splits, folder: Path, cells: list[Cell], accelerator: ProcessGroup) -> None:
     """Run the training tasks of these cells that have no outcome yet. All tasks use the same images."""
     tasks = {task.key: task for cell in cells for task in tasks_of(cell)}
     # All processes use one list, because a process may finish a task while another process checks.
-    shown, processes = shown and accelerator.is_local_main_process, accelerator.num_processes
+    shown, processes = accelerator.is_local_main_process, accelerator.num_processes
     todo = agreed(accelerator, lambda: [key for key, task in tasks.items() if not is_done(folder, task)])
     if not todo:
         return
@@ -77,7 +82,7 @@ def _train(
     wait_for_all(accelerator)
     pictures = RetrainingPictures.read(gathered)
     explainers = list(dict.fromkeys(task.explainer for task in left if task.explainer is not None))
-    _explain(setup, splits, pictures, explainers, folder, accelerator, shown)
+    _explain(setup, splits, pictures, explainers, folder, accelerator)
     _train_all(setup, splits, pictures, folder, left[accelerator.process_index :: processes], shown)
     wait_for_all(accelerator)
     if accelerator.is_main_process:
@@ -86,12 +91,13 @@ def _train(
 
 def _explain(
     setup: Setup, splits: Splits, pictures: RetrainingPictures, explainers: list[Explainer], folder: Path,
-    accelerator: ProcessGroup, shown: bool,
+    accelerator: ProcessGroup,
 ) -> None:  # fmt: skip
     """Compute the explainers' missing maps, split over the processes, and gather all maps."""
     pairs = [(explainer, split) for explainer in explainers for split in splits.all]
     missing = agreed(accelerator, lambda: [missing_spans(setup, folder, *pair) for pair in pairs])
     share = [numbers[accelerator.process_index :: accelerator.num_processes] for numbers in missing]
+    shown = accelerator.is_local_main_process
     with bar(shown=shown, total=sum(map(len, share)), desc="explain", unit="span") as advance:
         for (explainer, split), numbers in zip(pairs, share, strict=True):
             advance.set_postfix_str(f"{explainer}, {split.name} images")

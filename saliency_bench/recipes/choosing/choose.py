@@ -15,8 +15,9 @@ from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.layers import cam_layer
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loaded import RunModel
 from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.misfits import check_fits
 from saliency_bench.compute.preflight import check_settings, check_writable
 from saliency_bench.compute.python_objects import describe, modes_kept
@@ -41,6 +42,7 @@ from saliency_bench.utils.messages import counted
 from saliency_bench.utils.processes import accelerator_on
 from saliency_bench.utils.progress import step, without_bars
 from saliency_bench.utils.provenance import provenance
+from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.untouched import untouched
 
 FORMAT = 1
@@ -214,47 +216,51 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     folder = Path(spec.out)
     _check_folder(folder)
     with without_bars(not progress):
-        context = load(spec, objects)
-    questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context.rows))
+        data, model, _ = load(spec, objects)
+    rows, count, classifier = data.samples.rows, data.count, model.classifier
+    questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(rows))
     metrics = metrics_of(questions)
     first = FIRST * (4 if spec.only else 1)  # with `only`, just some of the images are explained
     if progress:
         tried = counted(len(request.explainers), "explainer") if request.explainers else "all explainers"
         step(f"saliency-bench: trying {tried} on an image")
-    field = _field(context, request, folder, metrics, first)
+    images = _images(data, classifier)
+    field = _field(spec, classifier, images, request, metrics, first)
     # Describe the network once, because a user-defined network would be reloaded for every run.
     models = {
         name: entry for name in ("model", "other_model") if isinstance(entry := getattr(spec, name), PythonObject)
     }
-    clusters = _clusters(context)
+    clusters = cluster_names(data.samples.ids, group_names(rows))
     laboratory = RunLaboratory(
         folder=folder,
         settings={key: value for key, value in settings.items() if key not in ("out", "limit")} | models,
         objects=objects,
         explainers={item.name: item.name if _is_named(item.explainer) else item.explainer for item in field.chosen},
         metrics={str(as_metric(metric)): metric for metric in request.metrics} or {text: text for text in metrics},
-        maps=lambda name: _maps(context, next(item.explainer for item in field.chosen if item.name == name)),
+        maps=lambda name: _maps(
+            classifier, images, next(item.explainer for item in field.chosen if item.name == name), spec.seed
+        ),
         progress=progress,
     )
     narrowing = Narrowing(
         laboratory=laboratory,
         names=_names_by_metric(field.chosen, questions),
         baselines=field.baselines,
-        images=max(1, _first(clusters, context.data.count // 2)),
+        images=max(1, _first(clusters, count // 2)),
         budget=field.budget,
         margin=request.margin,
         largest=max(Counter(clusters).values()),
         first=first,
     )
     narrowing.narrow()
-    later = _score_later(narrowing, metrics, context.data.count)
+    later = _score_later(narrowing, metrics, count)
     answers = {
         metric: answer_of(contest, field.baselines & set(narrowing.names[metric]), later)
         for metric, contest in narrowing.contests.items()
     }
     answered = [question_answer(item, [answers[name] for name in metrics_of([item])], questions) for item in questions]
-    layer = _layer(context.classifier, _images(context)[:1])
-    content = _about(context, spec, request, layer) | {
+    layer = _layer(classifier, images[:1])
+    content = _about(data, model, spec, request, layer) | {
         "seconds": field.budget.spent,
         "candidates": [_describe(item, layer) for item in field.chosen],
         "may_decide": narrowing.images,
@@ -268,7 +274,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         "rounds": [asdict(item) for item in narrowing.rounds],
         "survive_random_weights": sorted(narrowing.excluded),
         "checks": dict(sorted(laboratory.checks.items())),
-        "passes": _passes(field, narrowing, later, context.data.count, metrics),
+        "passes": _passes(field, narrowing, later, count, metrics),
     }
     run = read_run(folder / RUN)
     names = {cell.explainer_id: cell.explainer_text for cell in run.cells}
@@ -279,20 +285,20 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     return choice
 
 
-def _about(context: RunContext, spec: RunSpec, request: _Request, layer: str) -> dict[str, Any]:
+def _about(data: SplitTable, model: RunModel, spec: RunSpec, request: _Request, layer: str) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "saliency_bench": __version__,
         "command": _command(spec, request),
         "dataset": {
-            "id": context.dataset,
-            "split": context.spec.split,
-            "images": context.data.count,
-            "masks": has_masks(context.rows),
+            "id": data.source.name,
+            "split": data.spec.split,
+            "images": data.count,
+            "masks": has_masks(data.samples.rows),
         },
-        "model": {"id": context.model, "layer": layer},
-        "setup": setup(spec, context.classifier.labels),
-        "device": provenance(context.classifier.device, [])["device"],
+        "model": {"id": model.name, "layer": layer},
+        "setup": setup(spec, model.classifier.labels),
+        "device": provenance(model.classifier.device, [])["device"],
         "within": request.within,
         "margin": request.margin,
         "seed": spec.seed,
@@ -311,13 +317,16 @@ def _describe(candidate: Candidate, layer: str) -> dict[str, Any]:
     }
 
 
-def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequence[str], first: int) -> _Field:
+def _field(
+    spec: RunSpec, classifier: Classifier, images: Images, request: _Request, metrics: Sequence[str], first: int
+) -> _Field:
     """Return the candidates and their costs, and exclude candidates whose first rounds take too long."""
-    chosen, not_tried = _candidates(context.classifier, _images(context)[:1], request.explainers)
+    chosen, not_tried = _candidates(classifier, images[:1], request.explainers)
     given = {str(metric): metric for metric in map(as_metric, request.metrics)}
     decisive = [given.get(name) or as_metric(name) for name in metrics]
-    maps, scoring = costs(chosen, decisive, max(_images(context).shape[2:]))
-    pace = _pace(folder, context)
+    maps, scoring = costs(chosen, decisive, max(images.shape[2:]))
+    folder = Path(spec.out)
+    pace = _pace(folder, classifier, images, spec.batch_size)
     seconds = pace["seconds_per_pass"]
     budget = Budget(
         inf if request.within is None else request.within,
@@ -376,14 +385,12 @@ def _candidates(classifier: Classifier, image: Images, given: Sequence[Any]) -> 
     return [candidate_of(explainer, image) for explainer in [*explainers, *baselines]], misfits
 
 
-def _maps(context: RunContext, explainer: Explainer) -> Maps | None:
+def _maps(classifier: Classifier, images: Images, explainer: Explainer, seed: int) -> Maps | None:
     """Return the maps of the first images for their predicted classes, or None if the explainer raises an error."""
-    images = _images(context)[:SAME_ON]
+    images = images[:SAME_ON]
     try:
-        seeds = [context.seed_for(str(place), "explain") for place in range(len(images))]
-        return explainer.seeded(context.spec.seed)(
-            context.classifier, images, _predicted(context.classifier, images), seeds=seeds
-        )
+        seeds = [seed_of(seed, str(place), "explain") for place in range(len(images))]
+        return explainer.seeded(seed)(classifier, images, _predicted(classifier, images), seeds=seeds)
     except Exception:  # the run reports the error
         return None
 
@@ -462,17 +469,17 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Ro
     return scores.since(decided.images) if len(scores.ids) > decided.images else None
 
 
-def _pace(folder: Path, context: RunContext) -> dict[str, Any]:
+def _pace(folder: Path, classifier: Classifier, images: Images, batch_size: int) -> dict[str, Any]:
     """Return the stored or measured seconds of a forward pass, with the identity of the network (`of`).
 
     The seconds are measured only once, so that a restart after a kill repeats the same rounds.
     """
-    made_of = hash_of(context.classifier.digest, context.spec.batch_size, str(context.classifier.device))
+    made_of = hash_of(classifier.digest, batch_size, str(classifier.device))
     path = folder / COSTS
     noted = read_json(path) if path.exists() else {}
     if noted.get("of") == made_of:
         return noted
-    return {"of": made_of, "seconds_per_pass": seconds_per_pass(context.classifier, _images(context))}
+    return {"of": made_of, "seconds_per_pass": seconds_per_pass(classifier, images)}
 
 
 def _passes(
@@ -502,20 +509,15 @@ def _first(names: Sequence[str], images: int) -> int:
     return images
 
 
-def _clusters(context: RunContext) -> list[str]:
-    """Return the cluster of each image in the order of the run."""
-    return cluster_names(context.data.samples.ids, group_names(context.rows))
-
-
-def _images(context: RunContext) -> Images:
+def _images(data: SplitTable, classifier: Classifier) -> Images:
     """Return the first images, prepared.
 
     Raises:
         UserError: None of these images can be read.
     """
-    samples = context.read(context.batches[0]).samples
+    samples = data.read(classifier, data.batches[0]).samples
     if samples is None:
-        raise UserError(f"the first images of {context.dataset} cannot be read")
+        raise UserError(f"the first images of {data.source.name} cannot be read")
     return samples.batch.images
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.loaded import RunQuestion
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.read.accuracy import quality
 from saliency_bench.read.cell import Interval
 from saliency_bench.read.statistics.clusters import cluster_codes
@@ -92,13 +92,12 @@ def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Se
     return Check("classes", "ok", text, values=values)
 
 
-def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
+def check_accuracy(data: SplitTable, question: RunQuestion, rows: Sequence[Mapping]) -> list[Check]:
     """Compare the accuracy and its interval with chance, and list the classes that are never recognised."""
-    question = context.question
     if question.members is None:
         return [Check("accuracy", "undecided", "no label of the dataset is a class of the network")]
-    table = pa.Table.from_pylist(list(rows), schema=context.schema)
-    facts = quality(table, question.members, context.classifier.activation, context.spec.seed)
+    table = pa.Table.from_pylist(list(rows), schema=data.schema)
+    facts = quality(table, question.members, question.activation, data.spec.seed)
     accuracy, kind = Interval.model_validate(facts["accuracy"]), facts["accuracy_kind"]
     if accuracy.value is None:
         return [Check("accuracy", "undecided", "no image has a label that is a class of the network")]
@@ -139,14 +138,14 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
     return checks
 
 
-def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, ClassAssignment | None]:
+def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tuple[Check, ClassAssignment | None]:
     """Check that the classes are in the order of the logits.
 
     Returns:
         The check, and an assignment that fits better than the declared one, or None.
     """
-    name, question = "order of classes", context.question
-    if question.members is None or context.classifier.activation == "sigmoid":
+    name = "order of classes"
+    if question.members is None or question.activation == "sigmoid":
         reason = "it requires images with a single label that is a class of the network"
         return Check(name, "undecided", f"the order cannot be checked: {reason}"), None
     if any(len(members) > 1 for members in question.members):
@@ -160,7 +159,7 @@ def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, Cl
     predictions = np.array([row["prediction"] for row in judged], dtype=int)
     codes = cluster_codes([row["image_id"] for row in judged], [row["group"] for row in judged])
     names = question.names or [str(number) for number in range(len(declared))]
-    better = better_assignment(labels, predictions, declared, question.classes, names, codes, context.spec.seed)
+    better = better_assignment(labels, predictions, declared, question.classes, names, codes, seed)
     if better is None:
         text = "no other order of the classes explains the predictions better"
         if len(judged) < 4 * len(set(labels.tolist())) and (labels.size and _accuracy(judged) < 0.5):

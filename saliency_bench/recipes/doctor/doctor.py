@@ -8,8 +8,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from saliency_bench import __version__, notebook_views
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loaded import RunModel
 from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.preflight import check_settings
 from saliency_bench.compute.python_objects import Objects, describe, modes_kept
 from saliency_bench.errors import UserError, one_line
@@ -138,43 +139,47 @@ def doctor(
             raise UserError("doctor runs in one process; start doctor without torchrun or accelerate launch")
         start = perf_counter()
         step("saliency-bench: loading the dataset and the network")
-        context, refusal = _load(spec, objects)
-        return _diagnosis(context, spec, refusal, start, inf if seconds is None else seconds)
+        data, model, refusal = _load(spec, objects)
+        return _diagnosis(data, model, spec, refusal, start, inf if seconds is None else seconds)
 
 
-def _load(spec: RunSpec, objects: Objects) -> tuple[RunContext, str]:
-    """Return the context of a run, and the reason why a run that explains the labels is rejected ("" if accepted).
+def _load(spec: RunSpec, objects: Objects) -> tuple[SplitTable, RunModel, str]:
+    """Return samples, network, and the reason why a run that explains the labels is rejected ("" if accepted).
 
     Raises:
         UserError: A run is rejected for every target.
     """
     try:
-        return load(spec, objects), ""
+        data, model, _ = load(spec, objects)
+        return data, model, ""
     except UserError as error:
         if spec.target != "label":
             raise
         try:
-            return load(spec.model_copy(update={"target": "predicted"}), objects), one_line(error)
+            data, model, _ = load(spec.model_copy(update={"target": "predicted"}), objects)
+            return data, model, one_line(error)
         except UserError:
             raise error from None
 
 
-def _diagnosis(context: RunContext, spec: RunSpec, refusal: str, start: float, seconds: float) -> Diagnosis:
+def _diagnosis(
+    data: SplitTable, model: RunModel, spec: RunSpec, refusal: str, start: float, seconds: float
+) -> Diagnosis:
     loaded = perf_counter()
     step("saliency-bench: predicting images with the declared and with other preprocessing")
-    examined = examine(context, PREDICTING * seconds)
+    examined = examine(data, model, PREDICTING * seconds)
     step(f"saliency-bench: explaining some of {len(examined.rows)} images")
     report = check_maps(examined, loaded + MAPPING * seconds)
     masks = check_masks(examined)
     has_masks = bool(examined.scored)
     cost, limit = check_cost(examined, report, has_masks)
-    spec = spec.model_copy(update={"target": context.spec.target})
+    spec = spec.model_copy(update={"target": data.spec.target})
     commands = next_commands(spec, run_explainers(examined, report), limit, has_masks)
     about = {
         "saliency_bench": __version__,
-        "dataset": context.dataset,
-        "split": context.spec.split,
-        "model": context.model,
+        "dataset": data.source.name,
+        "split": data.spec.split,
+        "model": model.name,
         "seed": spec.seed,
         "images": len(examined.rows),
         "seconds": {"loading": loaded - start, "checking": perf_counter() - loaded},
@@ -184,13 +189,14 @@ def _diagnosis(context: RunContext, spec: RunSpec, refusal: str, start: float, s
 
 def _of_classes(examined: Examined, refusal: str) -> list[Check]:
     """Return the checks of images, classes and preprocessing."""
-    context, rows = examined.context, examined.rows
-    accuracy = check_accuracy(context, rows)
-    order, assignment = check_order(context, rows)
+    data, model, rows = examined.data, examined.model, examined.rows
+    question = model.question
+    accuracy = check_accuracy(data, question, rows)
+    order, assignment = check_order(question, data.spec.seed, rows)
     return [
-        check_images(context.data.count, rows),
-        check_outputs(context.class_names, rows),
-        check_classes(context.question, context.spec.label_map is not None, refusal, rows),
+        check_images(data.count, rows),
+        check_outputs(model.class_names, rows),
+        check_classes(question, data.spec.label_map is not None, refusal, rows),
         *accuracy,
         *reconciled(order, assignment, check_preprocessing(examined), accuracy[0].mark),
     ]

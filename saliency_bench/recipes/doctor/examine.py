@@ -11,8 +11,9 @@ from PIL import Image
 
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.explain import explain
+from saliency_bench.compute.loaded import RunModel
 from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.predictions import answers
 from saliency_bench.compute.reading import ReadBatch
@@ -37,7 +38,8 @@ class Examined:
     """Images that were read, and their predictions.
 
     Attributes:
-        context: The run.
+        data: Samples of the run.
+        model: Network of the run.
         rows: Predictions of the images, in the format of a run.
         first: The first batch. `first_rows` contains the predictions of this batch.
         correct: {variant: whether the prediction of each image is correct, or None if unknown}.
@@ -48,7 +50,8 @@ class Examined:
         seconds_per_pass: Seconds per image for a forward pass.
     """
 
-    context: RunContext
+    data: SplitTable
+    model: RunModel
     first: ReadBatch
     first_rows: list[dict]
     sizes: list[tuple[int, int]]
@@ -67,7 +70,7 @@ class Examined:
         return self.first.samples.batch.images
 
 
-def examine(context: RunContext, seconds: float) -> Examined:
+def examine(data: SplitTable, model: RunModel, seconds: float) -> Examined:
     """Read and predict as many of the run's first images as the time allows.
 
     If there is not enough time for all batches, the number of batches is a power of two, so that the machine's load
@@ -77,33 +80,34 @@ def examine(context: RunContext, seconds: float) -> Examined:
         UserError: None of the first images can be read.
     """
     start = perf_counter()
-    first = _read(context, 0)
+    classifier, count, size = model.classifier, data.count, data.spec.batch_size
+    first = _read(data, classifier, 0)
     reading = (perf_counter() - start) / len(first.rows)
     if first.samples is None:
-        raise UserError(f"the first images of {context.dataset} cannot be read: {next(iter(first.faults.values()))}")
+        raise UserError(f"the first images of {data.source.name} cannot be read: {next(iter(first.faults.values()))}")
     images = first.samples.batch.images
-    predicted = _predict(context, first)
-    pass_seconds = seconds_per_pass(context.classifier, images)
-    sizes = _sizes(context.data, len(first.rows))
-    others = variants(context.classifier, images, sizes) if context.question.members is not None else []
-    examined = Examined(context, first, predicted, sizes, is_grey(images), pass_seconds)
+    predicted = _predict(data, model, first)
+    pass_seconds = seconds_per_pass(classifier, images)
+    sizes = _sizes(data, len(first.rows))
+    others = variants(classifier, images, sizes) if model.question.members is not None else []
+    examined = Examined(data, model, first, predicted, sizes, is_grey(images), pass_seconds)
     resized = sum(other.kind == "size" for other in others)
     per_image = reading * (1 + resized) + pass_seconds * (1 + sum(other.cost for other in others))
-    batches = _count(context.spec, context.data.count, (seconds - (perf_counter() - start)) / max(per_image, 1e-9))
-    is_enough = min(batches * context.spec.batch_size, context.data.count) >= ENOUGH
+    batches = _count(data.spec, count, (seconds - (perf_counter() - start)) / max(per_image, 1e-9))
+    is_enough = min(batches * size, count) >= ENOUGH
     examined.correct = {other: [] for other in others if is_enough}
     for number in range(batches):
-        read = first if number == 0 else _read(context, number)
-        _add(examined, read, predicted if number == 0 else _predict(context, read))
+        read = first if number == 0 else _read(data, classifier, number)
+        _add(examined, read, predicted if number == 0 else _predict(data, model, read))
     return examined
 
 
 def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
     """Add a batch with the declared predictions, the predictions of all variants, and the scores of the baselines."""
-    context = examined.context
+    data, model = examined.data, examined.model
     examined.rows += rows
     for other in [other for other in examined.correct if other not in examined.refused]:
-        predicted = other.answers(context, read)
+        predicted = other.answers(data, model.question, read)
         if not any(row["logits"] is not None for row in predicted):
             predicted = []
             examined.refused += [other] * (read is examined.first)
@@ -117,15 +121,15 @@ def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
     batch = samples.batch.part(masked)
     scored = [row_at[samples.positions[index]] for index in masked]
     examined.scored += scored
-    for name, maps in _baseline_maps(context, batch, scored).items():
+    for name, maps in _baseline_maps(model, batch, scored, data.spec.seed).items():
         for metric in ALIGNMENT:
             values = as_metric(metric)(maps, batch.masks.numpy())
             examined.scores.setdefault((name, metric), []).extend(values.tolist())
 
 
-def _baseline_maps(context: RunContext, batch: Batch, rows: list[dict]) -> dict[str, np.ndarray]:
+def _baseline_maps(model: RunModel, batch: Batch, rows: list[dict], seed: int) -> dict[str, np.ndarray]:
     """Return {baseline: maps}, equal to the maps of a run with this seed. Random maps also depend on the target."""
-    question = context.question
+    question = model.question
     terms = [
         question.target_of(row, np.asarray(row["logits"]))
         if row["logits"] is not None and question.has_target(row)
@@ -134,20 +138,20 @@ def _baseline_maps(context: RunContext, batch: Batch, rows: list[dict]) -> dict[
     ]
     target = stack(terms, question.classes).to(batch.images.device)
     made = {
-        name: explain(context.classifier, batch, as_explainer(name), target, context.spec.seed, strict=False).maps
+        name: explain(model.classifier, batch, as_explainer(name), target, seed, strict=False).maps
         for name in BASELINES
     }
     return {name: maps.cpu().numpy() for name, maps in made.items() if maps is not None}
 
 
-def _read(context: RunContext, number: int) -> ReadBatch:
+def _read(data: SplitTable, classifier: Classifier, number: int) -> ReadBatch:
     """Read a batch without the samples beyond the limit."""
-    positions = context.batches[number]
-    return context.read(range(positions.start, min(positions.stop, context.data.count)))
+    positions = data.batches[number]
+    return data.read(classifier, range(positions.start, min(positions.stop, data.count)))
 
 
-def _predict(context: RunContext, read: ReadBatch) -> list[dict]:
-    return answers(context.classifier, context.question, read, context.schema.names)
+def _predict(data: SplitTable, model: RunModel, read: ReadBatch) -> list[dict]:
+    return answers(model.classifier, model.question, read, data.schema.names)
 
 
 def _count(spec: RunSpec, images: int, affordable: float) -> int:

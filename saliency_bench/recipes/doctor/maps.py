@@ -90,7 +90,7 @@ def check_maps(examined: Examined, until: float) -> MapReport:
     if sample is None:
         reason = "no maps can be computed: none of the first images has a target and finite logits"
         return MapReport([Check("explainers", "undecided", reason)])
-    classifier, image = examined.context.classifier, sample.batch.images[:1]
+    classifier, image = examined.model.classifier, sample.batch.images[:1]
     fitting, misfits = candidates(classifier, image, sample.target[:1])
     fitting = [item for item in fitting if item.name == item.explainer.name]  # default options only
     passes, _ = costs(fitting, [], max(image.shape[2:]))
@@ -131,25 +131,25 @@ def _shape(classifier: Classifier, module: nn.Module, image: Images) -> list[int
 
 def _sample(examined: Examined) -> _Sample | None:
     """Return the first images that can be explained, or None."""
-    context, samples = examined.context, examined.first.samples
+    question, samples = examined.model.question, examined.first.samples
     if samples is None:
         return None
     chosen: list[int] = []
     terms, others = [], []
     for index, position in enumerate(samples.positions):
         row = examined.first_rows[position]
-        if row["prediction"] is None or (context.selection is not None and not context.selection.keeps(row)):
+        if row["prediction"] is None or (question.selection is not None and not question.selection.keeps(row)):
             continue
         logits = np.asarray(row["logits"])
-        if len(chosen) == IMAGES or not context.question.has_target(row):
+        if len(chosen) == IMAGES or not question.has_target(row):
             continue
-        term = context.question.target_of(row, logits)
+        term = question.target_of(row, logits)
         chosen.append(index)
         terms.append(term)
         others.append(TargetTerms((next(k for k in ordered_classes(logits) if k not in term.plus),)))
     if not chosen:
         return None
-    batch, classes = samples.batch.part(chosen), context.question.classes
+    batch, classes = samples.batch.part(chosen), question.classes
     first, second = (stack(each, classes).to(batch.images.device) for each in (terms, others))
     return _Sample(batch, first, second)
 
@@ -157,7 +157,7 @@ def _sample(examined: Examined) -> _Sample | None:
 def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> None:
     """Explain the images and record the result; use fewer images or draws if time is short."""
     left = until - perf_counter()
-    network, spec = examined.context.classifier, examined.context.spec
+    network, spec = examined.model.classifier, examined.data.spec
     seed, strict = spec.seed, spec.strict
     explainer = tried.candidate.explainer
     images = len(sample.batch) if len(sample.batch) * tried.seconds <= left else 2

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from saliency_bench.bound_metric import as_metric
+from saliency_bench.compute.cells import target_range
+from saliency_bench.compute.loaded import identity_of
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.statistics.intervals import interval
 from saliency_bench.recipes.doctor.checks import Check, Mark
@@ -71,11 +73,12 @@ def _area(shares: np.ndarray) -> Check:
 
 def _baselines(examined: Examined) -> Check:
     """Report the scores of the baselines."""
-    rows, context = examined.scored, examined.context
+    rows, model = examined.scored, examined.model
+    target = target_range(identity_of(examined.data, model), model)
     codes = cluster_codes([row["image_id"] for row in rows], [row["group"] for row in rows])
     values: dict[str, dict] = {name: {} for name in BASELINES}
     for (name, metric), scores in examined.scores.items():
-        limits = as_metric(metric).limits(context.target_range)
+        limits = as_metric(metric).limits(target)
         value, low, high = interval(np.array(scores), codes, limits).known
         values[name][metric] = {"value": value, "low": low, "high": high}
     text = "; ".join(

@@ -26,7 +26,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
 
     Passes of metrics are counted as in the plan of a suite.
     """
-    context, count = examined.context, examined.context.data.count
+    data, count = examined.data, examined.data.count
     names = run_explainers(examined, report)
     chosen = [item for item in report.fitting if item.name in names]
     metrics = [as_metric(text) for text in (WITH_MASKS if has_masks else WITHOUT_MASKS)]
@@ -34,7 +34,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
     seconds = {item.candidate.name: item.seconds for item in report.tried}
     per_image = sum(seconds.get(name, 0.0) for name in names) + examined.seconds_per_pass * (1 + sum(scoring.values()))
     limit = min(count, max(FEWEST, int(60 * MINUTES / per_image)))
-    memory = peak_memory(context.classifier.device)
+    memory = peak_memory(examined.model.classifier.device)
     shown = sorted(seconds.items(), key=lambda item: item[1])
     listed = ", ".join(f"{name} {_time(value)}" for name, value in shown)
     text = (
@@ -42,7 +42,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
         f"; time per map: {listed}"
     )
     if memory is not None:
-        text += f"; this check needed {memory / 2**30:.1f} GiB of memory, with batches of {context.spec.batch_size}"
+        text += f"; this check needed {memory / 2**30:.1f} GiB of memory, with batches of {data.spec.batch_size}"
     values = {"seconds_per_image": seconds, "seconds_per_pass": examined.seconds_per_pass, "images": count,
               "seconds_of_run": count * per_image, "memory_bytes": memory}  # fmt: skip
     return Check("time and memory", "ok", text, values=values), limit
@@ -51,7 +51,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
 def run_explainers(examined: Examined, report: MapReport) -> list[str]:
     """Return the explainers of the first run: the default, integrated gradients if suitable, and the baselines."""
     fitting = {item.name for item in report.fitting}
-    default, _ = default_explainer(examined.context.classifier, examined.images[:1])
+    default, _ = default_explainer(examined.model.classifier, examined.images[:1])
     wanted = dict.fromkeys([default, "integrated_gradients", *reversed(BASELINES)])
     return [name for name in wanted if name in fitting]
 

@@ -28,7 +28,7 @@ def judge(examined: Examined) -> dict[Variant, Gain]:
     codes = cluster_codes([row["image_id"] for row in rows], [row["group"] for row in rows])
     declared = _numbers([row["correct"] for row in rows])
     columns = [_numbers(examined.correct[other]) for other in others]
-    return dict(zip(others, gains(declared, columns, codes, examined.context.spec.seed), strict=True))
+    return dict(zip(others, gains(declared, columns, codes, examined.data.spec.seed), strict=True))
 
 
 def _numbers(correct: list[bool | None]) -> np.ndarray:
@@ -48,7 +48,7 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
                 f"at least {ENOUGH} are needed",
                 values,
             )
-        if examined.context.question.members is None:
+        if examined.model.question.members is None:
             return Check(kind, "undecided", "this cannot be judged without labels that are classes of the network")
         reason = "the network accepts no alternative" if refused else "there is no alternative to compare with"
         grey = kind == "channel order" and examined.grey

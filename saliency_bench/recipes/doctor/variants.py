@@ -9,7 +9,8 @@ from PIL import Image
 
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.model_objects import as_it_is
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loaded import RunQuestion
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.predictions import answers
 from saliency_bench.compute.reading import ReadBatch
 from saliency_bench.data.frames import framed
@@ -53,21 +54,21 @@ class Variant:
     flipped: bool = False
     cost: float = 1.0
 
-    def answers(self, context: RunContext, read: ReadBatch) -> list[dict]:
+    def answers(self, data: SplitTable, question: RunQuestion, read: ReadBatch) -> list[dict]:
         """Predict a batch as in a run. Return an empty list if the network rejects images prepared in this way.
 
         Args:
-            context: The run as declared.
+            data: Samples of the run.
+            question: Prediction task of the run.
             read: The batch, prepared as declared.
         """
-        other = replace(context, classifier=self.classifier)
         try:
             if self.kind == "size":
-                read = other.read(read.positions)
+                read = data.read(self.classifier, read.positions)
             elif self.flipped and read.samples is not None:
                 batch = read.samples.batch
                 read = read._replace(samples=replace(read.samples, batch=replace(batch, images=batch.images.flip(1))))
-            return answers(other.classifier, other.question, read, other.schema.names)
+            return answers(self.classifier, question, read, data.schema.names)
         except UserError:
             return []
 

@@ -9,7 +9,7 @@ the axes of tables, plus `image` and `view`. An axis that is in neither rows nor
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,16 @@ from PIL import Image
 from torch import nn
 
 from saliency_bench.bound_explainer import Explainer
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loaded import RunModel, identity_of
 from saliency_bench.compute.maps.map_provider import ExplainerRaisedError
+from saliency_bench.compute.predictions import plans_of
 from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.maps import descending
 from saliency_bench.read.analysis.clever_hans import found_by
 from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.parts import RunStore
 from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import STYLE, save_figure
 from saliency_bench.read.run_folder import RunData
@@ -124,17 +126,20 @@ def _cells(
     called = {text: explainer_text(results.sized(text)) for text in explainers}
     # Include the run's metrics, so that the columns that they need are loaded.
     sized = list(dict(zip(called.values(), map(results.sized, called), strict=True)).values())
-    context = loaded(job.folder, manifest, list(dict.fromkeys(metrics.values())), sized, results.choice.device)
-    made = {str(explainer): explainer for explainer in context.explainers}
-    if any(view.partner or view.kind in PASTED for view in picture.views.values()):
-        context = context.with_plans()
+    data, model, pairs = loaded(
+        job.folder, manifest, list(dict.fromkeys(metrics.values())), sized, results.choice.device
+    )
+    made = {str(explainer): explainer for explainer in pairs}
+    are_paired = any(view.partner or view.kind in PASTED for view in picture.views.values())
+    store = RunStore(job.folder, identity_of(data, model))
+    plans = plans_of(dict.fromkeys(chain(*pairs.values())), store, data, model) if are_paired else {}
     scores = {name: metric_text(text) for name, text in metrics.items()}
     if picture.images.rule == "false positive":
-        ids = _false_positives(context, run, list(scores.values()), next(iter(made)))[: picture.images.count]
+        ids = _false_positives(model, run, list(scores.values()), next(iter(made)))[: picture.images.count]
     else:
         ids = chosen(picture.images, run, list(scores.values()), list(made))
     for image_id in ids:
-        sample = SuiteSample.at(context, context.data.samples.ids.index(image_id))
+        sample = SuiteSample.at(data.samples.ids.index(image_id), data, model, plans)
         for text, (view_name, view) in product(explainers, picture.views.items()):
             explainer = made[called[text]]
             cell = cell_of(sample, explainer, view)
@@ -194,7 +199,7 @@ def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[i
     return found_by(run, cells[metrics[0]], cells[metrics[1]]).order
 
 
-def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], explainer: str) -> list[str]:
+def _false_positives(model: RunModel, run: RunData, metrics: Sequence[str], explainer: str) -> list[str]:
     """Return one sample per image whose false positive is a class with Clever Hans samples, most probable first.
 
     Raises:
@@ -204,13 +209,13 @@ def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], 
     table = pq.read_table(run.folder / "predictions.parquet", columns=columns)
     rows = {row["image_id"]: row for row in table.to_pylist()}
     image_ids = [run.ids[position] for position in _clever_hans(run, metrics, explainer)]
-    members = context.question.members
+    members = model.question.members
     suspects = {index for image_id in image_ids for index in _classes_in(members, rows[image_id] | {"labels": None})}
     images: dict[int, tuple[float, str]] = {}
     for image_id, code in zip(run.ids, run.codes(), strict=True):
         if (absent := _likeliest_absent(members, rows[image_id])) in suspects:
             logits = torch.tensor([rows[image_id]["logits"]], dtype=torch.float64)
-            p = float(probabilities(logits, context.classifier.activation)[0, absent])
+            p = float(probabilities(logits, model.classifier.activation)[0, absent])
             if p > 0.5:
                 images.setdefault(int(code), (-p, image_id))
     return [image_id for _, image_id in sorted(images.values())]
@@ -284,17 +289,17 @@ def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
         terms = _terms(sample, view.target)
         if terms is None:
             return Panel(None, (f"no {view.target}",))
-        target = terms.row(sample.context.question.classes).to(images.device)
-        line = terms.text(sample.context.class_names)
+        target = terms.row(sample.model.question.classes).to(images.device)
+        line = terms.text(sample.model.class_names)
         if view.target == "false positive":
-            line = f"{line}, {_probability(sample.context.classifier, images, target)}"
+            line = f"{line}, {_probability(sample.model.classifier, images, target)}"
     try:
         maps = explain(images, target)
     except ExplainerRaisedError as error:
         return Panel(None, (str(error),))
     if view.kind == "map":
         return Panel(np.asarray(sample.marked(maps[0], images)), tuple(filter(None, (line,))))
-    classifier = sample.other.classifier if view.other and sample.other else sample.context.classifier
+    classifier = sample.other.classifier if view.other and sample.other else sample.model.classifier
     return _parts(classifier, images, target, maps, view)
 
 
@@ -303,7 +308,7 @@ def _prediction(sample: SuiteSample) -> str:
     row = sample.row
     if row["prediction"] is None:
         return "no prediction"
-    named = TargetTerms((row["prediction"],)).text(sample.context.class_names)
+    named = TargetTerms((row["prediction"],)).text(sample.model.class_names)
     return f"{named} {words.number(row['confidence'])}"
 
 
@@ -311,7 +316,7 @@ def _of_partner(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Pa
     """Draw the partner image of a sample, or the sample with a region of the partner pasted in."""
     if (partner := sample.partner) is None:
         return Panel(None, ("not paired",))
-    classifier, pixels = sample.context.classifier, eight_bit(partner.images[0])
+    classifier, pixels = sample.model.classifier, eight_bit(partner.images[0])
     right = torch.from_numpy(partner.right).float().to(partner.images.device)
     if view.kind == "picture":
         return Panel(pixels, (_probability(classifier, partner.images, right),))
@@ -342,11 +347,11 @@ def _salient(values: np.ndarray) -> np.ndarray:
 
 def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
     """Select a target by a rule on the sample's logits, or return None without a target (a class without a group)."""
-    logits, groups = np.asarray(sample.row["logits"]), sample.context.question.groups
+    logits, groups = np.asarray(sample.row["logits"]), sample.model.question.groups
     ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
     first = ordered[0]
     if rule == "false positive":
-        absent = _likeliest_absent(sample.context.question.members, sample.row)
+        absent = _likeliest_absent(sample.model.question.members, sample.row)
         return None if absent is None else TargetTerms((absent,))
     if rule in ("most likely", "least likely"):
         return TargetTerms((ordered[0 if rule == "most likely" else -1],))

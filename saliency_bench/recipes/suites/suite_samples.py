@@ -1,7 +1,7 @@
 """Samples of a finished run, loaded, predicted and explained again with the run's settings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,23 +10,25 @@ import numpy as np
 from PIL import Image
 
 from saliency_bench.bound_explainer import Explainer, as_explainer
-from saliency_bench.bound_metric import registered_metric
-from saliency_bench.compute.context import RunContext
+from saliency_bench.bound_metric import Metric, registered_metric
 from saliency_bench.compute.explain import Explained
+from saliency_bench.compute.loaded import Pairs, RunModel, identity_of
 from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.maps.map_provider import MapProvider
 from saliency_bench.compute.predictions import answers
 from saliency_bench.compute.python_objects import entries_of
 from saliency_bench.compute.reading import read_batch
 from saliency_bench.compute.score import inputs_of, other_of
 from saliency_bench.compute.scoring.inputs import MetricInputs, OtherModel
-from saliency_bench.compute.scoring.partners import PartnerSamples
+from saliency_bench.compute.scoring.partners import PartnerPlan, PartnerSamples
 from saliency_bench.compute.targets.rules import stack
 from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import Manifest, differing_settings
 from saliency_bench.spec import PythonObject
 from saliency_bench.types import Batch, Images, Maps, Samples, Target
 from saliency_bench.utils.overlays import eight_bit, overlay
+from saliency_bench.utils.seeds import seed_of
 
 
 @dataclass(frozen=True)
@@ -34,28 +36,35 @@ class SuiteSample:
     """A sample of a run, ready to be explained.
 
     Attributes:
-        context: The run.
-        predicted: The sample with the classifiers' predictions.
+        data: Samples of the run.
+        model: Network of the run.
+        predicted: The sample with the networks' predictions.
         target: Target of the maps.
+        plans: {metric that needs partners: partner plan}, if partners are drawn.
     """
 
-    context: RunContext
+    data: SplitTable
+    model: RunModel
     predicted: Samples
     target: Target
+    plans: dict[Metric, PartnerPlan] = field(default_factory=dict)
 
     @classmethod
-    def at(cls, context: RunContext, position: int) -> "SuiteSample":
+    def at(
+        cls, position: int, data: SplitTable, model: RunModel, plans: dict[Metric, PartnerPlan] | None = None
+    ) -> "SuiteSample":
         """Return the sample at a position of a run."""
-        read, other = read_batch(context.data.samples, context.classifier, [position], strict=True), context.other
+        classifier, question, other = model.classifier, model.question, model.other
+        read = read_batch(data.samples, classifier, [position], strict=True)
         assert read.samples is not None
-        names = context.schema.names
-        rows = answers(context.classifier, context.question, read, names)
+        names = data.schema.names
+        rows = answers(classifier, question, read, names)
         of_other = None
         if other is not None:
-            of_other = answers(other.classifier, other.question, context.of_other(read), names)
-        terms = context.question.target_of(rows[0], np.asarray(rows[0]["logits"]))
-        target = stack([terms], context.question.classes).to(context.classifier.device)
-        return cls(context, replace(read.samples, rows=rows, rows_of_other=of_other), target)
+            of_other = answers(other.classifier, other.question, model.of_other(read), names)
+        terms = question.target_of(rows[0], np.asarray(rows[0]["logits"]))
+        target = stack([terms], question.classes).to(classifier.device)
+        return cls(data, model, replace(read.samples, rows=rows, rows_of_other=of_other), target, plans or {})
 
     @property
     def batch(self) -> Batch:
@@ -70,22 +79,22 @@ class SuiteSample:
     @cached_property
     def other(self) -> OtherModel | None:
         """Return the other classifier's prediction, or None."""
-        other = self.context.other
-        return None if other is None else other_of(other, self.batch, self.predicted.rows_of_other or [])
+        other = self.model.other
+        return None if other is None else other_of(other, self.predicted, self.data.spec.strict)
 
     @cached_property
     def partner(self) -> PartnerSamples | None:
         """Return the first sample that a metric of the run pairs with this sample, or None."""
         (position,) = self.predicted.positions
-        plans = self.context.plans.values()
+        plans = self.plans.values()
         places = next((plan.partners[position] for plan in plans if position in plan.partners), ())
-        return self.context.partners(places[:1]) if places else None
+        return self.model.partners(self.data, places[:1]) if places else None
 
     @property
     def labels(self) -> np.ndarray:
         """Return the correct classes, Bool (1, K)."""
-        right = self.context.question.right(self.row)
-        return np.zeros((1, self.context.question.classes), bool) if right is None else right[None]
+        right = self.model.question.right(self.row)
+        return np.zeros((1, self.model.question.classes), bool) if right is None else right[None]
 
     @property
     def name(self) -> str:
@@ -104,8 +113,9 @@ class SuiteSample:
 
     def provider(self, explainer: Explainer, seeds: Sequence[int] = ()) -> MapProvider:
         """Return the provider of the run's maps. `seeds` replace the sample's seeds."""
-        seeds = seeds or [self.context.seed_for(self.name, "explain")]
-        return MapProvider(explainer.seeded(self.context.spec.seed), self.context.classifier, seeds)
+        seed = self.data.spec.seed
+        seeds = seeds or [seed_of(seed, self.name, "explain")]
+        return MapProvider(explainer.seeded(seed), self.model.classifier, seeds)
 
     def scored(self, explainer: Explainer, name: str) -> tuple[float | None, str]:
         """Return (score by a metric that needs no map, or None; reason if there is no score)."""
@@ -114,7 +124,7 @@ class SuiteSample:
 
     def inputs(self, explainer: Explainer, maps: Maps | None = None) -> MetricInputs:
         """Return the inputs of metrics, computed as in a run."""
-        return inputs_of(self.context, self.predicted, explainer, self.target, Explained(maps))
+        return inputs_of(self.data, self.model, self.predicted, explainer, self.target, Explained(maps))
 
     def marked(self, values: np.ndarray, image: Images | None = None) -> Image.Image:
         """Overlay a map on the image and draw the border of the mask in white."""
@@ -128,7 +138,7 @@ class SuiteSample:
 
 def loaded(
     folder: Path, manifest: Manifest, metrics: Sequence[str], explainers: Sequence[str] | None, device: str | None
-) -> RunContext:
+) -> tuple[SplitTable, RunModel, Pairs]:
     """Load a run with these metrics and explainers.
 
     Raises:
@@ -149,7 +159,7 @@ def loaded(
         raise UserError(f"{folder} has no explainer that can be loaded by name; specify --explainers")
     changes = {"metrics": tuple(metrics), "explainers": tuple(chosen), "maps": (), "keep_maps": False,
                "out": str(folder)}  # fmt: skip
-    context = load(spec.model_copy(update=changes), objects, device)
-    if differing := differing_settings(context.identity, manifest.identity):
+    data, model, pairs = load(spec.model_copy(update=changes), objects, device)
+    if differing := differing_settings(identity_of(data, model), manifest.identity):
         raise UserError(f"the {differing[0]} has changed since {folder} was written; repeat the run with another --out")
-    return context
+    return data, model, pairs

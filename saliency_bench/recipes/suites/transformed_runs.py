@@ -5,8 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loaded import RunModel
 from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.predictions import answers
 from saliency_bench.compute.python_objects import describe
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
@@ -16,11 +17,12 @@ from saliency_bench.recipes.suites.suite_jobs import SuiteJob
 from saliency_bench.utils.files import read_json, write_json
 
 
-def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
+def accuracy_under(data: SplitTable, model: RunModel, transform: str = "") -> dict[str, Any]:
     """Measure `accuracy` and `top5` on a run's samples under a transform, with intervals.
 
     Args:
-        context: The run, loaded by `compute.loading.load`. No files in its folder are read or written.
+        data: Samples of the run.
+        model: Network of the run.
         transform: One of TRANSFORMS. It is applied to the prepared images, and empty areas are filled with black. ""
             applies no transform and yields the accuracies of the run's summary.
 
@@ -34,15 +36,15 @@ def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
     if transform and transform not in TRANSFORMS:
         raise unknown("transform", transform, TRANSFORMS)
     rows = []
-    for batch in context.batches:
-        read = context.read(batch)
+    for batch in data.batches:
+        read = data.read(model.classifier, batch)
         if transform and read.samples is not None:
             images = TRANSFORMS[transform].there(read.samples.batch.images)
             changed = replace(read.samples, batch=replace(read.samples.batch, images=images))
             read = read._replace(samples=changed)
-        rows += answers(context.classifier, context.question, read, context.schema.names)
-    table = pa.Table.from_pylist(rows[: context.data.count], schema=context.schema)
-    return quality(table, context.identity.labels, context.identity.activation, context.spec.seed)
+        rows += answers(model.classifier, model.question, read, data.schema.names)
+    table = pa.Table.from_pylist(rows[: data.count], schema=data.schema)
+    return quality(table, model.question.members or [], model.question.activation, data.spec.seed)
 
 
 def measure(job: SuiteJob) -> None:
@@ -50,8 +52,8 @@ def measure(job: SuiteJob) -> None:
     measured = accuracies_of(job)
     missing = [transform for transform in job.transforms if transform not in measured]
     if missing:
-        context = load(*describe(dict(job.spec)))
-        measured |= {transform: accuracy_under(context, transform) for transform in missing}
+        data, model, _ = load(*describe(dict(job.spec)))
+        measured |= {transform: accuracy_under(data, model, transform) for transform in missing}
         write_json(job.accuracies, {"of": _identity(job), "transforms": measured})
 
 
