@@ -125,7 +125,7 @@ def loaded(chosen: dict):
 
     data, model, pairs = load(*describe(chosen))
     store = RunStore(Path(chosen["out"]).absolute(), identity_of(data, model))
-    return store, data, model, cells_of(store.identity, data, model, pairs)
+    return store, data, model, cells_of(store.identity, data, model, pairs, {})
 
 
 def make(chosen: dict) -> None:

@@ -40,6 +40,7 @@ METRICS = {"maps": (), "insertion": ("saliency_insertion",), "classes": ("salien
            "models": ("saliency_mcr", "saliency_mcs"), "object": ("saliency_idr",)}  # fmt: skip
 Panel = tuple[Image.Image, list[str]]
 Rows = list[list[Panel]]
+Drawn = tuple[Rows, list[dict[str, Any]]]  # rows of panels, and the scores of each sample and explainer
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,7 +145,7 @@ def _write_figure(path: Path, strips: Sequence[StripLayout]) -> None:
 
 def drawn(
     folder: Path, panel: str, samples: Sequence[str] | None, explainers: Sequence[str] | None, device: str | None
-) -> tuple[Rows, list[dict[str, Any]]]:
+) -> Drawn:
     """Return (rows of panels, dicts {sample, explainer, scores} of each sample and explainer).
 
     Raises:
@@ -177,9 +178,7 @@ def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
     return (named[0],) if panel == "insertion" and named else METRICS[panel]
 
 
-def _maps(
-    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
-) -> tuple[Rows, list[dict[str, Any]]]:
+def _maps(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
     """Return a row with the image, its mask and the map of each explainer, with the scores of the run."""
     folder = Path(sample.data.spec.out).absolute()
     run = read_run(folder)
@@ -204,9 +203,7 @@ def _maps(
     return [row], scores
 
 
-def _insertion(
-    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
-) -> tuple[Rows, list[dict[str, Any]]]:
+def _insertion(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
     """Return a row per explainer: its map, and the image at each of `SHARES` with the probability of the target."""
     reference = str(dict(registered_metric(metrics[0]).options)["reference"])
     height, width = sample.images.shape[2:]
@@ -234,9 +231,7 @@ def _insertion(
     return rows, scores
 
 
-def _classes(
-    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
-) -> tuple[Rows, list[dict[str, Any]]]:
+def _classes(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
     """Return two rows: the maps of the most likely class, and the maps of the least likely class."""
     logits = torch.tensor([sample.row["logits"]])
     p = probabilities(logits.double(), sample.model.classifier.activation)[0]
@@ -256,9 +251,7 @@ def _classes(
     return rows, scores
 
 
-def _models(
-    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
-) -> tuple[Rows, list[dict[str, Any]]]:
+def _models(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
     """Return two rows: the maps of the run's model for its label, and the maps of the other model for its label."""
     assert sample.other is not None
     labels, other = sample.labels, sample.other
@@ -278,9 +271,7 @@ def _models(
     return rows, scores
 
 
-def _object(
-    sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]
-) -> tuple[Rows, list[dict[str, Any]]]:
+def _object(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
     """Return two rows: the maps of the other model for its label, with the object and without the object."""
     assert sample.other is not None
     column, other = sample.batch.columns.get(OBJECT), sample.other

@@ -23,7 +23,6 @@ from saliency_bench.target_weights import TargetRange
 from saliency_bench.utils.hashing import hash_of
 
 TRAINED_ON, INITIAL = "set of training images", "initial weights"  # keys that enter the ids of cells
-UNPLANNED: Mapping[Metric, PartnerPlan] = {}  # until all samples are predicted
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,7 @@ Output = Cell | KeptMaps
 
 
 def cells_of(
-    identity: Identity,
-    data: SplitTable,
-    model: RunModel,
-    pairs: Pairs,
-    plans: Mapping[Metric, PartnerPlan] = UNPLANNED,
+    identity: Identity, data: SplitTable, model: RunModel, pairs: Pairs, plans: Mapping[Metric, PartnerPlan]
 ) -> list[Cell]:
     """Return a cell for every pair of explainer and metric.
 

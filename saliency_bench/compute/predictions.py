@@ -54,12 +54,8 @@ class StoredPredictions:
     def read(cls, store: RunStore, data: SplitTable, model: RunModel, *, check: bool = False) -> "StoredPredictions":
         """Return the predictions of a network in the part files of a run.
 
-        Args:
-            store: Part files of the run.
-            data: Samples of the run.
-            model: The network.
-            check: Whether to delete damaged files and, if the run is strict, files with a sample without a prediction.
-                Only the main process may do so, while it holds the lock.
+        With `check`, damaged files are deleted and, in a strict run, files with a sample without a prediction. Only the
+        main process may do so, while it holds the lock.
         """
 
         def redo(entry: PartNote) -> bool:

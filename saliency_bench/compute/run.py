@@ -171,7 +171,7 @@ def _claim(store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, loc
         UserError: The folder is in use, contains other files, contains results of a network with other logits for fixed
             pictures, or a cell cannot be serialised.
     """
-    cells = cells_of(store.identity, data, model, pairs)
+    cells = cells_of(store.identity, data, model, pairs, {})
     _ = [cell.key for cell in cells]  # raises an error before anything is written if a name has a line break
     lock.enter_context(locked(store.out, data.spec.out))
     write_manifest(store, data, model, cells, ask=True)
@@ -209,22 +209,10 @@ def _partner_plans(
 
 
 def _compute_batches(
-    store: RunStore,
-    data: SplitTable,
-    model: RunModel,
-    cells: Sequence[Cell],
-    todo: list[tuple[range, Stored]],
+    store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell], todo: list[tuple[range, Stored]],
     accelerator: ProcessGroup,
-) -> dict:
+) -> dict:  # fmt: skip
     """Compute and store this process's share of the missing predictions, maps and scores.
-
-    Args:
-        store: Part files of the run.
-        data: Samples of the run.
-        model: Network of the run.
-        cells: Cells of this start.
-        todo: [(batch, {output: positions that files contain})] of all processes.
-        accelerator: Processes that share the batches.
 
     Returns:
         {"explainers": {explainer id: seconds}, "waiting_for_data": seconds}.

@@ -70,16 +70,7 @@ def inputs_of(
 ) -> MetricInputs:
     """Return the inputs that metrics may need, without partners and retrained networks.
 
-    Args:
-        data: Samples of the run.
-        model: Network of the run.
-        samples: Samples to score.
-        explainer: Explainer that computed the maps, for metrics that need further maps.
-        target: Weights (B, K) of the classes that the maps explain.
-        explained: Maps of the samples.
-
-    Raises:
-        UserError: The run is strict, and a sample has no probabilities.
+    The arguments are the same as for `score`. Metrics that need further maps call `explainer`.
     """
     batch, seed, strict, other = samples.batch, data.spec.seed, data.spec.strict, model.other
     return MetricInputs(
@@ -129,11 +120,7 @@ def _right_classes(question: RunQuestion, rows: list[dict]) -> np.ndarray | None
 
 
 def other_of(other: RunModel, samples: Samples, strict: bool) -> OtherModel:
-    """Return the other network's predictions for samples.
-
-    Raises:
-        UserError: The run is strict, and a sample has no probabilities.
-    """
+    """Return the other network's predictions for samples. Raise UserError if a sample of a strict run has none."""
     question, rows = other.question, samples.rows_of_other or []
     _without_probabilities(samples.batch, rows, strict)
     right = _right_classes(question, rows)

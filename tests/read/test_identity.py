@@ -113,7 +113,7 @@ def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
 
     def ids(**changes):
         data, model, pairs = load(*describe(least | changes), "cpu")
-        return [cell.id for cell in cells_of(identity_of(data, model), data, model, pairs)]
+        return [cell.id for cell in cells_of(identity_of(data, model), data, model, pairs, {})]
 
     base = ids()
     for name, value in (CHANGES | KEEPS | values).items():
