@@ -131,7 +131,7 @@ def cells_of(
         cell_id = identity.cell_id(explainer.identity, metric.identity, metric.inputs, inputs)
         return Cell(cell_id, explainer, metric, target, inputs, plans.get(metric))
 
-    return [cell(explainer, metric) for explainer, metrics in pairs.items() for metric in metrics]
+    return [cell(explainer, metric) for explainer, of_explainer in pairs.items() for metric in of_explainer]
 
 
 def _further_inputs(data: SplitTable, model: RunModel, metric: Metric) -> dict[str, str]:
