@@ -35,7 +35,6 @@ AREAS = {
     "hub": ("hub/*", "publishing/test_publishing.py", "board/test_submitting.py", "board/test_review.py",
             "push_scripts/test_launch.py"),
     "kills": ("compute/test_kill_and_continue.py", "compute/test_interrupts.py", "compute/test_disturbances.py",
-              "compute/test_torn_files.py", "compute/test_partners.py",
               "compute/test_part_files.py"),
     "studies": ("studies/*",),
     "suites": ("recipes/test_suites*", "compute/test_retraining.py", "compute/test_training*"),

@@ -3,9 +3,11 @@
 `DISTURBANCES` lists the disturbances. Each file in `FILES` is damaged in each way in `DAMAGE`. Each disturbance acts on
 an empty folder or on a finished run; then the same command is started again. A few disturbances are fast tests, and the
 others are slow or thorough tests. benchmarks/kills.py kills runs at every moment.
+A power failure or a full disk may leave a file torn, empty or missing. It is recreated with a message.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,17 +20,20 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.compute import finish, writing
 from saliency_bench.compute import run as running
 from saliency_bench.errors import UserError
+from saliency_bench.push_scripts.demo import small_resnet
 from saliency_bench.read.manifest import read_manifest
-from saliency_bench.read.parts import PartFolder
-from saliency_bench.utils.files import read_json
+from saliency_bench.read.parts import Part, PartFolder
+from saliency_bench.utils.files import read_json, write_json
 
 EXPLAINERS, METRICS = ["gradcam", "rise:masks=20", "random"], ["saliency_miou", "saliency_insertion:steps=4"]
-SETTINGS: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 4, "limit": 30}
+SETTINGS: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 4, "limit": 30,
+                            "keep_maps": True}  # fmt: skip
 RESULTS = ("records.parquet", "predictions.parquet")
 SLOW = "rise:masks=3000"  # a run that is long enough to be killed
 AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
@@ -55,7 +60,7 @@ class World:
         return [
             sys.executable, *launch * (processes > 1), str(AT_ONCE), "run", "--dataset", str(self.shapes),
             "--model", str(self.resnet), "--explainers", *explainers, "--metrics", *METRICS, "--batch-size", "4",
-            "--device", "cpu", "--json", "--out", str(self.out), "--limit", str(limit),
+            "--device", "cpu", "--json", "--out", str(self.out), "--limit", str(limit), "--keep-maps",
         ]  # fmt: skip
 
     @property
@@ -87,6 +92,7 @@ class World:
         _, shown = process.communicate(timeout=60)
         assert process.returncode != 0
         assert rank is None or "Signal 9 (SIGKILL)" in shown
+        assert rank != 1 or re.search("saliency-bench: .*(torchrun|start the same command again)", shown), shown
         assert not (self.out / "summary.json").exists()
 
     def wait_for_scores(self, process, files):
@@ -141,10 +147,6 @@ def nothing(world):
     """Do nothing to the run."""
 
 
-def started_twice(world):
-    world.go()
-
-
 def limit_first_and_more_later(world):
     for limit in (3, 17):
         world.go(limit=limit)
@@ -159,10 +161,6 @@ def only_widened(world):
 def cells_added(world):
     world.go(explainers=["random"], metrics=METRICS[:1])
     world.go(explainers=["gradcam"], metrics=METRICS[1:])
-
-
-def other_order_of_cells(world):
-    world.go(explainers=EXPLAINERS[::-1], metrics=METRICS[::-1])
 
 
 def other_batch_size(world):
@@ -188,6 +186,7 @@ def lost_parts(world):
     files_of_their_own(world)
     for kind in ("scores", "predictions", "thumbnails"):
         world.parts(kind)[1].unlink()
+    next(world.out.glob("maps/*/*.parquet")).unlink()
 
 
 def interrupted_at_work(world):
@@ -219,6 +218,7 @@ def disk_full(world):
         patch.setattr(PartFolder, "write", fails)
         with pytest.raises(OSError, match="No space left"):
             world.go()
+    assert len(calls) == 6  # nothing is written after the failure
 
 
 def killed_before_it_wrote_anything(world):
@@ -240,16 +240,6 @@ def damaged_while_it_ran(world):
         patch.setattr(running, "_compute_batches", damaging)
         with pytest.raises(UserError, match="was damaged or lost during the run; start the run again"):
             world.go()
-
-
-def strays(world):
-    """Add copies, notes and folders that do not belong to the run."""
-    world.go()
-    (part,) = world.parts("scores")
-    for name in (f"{part.stem} (1).parquet", f"._{part.name}", "copy.parquet"):
-        shutil.copy(part, part.with_name(name))
-    shutil.copy(part, world.out / "predictions" / part.name)
-    (world.out / "scores" / ("f" * 16)).mkdir()
 
 
 # In separate processes
@@ -287,8 +277,8 @@ def other_process_killed(world):
 
 FAST = [limit_first_and_more_later, other_batch_size, lost_parts, interrupted_at_work, disk_full, only_widened]
 LATER = [
-    nothing, started_twice, cells_added, other_order_of_cells, batches_in_reverse, files_of_their_own,
-    interrupted_predicting, interrupted_merging, killed_before_it_wrote_anything, damaged_while_it_ran, strays,
+    nothing, cells_added, batches_in_reverse, files_of_their_own,
+    interrupted_predicting, interrupted_merging, killed_before_it_wrote_anything, damaged_while_it_ran,
     two_processes, one_killed, other_process_killed,
 ]  # fmt: skip
 NIGHTLY = [one_process_then_two, two_processes_then_one, two_killed, main_process_killed]
@@ -299,9 +289,12 @@ DISTURBANCES = [
 ]
 FILES = [
     "run.json", "summary.json", "timings.json", "written.json", "examples.npz", "report.html", *RESULTS,
-    "reliability.parquet", "scores/*.parquet", "predictions/*.parquet", "thumbnails/*.parquet",
+    "reliability.parquet", "scores/*.parquet", "maps/*/*.parquet", "predictions/*.parquet", "thumbnails/*.parquet",
 ]  # fmt: skip
 DAMAGE = {"missing": None, "empty": b"", "zeros": b"\0" * 4096, "half": b'{"format": 5, "spec": {"data', "list": b"[]"}
+NO_MANIFEST = {"number": b"4", "null": b"null", "only a format": b'{"format": 5}'}
+DAMAGED = [("run.json", content) for content in NO_MANIFEST.values()]
+DAMAGED = [(name, content) for name in FILES for content in DAMAGE.values()] + DAMAGED
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -325,6 +318,12 @@ def world(one_thread, shapes, resnet, tmp_path, monkeypatch):
     return World(tmp_path / "run", shapes, resnet, monkeypatch)
 
 
+def maps_of(folder):
+    """Return {explainer: {image id: bytes of the map}}."""
+    maps = sb.load_maps(folder)
+    return {name: {one: values.tobytes() for one, values in of_images.items()} for name, of_images in maps.items()}
+
+
 def check_equal(folder, undisturbed):
     """Check that a run has the bytes of the undisturbed run. Only the order of cells in its summary may differ."""
     for name in RESULTS:
@@ -336,6 +335,7 @@ def check_equal(folder, undisturbed):
     assert ours == theirs
     assert read_json(folder / "summary.json")["maps"].items() >= read_json(undisturbed / "summary.json")["maps"].items()
     assert read_manifest(folder).cells.items() >= read_manifest(undisturbed).cells.items()
+    assert maps_of(folder).items() >= maps_of(undisturbed).items()
 
 
 @pytest.mark.parametrize("disturb", DISTURBANCES)
@@ -346,28 +346,101 @@ def test_disturbed_runs_end_as_undisturbed_ones(disturb, world, undisturbed):
 
 
 @pytest.mark.sample(6, 12)
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", FILES)
-def test_damaged_files_are_made_again(name, damage, world, undisturbed):
-    """Also check that nothing is explained again unless scores were damaged."""
+@pytest.mark.parametrize(("name", "content"), DAMAGED)
+def test_damaged_files_are_made_again(name, content, world, undisturbed, capsys):
+    """Also check that nothing is explained again unless scores or maps were damaged."""
     shutil.copytree(undisturbed, world.out)
-    (path,) = world.out.glob(name)
-    path.unlink() if DAMAGE[damage] is None else path.write_bytes(DAMAGE[damage])
-    if name != "scores/*.parquet":
+    damage(path := next(world.out.glob(name)), content)
+    if not name.startswith(("scores", "maps")):
         world.patch.setattr(running, "work", pytest.fail)
     world.go()
+    if name == "run.json":
+        line = f"{path} {'is missing' if content is None else 'cannot be read'} and is rebuilt from the settings"
+        assert line in capsys.readouterr().err
     check_equal(world.out, undisturbed)
     sb.report(world.out)
 
 
+def damage(path, content):
+    path.unlink() if content is None else path.write_bytes(content)
+
+
+@pytest.mark.slow
+def test_parts_of_other_settings_are_not_believed_when_run_json_is_rebuilt(world, undisturbed, tmp_path):
+    shutil.copytree(undisturbed, world.out)
+    damage(world.out / "run.json", b"")
+    changes = {"batch_size": 3, "seed": 5}
+    other, fresh = world.go(**changes), World(tmp_path / "fresh", world.shapes, world.resnet, world.patch).go(**changes)
+    for name in RESULTS:
+        assert (other.folder / name).read_bytes() == (fresh.folder / name).read_bytes()
+    assert [cell.cell_id for cell in other.cells] == [cell.cell_id for cell in fresh.cells]
+
+
+@pytest.mark.slow
+def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(world, undisturbed):
+    shutil.copytree(undisturbed, world.out)
+    damage(world.out / "run.json", b"")
+    assert {cell.explainer for cell in world.go(explainers=["random"]).cells} == {"random"}
+    world.patch.setattr(running, "work", pytest.fail)
+    world.go()
+    check_equal(world.out, undisturbed)
+
+
+@pytest.mark.slow
+def test_cells_that_are_not_in_the_table_are_named_in_one_line(world, capsys):
+    def unnamed():
+        return [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
+
+    both = {"explainers": ["gradcam", "random"], "metrics": ["saliency_miou", "saliency_iosr"]}
+    alone = {"explainers": ["random"], "metrics": ["saliency_miou"]}
+    world.go(**both)
+    assert not unnamed()
+    damage(world.out / "run.json", b"")
+    world.go(**alone)
+    (line,) = unnamed()
+    assert "gradcam by saliency_iosr, gradcam by saliency_miou, random by saliency_iosr; add their explainers" in line
+    (world.out / "summary.json").unlink()
+    world.go(**alone)
+    (line,) = unnamed()
+    assert line.count("cell ") == 3  # whose names are no longer stored in any file
+    world.go(**both)
+    assert not unnamed()
+
+
+@pytest.mark.parametrize("kind", ["empty", "half"])
+def test_without_parts_a_torn_run_json_is_refused(kind, world, undisturbed):
+    shutil.copytree(undisturbed, world.out)
+    damage(world.out / "run.json", DAMAGE[kind])
+    for name in ("scores", "predictions"):
+        shutil.rmtree(world.out / name)
+    refused(r"run\.json cannot be read", world.go)
+
+
+def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(world, undisturbed):
+    shutil.copytree(undisturbed, world.out)
+    content = read_json(world.out / "run.json")
+    before = {path: path.read_bytes() for path in world.out.rglob("*.parquet")}
+    assert content.pop("format") == 5
+    for words, other in {
+        r"run\.json has no format.*5.*--out": content, "no format": {"cells": {}},
+        r"run\.json has format 1.*5.*--out": content | {"format": 1}, "format 1": {"format": 1},
+        r"run\.json has format 3.*5.*--out": content | {"format": 3},  # with another order of samples
+        "cells": content | {"format": 5, "cells": 3},
+    }.items():  # fmt: skip
+        write_json(world.out / "run.json", other)
+        refused(words, world.go)
+    assert {path: path.read_bytes() for path in world.out.rglob("*.parquet")} == before
+
+
 def state(out):
-    names = (*RESULTS, "summary.json", "timings.json", "examples.npz", "report.html")
-    return {name: ((out / name).stat().st_mtime_ns, (out / name).read_bytes()) for name in names}
+    files = [*out.rglob("*.parquet"), *out.glob("[!rw]*.json"), out / "examples.npz", out / "report.html"]
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
 def test_a_start_with_nothing_to_do_writes_nothing(world):
     first, before = world.go().summary, state(world.out)
-    world.patch.setattr(finish, "summarise", lambda _: pytest.fail("the summary was made again"))
+    for owner, name in ((running, "work"), (Part, "read"), (finish, "summarise")):
+        world.patch.setattr(owner, name, lambda *_: pytest.fail("a part was read, or results were made again"))
     assert world.go().summary == first
     assert state(world.out) == before
 
@@ -381,6 +454,12 @@ def test_other_code_writes_the_page_again(world, tmp_path):
     world.patch.setattr(finish, "PACKAGE", tmp_path / "saliency_bench")
     world.go()
     assert state(world.out)["report.html"][0] > before[0]
+
+
+@pytest.mark.slow
+def test_the_order_of_explainers_and_metrics_changes_no_byte_of_the_records(world, undisturbed):
+    world.go(explainers=EXPLAINERS[::-1], metrics=METRICS[::-1])
+    check_equal(world.out, undisturbed)
 
 
 @pytest.mark.slow
@@ -434,3 +513,39 @@ def test_a_stopped_process_is_named_and_ends_the_run(rank, world, tmp_path):
     assert process.returncode != 0
     assert len(lines) == 1, shown
     assert f"error: process {rank} of 2 did not respond for 6 s" in lines[0]
+
+
+# Trainings and builds after a power failure
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
+def test_a_torn_state_of_a_training_is_said_and_the_training_starts_again(kind, shapes, tmp_path, capsys):
+    state = tmp_path / "tiny.training.pt"
+    damage(state, DAMAGE[kind])
+    out = sb.train(dataset=str(shapes), model=small_resnet(), out=tmp_path / "tiny", epochs=1, size=32, limit=8,
+                   device="cpu", progress=False)  # fmt: skip
+    assert f"{state} cannot be read; training starts from the beginning" in capsys.readouterr().err
+    assert (out / "model.safetensors").exists()
+    assert not state.exists()
+
+
+@pytest.mark.slow
+def test_a_torn_batch_of_a_build_is_made_again(tmp_path, monkeypatch, capsys):
+    settings = {"size": 32, "count": 80, "progress": False}
+    whole = sb.build("shapes-xai", tmp_path / "whole", **settings)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("saliency_bench.data.building.move_into_place", stop)
+        with pytest.raises(KeyboardInterrupt):
+            sb.build("shapes-xai", tmp_path / "torn", **settings)
+    first, second, *_ = sorted((tmp_path / ".torn.building" / "batches").iterdir())
+    damage(first, b"")
+    damage(second, second.read_bytes()[:-30])
+    torn = sb.build("shapes-xai", tmp_path / "torn", **settings)
+    assert capsys.readouterr().err.count("cannot be read and is recreated") == 2
+    files = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]
+    assert [(torn / file).read_bytes() for file in files] == [(whole / file).read_bytes() for file in files]

@@ -154,24 +154,6 @@ def test_a_build_and_a_training_say_what_is_kept(what, shapes, tmp_path, resnet)
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.thorough
-def test_a_lost_process_of_torchrun_ends_the_others_with_how_to_resume(shapes, resnet, tmp_path):
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "saliency_bench")
-    process = started(words(shapes, resnet), tmp_path, launch)
-    wait_for(lambda: len(parts(tmp_path)) >= 2, process)
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
-    os.kill(int(found.split()[-1]), signal.SIGKILL)
-    start = time.monotonic()
-    _, shown = process.communicate(timeout=120)
-    assert time.monotonic() - start < 60
-    assert process.returncode != 0
-    ours = [line for line in shown.splitlines() if "saliency-bench: " in line]
-    assert any("torchrun" in line or "start the same command again" in line for line in ours), shown
-    done = started(words(shapes, resnet), tmp_path, launch)
-    _, shown = done.communicate(timeout=300)
-    assert done.returncode == 0, shown
-
-
 def test_a_library_call_leaves_signals_alone(shapes, resnet, tmp_path, heeded):
     def handlers():
         return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]

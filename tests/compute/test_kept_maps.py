@@ -1,4 +1,4 @@
-"""Test maps that a run stores: they equal the explainer's maps, even if the run was interrupted."""
+"""Test maps that a run stores: they equal the explainer's maps. `test_disturbances.py` also compares stored maps."""
 
 import os
 import shutil
@@ -11,9 +11,7 @@ from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.compute import writing
 from saliency_bench.compute.scoring.inputs import MetricInputs
-from saliency_bench.read.parts import PartFolder
 from saliency_bench.read.stored_maps import SCHEMA, StoredMaps, packed, table_of
 
 SETTINGS = {"explainers": ["gradient", "random"], "metrics": ["saliency_miou"], "batch_size": 4, "limit": 22}
@@ -68,49 +66,6 @@ def test_maps_of_any_size_keep_their_digits_and_none_stays_none(tmp_path, size):
     assert np.abs(maps[0]).max() / packed(maps[0])[1] < 1 <= 2 * max(np.abs(maps[0]).max() / packed(maps[0])[1], 0.5)
     with pytest.raises(KeyError):
         stored["e"]
-
-
-def stop_after(monkeypatch, writes):
-    """Stop the run after it has written this number of files, as a kill would."""
-    done, write = [], PartFolder.write
-
-    def counted(folder, results):
-        if len(done) == writes:
-            raise KeyboardInterrupt
-        done.append(results)
-        write(folder, results)
-
-    monkeypatch.setattr(writing, "SECONDS", 0)
-    monkeypatch.setattr(PartFolder, "write", counted)
-
-
-@pytest.mark.sample(1, 2)
-@pytest.mark.parametrize("writes", [1, 2, 3, 8, 13, 16])
-def test_a_run_that_was_stopped_ends_with_the_same_maps(done, shapes, resnet, tmp_path, monkeypatch, writes):
-    with monkeypatch.context() as patch:
-        stop_after(patch, writes)
-        with pytest.raises(KeyboardInterrupt):
-            go(tmp_path / "run", shapes, resnet)
-    go(tmp_path / "run", shapes, resnet)
-    assert maps_of(tmp_path / "run") == maps_of(done.folder)
-    assert (tmp_path / "run" / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
-
-
-@pytest.mark.slow
-def test_several_files_hold_what_one_held(done, shapes, resnet, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "BYTES", 50_000)  # some batches of maps
-    go(tmp_path / "run", shapes, resnet, limit=10)
-    wider = go(tmp_path / "run", shapes, resnet)
-    assert 2 < len(list(wider.folder.glob("maps/*/*.parquet"))) < 2 * 6
-    assert maps_of(wider.folder) == maps_of(done.folder)
-
-
-@pytest.mark.slow
-def test_chunks_that_were_made_in_pieces_end_as_the_same_maps(done, shapes, resnet, tmp_path):
-    """Samples that `--only` left out form a separate batch later."""
-    for changes in ({"only": ["correct"]}, {"limit": 9}, {}):
-        again = go(tmp_path / "run", shapes, resnet, explainers=["random"], **changes)
-    assert maps_of(again.folder) == {"random": maps_of(done.folder)["random"]}
 
 
 @pytest.mark.slow
