@@ -260,24 +260,6 @@ def test_functions_and_modules_read_any_kind_of_numbers(load, name):
         assert directly(name, maps[:0], MASKS[:0]).shape == (0,)
 
 
-@pytest.mark.parametrize("name", BOTH)
-def test_functions_name_what_they_cannot_read(name):
-    bad = [
-        (MAPS[:3], MASKS, r"\(3, 6, 7\)"),
-        (MAPS[:, 1:], MASKS, r"\(4, 5, 7\)"),
-        (MAPS[:, None], MASKS, r"maps must have shape \(B, H, W\)"),
-        (np.where(MASKS, np.nan, MAPS), MASKS, "map 0 contains NaN or infinite"),
-        (np.where(MASKS, np.inf, MAPS), MASKS, "map 0 contains NaN or infinite"),
-        ([["a"]], MASKS, "real numbers"),
-    ]
-    if name in ALIGNMENT:
-        bad += [(MAPS, MAPS, "masks must be binary"), (MAPS, None, r"masks must have shape \(B, H, W\)")]
-    for maps, masks, line in bad:
-        with pytest.raises(ValueError, match=line) as caught:
-            directly(name, maps, masks)
-        assert "\n" not in str(caught.value)
-
-
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", BOTH)
 def test_one_sample_and_constant_maps_have_a_number_in_range(load, name):
@@ -288,17 +270,27 @@ def test_one_sample_and_constant_maps_have_a_number_in_range(load, name):
         assert result[name] == pytest.approx(directly(name, maps.astype(np.float32), MASKS[:1], [0])[0], abs=1e-6)
 
 
+def with_value(value):
+    maps = MAPS.astype(np.float64)
+    maps[2, 1, 1] = value
+    return maps
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_maps_that_cannot_be_read_are_named(load, name):
-    for bad in (np.nan, np.inf, -np.inf, 1e300):
-        maps = MAPS.astype(np.float64)
-        maps[2, 1, 1] = bad
-        says(load, name, "map 2 contains NaN or infinite values", **given(name, maps))
-    says(load, name, r"maps must have shape \(B, H, W\)", **given(name) | {"predictions": MAPS[:, None]})
-    says(load, name, r"maps must have shape \(B, H, W\)", **given(name) | {"predictions": None})
-    says(load, name, "all of one size", **given(name) | {"predictions": [MAPS[0], MAPS[1, :3]]})
-    says(load, name, "must be real numbers", **given(name) | {"predictions": [["a"]]})
-    says(load, name, "must be real numbers", **given(name) | {"predictions": MAPS + 1j})
+    """Pass the maps to the module and to the function."""
+    shape = r"maps must have shape \(B, H, W\)"
+    for maps, line in (
+        (MAPS[:3], r"\(3, 6, 7\)|for each of the 3 maps"), (MAPS[:, 1:], r"\(4, 5, 7\)"),
+        (MAPS[:, None], shape), (None, shape),
+        *((with_value(value), "map 2 contains NaN or infinite values") for value in (np.nan, np.inf, -np.inf, 1e300)),
+        ([["a"]], "must be real numbers"), (MAPS + 1j, "must be real numbers"),
+        ([MAPS[0], MAPS[1, :3]], "all of one size"),
+    ):  # fmt: skip
+        says(load, name, line, **given(name) | {"predictions": maps})
+        with pytest.raises(ValueError, match=line) as caught:
+            directly(name, maps)
+        assert "\n" not in str(caught.value)
     says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
     says(load, name, r"got \(0,\)", **given(name) | {"predictions": [], "references": []})
     assert load(name).compute(**given(name))[name] == pytest.approx(directly(name).mean(), abs=1e-6)  # still usable
@@ -344,6 +336,10 @@ def test_masks_are_two_valued_and_empty_ones_left_out(load, name):
     thirds[0, 0, 0] = 1
     for masks in (thirds, -1 * MASKS, np.where(MASKS, np.nan, 0)):
         says(load, name, "masks must be binary", **given(name, masks=masks))
+    for masks, line in ((MAPS, "masks must be binary"), (None, r"masks must have shape \(B, H, W\)")):
+        says(load, name, line, **given(name, masks=masks))
+        with pytest.raises(ValueError, match=line):
+            directly(name, MAPS, masks)
     masks = MASKS.copy()
     masks[1] = False
     with pytest.warns(UserWarning, match=f"{name}.*1 of 4.*empty mask") as caught:
