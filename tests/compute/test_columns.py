@@ -177,26 +177,6 @@ def test_a_metric_with_columns_can_be_added_to_a_run(whole, shapes, resnet, tmp_
     assert again.complete
 
 
-@pytest.mark.slow
-def test_a_picture_that_changes_during_the_run_stops_it(shapes, resnet, tmp_path):
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    rows = sb.load_dataset(shapes).select(range(30))
-    paths = []
-    for name, picture in zip(rows["image_id"], rows["image_without_object"], strict=True):
-        picture.save(path := folder / f"{name}.png")
-        paths.append(str(path))
-    rows = replaced(rows, paths, None).cast_column("image_without_object", ImageFeature())
-
-    def meddling(classifier, images, target):
-        for path in folder.iterdir():
-            Image.new("RGB", (32, 32)).save(path)
-        return images.mean(dim=1)
-
-    with pytest.raises(UserError, match="changed during the run"):
-        sb.run(**settings(rows, resnet, explainers=[meddling], limit=None), out=tmp_path / "run")
-
-
 def test_what_a_metric_says_of_its_columns_is_checked(shapes, resnet, tmp_path):
     def declared(function, *columns):
         return sb.metric(higher_is_better=True, columns=columns)(function)

@@ -177,15 +177,6 @@ def test_models_and_settings_that_do_not_fit_are_refused(resnet):
         refused(words, load_classifier, model, **settings)
 
 
-def test_multi_label_heads_among_several_outputs():
-    classifier = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=scores_of, activation="sigmoid")
-    seen = sb.explain(picture(), classifier, "gradient", target=3)
-    images = classifier.prepare([{"image": picture()}]).images
-    with torch.no_grad():
-        expected = Net().eval()((images - 0.5) / 0.2).sigmoid().max()
-    assert seen.probability == pytest.approx(float(expected))
-
-
 # One channel
 
 

@@ -135,58 +135,44 @@ def test_the_command_takes_it_and_the_summary_repeats_it(shapes, resnet, scenes,
 
 
 @pytest.mark.slow
-def test_objects_may_be_given_and_count_by_their_content(done, start, scenes, tmp_path):
+def test_its_content_is_part_of_the_ids_of_metrics_that_ask_for_it_alone(done, start, shapes, scenes, tmp_path):
+    def ids(name, **changes):
+        run = start(tmp_path / name, metrics=["saliency_miou", shift], **changes)
+        return run, {cell.metric: cell.cell_id for cell in run.cells}
+
     loaded = sb.load_classifier(scenes, device="cpu")
-    same = start(tmp_path / "same", other_model=loaded)
-    assert same.cells[0].cell_id == done.cells[0].cell_id
+    same, expected = ids("same", other_model=loaded)
+    assert expected["shift"] == done.cells[0].cell_id
     assert values(same) == values(done)
     assert "other_model=" in same.summary["command"]
+    assert start(tmp_path / "alone", **ALONE).cells[0].cell_id == expected["saliency_miou"]
+    turned = sb.load_dataset(shapes).map(lambda row: {"scene": (row["scene"] + 1) % 8})
     with torch.no_grad():
         loaded.model.classifier[1].bias += 1
-    assert start(tmp_path / "changed", other_model=loaded).cells[0].cell_id != done.cells[0].cell_id
+    for name, changes in {"changed": {"other_model": loaded}, "turned": {"dataset": turned}}.items():
+        _, found = ids(name, **changes)
+        assert found["saliency_miou"] == expected["saliency_miou"]
+        assert found["shift"] != expected["shift"]
 
 
 @pytest.mark.slow
-def test_it_is_part_of_the_ids_of_metrics_that_ask_for_it_alone(done, start, shapes, tmp_path):
-    turned = sb.load_dataset(shapes).map(lambda row: {"scene": (row["scene"] + 1) % 8})
-    both = {"both": {}, "turned": {"dataset": turned}}
-    ids, turned_ids = (
-        {
-            cell.metric: cell.cell_id
-            for cell in start(tmp_path / name, metrics=["saliency_miou", shift], **changes).cells
-        }
-        for name, changes in both.items()
-    )
-    alone = start(tmp_path / "alone", **ALONE)
-    assert ids == {"saliency_miou": alone.cells[0].cell_id, "shift": done.cells[0].cell_id}
-    assert turned_ids["saliency_miou"] == ids["saliency_miou"]
-    assert turned_ids["shift"] != ids["shift"]
-
-
-@pytest.mark.slow
-def test_it_can_be_added_to_a_run_and_then_belongs_to_it(done, start, scenes, tmp_path):
+def test_it_can_be_added_to_a_run_and_then_belongs_to_it_and_a_lost_part_is_made_again(done, start, scenes, tmp_path):
     out = tmp_path / "run"
     start(out, **ALONE)
     added = start(out)
     assert values(added) == values(done)
     assert len(added.cells) == 2
-    assert start(out).complete
-    refused(r"with the other model .*; give --other-model", start, out, **ALONE | {"metrics": ["saliency_iosr"]})
-    names = sb.load_classifier(scenes, device="cpu").labels
-    refused("another other model", start, out, other_model=tiny(tmp_path / "again", names[::-1]))
-
-
-@pytest.mark.slow
-def test_a_lost_part_of_its_predictions_is_made_again(start, tmp_path):
-    out = tmp_path / "run"
-    first = start(out)
     before = {path.name: path.read_bytes() for path in out.glob("*.parquet")}
     assert set(before) == {"records.parquet", "predictions.parquet", "other_predictions.parquet"}
     for path in [*(out / "other_predictions").iterdir(), out / "other_predictions.parquet"]:
         path.unlink()
     again = start(out)
     assert {path.name: path.read_bytes() for path in out.glob("*.parquet")} == before
-    assert again.summary["other_model"] == first.summary["other_model"]
+    assert again.summary["other_model"] == added.summary["other_model"]
+    assert start(out).complete
+    refused(r"with the other model .*; give --other-model", start, out, **ALONE | {"metrics": ["saliency_iosr"]})
+    names = sb.load_classifier(scenes, device="cpu").labels
+    refused("another other model", start, out, other_model=tiny(tmp_path / "again", names[::-1]))
 
 
 def test_metrics_share_the_maps_of_the_images_as_they_are(start, resnet, scenes, tmp_path):

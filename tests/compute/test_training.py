@@ -16,7 +16,6 @@ from transformers import AutoConfig, AutoModelForImageClassification, ResNetConf
 import saliency_bench as sb
 from saliency_bench.compute import fitting, training
 from saliency_bench.compute.fitting import loss_of
-from saliency_bench.read.accuracy import average_precision
 
 CONFIG = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
 
@@ -318,15 +317,6 @@ def test_the_loss_is_of_every_class_by_itself():
     assert float(loss_of(logits, torch.tensor([0, 1]))) == pytest.approx(
         np.mean([np.log(np.exp(row).sum()) - row[label] for row, label in zip(logits.numpy(), (0, 1), strict=True)])
     )
-
-
-def test_average_precision_alone_is_that_of_scikit_learn():
-    generator = np.random.default_rng(0)
-    scores, truth = generator.integers(0, 5, (40, 4)) / 4, generator.random((40, 4)) < 0.3
-    truth[:, 2] = False  # a class without images is ignored
-    expected = np.mean([average_precision_score(truth[:, index], scores[:, index]) for index in (0, 1, 3)])
-    assert average_precision(scores, truth) == pytest.approx(expected)
-    assert np.isnan(average_precision(scores, np.zeros_like(truth)))
 
 
 def test_a_dataset_that_does_not_know_all_classes_is_refused(shapes, tmp_path):
