@@ -1,10 +1,12 @@
 """Test that peak memory does not grow with samples or cells; each run is a new process that prints its peak."""
 
+import importlib.util
 import io
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -118,3 +120,21 @@ def test_peak_memory_is_the_same_for_ten_times_the_cells(pictures, tmp_path):
     small, large = (peak(dataset, tmp_path, metrics=metrics, batch_size=100) for metrics in (few, many))
     print(f"peak memory: {small:.0f} MiB for 10 cells, {large:.0f} MiB for 100: {large / small - 1:+.1%}")
     assert large <= 1.1 * small
+
+
+@pytest.mark.thorough
+def test_files_and_memory_of_a_generated_run(tmp_path):
+    """Run `benchmarks/scale.py` on a small scale."""
+    path = Path(__file__).parents[2] / "benchmarks" / "scale.py"
+    spec = importlib.util.spec_from_file_location("scale", path)
+    scale = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scale)
+    few, many = (scale.generated(tmp_path / str(size), size, explainers=4, metrics=5) for size in (2e5, 4e5))
+    parts = -(-scale.samples_of(4e5, 4, 5) // 8192)
+    assert many["records"] == pytest.approx(4e5, rel=0.01)
+    assert many["row groups"] == -(-many["records"] // 100_000)
+    # Parts of scores and predictions, thumbnails of the example samples, and the files of the finished run.
+    assert many["files"] <= 2 * parts + 1 + 10
+    assert many["page MiB"] < 5
+    for stage in ("merge", "summarise", "report", "start again"):
+        assert many[stage]["peak"] <= 1.1 * few[stage]["peak"], stage

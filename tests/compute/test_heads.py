@@ -133,17 +133,6 @@ def test_heads_are_what_the_checkpoint_says(tmp_path):
     refused(r"one logit.*activation=sigmoid", classifier(1), torch.rand(1, 3, 8, 8))
 
 
-@pytest.mark.parametrize(
-    "name", ["rise:masks=20,cells=3", "occlusion:window=4,stride=4,on=probability", "lime:samples=20"]
-)
-def test_explainers_of_probabilities_use_the_activation(name):
-    """With one logit a softmax is constant, but with a sigmoid the map follows the logit for both classes."""
-    method, images = sb.load_explainer(name), torch.rand(2, 3, SIDE, SIDE)
-    target = sb.targets.one_hot([0, 1], 2)
-    maps = method(classifier(1, activation="sigmoid"), images, target)
-    assert maps.flatten(1).std(dim=1).min() > 0
-
-
 def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path):
     data = saved(list("abc"), [index % 3 for index in range(7)])
     model = classifier(3, activation="sigmoid")
@@ -645,3 +634,28 @@ def test_training_on_another_column(shapes, tmp_path):
     assert trained.labels == sb.load_dataset(str(shapes)).features["scene"].names
     result = run(str(shapes), str(out), tmp_path / "run", label_column="scene", limit=4)
     assert result.summary["model"]["accuracy"]["n"] == 4
+
+
+def test_labels_without_a_class_of_the_model_are_predicted_but_not_explained(shapes, resnet, tmp_path, capsys):
+    """Their images do not count in the accuracy."""
+    classes = sb.load_dataset(str(shapes)).features["label"].names
+    label_map = {name: [] if name == classes[0] else name for name in classes}
+    settings = {"label_map": label_map, "explainers": ["centre"], "metrics": ["saliency_miou"]}
+    result = run(str(shapes), str(resnet), tmp_path / "run", **settings)
+    rows = {row["image_id"]: row for row in result.predictions()}
+    without = {image_id for image_id, row in rows.items() if row["label"] == 0}
+    assert without
+    assert all((rows[image_id]["correct"] is None) == (image_id in without) for image_id in rows)
+    assert {row["image_id"] for row in result.records()} == set(rows) - without
+    assert result.summary["model"]["accuracy"]["n"] == len(rows) - len(without)
+    assert result.summary["model"]["no_class"] == len(without)
+    page = result.report.read_text(encoding="utf-8")
+    assert f"not counted: {len(without)} whose label is not a class of the model" in page
+    assert f"of the {len(rows)} samples (the label of {len(without)} is not a class of the model)" in page
+    line = f"{len(without)} of {len(rows)} samples show no class of the model: they are predicted, not explained"
+    assert line in capsys.readouterr().err
+    predicted = run(str(shapes), str(resnet), tmp_path / "predicted", **settings, target="predicted")
+    assert len(predicted.records()) == len(predicted.predictions())
+    some = run(str(shapes), str(resnet), tmp_path / "some", **settings, only=[f"label={classes[1]}"])
+    assert {row["label"] for row in some.records()} == {classes[1]}
+    refused(classes[0], run, str(shapes), str(resnet), tmp_path / "none", **settings, only=[f"label={classes[0]}"])

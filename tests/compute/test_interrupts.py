@@ -129,31 +129,6 @@ def test_a_second_signal_ends_what_does_not_end_by_itself(tmp_path):
     assert shown == f"saliency-bench: {line}\n"
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
-@pytest.mark.parametrize("what", ["build", "train"])
-def test_a_build_and_a_training_say_what_is_kept(what, shapes, tmp_path, resnet):
-    lines = {
-        "build": ["build", "shapes-xai", "--count", "60000", "--size", "64", "--out", "shapes"],
-        "train": ["train", "--dataset", str(shapes), "--model", str(resnet), "--epochs", "1000", "--size", "32",
-                  "--limit", "32", "--device", "cpu", "--out", "model"],
-    }  # fmt: skip
-    process = started(lines[what], tmp_path)
-    pattern = {"build": ".shapes.building/batches/*", "train": "model.training.pt"}[what]
-    wait_for(lambda: list(tmp_path.glob(pattern)), process)
-    process.send_signal(signal.SIGTERM)
-    _, shown = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert "Traceback" not in shown
-    kept = {"build": "finished batches", "train": "complete epochs"}[what]
-    last = shown.strip().splitlines()[-1]
-    line = f"saliency-bench: stopped by SIGTERM; {kept} are kept; resume with: saliency-bench {shlex.join(lines[what])}"
-    assert last.endswith(line)
-    assert list(tmp_path.glob(pattern))
-    assert not (tmp_path / "shapes").exists()
-    assert not (tmp_path / "model").exists()
-
-
 def test_a_library_call_leaves_signals_alone(shapes, resnet, tmp_path, heeded):
     def handlers():
         return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]

@@ -4,7 +4,6 @@ import copy
 from functools import partial
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -80,7 +79,6 @@ def test_logits_are_taken_from_a_dict_or_tuple(give, take):
         assert maps.equal(sb.load_explainer(name)(plain, images, target)), name
 
 
-@pytest.mark.slow
 def test_the_digest_follows_the_code_of_logits():
     def digest(take, **others):
         return load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take, **others).digest
@@ -123,28 +121,6 @@ def test_logits_are_copied_with_the_classifier():
     headed = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=nn.Sequential(Taken(), nn.Linear(8, 3)))
     moved = load_classifier(headed, channels_last=True)
     assert not set(map(id, moved.parameters())) & set(map(id, headed.parameters()))
-
-
-def run_of(model, shapes, out):
-    return sb.run(dataset=str(shapes), model=model, explainers="gradient", limit=4, device="cpu", out=out,
-                  metrics=["saliency_miou", "saliency_insertion:steps=4"], progress=False)  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_runs_with_logits_and_with_torchscript_can_be_repeated(shapes, tmp_path):
-    def run(take, name):
-        model = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
-        return pq.read_table(run_of(model, shapes, tmp_path / name).folder / "records.parquet")
-
-    plain, other = run(scores_of, "plain"), run(doubled, "doubled")
-    assert run(scores_of, "again").equals(plain)
-    assert not set(other["cell_id"].to_pylist()) & set(plain["cell_id"].to_pylist())
-    assert "logits=doubled" in (tmp_path / "doubled" / "summary.json").read_text()
-    script = torch.jit.trace(Net().eval(), torch.rand(1, 3, 32, 32))
-    first, second = (run_of(load_classifier(script, mean=0.5, std=0.2), shapes, tmp_path / name).records()
-                     for name in ("first", "second"))  # fmt: skip
-    assert first.to_list() == second.to_list()
 
 
 @pytest.mark.parametrize(("give", "take", "words"), [
