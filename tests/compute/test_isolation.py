@@ -281,6 +281,11 @@ class Mixing(Scaled):
         return super().forward(self.mix(images))
 
 
+def normalising(classifier, images, target):
+    maps = sb.load_explainer("gradient")(classifier, images, target)
+    return maps / maps.std() - maps.mean()
+
+
 # {effect of the batch on a network: (function, {explainer: whether its maps depend on the batch})}. Pictures cover the
 # range from 0 to 1, so stretching does not change their logits, but it changes gradients and the logits of intermediate
 # pictures.
@@ -296,7 +301,8 @@ MIXED = {
     "straight through": (lambda x: x + x.mean(dim=0) - x.mean(dim=0).detach(),
                          {"gradient": True, "gradcam:layer=body.1": False, "occlusion:window=2": False,
                           "rise:masks=20": False, "scorecam:layer=body.1": False}),
-    "untouched": (lambda x: x, {"gradient": False, "integrated_gradients:steps=4": False, "rise:masks=20": False}),
+    "untouched": (lambda x: x, {"gradient": False, "integrated_gradients:steps=4": False, "rise:masks=20": False,
+                                normalising: True}),
 }  # fmt: skip
 
 

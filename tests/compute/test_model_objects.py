@@ -1,6 +1,7 @@
 """Test model objects: a run uses their own settings, so scores equal the scores of the saved folder."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -183,7 +184,8 @@ def logits_of(model, count=2):
 
 
 def test_logits_alone_or_under_their_name():
-    for forward in (lambda net, x: {"logits": net(x), "features": x}, lambda net, x: net(x)):
+    for forward in (lambda net, x: {"logits": net(x), "features": x}, lambda net, x: SimpleNamespace(logits=net(x)),
+                    lambda net, x: net(x)):  # fmt: skip
         assert logits_of(Takes(forward)).shape == (2, 8)
 
 
