@@ -154,21 +154,12 @@ def shapes(tmp_path_factory):
 @pytest.fixture(scope="session")
 def resnet(tmp_path_factory):
     """Write a checkpoint folder of a tiny ResNet with random weights and the class names of shapes-xai."""
-    import torch
-    from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+    from checkpoints import small_checkpoint
 
     from saliency_bench import registry
 
-    names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
-    torch.manual_seed(0)
-    config = ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", id2label=dict(enumerate(names)),
-        label2id={name: index for index, name in enumerate(names)},
-    )  # fmt: skip
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    ResNetForImageClassification(config).save_pretrained(path)
-    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(path)
-    return path
+    names = registry.load("hub_builders", "shapes-xai").OBJECTS
+    return small_checkpoint(tmp_path_factory.mktemp("models") / "tiny", names)
 
 
 SMALL = {

@@ -5,7 +5,6 @@ import torch
 from refusals import refused
 from torch import nn
 
-import saliency_bench as sb
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.composing import absolute, over_layers, positive, smoothed
 
@@ -74,13 +73,6 @@ def test_the_runs_seed_reaches_what_is_inside(classifier, images):
     maps = absolute(plain).seeded(5)(classifier, images, TARGET)
     assert torch.equal(maps, plain.seeded(5)(classifier, images, TARGET).abs())
     assert not torch.equal(maps, plain.seeded(6)(classifier, images, TARGET).abs())
-
-
-def test_a_run_takes_them(shapes, resnet, tmp_path):
-    done = sb.run(dataset=str(shapes), model=str(resnet), explainers=["gradcam", absolute("gradcam")], limit=8,
-                  metrics=["saliency_pointing_game"], out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
-    assert [cell["explainer"] for cell in done.summary["cells"]] == ["gradcam", "absolute(gradcam)"]
-    assert done.summary["faults"] == {}
 
 
 @pytest.mark.parametrize(("make", "words"), [

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from checkpoints import TINY, small_checkpoint
 from PIL import Image
 from refusals import refused
 from run_order import in_run_order
 from torch import nn
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+from transformers import ResNetConfig
 
 import saliency_bench as sb
 from saliency_bench.arguments import parser_of
@@ -26,7 +27,6 @@ from saliency_bench.read.accuracy import average_precision, mean_average_precisi
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised, score
 
 SIDE = 12
-TINY = {"embedding_size": 4, "hidden_sizes": [4], "depths": [1], "layer_type": "basic"}
 
 
 class Means(nn.Module):
@@ -111,9 +111,7 @@ def test_probabilities_and_who_is_recognised_by_hand():
 
 def test_heads_are_what_the_checkpoint_says(tmp_path):
     def checkpoint(name, **config):
-        ResNetForImageClassification(ResNetConfig(**TINY, **config)).save_pretrained(tmp_path / name)
-        ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / name)
-        return str(tmp_path / name)
+        return str(small_checkpoint(tmp_path / name, **config))
 
     several = checkpoint("several", num_labels=3, problem_type="multi_label_classification")
     assert sb.load_classifier(several, device="cpu").activation == "sigmoid"

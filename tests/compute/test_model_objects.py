@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import timm
 import torch
+from checkpoints import small_checkpoint
 from PIL import Image
 from refusals import refused
 from torch import nn
@@ -15,7 +16,6 @@ from torchvision import models
 from transformers import (
     AutoModelForImageClassification,
     ConvNextImageProcessor,
-    ResNetConfig,
     ResNetForImageClassification,
     pipeline,
 )
@@ -35,13 +35,8 @@ def small(*layers):
 def folder(tmp_path_factory, resnet):
     """Return a checkpoint with unusual normalisation, crop and class names."""
     names = json.loads((resnet / "config.json").read_text())["id2label"]
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic",
-                          id2label={int(key): name for key, name in names.items()})  # fmt: skip
-    path = tmp_path_factory.mktemp("models") / "own"
-    torch.manual_seed(0)
-    ResNetForImageClassification(config).save_pretrained(path)
-    ConvNextImageProcessor(size={"shortest_edge": 32}, image_mean=MEAN, image_std=STD).save_pretrained(path)
-    return path
+    processor = ConvNextImageProcessor(size={"shortest_edge": 32}, image_mean=MEAN, image_std=STD)
+    return small_checkpoint(tmp_path_factory.mktemp("models") / "own", names.values(), processor=processor)
 
 
 def object_of(folder):
@@ -202,12 +197,6 @@ def test_logits_alone_or_under_their_name():
 def test_other_outputs_and_inputs_are_one_line(model, words):
     for count in (1, 2):
         refused(words, logits_of, model, count)
-
-
-def test_a_network_for_one_size_is_given_it():
-    flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
-    classifier = load_classifier(flat, mean=0, std=1, size=8)
-    assert classifier(classifier.prepare(rows()).images).shape == (2, 3)
 
 
 @pytest.mark.parametrize(("model", "given", "words"), [

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from checkpoints import small_checkpoint
 from PIL import Image
 from refusals import refused
 from torch import nn
@@ -217,9 +218,8 @@ def test_other_networks_of_one_channel(make):
 
 
 def test_a_grey_checkpoint(tmp_path):
-    config = ResNetConfig(num_channels=1, embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], num_labels=3)
-    ResNetForImageClassification(config).save_pretrained(tmp_path)
-    ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.4], image_std=[0.3]).save_pretrained(tmp_path)
+    processor = ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.4], image_std=[0.3])
+    small_checkpoint(tmp_path, num_channels=1, processor=processor)
     classifier = load_classifier(str(tmp_path), device="cpu")
     assert classifier.channels == 1
     assert classifier.mean.flatten().tolist() == pytest.approx([0.4] * 3)

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from checkpoints import small_checkpoint
 from commands import said
 from refusals import refused
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 from saliency_bench import registry
@@ -37,18 +37,10 @@ def shift_again(images, other, explain):
     return explain(images, other.target, classifier=other.classifier).mean(axis=(1, 2))
 
 
-def tiny(path, names, side=32):
-    torch.manual_seed(3)
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", **labels)
-    ResNetForImageClassification(config).save_pretrained(path)
-    ViTImageProcessor(size={"height": side, "width": side}).save_pretrained(path)
-    return path
-
-
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
-    return tiny(tmp_path_factory.mktemp("scenes") / "scenes", list(registry.load("hub_builders", "shapes-xai").SCENES))
+    names = registry.load("hub_builders", "shapes-xai").SCENES
+    return small_checkpoint(tmp_path_factory.mktemp("scenes") / "scenes", names, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +176,7 @@ def test_it_can_be_added_to_a_run_and_then_belongs_to_it_and_a_lost_part_is_made
     assert start(out).complete
     refused(r"with the other model .*; give --other-model", start, out, **ALONE | {"metrics": ["saliency_iosr"]})
     names = sb.load_classifier(scenes, device="cpu").labels
-    refused("another other model", start, out, other_model=tiny(tmp_path / "again", names[::-1]))
+    refused("another other model", start, out, other_model=small_checkpoint(tmp_path / "again", names[::-1]))
 
 
 def test_metrics_share_the_maps_of_the_images_as_they_are(start, resnet, scenes, tmp_path):
@@ -209,7 +201,7 @@ def test_what_does_not_fit_is_refused_in_one_line(start, scenes, tmp_path):
         ({"other_label": "scenery"}, "'scenery'; did you mean scene"),
         ({"other_label": "label"}, "use a --other-model with the classes of --other-label label"),
         ({"other_model": "no/where/at/all"}, "no/where/at/all"),
-        ({"other_model": tiny(tmp_path / "large", names, side=64)}, "with the same preparation of images"),
+        ({"other_model": small_checkpoint(tmp_path / "large", names, side=64)}, "with the same preparation of images"),
     ):
         refused(words, start, tmp_path / "run", **changes)
         assert not (tmp_path / "run").exists()

@@ -10,10 +10,10 @@ import evaluate
 import numpy as np
 import pytest
 import torch
+from checkpoints import small_checkpoint
 from PIL import ImageFile
 from refusals import refused
 from torch import nn
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 from saliency_bench.compute import fitting
@@ -221,10 +221,7 @@ def check_answers(rows, part, answers, shapes):
 def trained(shapes, tmp_path_factory):
     """Return (folder of a model trained with `train`, folder of the six-class weights that it started from)."""
     place = tmp_path_factory.mktemp("trained")
-    torch.manual_seed(5)
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=6)
-    ResNetForImageClassification(config).save_pretrained(place / "base")
-    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(place / "base")
+    small_checkpoint(place / "base", seed=5, num_labels=6)
     settings = {"dataset": str(shapes), "epochs": 1, "size": 32, "limit": 16, "progress": False}
     return train(**settings, model=str(place / "base"), out=place / "own"), place / "base"
 

@@ -26,7 +26,6 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.compute import writing
-from saliency_bench.read import records
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.parts import PartFolder
 from saliency_bench.read.statistics.intervals import interval
@@ -69,18 +68,6 @@ def test_of_one_sample_there_is_a_number_without_an_interval(start):
 
 def rows_of(folder):
     return pq.read_table(folder / "records.parquet").to_pylist()
-
-
-def test_records_have_the_fixed_columns_and_one_row_per_cell_and_sample(done):
-    table = pq.read_table(done.folder / "records.parquet")
-    assert table.schema.names == records.SCHEMA.names
-    rows = table.to_pylist()
-    assert len(rows) == 3 * 2 * 20
-    assert len({(row["cell_id"], row["image_id"]) for row in rows}) == len(rows)
-    assert {row["explainer"] for row in rows} == {"gradcam", "rise", "random"}
-    assert {row["explainer_options"] for row in rows if row["explainer"] == "random"} == {"{}"}
-    assert all(row["target"] == row["label"] for row in rows)
-    assert len(done.records()) == len(rows)
 
 
 def test_summary_table_and_report_are_made_of_the_records(done):

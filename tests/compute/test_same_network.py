@@ -118,30 +118,6 @@ def test_distance_is_the_largest_difference_as_a_share_of_the_range(first, secon
     assert answers[0].distance(answers[1]) == pytest.approx(expected)
 
 
-class Prompted(nn.Module):
-    """Network like a wrapper of CLIP that stores its text embeddings as a plain tensor."""
-
-    def __init__(self, seed):
-        super().__init__()
-        torch.manual_seed(0)
-        self.tower = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.text = torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))
-
-    def forward(self, x):
-        return 10 * nn.functional.normalize(self.tower(x)) @ nn.functional.normalize(self.text).T
-
-
-def test_other_prompts_are_another_network(start):
-    def run(seed, name):
-        return [(cell.cell_id, cell.value) for cell in start(classifier_of(Prompted(seed)), name).cells]
-
-    first, other = run(0, "first"), run(1, "other")
-    assert {name for name, _ in first}.isdisjoint(name for name, _ in other)
-    assert first[0][1] != other[0][1]
-    refused(r"another model \(different settings, different logits .*\); choose another", run, 1, "first")
-    assert run(0, "first") == first
-
-
 class Scaled(nn.Module):
     def __init__(self, scale=1.0, bias=0.0, kind=nn.ReLU):
         super().__init__()
