@@ -60,21 +60,6 @@ def grey(path, values):
 
 
 @pytest.mark.slow
-def test_the_scores_are_those_of_an_explainer_that_gives_these_maps(run, dataset, by_id, maps):
-    ids = in_run_order(dataset)["image_id"]
-    position = {}
-
-    def looked_up(classifier, images, target):
-        places = [position.setdefault(image.numpy().tobytes(), len(position)) for image in images]
-        return torch.from_numpy(np.stack([by_id[ids[place]] for place in places]))
-
-    expected = run({}, name="function", explainers=[looked_up], metrics=["saliency_miou", "saliency_insertion:steps=4"])
-    found = run({"mine": maps}, metrics=["saliency_miou", "saliency_insertion:steps=4"])
-    assert [cell.explainer for cell in found.cells] == ["mine", "mine"]
-    assert [cell.value for cell in found.cells] == [cell.value for cell in expected.cells]
-
-
-@pytest.mark.slow
 def test_every_form_of_the_same_maps_gives_the_same_cells(run, by_id, maps, tmp_path):
     ids = list(by_id)
     table = pa.table({"image_id": ids, "map": [values.ravel() for values in by_id.values()]})

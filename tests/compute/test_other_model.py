@@ -65,7 +65,7 @@ def batch_of(shapes, classifier, ids):
     return classifier.prepare(rows[:]), rows["scene"]
 
 
-def test_its_maps_are_those_of_the_explainer_for_its_own_label(done, shapes, resnet, scenes):
+def test_its_maps_are_those_of_the_explainer_for_its_own_label_in_and_outside_a_run(done, shapes, resnet, scenes):
     found = values(done)
     own, other = (sb.load_classifier(path, device="cpu") for path in (resnet, scenes))
     batch, scene = batch_of(shapes, own, found)
@@ -76,12 +76,6 @@ def test_its_maps_are_those_of_the_explainer_for_its_own_label(done, shapes, res
     expected = mine.mean(dim=(1, 2)) - theirs.mean(dim=(1, 2)) + 100 * right
     np.testing.assert_allclose(list(found.values()), expected.detach(), rtol=1e-5)
     assert {round(value, -2) for value in found.values()} == {0, 100}
-
-
-def test_outside_a_run_it_is_given_with_its_labels(done, shapes, resnet, scenes):
-    found = values(done)
-    own = sb.load_classifier(resnet, device="cpu")
-    batch, scene = batch_of(shapes, own, found)
     given = {"target": batch.labels, "image_ids": batch.ids, "batch_size": 5}
     scores = score_samples(shift, batch.images, own, "gradient", other=scenes, other_labels=scene, **given)
     np.testing.assert_allclose(scores, list(found.values()), rtol=1e-6)
