@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +321,13 @@ def world(one_thread, shapes, resnet, tmp_path, monkeypatch):
     return World(tmp_path / "run", shapes, resnet, monkeypatch)
 
 
+@pytest.fixture
+def finished(world, undisturbed):
+    """Return a world whose run is a copy of the undisturbed run."""
+    shutil.copytree(undisturbed, world.out)
+    return world
+
+
 def maps_of(folder):
     """Return {explainer: {image id: bytes of the map}}."""
     maps = sb.load_maps(folder)
@@ -350,18 +357,17 @@ def test_disturbed_runs_end_as_undisturbed_ones(disturb, world, undisturbed):
 
 @pytest.mark.sample(6, 12)
 @pytest.mark.parametrize(("name", "content"), DAMAGED)
-def test_damaged_files_are_made_again(name, content, world, undisturbed, capsys):
+def test_damaged_files_are_made_again(name, content, finished, undisturbed, capsys):
     """Also check that nothing is explained again unless scores or maps were damaged."""
-    shutil.copytree(undisturbed, world.out)
-    damage(path := next(world.out.glob(name)), content)
+    damage(path := next(finished.out.glob(name)), content)
     if not name.startswith(("scores", "maps")):
-        world.patch.setattr(running, "work", pytest.fail)
-    world.go()
+        finished.patch.setattr(running, "work", pytest.fail)
+    finished.go()
     if name == "run.json":
         line = f"{path} {'is missing' if content is None else 'cannot be read'} and is rebuilt from the settings"
         assert line in capsys.readouterr().err
-    check_equal(world.out, undisturbed)
-    sb.report(world.out)
+    check_equal(finished.out, undisturbed)
+    sb.report(finished.out)
 
 
 def damage(path, content):
@@ -369,24 +375,22 @@ def damage(path, content):
 
 
 @pytest.mark.slow
-def test_parts_of_other_settings_are_not_believed_when_run_json_is_rebuilt(world, undisturbed, tmp_path):
-    shutil.copytree(undisturbed, world.out)
-    damage(world.out / "run.json", b"")
+def test_parts_of_other_settings_are_not_believed_when_run_json_is_rebuilt(finished, tmp_path):
+    damage(finished.out / "run.json", b"")
     changes = {"batch_size": 3, "seed": 5}
-    other, fresh = world.go(**changes), World(tmp_path / "fresh", world.shapes, world.resnet, world.patch).go(**changes)
+    other, fresh = finished.go(**changes), replace(finished, out=tmp_path / "fresh").go(**changes)
     for name in RESULTS:
         assert (other.folder / name).read_bytes() == (fresh.folder / name).read_bytes()
     assert [cell.cell_id for cell in other.cells] == [cell.cell_id for cell in fresh.cells]
 
 
 @pytest.mark.slow
-def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(world, undisturbed):
-    shutil.copytree(undisturbed, world.out)
-    damage(world.out / "run.json", b"")
-    assert {cell.explainer for cell in world.go(explainers=["random"]).cells} == {"random"}
-    world.patch.setattr(running, "work", pytest.fail)
-    world.go()
-    check_equal(world.out, undisturbed)
+def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(finished, undisturbed):
+    damage(finished.out / "run.json", b"")
+    assert {cell.explainer for cell in finished.go(explainers=["random"]).cells} == {"random"}
+    finished.patch.setattr(running, "work", pytest.fail)
+    finished.go()
+    check_equal(finished.out, undisturbed)
 
 
 @pytest.mark.slow
@@ -411,18 +415,16 @@ def test_cells_that_are_not_in_the_table_are_named_in_one_line(world, capsys):
 
 
 @pytest.mark.parametrize("kind", ["empty", "half"])
-def test_without_parts_a_torn_run_json_is_refused(kind, world, undisturbed):
-    shutil.copytree(undisturbed, world.out)
-    damage(world.out / "run.json", DAMAGE[kind])
+def test_without_parts_a_torn_run_json_is_refused(kind, finished):
+    damage(finished.out / "run.json", DAMAGE[kind])
     for name in ("scores", "predictions"):
-        shutil.rmtree(world.out / name)
-    refused(r"run\.json cannot be read", world.go)
+        shutil.rmtree(finished.out / name)
+    refused(r"run\.json cannot be read", finished.go)
 
 
-def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(world, undisturbed):
-    shutil.copytree(undisturbed, world.out)
-    content = read_json(world.out / "run.json")
-    before = {path: path.read_bytes() for path in world.out.rglob("*.parquet")}
+def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(finished):
+    content = read_json(finished.out / "run.json")
+    before = {path: path.read_bytes() for path in finished.out.rglob("*.parquet")}
     assert content.pop("format") == 5
     for words, other in {
         r"run\.json has no format.*5.*--out": content, "no format": {"cells": {}},
@@ -430,9 +432,9 @@ def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(w
         r"run\.json has format 3.*5.*--out": content | {"format": 3},  # with another order of samples
         "cells": content | {"format": 5, "cells": 3},
     }.items():  # fmt: skip
-        write_json(world.out / "run.json", other)
-        refused(words, world.go)
-    assert {path: path.read_bytes() for path in world.out.rglob("*.parquet")} == before
+        write_json(finished.out / "run.json", other)
+        refused(words, finished.go)
+    assert {path: path.read_bytes() for path in finished.out.rglob("*.parquet")} == before
 
 
 def state(out):

@@ -246,8 +246,11 @@ def test_the_command_line_takes_folders(run, shapes, resnet, by_id, tmp_path, ca
 
 
 def test_the_call_in_python_has_a_place_for_arrays(run, maps, by_id, tmp_path):
-    run({"mine": maps}, name="both")
+    first = run({"mine": maps}, name="both")
     done = run({"theirs": folder_of(tmp_path / "maps", by_id)}, name="both")
+    assert {cell.value for cell in done.cells} == {
+        first.cells[0].value
+    }  # the maps of an array are in the order of rows
     command = done.summary["command"]
     assert "maps={'mine': my_mine_maps, 'theirs': " in command
     assert f"# my_mine_maps: an array of {len(maps)} maps, hash " in command
