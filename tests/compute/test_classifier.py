@@ -310,6 +310,10 @@ def test_the_last_convolutional_block_is_found(name, side, layer):
     assert classifier.passes == 0
 
 
+def test_a_transformer_has_none_and_the_error_says_what_to_do(vision_transformer):
+    refused(r"layer=.*rise", cam_layer, plain(vision_transformer("vit")), torch.rand(1, 3, 32, 32))
+
+
 WEIGHTS = models.get_model_weights("resnet18").DEFAULT
 
 

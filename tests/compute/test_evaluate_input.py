@@ -186,7 +186,6 @@ def test_images_that_cannot_be_read_are_named(load, name):
         says(load, name, r"finite and in \[0, 1\]", **asking(name, images=changed))
     says(load, name, "batch_size=0", **asking(name, batch_size=0))
     says(load, name, "one seed", **asking(name, seeds=[1, 2]))
-    says(load, name, "no option|unknown option", **asking(name, threshhold=0.5))
     says(load, name, "needs classifier= and explainer=", **asking(name, explainer=None))
     assert np.isfinite(load(name).compute(**asking(name, count=2, images=images(2)))[name])  # still usable
 
@@ -371,7 +370,6 @@ def test_classes_targets_images_and_classifier_are_asked_for(load, name):
     says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=255 * images(4)))
     says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=np.nan * images(4)))
     says(load, name, "batch_size=0", **given(name, batch_size=0))
-    says(load, name, "no option|unknown option", **given(name, threshhold=0.5))
     broken = plain()
     broken.model[1].weight.data[:] = np.nan
     says(load, name, "all 4 samples are left out: a score that is not a number", **given(name, classifier=broken))

@@ -17,20 +17,14 @@ REPO = "founder/tiny"
 
 
 @pytest.fixture
-def online(shared_hub, resnet, monkeypatch, tmp_path):
+def online(here, resnet, monkeypatch, tmp_path):
     """Return a local Hub that has a model with two commits. The cache and the working directory are empty."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", shared_hub.url)
-    files = f"{shared_hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    api = shared_hub.api()
-    if not api.repo_exists(REPO):
-        api.create_repo(REPO)
-        api.upload_folder(repo_id=REPO, folder_path=resnet)
-        api.upload_file(repo_id=REPO, path_in_repo="README.md", path_or_fileobj=b"# tiny")
+    api = here.api()
+    api.create_repo(REPO)
+    api.upload_folder(repo_id=REPO, folder_path=resnet)
+    api.upload_file(repo_id=REPO, path_in_repo="README.md", path_or_fileobj=b"# tiny")
     return api
 
 
@@ -73,7 +67,7 @@ def test_an_object_of_a_hub_model_takes_the_processor_of_its_cached_snapshot(onl
         assert getattr(by_object, name) == getattr(by_name, name), name
     assert by_object.repo is None  # its weights may differ
     # if snapshots have different processors, the processor is unknown
-    (snapshot,) = (tmp_path / "cache").glob("models--*/snapshots/*")
+    (snapshot,) = (tmp_path / "cache" / "hub").glob("models--*/snapshots/*")
     other = shutil.copytree(snapshot, snapshot.with_name("0" * 40))
     file = other / "preprocessor_config.json"
     content = json.loads(file.read_text())
