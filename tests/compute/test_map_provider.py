@@ -144,12 +144,9 @@ METRICS = ["saliency_ccs", "saliency_cgs", "saliency_class_sensitivity", "salien
 
 
 @pytest.mark.slow
-def test_a_run_with_all_of_them_counts_passes_and_says_the_same_again(shapes, resnet, tmp_path):
-    def started(name, **options):
-        return run(dataset=shapes, model=resnet, explainers=[gradient, "random"], out=tmp_path / name, limit=8,
-                   metrics=METRICS, batch_size=4, device="cpu", progress=False, **options)  # fmt: skip
-
-    result = started("one")
+def test_a_run_with_all_of_them_counts_passes(shapes, resnet, tmp_path):
+    result = run(dataset=shapes, model=resnet, explainers=[gradient, "random"], out=tmp_path / "run", limit=8,
+                 metrics=METRICS, batch_size=4, device="cpu", progress=False)  # fmt: skip
     cells = {(cell["explainer"], cell["metric"]): cell for cell in result.summary["cells"]}
     ours = [cells["gradient", metric.partition(":")[0]] for metric in METRICS]
     assert [cell["n"] for cell in ours] == [8] * 4
@@ -164,8 +161,6 @@ def test_a_run_with_all_of_them_counts_passes_and_says_the_same_again(shapes, re
     # noise is redrawn for another class or picture
     assert abs(cells["random", "saliency_class_sensitivity"]["value"]) < 0.1
     assert cells["random", "saliency_max_sensitivity"]["value"] > 0.5
-    first, again = ([row["value"] for row in rows(done, "saliency_ccs")] for done in (result, started("two")))
-    assert first == again
 
 
 def odd(classifier, images, target):
