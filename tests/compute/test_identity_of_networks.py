@@ -589,14 +589,14 @@ def test_modules_that_hold_each_other_are_hashed():
 def test_digests_are_equal_in_every_process():
     """Sets and dicts have a different order in each process."""
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_identity_of_networks as t\n"
+        "import sys; sys.path[:0] = sys.argv[1:]; import test_identity_of_networks as t\n"
         "print([t.digest_of(t.Net({kind: value(0) for kind, value in t.VALUES.items()})),"
         " *(t.digest_of(t.seeded(first), 32) for first, _ in t.LIBRARIES.values())])"
     )
-    here = str(pathlib.Path(__file__).parent)
+    here = pathlib.Path(__file__).parent
     outputs = [
-        subprocess.run([sys.executable, "-c", code, here], check=True, capture_output=True, text=True,
-                       env=os.environ | {"PYTHONHASHSEED": seed}).stdout
+        subprocess.run([sys.executable, "-c", code, here, here.parent / "support"], check=True, capture_output=True,
+                       text=True, env=os.environ | {"PYTHONHASHSEED": seed}).stdout
         for seed in "12"
     ]  # fmt: skip
     assert outputs[0] == outputs[1]
