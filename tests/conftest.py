@@ -34,9 +34,7 @@ AREAS = {
                 "studies/test_other_sites.py"),
     "hub": ("hub/*", "publishing/test_publishing.py", "board/test_submitting.py", "board/test_review.py",
             "push_scripts/test_launch.py"),
-    "kills": ("compute/test_kill_and_continue.py", "compute/test_interrupts.py", "compute/test_disturbances.py",
-              "compute/test_torn_files.py", "compute/test_partners.py",
-              "compute/test_part_files.py"),
+    "kills": ("compute/test_kill_and_continue.py", "compute/test_disturbances.py", "compute/test_part_files.py"),
     "studies": ("studies/*",),
     "suites": ("recipes/test_suites*", "compute/test_retraining.py", "compute/test_training*"),
     "wheel": ("project/test_wheel_and_demo.py", "project/test_documentation.py", "project/test_notebook.py",
@@ -155,21 +153,12 @@ def shapes(tmp_path_factory):
 @pytest.fixture(scope="session")
 def resnet(tmp_path_factory):
     """Write a checkpoint folder of a tiny ResNet with random weights and the class names of shapes-xai."""
-    import torch
-    from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+    from checkpoints import small_checkpoint
 
     from saliency_bench import registry
 
-    names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
-    torch.manual_seed(0)
-    config = ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", id2label=dict(enumerate(names)),
-        label2id={name: index for index, name in enumerate(names)},
-    )  # fmt: skip
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    ResNetForImageClassification(config).save_pretrained(path)
-    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(path)
-    return path
+    names = registry.load("hub_builders", "shapes-xai").OBJECTS
+    return small_checkpoint(tmp_path_factory.mktemp("models") / "tiny", names)
 
 
 SMALL = {

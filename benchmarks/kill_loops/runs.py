@@ -1,6 +1,7 @@
 """Kill runs, and extend some of them between two kills: records, predictions, summary, examples and maps must be equal.
 
-This includes runs with metrics that use other samples (`PARTNERS`) or train networks (`RETRAINING`).
+This includes runs with metrics that use other samples (`PARTNERS`), train networks (`RETRAINING`) or use a second
+classifier (`OTHER`).
 """
 
 import random
@@ -22,6 +23,7 @@ NARROWER = [
     {}, {}, {"limit": 11}, {"only": ["correct"]}, {"explainers": RUN["explainers"][:2]},
     {"metrics": RUN["metrics"][1:]},
 ]  # fmt: skip
+OTHER = {"metrics": ["saliency_mcs", "saliency_mcr", "saliency_idr"], "other_label": "label"}  # with an other_model
 PARTNERS = {"metrics": ["saliency_correctness:k=2", "saliency_confidence:k=2", "saliency_miou"], "split": "train"}
 TRAININGS = "trainings=1,epochs=1,images=24,batch_size=8"
 RETRAINING = {
@@ -77,6 +79,7 @@ def where() -> str:
 def results() -> dict[str, bytes]:
     """Return the results, including kept maps, independently of their files."""
     files = {name: Path("run", name).read_bytes() for name in RESULTS}
+    files |= {path.name: path.read_bytes() for path in Path("run").glob("other_predictions.parquet")}
     return files | {
         f"maps of {name}": b"".join(image_id.encode() + values.tobytes() for image_id, values in maps.items())
         for name, maps in sb.load_maps("run").items()

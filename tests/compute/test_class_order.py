@@ -7,7 +7,6 @@ from refusals import refused
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench.cli import main
 from saliency_bench.read.accuracy import below_chance
 
 COLOURS = ["red", "green", "blue"]
@@ -70,25 +69,6 @@ def test_only_an_accuracy_whose_whole_interval_is_below_chance_is_suspicious():
     assert not below_chance(_model(0.01, 0.05, accuracy_kind="mean average precision"))
     assert not below_chance(_model(0.01, 0.05, classes=1))
     assert not below_chance(_model(0.01, 0.05, classes=None))  # as in a summary of an earlier version
-
-
-def test_a_printed_run_says_what_the_command_says(shapes, resnet, tmp_path, capsys):
-    settings = {"explainers": ["centre", "edges"], "metrics": ["saliency_miou"], "limit": 40}
-    run = sb.run(dataset=str(shapes), model=str(resnet), device="cpu", progress=False, out=tmp_path / "run", **settings)
-    assert isinstance(run, sb.Run)
-    assert {"Run", "run"} <= set(dir(sb))
-    assert repr(run) == str(run)
-    accuracy = run.summary["model"]["accuracy"]["value"]
-    assert f"samples, accuracy {accuracy:.1%}" in str(run)
-    for line in (*run.verdict, f"report: {run.report}"):
-        assert line in str(run).splitlines()
-    words = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu", "--limit", "40"]
-    words += ["--explainers", "centre", "edges", "--metrics", "saliency_miou", "--out", str(tmp_path / "run")]
-    capsys.readouterr()
-    assert main(["run", *words]) == 0
-    printed = capsys.readouterr().out
-    for line in run.lines:
-        assert line in printed.splitlines()
 
 
 def test_a_model_object_has_the_name_it_is_given(tmp_path):

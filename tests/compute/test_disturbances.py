@@ -3,32 +3,40 @@
 `DISTURBANCES` lists the disturbances. Each file in `FILES` is damaged in each way in `DAMAGE`. Each disturbance acts on
 an empty folder or on a finished run; then the same command is started again. A few disturbances are fast tests, and the
 others are slow or thorough tests. benchmarks/kills.py kills runs at every moment.
+A power failure or a full disk may leave a file torn, empty or missing. It is recreated with a message.
 """
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from filelock import FileLock
+from PIL import Image
+from refusals import refused
 
 import saliency_bench as sb
+from saliency_bench.cli import main
 from saliency_bench.compute import finish, writing
 from saliency_bench.compute import run as running
 from saliency_bench.errors import UserError
+from saliency_bench.push_scripts.demo import small_resnet
 from saliency_bench.read.manifest import read_manifest
-from saliency_bench.read.parts import PartFolder
-from saliency_bench.utils.files import read_json
+from saliency_bench.read.parts import Part, PartFolder
+from saliency_bench.utils.files import read_json, write_json
 
 EXPLAINERS, METRICS = ["gradcam", "rise:masks=20", "random"], ["saliency_miou", "saliency_insertion:steps=4"]
-SETTINGS: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 4, "limit": 30}
+SETTINGS: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 4, "limit": 30,
+                            "keep_maps": True}  # fmt: skip
 RESULTS = ("records.parquet", "predictions.parquet")
 SLOW = "rise:masks=3000"  # a run that is long enough to be killed
 AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
@@ -47,7 +55,7 @@ class World:
         """Start the run in this process."""
         settings = SETTINGS | changes
         where = {"dataset": str(self.shapes), "model": str(self.resnet), "out": self.out}
-        return sb.run(device="cpu", progress=False, **where, **settings)
+        return sb.run(device="cpu", progress=False, **where | settings)
 
     def command(self, processes, explainers=EXPLAINERS, limit=SETTINGS["limit"]):
         """Return the command line of this run with this number of processes."""
@@ -55,7 +63,7 @@ class World:
         return [
             sys.executable, *launch * (processes > 1), str(AT_ONCE), "run", "--dataset", str(self.shapes),
             "--model", str(self.resnet), "--explainers", *explainers, "--metrics", *METRICS, "--batch-size", "4",
-            "--device", "cpu", "--json", "--out", str(self.out), "--limit", str(limit),
+            "--device", "cpu", "--json", "--out", str(self.out), "--limit", str(limit), "--keep-maps",
         ]  # fmt: skip
 
     @property
@@ -87,6 +95,7 @@ class World:
         _, shown = process.communicate(timeout=60)
         assert process.returncode != 0
         assert rank is None or "Signal 9 (SIGKILL)" in shown
+        assert rank != 1 or re.search("saliency-bench: .*(torchrun|start the same command again)", shown), shown
         assert not (self.out / "summary.json").exists()
 
     def wait_for_scores(self, process, files):
@@ -141,10 +150,6 @@ def nothing(world):
     """Do nothing to the run."""
 
 
-def started_twice(world):
-    world.go()
-
-
 def limit_first_and_more_later(world):
     for limit in (3, 17):
         world.go(limit=limit)
@@ -159,10 +164,6 @@ def only_widened(world):
 def cells_added(world):
     world.go(explainers=["random"], metrics=METRICS[:1])
     world.go(explainers=["gradcam"], metrics=METRICS[1:])
-
-
-def other_order_of_cells(world):
-    world.go(explainers=EXPLAINERS[::-1], metrics=METRICS[::-1])
 
 
 def other_batch_size(world):
@@ -188,6 +189,7 @@ def lost_parts(world):
     files_of_their_own(world)
     for kind in ("scores", "predictions", "thumbnails"):
         world.parts(kind)[1].unlink()
+    next(world.out.glob("maps/*/*.parquet")).unlink()
 
 
 def interrupted_at_work(world):
@@ -219,6 +221,7 @@ def disk_full(world):
         patch.setattr(PartFolder, "write", fails)
         with pytest.raises(OSError, match="No space left"):
             world.go()
+    assert len(calls) == 6  # nothing is written after the failure
 
 
 def killed_before_it_wrote_anything(world):
@@ -240,16 +243,6 @@ def damaged_while_it_ran(world):
         patch.setattr(running, "_compute_batches", damaging)
         with pytest.raises(UserError, match="was damaged or lost during the run; start the run again"):
             world.go()
-
-
-def strays(world):
-    """Add copies, notes and folders that do not belong to the run."""
-    world.go()
-    (part,) = world.parts("scores")
-    for name in (f"{part.stem} (1).parquet", f"._{part.name}", "copy.parquet"):
-        shutil.copy(part, part.with_name(name))
-    shutil.copy(part, world.out / "predictions" / part.name)
-    (world.out / "scores" / ("f" * 16)).mkdir()
 
 
 # In separate processes
@@ -287,8 +280,8 @@ def other_process_killed(world):
 
 FAST = [limit_first_and_more_later, other_batch_size, lost_parts, interrupted_at_work, disk_full, only_widened]
 LATER = [
-    nothing, started_twice, cells_added, other_order_of_cells, batches_in_reverse, files_of_their_own,
-    interrupted_predicting, interrupted_merging, killed_before_it_wrote_anything, damaged_while_it_ran, strays,
+    nothing, cells_added, batches_in_reverse, files_of_their_own,
+    interrupted_predicting, interrupted_merging, killed_before_it_wrote_anything, damaged_while_it_ran,
     two_processes, one_killed, other_process_killed,
 ]  # fmt: skip
 NIGHTLY = [one_process_then_two, two_processes_then_one, two_killed, main_process_killed]
@@ -299,9 +292,12 @@ DISTURBANCES = [
 ]
 FILES = [
     "run.json", "summary.json", "timings.json", "written.json", "examples.npz", "report.html", *RESULTS,
-    "reliability.parquet", "scores/*.parquet", "predictions/*.parquet", "thumbnails/*.parquet",
+    "reliability.parquet", "scores/*.parquet", "maps/*/*.parquet", "predictions/*.parquet", "thumbnails/*.parquet",
 ]  # fmt: skip
 DAMAGE = {"missing": None, "empty": b"", "zeros": b"\0" * 4096, "half": b'{"format": 5, "spec": {"data', "list": b"[]"}
+NO_MANIFEST = {"number": b"4", "null": b"null", "only a format": b'{"format": 5}'}
+DAMAGED = [("run.json", content) for content in NO_MANIFEST.values()]
+DAMAGED = [(name, content) for name in FILES for content in DAMAGE.values()] + DAMAGED
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -325,6 +321,19 @@ def world(one_thread, shapes, resnet, tmp_path, monkeypatch):
     return World(tmp_path / "run", shapes, resnet, monkeypatch)
 
 
+@pytest.fixture
+def finished(world, undisturbed):
+    """Return a world whose run is a copy of the undisturbed run."""
+    shutil.copytree(undisturbed, world.out)
+    return world
+
+
+def maps_of(folder):
+    """Return {explainer: {image id: bytes of the map}}."""
+    maps = sb.load_maps(folder)
+    return {name: {one: values.tobytes() for one, values in of_images.items()} for name, of_images in maps.items()}
+
+
 def check_equal(folder, undisturbed):
     """Check that a run has the bytes of the undisturbed run. Only the order of cells in its summary may differ."""
     for name in RESULTS:
@@ -336,6 +345,7 @@ def check_equal(folder, undisturbed):
     assert ours == theirs
     assert read_json(folder / "summary.json")["maps"].items() >= read_json(undisturbed / "summary.json")["maps"].items()
     assert read_manifest(folder).cells.items() >= read_manifest(undisturbed).cells.items()
+    assert maps_of(folder).items() >= maps_of(undisturbed).items()
 
 
 @pytest.mark.parametrize("disturb", DISTURBANCES)
@@ -346,28 +356,96 @@ def test_disturbed_runs_end_as_undisturbed_ones(disturb, world, undisturbed):
 
 
 @pytest.mark.sample(6, 12)
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", FILES)
-def test_damaged_files_are_made_again(name, damage, world, undisturbed):
-    """Also check that nothing is explained again unless scores were damaged."""
-    shutil.copytree(undisturbed, world.out)
-    (path,) = world.out.glob(name)
-    path.unlink() if DAMAGE[damage] is None else path.write_bytes(DAMAGE[damage])
-    if name != "scores/*.parquet":
-        world.patch.setattr(running, "work", pytest.fail)
-    world.go()
-    check_equal(world.out, undisturbed)
-    sb.report(world.out)
+@pytest.mark.parametrize(("name", "content"), DAMAGED)
+def test_damaged_files_are_made_again(name, content, finished, undisturbed, capsys):
+    """Also check that nothing is explained again unless scores or maps were damaged."""
+    damage(path := next(finished.out.glob(name)), content)
+    if not name.startswith(("scores", "maps")):
+        finished.patch.setattr(running, "work", pytest.fail)
+    finished.go()
+    if name == "run.json":
+        line = f"{path} {'is missing' if content is None else 'cannot be read'} and is rebuilt from the settings"
+        assert line in capsys.readouterr().err
+    check_equal(finished.out, undisturbed)
+    sb.report(finished.out)
+
+
+def damage(path, content):
+    path.unlink() if content is None else path.write_bytes(content)
+
+
+@pytest.mark.slow
+def test_parts_of_other_settings_are_not_believed_when_run_json_is_rebuilt(finished, tmp_path):
+    damage(finished.out / "run.json", b"")
+    changes = {"batch_size": 3, "seed": 5}
+    other, fresh = finished.go(**changes), replace(finished, out=tmp_path / "fresh").go(**changes)
+    for name in RESULTS:
+        assert (other.folder / name).read_bytes() == (fresh.folder / name).read_bytes()
+    assert [cell.cell_id for cell in other.cells] == [cell.cell_id for cell in fresh.cells]
+
+
+@pytest.mark.slow
+def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(finished, undisturbed):
+    damage(finished.out / "run.json", b"")
+    assert {cell.explainer for cell in finished.go(explainers=["random"]).cells} == {"random"}
+    finished.patch.setattr(running, "work", pytest.fail)
+    finished.go()
+    check_equal(finished.out, undisturbed)
+
+
+@pytest.mark.slow
+def test_cells_that_are_not_in_the_table_are_named_in_one_line(world, capsys):
+    def unnamed():
+        return [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
+
+    both = {"explainers": ["gradcam", "random"], "metrics": ["saliency_miou", "saliency_iosr"]}
+    alone = {"explainers": ["random"], "metrics": ["saliency_miou"]}
+    world.go(**both)
+    assert not unnamed()
+    damage(world.out / "run.json", b"")
+    world.go(**alone)
+    (line,) = unnamed()
+    assert "gradcam by saliency_iosr, gradcam by saliency_miou, random by saliency_iosr; add their explainers" in line
+    (world.out / "summary.json").unlink()
+    world.go(**alone)
+    (line,) = unnamed()
+    assert line.count("cell ") == 3  # whose names are no longer stored in any file
+    world.go(**both)
+    assert not unnamed()
+
+
+@pytest.mark.parametrize("kind", ["empty", "half"])
+def test_without_parts_a_torn_run_json_is_refused(kind, finished):
+    damage(finished.out / "run.json", DAMAGE[kind])
+    for name in ("scores", "predictions"):
+        shutil.rmtree(finished.out / name)
+    refused(r"run\.json cannot be read", finished.go)
+
+
+def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(finished):
+    content = read_json(finished.out / "run.json")
+    before = {path: path.read_bytes() for path in finished.out.rglob("*.parquet")}
+    assert content.pop("format") == 5
+    for words, other in {
+        r"run\.json has no format.*5.*--out": content, "no format": {"cells": {}},
+        r"run\.json has format 1.*5.*--out": content | {"format": 1}, "format 1": {"format": 1},
+        r"run\.json has format 3.*5.*--out": content | {"format": 3},  # with another order of samples
+        "cells": content | {"format": 5, "cells": 3},
+    }.items():  # fmt: skip
+        write_json(finished.out / "run.json", other)
+        refused(words, finished.go)
+    assert {path: path.read_bytes() for path in finished.out.rglob("*.parquet")} == before
 
 
 def state(out):
-    names = (*RESULTS, "summary.json", "timings.json", "examples.npz", "report.html")
-    return {name: ((out / name).stat().st_mtime_ns, (out / name).read_bytes()) for name in names}
+    files = [*out.rglob("*.parquet"), *out.glob("[!rw]*.json"), out / "examples.npz", out / "report.html"]
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
 def test_a_start_with_nothing_to_do_writes_nothing(world):
     first, before = world.go().summary, state(world.out)
-    world.patch.setattr(finish, "summarise", lambda _: pytest.fail("the summary was made again"))
+    for owner, name in ((running, "work"), (Part, "read"), (finish, "summarise")):
+        world.patch.setattr(owner, name, lambda *_: pytest.fail("a part was read, or results were made again"))
     assert world.go().summary == first
     assert state(world.out) == before
 
@@ -381,6 +459,12 @@ def test_other_code_writes_the_page_again(world, tmp_path):
     world.patch.setattr(finish, "PACKAGE", tmp_path / "saliency_bench")
     world.go()
     assert state(world.out)["report.html"][0] > before[0]
+
+
+@pytest.mark.slow
+def test_the_order_of_explainers_and_metrics_changes_no_byte_of_the_records(world, undisturbed):
+    world.go(explainers=EXPLAINERS[::-1], metrics=METRICS[::-1])
+    check_equal(world.out, undisturbed)
 
 
 @pytest.mark.slow
@@ -434,3 +518,222 @@ def test_a_stopped_process_is_named_and_ends_the_run(rank, world, tmp_path):
     assert process.returncode != 0
     assert len(lines) == 1, shown
     assert f"error: process {rank} of 2 did not respond for 6 s" in lines[0]
+
+
+# Trainings and builds after a power failure
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
+def test_a_torn_state_of_a_training_is_said_and_the_training_starts_again(kind, shapes, tmp_path, capsys):
+    state = tmp_path / "tiny.training.pt"
+    damage(state, DAMAGE[kind])
+    out = sb.train(dataset=str(shapes), model=small_resnet(), out=tmp_path / "tiny", epochs=1, size=32, limit=8,
+                   device="cpu", progress=False)  # fmt: skip
+    assert f"{state} cannot be read; training starts from the beginning" in capsys.readouterr().err
+    assert (out / "model.safetensors").exists()
+    assert not state.exists()
+
+
+@pytest.mark.slow
+def test_a_torn_batch_of_a_build_is_made_again(tmp_path, monkeypatch, capsys):
+    settings = {"size": 32, "count": 80, "progress": False}
+    whole = sb.build("shapes-xai", tmp_path / "whole", **settings)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("saliency_bench.data.building.move_into_place", stop)
+        with pytest.raises(KeyboardInterrupt):
+            sb.build("shapes-xai", tmp_path / "torn", **settings)
+    first, second, *_ = sorted((tmp_path / ".torn.building" / "batches").iterdir())
+    damage(first, b"")
+    damage(second, second.read_bytes()[:-30])
+    torn = sb.build("shapes-xai", tmp_path / "torn", **settings)
+    assert capsys.readouterr().err.count("cannot be read and is recreated") == 2
+    files = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]
+    assert [(torn / file).read_bytes() for file in files] == [(whole / file).read_bytes() for file in files]
+
+
+# Signals, and a terminal that supports only ASCII
+
+LONG = ["gradcam", "rise:masks=500"]
+
+
+def started(world, words):
+    return subprocess.Popen([sys.executable, *words], env=world.environment, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heeding)  # fmt: skip
+
+
+def heeding():
+    """Enable signals that tests in the background or under nohup would ignore."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def heeded():
+    """Make Ctrl-C raise KeyboardInterrupt, even in tests that run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.sample(0, 2)
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, world):
+    number = getattr(signal, name)
+    line = world.command(1, LONG)
+    process, command = started(world, line[1:]), line[2:]
+    world.wait_for_scores(process, 2)
+    os.kill(process.pid, number)
+    start = time.monotonic()
+    _, shown = process.communicate(timeout=60)
+    assert time.monotonic() - start < 10
+    assert process.returncode == 128 + number
+    by = "" if name == "SIGINT" else f" by {name}"
+    line = f"saliency-bench: stopped{by}; complete batches are kept; resume with: saliency-bench {shlex.join(command)}"
+    assert shown.strip().splitlines()[-1] == line
+    assert shown.count("saliency-bench:") == 1
+    assert "Traceback" not in shown
+    half = [path for path in world.out.rglob("*") if path.suffix == ".tmp" or path.name.endswith(".part")]
+    assert half == []
+    kept = {path: path.stat().st_mtime_ns for path in world.parts("scores")}
+    if name == "SIGTERM":
+        assert main(command) == 0
+        assert all(path.stat().st_mtime_ns == before for path, before in kept.items() if path.exists())
+
+
+@pytest.mark.thorough
+def test_a_signal_that_is_ignored_stays_so(world):
+    """Ignore the signal, as nohup does."""
+    code = (
+        "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from saliency_bench.compute import writing; "
+        "from saliency_bench.cli import main; writing.SECONDS = 0; "
+    )
+    process = started(world, ["-c", f"{code}sys.exit(main())", *world.command(1, LONG)[2:]])
+    world.wait_for_scores(process, 1)
+    os.kill(process.pid, signal.SIGHUP)
+    world.wait_for_scores(process, len(world.parts("scores")) + 1)
+    assert process.poll() is None
+    process.kill()
+    assert "stopped" not in process.communicate()[1]
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_what_does_not_end_by_itself(world):
+    code = (
+        "import sys, time; from saliency_bench import cli, registry\n"
+        "def wait(args):\n"
+        "    try:\n        print('ready', file=sys.stderr, flush=True)\n        time.sleep(1000)\n"
+        "    finally:\n        time.sleep(1000)\n"
+        "registry.load('push_scripts', 'list').main = wait\nsys.exit(cli.main())"
+    )
+    process = started(world, ["-c", code, "list"])
+    assert process.stderr.readline().strip() == "ready"
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)  # send the signal again, as a launcher does
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)
+    process.send_signal(signal.SIGTERM)
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 143
+    line = "stopped by SIGTERM; nothing is half-written; start again with: saliency-bench list"
+    assert shown == f"saliency-bench: {line}\n"
+
+
+def test_a_library_call_leaves_signals_alone(world, heeded):
+    def handlers():
+        return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+    before, seen = handlers(), []
+
+    def stops(classifier, images, target):
+        seen.append(handlers())
+        signal.raise_signal(signal.SIGINT)
+        return images.mean(dim=1)
+
+    with pytest.raises(KeyboardInterrupt):
+        world.go(explainers=[stops], limit=4)
+    assert seen == [before]
+
+
+@pytest.fixture
+def interrupted(kind, where, resnet):
+    """Return (model, explainer), one of which receives a signal. The handler raises an error and stays installed."""
+
+    def tell(number, frame):
+        raise kind("the launcher ends")
+
+    def stop(here):
+        if here == where:
+            signal.raise_signal(signal.SIGTERM)
+
+    def explainer(classifier, images, target):
+        stop("explainer")
+        return images.mean(dim=1)
+
+    model = sb.load_classifier(str(resnet), device="cpu")
+    model.model.register_forward_pre_hook(lambda *given: stop("model"))
+    before = signal.signal(signal.SIGTERM, tell)
+    try:
+        yield model, explainer
+        assert signal.getsignal(signal.SIGTERM) is tell
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("where", ["explainer", "model"])
+@pytest.mark.parametrize("kind", [TimeoutError, SystemExit])
+def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, interrupted, world):
+    """Handlers in launched processes raise an Exception. A run must not record it as an error of a sample."""
+    model, explainer = interrupted
+    with pytest.raises(kind, match="the launcher ends"):
+        world.go(model=model, explainers=[explainer], limit=4)
+    assert world.parts("scores") == []
+
+
+@pytest.mark.parametrize("where", ["explainer", "model"])
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, KeyError, SystemExit])
+def test_what_a_handler_raises_reaches_who_explains_one_picture(kind, interrupted):
+    model, explainer = interrupted
+    with pytest.raises(kind, match="the launcher ends"):
+        sb.explain(Image.new("RGB", (32, 32)), model, explainer)
+
+
+# Text with a locale that supports only ASCII.
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("output", [{}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
+def test_every_text_is_printed_whatever_the_locale(output, world, tmp_path):
+    plain = {key: value for key, value in world.environment.items() if key not in ("LANG", "PYTHONIOENCODING")}
+    plain |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"} | output
+    first = [word for word in world.command(1, ["random", "centre"], limit=4)[2:] if word != "--json"]
+    last = ["run", "--dataset", "nö", "--model", "m", "--out", "x"]
+    lines = [first, ["list"], ["list", "--json"], ["build", "--help"], last]
+    for number, line in enumerate(lines):
+        done = subprocess.run([sys.executable, "-m", "saliency_bench", *line], cwd=tmp_path, env=plain,
+                              capture_output=True)  # fmt: skip
+        assert b"Unicode" not in done.stderr, (line, done.stderr)
+        assert done.returncode == (2 if number == 4 else 0), (line, done.stderr)
+        if number == 0:
+            arrow = "\N{UPWARDS ARROW}"
+            assert (arrow if not output else ascii(arrow)[1:-1]).encode() in done.stdout
+    page = (world.out / "report.html").read_bytes().decode("utf-8")
+    assert "\N{UPWARDS ARROW}" in page
+
+
+@pytest.mark.thorough
+def test_no_file_is_opened_in_the_encoding_of_the_locale(world, tmp_path):
+    """Python warns about a missing encoding. A library may cause this warning, but files of the package may not."""
+    line = world.command(1, ["random"], limit=4)[2:]
+    start = [sys.executable, "-X", "warn_default_encoding", "-W", "default::EncodingWarning", "-m", "saliency_bench"]
+    done = subprocess.run([*start, *line], cwd=tmp_path, env=world.environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    root = str(Path(sb.__file__).parents[1])
+    ours = [line for line in done.stderr.splitlines() if "EncodingWarning" in line and root in line]
+    assert [line for line in ours if "site-packages" not in line] == []  # a virtual environment may be here

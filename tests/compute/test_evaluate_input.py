@@ -1,9 +1,11 @@
 """Test every metric, as a function and as an `evaluate` module: any input gives a correct score or a one-line error."""
 
+import re
 import warnings
 from pathlib import Path
 
 import contracts
+import evaluate
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,11 @@ from saliency_bench import load_classifier, registry
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.scoring.samples import score_parts, score_samples
+from saliency_bench.compute.targets import contrast
+from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
+from saliency_bench.metrics.saliency_miou.score import saliency_miou, saliency_miou_sweep
+from saliency_bench.metrics.saliency_pointing_game.score import saliency_pointing_game
+from saliency_bench.options import defaults
 from saliency_bench.target_weights import one_hot
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
@@ -179,7 +186,6 @@ def test_images_that_cannot_be_read_are_named(load, name):
         says(load, name, r"finite and in \[0, 1\]", **asking(name, images=changed))
     says(load, name, "batch_size=0", **asking(name, batch_size=0))
     says(load, name, "one seed", **asking(name, seeds=[1, 2]))
-    says(load, name, "no option|unknown option", **asking(name, threshhold=0.5))
     says(load, name, "needs classifier= and explainer=", **asking(name, explainer=None))
     assert np.isfinite(load(name).compute(**asking(name, count=2, images=images(2)))[name])  # still usable
 
@@ -260,24 +266,6 @@ def test_functions_and_modules_read_any_kind_of_numbers(load, name):
         assert directly(name, maps[:0], MASKS[:0]).shape == (0,)
 
 
-@pytest.mark.parametrize("name", BOTH)
-def test_functions_name_what_they_cannot_read(name):
-    bad = [
-        (MAPS[:3], MASKS, r"\(3, 6, 7\)"),
-        (MAPS[:, 1:], MASKS, r"\(4, 5, 7\)"),
-        (MAPS[:, None], MASKS, r"maps must have shape \(B, H, W\)"),
-        (np.where(MASKS, np.nan, MAPS), MASKS, "map 0 contains NaN or infinite"),
-        (np.where(MASKS, np.inf, MAPS), MASKS, "map 0 contains NaN or infinite"),
-        ([["a"]], MASKS, "real numbers"),
-    ]
-    if name in ALIGNMENT:
-        bad += [(MAPS, MAPS, "masks must be binary"), (MAPS, None, r"masks must have shape \(B, H, W\)")]
-    for maps, masks, line in bad:
-        with pytest.raises(ValueError, match=line) as caught:
-            directly(name, maps, masks)
-        assert "\n" not in str(caught.value)
-
-
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", BOTH)
 def test_one_sample_and_constant_maps_have_a_number_in_range(load, name):
@@ -288,17 +276,27 @@ def test_one_sample_and_constant_maps_have_a_number_in_range(load, name):
         assert result[name] == pytest.approx(directly(name, maps.astype(np.float32), MASKS[:1], [0])[0], abs=1e-6)
 
 
+def with_value(value):
+    maps = MAPS.astype(np.float64)
+    maps[2, 1, 1] = value
+    return maps
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_maps_that_cannot_be_read_are_named(load, name):
-    for bad in (np.nan, np.inf, -np.inf, 1e300):
-        maps = MAPS.astype(np.float64)
-        maps[2, 1, 1] = bad
-        says(load, name, "map 2 contains NaN or infinite values", **given(name, maps))
-    says(load, name, r"maps must have shape \(B, H, W\)", **given(name) | {"predictions": MAPS[:, None]})
-    says(load, name, r"maps must have shape \(B, H, W\)", **given(name) | {"predictions": None})
-    says(load, name, "all of one size", **given(name) | {"predictions": [MAPS[0], MAPS[1, :3]]})
-    says(load, name, "must be real numbers", **given(name) | {"predictions": [["a"]]})
-    says(load, name, "must be real numbers", **given(name) | {"predictions": MAPS + 1j})
+    """Pass the maps to the module and to the function."""
+    shape = r"maps must have shape \(B, H, W\)"
+    for maps, line in (
+        (MAPS[:3], r"\(3, 6, 7\)|for each of the 3 maps"), (MAPS[:, 1:], r"\(4, 5, 7\)"),
+        (MAPS[:, None], shape), (None, shape),
+        *((with_value(value), "map 2 contains NaN or infinite values") for value in (np.nan, np.inf, -np.inf, 1e300)),
+        ([["a"]], "must be real numbers"), (MAPS + 1j, "must be real numbers"),
+        ([MAPS[0], MAPS[1, :3]], "all of one size"),
+    ):  # fmt: skip
+        says(load, name, line, **given(name) | {"predictions": maps})
+        with pytest.raises(ValueError, match=line) as caught:
+            directly(name, maps)
+        assert "\n" not in str(caught.value)
     says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
     says(load, name, r"got \(0,\)", **given(name) | {"predictions": [], "references": []})
     assert load(name).compute(**given(name))[name] == pytest.approx(directly(name).mean(), abs=1e-6)  # still usable
@@ -344,6 +342,10 @@ def test_masks_are_two_valued_and_empty_ones_left_out(load, name):
     thirds[0, 0, 0] = 1
     for masks in (thirds, -1 * MASKS, np.where(MASKS, np.nan, 0)):
         says(load, name, "masks must be binary", **given(name, masks=masks))
+    for masks, line in ((MAPS, "masks must be binary"), (None, r"masks must have shape \(B, H, W\)")):
+        says(load, name, line, **given(name, masks=masks))
+        with pytest.raises(ValueError, match=line):
+            directly(name, MAPS, masks)
     masks = MASKS.copy()
     masks[1] = False
     with pytest.warns(UserWarning, match=f"{name}.*1 of 4.*empty mask") as caught:
@@ -368,7 +370,6 @@ def test_classes_targets_images_and_classifier_are_asked_for(load, name):
     says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=255 * images(4)))
     says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=np.nan * images(4)))
     says(load, name, "batch_size=0", **given(name, batch_size=0))
-    says(load, name, "no option|unknown option", **given(name, threshhold=0.5))
     broken = plain()
     broken.model[1].weight.data[:] = np.nan
     says(load, name, "all 4 samples are left out: a score that is not a number", **given(name, classifier=broken))
@@ -379,3 +380,167 @@ def test_classes_targets_images_and_classifier_are_asked_for(load, name):
     says(load, name, "5 classes, but the classifier has 3", **given(name, target=torch.ones(1, 5)))
     result = load(name).compute(**given(name, labels=None, target=one_hot(LABELS, 3).numpy()))
     assert result[name] == pytest.approx(directly(name).mean(), abs=1e-6)
+
+
+# Descriptions and options of the modules, and batches that are added one by one
+
+
+def test_options_and_sweep(load):
+    metric = load("saliency_miou")
+    for options in ({"threshold": "mask_area"}, {"threshold": 0, "normalise": False}):
+        result = metric.compute(predictions=MAPS, references=MASKS, **options)
+        assert result["saliency_miou"] == saliency_miou(MAPS, MASKS, **options).mean()
+    swept = saliency_miou_sweep(MAPS, MASKS, [0.5, 0.2, "mask_area"])
+    result = metric.compute(predictions=MAPS, references=MASKS, threshold=[0.5, 0.2, "mask_area"], per_sample=True)
+    assert result == {"saliency_miou": swept.mean(axis=0).tolist(), "scores": swept.tolist()}
+    result = load("saliency_pointing_game").compute(predictions=MAPS, references=MASKS, tolerance=2, ties="any")
+    assert result["saliency_pointing_game"] == saliency_pointing_game(MAPS, MASKS, tolerance=2, ties="any").mean()
+
+
+def test_batches_and_single_maps_are_collected(load):
+    metric = load("saliency_miou")
+    metric.add_batch(predictions=MAPS[:1], references=MASKS[:1])
+    metric.add(prediction=MAPS[1], reference=MASKS[1])
+    metric.add(prediction=torch.tensor(MAPS[2]), reference=MASKS[2].tolist())
+    result = metric.compute(predictions=MAPS[3:], references=MASKS[3:], per_sample=True)
+    assert result["scores"] == saliency_miou(MAPS, MASKS).tolist()
+    metric.add_batch(predictions=MAPS[:2], references=MASKS[:2])
+    with pytest.raises(ValueError, match=r"4 x 4.*6 x 7"):
+        metric.add_batch(predictions=np.eye(4), references=np.eye(4))
+    result = metric.compute()
+    assert result == {"saliency_miou": saliency_miou(MAPS[:2], MASKS[:2]).mean()}
+    assert type(result["saliency_miou"]) is float
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_combined_modules_collect_as_each_alone(load, named):
+    names = ("saliency_miou", "saliency_energy", "saliency_pointing_game")
+    combined = evaluate.combine([load(name) for name in names])
+    for values, inside in zip(MAPS[:2], MASKS[:2], strict=True):
+        combined.add(**{"prediction": values, "reference": inside}) if named else combined.add(values, inside)
+    combined.add_batch(predictions=MAPS[2:], references=MASKS[2:])
+    expected = {name: load(name).compute(predictions=MAPS, references=MASKS)[name] for name in names}
+    assert combined.compute() == expected == combined.compute(predictions=MAPS, references=MASKS)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_one_module_serves_map_size_after_map_size(load, in_memory):
+    metric = load("saliency_miou", keep_in_memory=in_memory)
+    for size in (4, 11, 4):
+        assert metric.compute(predictions=[np.eye(size)], references=[np.eye(size)]) == {"saliency_miou": 1.0}
+        expected = saliency_miou(MAPS, MASKS).mean()
+        assert metric.compute(predictions=MAPS, references=MASKS) == {"saliency_miou": expected}
+
+
+@pytest.mark.parametrize("name", registry.names("metrics"))
+def test_describes_itself_its_inputs_and_options(load, name):
+    module, metric = load(name), load_metric(name)
+    assert (module.name, module.citation) == (name, metric.declaration.paper)
+    assert module.description.startswith(registry.summary(registry.score_file("metrics", name)))
+    assert module.reference_urls == [metric.declaration.paper_line.rpartition(", ")[2]]
+    text = module.inputs_description
+    usual = {} if "retrained" in metric.inputs else defaults(metric.function)
+    for option in ("predictions" if "predictions:" in text else "images", *usual, "per_sample"):
+        assert re.search(rf"^    {option}: \S.*\w", text, flags=re.MULTILINE), option
+    assert re.search(r"Returns:\n    {name: the mean over samples}. Per sample: \S+", text)
+
+
+def test_insertion_through_evaluate(load):
+    expected, metric = directly("saliency_insertion"), load("saliency_insertion")
+    for options in ({}, {"batch_size": 3}):
+        found = metric.compute(**given("saliency_insertion", per_sample=True), **options)["scores"]
+        assert found == pytest.approx(expected)
+    other = load_classifier(plain().model, mean=0, std=1, device="cpu")
+    found = metric.compute(**given("saliency_insertion", per_sample=True) | {"classifier": other})["scores"]
+    assert found != pytest.approx(expected)  # another normalisation
+    target = contrast(LABELS, [1, 2, 0, 2], 3)
+    expected = saliency_insertion(Curves(plain(), images(4), target, MAPS), reference="blur", steps=3)
+    options = {"target": target, "reference": "blur", "steps": 3, "per_sample": True}
+    assert metric.compute(**given("saliency_insertion", labels=None), **options)["scores"] == pytest.approx(expected)
+
+
+def test_metrics_that_make_their_maps_through_evaluate(load):
+    given, metric = asking("saliency_ccs", reference="blur"), load("saliency_ccs")
+    expected = scored("saliency_ccs", images(4), reference="blur")
+    assert metric.compute(**given | {"batch_size": 3})["scores"] == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    metric.add_batch(images=images(4)[:2].numpy())
+    metric.add(image=images(4)[2])
+    with pytest.raises(ValueError, match=r"4 x 4.*6 x 7"):
+        metric.add_batch(images=torch.rand(2, 3, 4, 4))
+    found = metric.compute(**given | {"images": images(4)[3:]})["scores"]
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
+    def brightness(classifier, images, target):
+        return images.mean(dim=1) * target[:, :1, None]
+
+    metric = load("saliency_max_sensitivity")
+    given = {"images": images(4), "classifier": plain(), "explainer": brightness, "per_sample": True, "draws": 2}
+    ours = metric.compute(**given, references=[0] * 4)["scores"]
+    weights = torch.eye(3)[[0] * 4]
+    assert metric.compute(**given, target=weights)["scores"] == ours
+    assert metric.compute(**given, target=weights[:1])["scores"] == ours
+    assert (plain()(images(4)).argmax(dim=1) != 0).any()
+    with pytest.warns(UserWarning, match="flat map") as caught:  # this explainer has maps of class 0 only
+        scores = metric.compute(**given, references=[0, 1, 0, 0])["scores"]
+    assert Path(caught[0].filename).name == Path(__file__).name
+    assert np.isnan(scores).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize(("name", "wrong", "line"), [
+    ("miou", {"threshold": 7}, "threshold=7"),
+    ("max_sensitivity", {"images": None, "predictions": MAPS}, "computes the maps itself; pass images"),
+    ("max_sensitivity", {"predictions": MAPS}, "computes the maps itself"),
+    ("max_sensitivity", {"explainer": "gradcan"}, "gradcan.*gradcam"),
+    ("max_sensitivity", {"radius": -1.0}, "radius > 0"),
+    ("class_sensitivity", {"references": [0] * 4}, "chooses its own classes"),
+    ("class_sensitivity", {"target": torch.eye(3)[:1]}, "chooses its own classes"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_in_one_line_and_the_module_goes_on(load, name, wrong, line):
+    name = f"saliency_{name}"
+    metric, inputs = load(name), given(name) if name in ALIGNMENT else asking(name, explainer="gradient")
+    with pytest.raises(ValueError, match=line) as caught:
+        metric.compute(**inputs | wrong)
+    assert "\n" not in str(caught.value)
+    assert np.isfinite(metric.compute(**inputs)[name])
+
+
+COUNT = '''"""Number of salient pixels."""
+import evaluate
+from saliency_bench.compute.scoring.evaluate_shell import MapOnlyShell
+
+def saliency_count(maps, *, least=0.0):
+    count = (maps > least).sum(axis=(1, 2)).astype(float)
+    count[count == 0] = float("nan")
+    return count
+
+class SaliencyCount(MapOnlyShell, evaluate.Metric):
+    """Pixels above zero; not defined for a map of zeros."""
+    function = staticmethod(saliency_count)
+'''
+
+
+def test_a_metric_of_maps_alone_takes_no_references(load, tmp_path, monkeypatch):
+    file = tmp_path / "saliency_count" / "saliency_count.py"
+    file.parent.mkdir()
+    file.write_text(COUNT)
+    monkeypatch.setattr(registry, "files", lambda kind: {"saliency_count": file})
+    count, expected = load("saliency_count"), (MAPS > 0).sum(axis=(1, 2)).tolist()
+    result = count.compute(predictions=MAPS, per_sample=True)
+    assert result == {"saliency_count": np.mean(expected), "scores": expected}
+    assert count.compute(predictions=MAPS, least=1.0) == {"saliency_count": (MAPS > 1).sum(axis=(1, 2)).mean()}
+    for call in (count.compute, count.add_batch):
+        with pytest.raises(ValueError, match="saliency_count uses only the maps"):
+            call(predictions=MAPS, references=MASKS)
+    with pytest.raises(ValueError, match=r"\(B, H, W\)"):
+        count.compute(predictions=MAPS[0, 0])
+    count.add_batch(predictions=MAPS[:2])
+    count.add(prediction=MAPS[2])
+    with pytest.warns(UserWarning, match="saliency_count: 1 of 4 samples left out"):
+        scores = count.compute(predictions=np.zeros_like(MAPS[:1]), per_sample=True)["scores"]
+    assert scores[:3] == expected[:3]
+    assert np.isnan(scores[3])
+    count.add_batch(predictions=MAPS)
+    with pytest.raises(ValueError, match="use one size per computation"):
+        count.add_batch(predictions=MAPS[:, :4])

@@ -3,6 +3,7 @@ import pytest
 import torch
 from PIL import Image
 from refusals import refused
+from small_networks import small
 from torch import nn
 from torchvision.models import VisionTransformer
 
@@ -118,11 +119,6 @@ class Mute(nn.Module):
             return self.network(images)
 
 
-def convolutional():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
-
-
 def transformer():
     torch.manual_seed(0)
     network = VisionTransformer(
@@ -133,11 +129,11 @@ def transformer():
 
 
 @pytest.mark.parametrize(("make", "name", "why"), [
-    (convolutional, "gradcam", "feature maps"),
+    (small, "gradcam", "feature maps"),
     (transformer, "gae", "vision transformer"),
     (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)), "integrated_gradients", "neither"),
-    (lambda: torch.jit.trace(convolutional().eval(), torch.rand(1, 3, 32, 32)), "integrated_gradients", "neither"),
-    (lambda: Mute(convolutional()), "rise", "no gradients"),
+    (lambda: torch.jit.trace(small().eval(), torch.rand(1, 3, 32, 32)), "integrated_gradients", "neither"),
+    (lambda: Mute(small()), "rise", "no gradients"),
 ], ids=["convolutional", "transformer", "perceptron", "traced", "without gradients"])  # fmt: skip
 def test_without_a_name_an_explainer_that_fits_is_taken_and_named(make, name, why, capsys):
     classifier = sb.load_classifier(make(), mean=0.5, std=0.2, size=32)
@@ -155,7 +151,7 @@ def test_without_a_name_an_explainer_that_fits_is_taken_and_named(make, name, wh
 
 
 def test_options_without_a_name_are_those_of_the_explainer_that_is_taken():
-    classifier = sb.load_classifier(convolutional(), mean=0.5, std=0.2, size=32)
+    classifier = sb.load_classifier(small(), mean=0.5, std=0.2, size=32)
     asked = sb.explain(picture(), classifier, layer="0")
     np.testing.assert_array_equal(asked.map, sb.explain(picture(), classifier, "gradcam", layer="0").map)
     layered = sb.load_classifier(transformer(), mean=0.5, std=0.2, size=32, layer="conv_proj")

@@ -118,7 +118,7 @@ def test_compare_is_the_second_minus_the_first(runs):
 
 
 @pytest.mark.slow
-def test_to_pandas_tells_versions_of_one_name_apart(runs, shapes, resnet, tmp_path):
+def test_to_pandas_tells_versions_of_one_name_apart(shapes, resnet, tmp_path):
     def brightness_of(power):
         def brightness(classifier, images, target):
             return images.mean(dim=1) ** power
@@ -146,6 +146,5 @@ def test_to_pandas_tells_versions_of_one_name_apart(runs, shapes, resnet, tmp_pa
         f"brightness has version {first} in the first and {second} in the second"
     )
     other = sb.run(**settings, explainers=["random"], out=tmp_path / "other")
-    refused(r"is not the folder of a finished run \(no summary.json\)", sb.load_run, tmp_path)
-    refused("is not the folder of a finished run", runs[0].compare, tmp_path)
+    refused(r"is not the folder of a finished run \(no summary.json\)", old.compare, tmp_path)
     refused(r"share no explainer and metric$", old.compare, other)

@@ -1,12 +1,13 @@
 """Test that peak memory does not grow with samples or cells; each run is a new process that prints its peak."""
 
+import importlib.util
 import io
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -52,35 +53,25 @@ print(int(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").re
 METRICS = ["saliency_miou", "saliency_pointing_game"]
 
 
-@pytest.fixture(scope="module")
-def pictures():
-    """Return 64 plain pictures and masks of 32 pixels, a few hundred bytes each.
+def png(colour):
+    """Return a picture of 32 pixels with a square of a colour, a few hundred bytes.
 
     `datasets` maps its files into memory, and pages that were read count as resident memory although the system can
     reclaim them. Small pictures keep this part small.
     """
-    numbers = np.random.default_rng(0)
-    found = []
-    for _ in range(64):
-        mask = np.zeros((32, 32), np.uint8)
-        top, left = numbers.integers(0, 20, 2)
-        mask[top : top + 12, left : left + 12] = 255
-        image = np.where(mask[..., None] > 0, *numbers.integers(0, 256, (2, 3), dtype=np.uint8))
-        found.append((png(Picture.fromarray(image)), png(Picture.fromarray(mask))))
-    return found
-
-
-def png(picture):
+    picture = Picture.new("RGB", (32, 32))
+    picture.paste(colour, (8, 12, 20, 24))
     buffer = io.BytesIO()
     picture.save(buffer, "png")
     return {"bytes": buffer.getvalue(), "path": None}
 
 
-def folder_of(samples, pictures, folder):
+def folder_of(samples, folder):
     """Write a dataset with this number of samples as Parquet, in row groups of a hundred."""
     kinds = {"image": Image(), "mask": Image(), "label": ClassLabel(names=["a", "b"]), "image_id": Value("string")}
-    rows = [(*pictures[number % len(pictures)], number % 2, f"sample-{number:06d}") for number in range(samples)]
-    columns = dict(zip(kinds, map(list, zip(*rows, strict=True)), strict=True))
+    columns = {"image": [png("orange")] * samples, "mask": [png("white")] * samples,
+               "label": [number % 2 for number in range(samples)],
+               "image_id": [f"sample-{number:06d}" for number in range(samples)]}  # fmt: skip
     table = pa.Table.from_pydict(columns, schema=Features(kinds).arrow_schema)
     (folder / "data").mkdir(parents=True)
     pq.write_table(table, folder / "data" / "test-00000-of-00001.parquet", row_group_size=100)
@@ -102,8 +93,8 @@ def peak(dataset, tmp_path, **settings):
 
 
 @pytest.mark.thorough
-def test_peak_memory_is_the_same_for_ten_times_the_samples(pictures, tmp_path):
-    few, many = (folder_of(samples, pictures, tmp_path / str(samples)) for samples in (2_000, 20_000))
+def test_peak_memory_is_the_same_for_ten_times_the_samples(tmp_path):
+    few, many = (folder_of(samples, tmp_path / str(samples)) for samples in (2_000, 20_000))
     settings = {"metrics": METRICS, "batch_size": 100}
     peak(few, tmp_path, **settings, limit=1)  # load the libraries into the disk cache
     small, large = peak(few, tmp_path, **settings), peak(many, tmp_path, **settings)
@@ -112,9 +103,27 @@ def test_peak_memory_is_the_same_for_ten_times_the_samples(pictures, tmp_path):
 
 
 @pytest.mark.thorough
-def test_peak_memory_is_the_same_for_ten_times_the_cells(pictures, tmp_path):
-    dataset = folder_of(1_000, pictures, tmp_path / "data")
+def test_peak_memory_is_the_same_for_ten_times_the_cells(tmp_path):
+    dataset = folder_of(1_000, tmp_path / "data")
     few, many = ([f"saliency_miou:threshold={number / 100}" for number in range(1, 1 + count)] for count in (5, 50))
     small, large = (peak(dataset, tmp_path, metrics=metrics, batch_size=100) for metrics in (few, many))
     print(f"peak memory: {small:.0f} MiB for 10 cells, {large:.0f} MiB for 100: {large / small - 1:+.1%}")
     assert large <= 1.1 * small
+
+
+@pytest.mark.thorough
+def test_files_and_memory_of_a_generated_run(tmp_path):
+    """Run `benchmarks/scale.py` on a small scale."""
+    path = Path(__file__).parents[2] / "benchmarks" / "scale.py"
+    spec = importlib.util.spec_from_file_location("scale", path)
+    scale = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scale)
+    few, many = (scale.generated(tmp_path / str(size), size, explainers=4, metrics=5) for size in (2e5, 4e5))
+    parts = -(-scale.samples_of(4e5, 4, 5) // 8192)
+    assert many["records"] == pytest.approx(4e5, rel=0.01)
+    assert many["row groups"] == -(-many["records"] // 100_000)
+    # Parts of scores and predictions, thumbnails of the example samples, and the files of the finished run.
+    assert many["files"] <= 2 * parts + 1 + 10
+    assert many["page MiB"] < 5
+    for stage in ("merge", "summarise", "report", "start again"):
+        assert many[stage]["peak"] <= 1.1 * few[stage]["peak"], stage

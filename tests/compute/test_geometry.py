@@ -101,21 +101,6 @@ def test_a_rectangle_in_image_and_mask_still_coincides(folder, height, width):
     assert np.abs([*ends, columns[-1] - bright_columns[-1]]).max() <= np.ceil(scale / 2)
 
 
-def test_a_photo_turned_by_exif_is_turned_with_its_mask(folder, tmp_path):
-    upright = np.zeros((60, 90, 3), dtype=np.uint8)
-    upright[10:40, 20:50] = 255
-    photo = Image.fromarray(np.rot90(upright))  # stored in landscape format, with EXIF orientation "rotate clockwise"
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    photo.save(tmp_path / "photo.png", exif=exif)
-    mask = Image.fromarray(upright[..., 0])
-    classifier = load_classifier(folder, device="cpu")
-    turned = classifier.prepare([{"image": tmp_path / "photo.png", "mask": mask}])
-    plain = classifier.prepare([{"image": Image.fromarray(upright), "mask": mask}])
-    assert torch.equal(turned.images, plain.images)
-    assert torch.equal(turned.masks, plain.masks)
-
-
 def test_masks_that_cannot_be_used_say_why(folder):
     classifier = load_classifier(folder, device="cpu")
     image = Image.new("RGB", (400, 100))

@@ -174,23 +174,6 @@ def test_cars_are_the_papers_and_groups_have_five_to_fifty():
     assert groups.group_of(persian) == (281, 282, 283, 284, 285)  # the five cats
 
 
-def test_a_class_in_a_category_keeps_it_and_the_others_get_the_group_made_for_them():
-    (classes, groups), stored = of_imagenet(), table("imagenet")
-    alone = [set(held) for name, held in stored["groups"].items() if name not in stored["joined"]]
-    made_for = {number: name for name, numbers in stored["joined"].items() for number in numbers}
-    for number in range(1000):
-        sizes = [len(held) for held in alone if number in held]
-        assert bool(sizes) != (number in made_for)
-        index = groups.index_of_group(number)
-        if sizes:
-            assert len(groups.members[index]) == min(sizes)
-        else:
-            assert groups.called[index] == made_for[number]
-            assert " + " in groups.called[index]
-    named = {name: len(groups.group_of(classes.index(name))) for name in ("iPod", "swing", "puck")}
-    assert named == {"iPod": 13, "swing": 9, "puck": 13}
-
-
 def grouped(edges, leaves):
     """Return {category: members} of the derived groups."""
     return {"+".join(group.categories): list(group.members) for group in derive(edges, leaves)}

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from checkpoints import TINY, small_checkpoint
 from PIL import Image
 from refusals import refused
 from run_order import in_run_order
 from torch import nn
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+from transformers import ResNetConfig
 
 import saliency_bench as sb
 from saliency_bench.arguments import parser_of
@@ -22,11 +23,10 @@ from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.push_scripts import _shared
 from saliency_bench.push_scripts import run as command
-from saliency_bench.read.accuracy import mean_average_precision
+from saliency_bench.read.accuracy import average_precision, mean_average_precision
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised, score
 
 SIDE = 12
-TINY = {"embedding_size": 4, "hidden_sizes": [4], "depths": [1], "layer_type": "basic"}
 
 
 class Means(nn.Module):
@@ -111,9 +111,7 @@ def test_probabilities_and_who_is_recognised_by_hand():
 
 def test_heads_are_what_the_checkpoint_says(tmp_path):
     def checkpoint(name, **config):
-        ResNetForImageClassification(ResNetConfig(**TINY, **config)).save_pretrained(tmp_path / name)
-        ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / name)
-        return str(tmp_path / name)
+        return str(small_checkpoint(tmp_path / name, **config))
 
     several = checkpoint("several", num_labels=3, problem_type="multi_label_classification")
     assert sb.load_classifier(several, device="cpu").activation == "sigmoid"
@@ -131,17 +129,6 @@ def test_heads_are_what_the_checkpoint_says(tmp_path):
     plain = classifier(3)
     assert (plain.activation, plain.assumed) == ("softmax", True)
     refused(r"one logit.*activation=sigmoid", classifier(1), torch.rand(1, 3, 8, 8))
-
-
-@pytest.mark.parametrize(
-    "name", ["rise:masks=20,cells=3", "occlusion:window=4,stride=4,on=probability", "lime:samples=20"]
-)
-def test_explainers_of_probabilities_use_the_activation(name):
-    """With one logit a softmax is constant, but with a sigmoid the map follows the logit for both classes."""
-    method, images = sb.load_explainer(name), torch.rand(2, 3, SIDE, SIDE)
-    target = sb.targets.one_hot([0, 1], 2)
-    maps = method(classifier(1, activation="sigmoid"), images, target)
-    assert maps.flatten(1).std(dim=1).min() > 0
 
 
 def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path):
@@ -429,6 +416,8 @@ def test_mean_average_precision_is_scikit_learns():
         assert found.value == pytest.approx(expected)
         assert found.low < found.value < found.high
         assert found.n == 40
+        assert average_precision(given, truth) == pytest.approx(expected)
+    assert np.isnan(average_precision(scores, np.zeros_like(truth)))
 
 
 def test_the_loss_of_several_labels_ignores_minus_infinity():
@@ -499,19 +488,11 @@ def test_without_labels_the_predicted_class_is_explained(saved, tmp_path, names,
     assert result.report.read_text()
 
 
-def test_accuracy_is_against_the_label_whatever_class_is_explained(saved, tmp_path):
-    labels = [0, 1, 2, 0, 1, 2, 0]
-    data, model = saved(list("abc"), labels), classifier(3)
-    found = {}
-    for target in ("label", "predicted", "contrast:second"):
-        out, metrics = tmp_path / target.replace(":", ""), ["saliency_roae:exposure=0.0"]
-        result = run(data, model, out, target=target, metrics=metrics)
-        found[target] = list(scores(result).values())
-    right = [float(row["prediction"] == label) for row, label in zip(predictions(result), labels, strict=True)]
-    assert 0 < sum(right) < 7
-    assert found == dict.fromkeys(found, right)
-
+def test_accuracy_outside_a_run_is_against_the_labels():
+    labels, model = [0, 1, 2, 0, 1, 2, 0], classifier(3)
     images = model.prepare([{"image": picture} for picture in pictures()]).images
+    right = (model(images).argmax(dim=1) == torch.tensor(labels)).double().tolist()
+    assert 0 < sum(right) < 7
     metric = {"metric": "saliency_roae", "exposure": 0.0}
     by_score = score_samples(**metric, images=images, classifier=model, explainer="gradient", labels=labels)
     assert by_score.tolist() == right
@@ -522,19 +503,12 @@ def test_accuracy_is_against_the_label_whatever_class_is_explained(saved, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_metric_with_its_own_question_has_one_cell_and_names_that_question(saved, tmp_path):
+def test_a_metric_with_its_own_question_names_that_question(saved, tmp_path):
     names = list("abcd")
     data, model = saved(names, [0, 1, 2, 3, 0, 1, 2]), classifier(4, labels=names)
-    groups = {"first": ["a", "b"], "last": ["c", "d"]}
-    metrics = [f"saliency_{name}" for name in ("ccs", "cgc", "pgs", "cgs", "class_sensitivity", "deletion")]
-    found = []
-    for target in ("label", "predicted"):
-        result = run(data, model, tmp_path / target, target=target, groups=groups, metrics=metrics)
-        found.append(result.records().to_list())
-    cells = [{(row["metric"], row["cell_id"]) for row in rows} for rows in found]
-    assert {metric for metric, _ in cells[0] - cells[1]} == {"saliency_deletion"}
-    own = [[row for row in rows if row["metric"] != "saliency_deletion"] for rows in found]
-    assert own[0] == own[1]
+    metrics = [f"saliency_{name}" for name in ("ccs", "cgc", "pgs", "cgs", "class_sensitivity")]
+    result = run(data, model, tmp_path / "run", groups={"first": ["a", "b"], "last": ["c", "d"]}, metrics=metrics)
+    records = result.records().to_list()
     for row in predictions(result):
         logits = row["logits"]
         a = int(np.argmax(logits))
@@ -545,8 +519,7 @@ def test_a_metric_with_its_own_question_has_one_cell_and_names_that_question(sav
             "saliency_pgs": mine, "saliency_cgs": f"{mine} - {theirs}",
             "saliency_class_sensitivity": f"{names[a]}, {names[int(np.argmin(logits))]}",
         }  # fmt: skip
-        said = {r["metric"]: r["target"] for r in found[0] if r["image_id"] == row["image_id"]}
-        assert {metric: said[metric] for metric in words} == words
+        assert {r["metric"]: r["target"] for r in records if r["image_id"] == row["image_id"]} == words
 
 
 def test_a_target_file_names_the_images_of_the_limited_run(saved, tmp_path):
@@ -651,3 +624,28 @@ def test_training_on_another_column(shapes, tmp_path):
     assert trained.labels == sb.load_dataset(str(shapes)).features["scene"].names
     result = run(str(shapes), str(out), tmp_path / "run", label_column="scene", limit=4)
     assert result.summary["model"]["accuracy"]["n"] == 4
+
+
+def test_labels_without_a_class_of_the_model_are_predicted_but_not_explained(shapes, resnet, tmp_path, capsys):
+    """Their images do not count in the accuracy."""
+    classes = sb.load_dataset(str(shapes)).features["label"].names
+    label_map = {name: [] if name == classes[0] else name for name in classes}
+    settings = {"label_map": label_map, "explainers": ["centre"], "metrics": ["saliency_miou"]}
+    result = run(str(shapes), str(resnet), tmp_path / "run", **settings)
+    rows = {row["image_id"]: row for row in result.predictions()}
+    without = {image_id for image_id, row in rows.items() if row["label"] == 0}
+    assert without
+    assert all((rows[image_id]["correct"] is None) == (image_id in without) for image_id in rows)
+    assert {row["image_id"] for row in result.records()} == set(rows) - without
+    assert result.summary["model"]["accuracy"]["n"] == len(rows) - len(without)
+    assert result.summary["model"]["no_class"] == len(without)
+    page = result.report.read_text(encoding="utf-8")
+    assert f"not counted: {len(without)} whose label is not a class of the model" in page
+    assert f"of the {len(rows)} samples (the label of {len(without)} is not a class of the model)" in page
+    line = f"{len(without)} of {len(rows)} samples show no class of the model: they are predicted, not explained"
+    assert line in capsys.readouterr().err
+    predicted = run(str(shapes), str(resnet), tmp_path / "predicted", **settings, target="predicted")
+    assert len(predicted.records()) == len(predicted.predictions())
+    some = run(str(shapes), str(resnet), tmp_path / "some", **settings, only=[f"label={classes[1]}"])
+    assert {row["label"] for row in some.records()} == {classes[1]}
+    refused(classes[0], run, str(shapes), str(resnet), tmp_path / "none", **settings, only=[f"label={classes[0]}"])

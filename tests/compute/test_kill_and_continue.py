@@ -16,9 +16,9 @@ from kill_loops.builds import builds
 from kill_loops.choices import choices
 from kill_loops.clocks import OtherTimes
 from kill_loops.full_disks import disks
-from kill_loops.launches import nodes
+from kill_loops.launches import launches, nodes
 from kill_loops.pushes import pushes
-from kill_loops.runs import PARTNERS, RETRAINING, runs
+from kill_loops.runs import OTHER, PARTNERS, RETRAINING, runs
 from kill_loops.studies import in_postgres, in_sqlite
 from kill_loops.suites import suites
 from kill_loops.trainings import trainings
@@ -62,6 +62,13 @@ SLOW, THOROUGH = pytest.mark.slow, pytest.mark.thorough
     case("choices end with the same answer", SLOW, lambda *places: choices(1, *places)),
     case("runs of other samples", THOROUGH, lambda *places: runs(2, *places, "partners", PARTNERS)),
     case("runs that train", THOROUGH, lambda *places: runs(2, *places, "retraining", RETRAINING)),
+    case("two processes with other samples", THOROUGH,
+         lambda *places: launches(1, *places, "two processes with partners", PARTNERS)),
+    case("two processes that train", THOROUGH,
+         lambda *places: launches(1, *places, "two processes that train", RETRAINING)),
+    case("two processes with two classifiers", THOROUGH,
+         lambda shapes, resnet, *places: launches(1, shapes, resnet, *places, "two processes with two classifiers",
+                                                  OTHER | {"other_model": str(resnet)})),
     case("one of two nodes", THOROUGH, lambda *places: nodes(1, *places)),
     case("suites end with the same tables", THOROUGH, lambda shapes, resnet, *places: suites(1, *places)),
 ])  # fmt: skip

@@ -8,14 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from refusals import refused
-from run_order import in_run_order
 from torch import nn
 
-from saliency_bench import load_classifier, load_dataset, run
+from saliency_bench import load_classifier, run
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.cli import main
 from saliency_bench.compute.maps.map_provider import ExplainerRaisedError, MapProvider
-from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.errors import UserError
 from saliency_bench.score_notes import is_expected
 from saliency_bench.target_weights import one_hot
@@ -146,12 +144,9 @@ METRICS = ["saliency_ccs", "saliency_cgs", "saliency_class_sensitivity", "salien
 
 
 @pytest.mark.slow
-def test_a_run_with_all_of_them_counts_passes_and_says_the_same_again(shapes, resnet, tmp_path):
-    def started(name, **options):
-        return run(dataset=shapes, model=resnet, explainers=[gradient, "random"], out=tmp_path / name, limit=8,
-                   metrics=METRICS, batch_size=4, device="cpu", progress=False, **options)  # fmt: skip
-
-    result = started("one")
+def test_a_run_with_all_of_them_counts_passes(shapes, resnet, tmp_path):
+    result = run(dataset=shapes, model=resnet, explainers=[gradient, "random"], out=tmp_path / "run", limit=8,
+                 metrics=METRICS, batch_size=4, device="cpu", progress=False)  # fmt: skip
     cells = {(cell["explainer"], cell["metric"]): cell for cell in result.summary["cells"]}
     ours = [cells["gradient", metric.partition(":")[0]] for metric in METRICS]
     assert [cell["n"] for cell in ours] == [8] * 4
@@ -166,23 +161,6 @@ def test_a_run_with_all_of_them_counts_passes_and_says_the_same_again(shapes, re
     # noise is redrawn for another class or picture
     assert abs(cells["random", "saliency_class_sensitivity"]["value"]) < 0.1
     assert cells["random", "saliency_max_sensitivity"]["value"] > 0.5
-    first, again = ([row["value"] for row in rows(done, "saliency_ccs")] for done in (result, started("two")))
-    assert first == again
-
-
-@pytest.mark.slow
-def test_a_metric_that_asks_outside_a_run_gets_what_the_run_gets(shapes, resnet, tmp_path):
-    explainer = "integrated_gradients:steps=2"
-    result = run(dataset=shapes, model=resnet, explainers=explainer, metrics=METRICS[:3], out=tmp_path / "run", limit=6,
-                 device="cpu", progress=False)  # fmt: skip
-    classifier = load_classifier(resnet, device="cpu")
-    images = classifier.prepare(in_run_order(load_dataset(shapes))[:6]).images
-    for metric in METRICS[:3]:
-        expected = [row["value"] for row in rows(result, metric)]
-        assert score_samples(metric, images, classifier, explainer) == pytest.approx(expected, abs=1e-6)
-    refused(r"saliency_miou.*masks", score_samples, "saliency_miou", images, classifier, "gradcam")
-    with pytest.raises(UserError, match=r"saliency_ccs.*groups"):
-        score_samples("saliency_ccs", torch.rand(2, 3, 4, 5), load_classifier(small(), mean=0, std=1), Recorder())
 
 
 def odd(classifier, images, target):
@@ -221,18 +199,6 @@ def test_further_maps_that_fail_leave_the_sample_out_with_the_reason(shapes, res
     assert {row["reason"] for row in rows(result, "saliency_ccs")} == {"the explainer raised OverflowError: contrast"}
     assert result.summary["cells"][1]["n"] == 8
     refused(r"failing.*saliency_ccs.*OverflowError", started, failing, "failing strict", strict=True)
-
-
-@pytest.mark.slow
-def test_flat_maps_are_marked_and_not_ranked_where_they_would_be_best(shapes, resnet, tmp_path):
-    result = run(dataset=shapes, model=resnet, explainers=flat, out=tmp_path / "run", limit=4, device="cpu",
-                 metrics=[*METRICS, "saliency_consistency"], progress=False)  # fmt: skip
-    cells = {cell["metric"]: cell for cell in result.summary["cells"]}
-    for metric in ("saliency_max_sensitivity", "saliency_consistency", "saliency_class_sensitivity"):
-        assert (cells[metric]["n"], cells[metric]["value"]) == (0, None) or np.isnan(cells[metric]["value"])
-        assert cells[metric]["left_out"] == {"flat map, not ranked": 4}
-    assert (cells["saliency_ccs"]["n"], cells["saliency_ccs"]["flat"]) == (4, 4)
-    assert result.summary["faults"] == {}
 
 
 @pytest.mark.slow

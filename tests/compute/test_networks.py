@@ -4,9 +4,9 @@ import copy
 from functools import partial
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
+from checkpoints import small_checkpoint
 from PIL import Image
 from refusals import refused
 from torch import nn
@@ -80,7 +80,6 @@ def test_logits_are_taken_from_a_dict_or_tuple(give, take):
         assert maps.equal(sb.load_explainer(name)(plain, images, target)), name
 
 
-@pytest.mark.slow
 def test_the_digest_follows_the_code_of_logits():
     def digest(take, **others):
         return load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take, **others).digest
@@ -125,28 +124,6 @@ def test_logits_are_copied_with_the_classifier():
     assert not set(map(id, moved.parameters())) & set(map(id, headed.parameters()))
 
 
-def run_of(model, shapes, out):
-    return sb.run(dataset=str(shapes), model=model, explainers="gradient", limit=4, device="cpu", out=out,
-                  metrics=["saliency_miou", "saliency_insertion:steps=4"], progress=False)  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_runs_with_logits_and_with_torchscript_can_be_repeated(shapes, tmp_path):
-    def run(take, name):
-        model = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
-        return pq.read_table(run_of(model, shapes, tmp_path / name).folder / "records.parquet")
-
-    plain, other = run(scores_of, "plain"), run(doubled, "doubled")
-    assert run(scores_of, "again").equals(plain)
-    assert not set(other["cell_id"].to_pylist()) & set(plain["cell_id"].to_pylist())
-    assert "logits=doubled" in (tmp_path / "doubled" / "summary.json").read_text()
-    script = torch.jit.trace(Net().eval(), torch.rand(1, 3, 32, 32))
-    first, second = (run_of(load_classifier(script, mean=0.5, std=0.2), shapes, tmp_path / name).records()
-                     for name in ("first", "second"))  # fmt: skip
-    assert first.to_list() == second.to_list()
-
-
 @pytest.mark.parametrize(("give", "take", "words"), [
     (as_dict, None, r"a dict of features, scores instead of logits \(B, K\); .*logits=lambda out: out\['scores'\]"),
     (lambda s, f: (f, s), None, r"a tuple of 2 instead.*logits=lambda out: out\[1\]"),
@@ -175,15 +152,6 @@ def test_models_and_settings_that_do_not_fit_are_refused(resnet):
          "module:Net takes one channel, and mean has three; pass mean="),
     ):  # fmt: skip
         refused(words, load_classifier, model, **settings)
-
-
-def test_multi_label_heads_among_several_outputs():
-    classifier = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=scores_of, activation="sigmoid")
-    seen = sb.explain(picture(), classifier, "gradient", target=3)
-    images = classifier.prepare([{"image": picture()}]).images
-    with torch.no_grad():
-        expected = Net().eval()((images - 0.5) / 0.2).sigmoid().max()
-    assert seen.probability == pytest.approx(float(expected))
 
 
 # One channel
@@ -250,9 +218,8 @@ def test_other_networks_of_one_channel(make):
 
 
 def test_a_grey_checkpoint(tmp_path):
-    config = ResNetConfig(num_channels=1, embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], num_labels=3)
-    ResNetForImageClassification(config).save_pretrained(tmp_path)
-    ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.4], image_std=[0.3]).save_pretrained(tmp_path)
+    processor = ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.4], image_std=[0.3])
+    small_checkpoint(tmp_path, num_channels=1, processor=processor)
     classifier = load_classifier(str(tmp_path), device="cpu")
     assert classifier.channels == 1
     assert classifier.mean.flatten().tolist() == pytest.approx([0.4] * 3)

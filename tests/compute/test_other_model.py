@@ -1,15 +1,14 @@
 """Test a second classifier of the same images: predictions, maps, cell ids and accuracy."""
 
-import json
 import re
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from checkpoints import small_checkpoint
 from commands import said
 from refusals import refused
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 from saliency_bench import registry
@@ -32,18 +31,10 @@ def shift_again(images, other, explain):
     return explain(images, other.target, classifier=other.classifier).mean(axis=(1, 2))
 
 
-def tiny(path, names, side=32):
-    torch.manual_seed(3)
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", **labels)
-    ResNetForImageClassification(config).save_pretrained(path)
-    ViTImageProcessor(size={"height": side, "width": side}).save_pretrained(path)
-    return path
-
-
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
-    return tiny(tmp_path_factory.mktemp("scenes") / "scenes", list(registry.load("hub_builders", "shapes-xai").SCENES))
+    names = registry.load("hub_builders", "shapes-xai").SCENES
+    return small_checkpoint(tmp_path_factory.mktemp("scenes") / "scenes", names, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +59,7 @@ def batch_of(shapes, classifier, ids):
     return classifier.prepare(rows[:]), rows["scene"]
 
 
-def test_its_maps_are_those_of_the_explainer_for_its_own_label(done, shapes, resnet, scenes):
+def test_its_maps_are_those_of_the_explainer_for_its_own_label_in_and_outside_a_run(done, shapes, resnet, scenes):
     found = values(done)
     own, other = (sb.load_classifier(path, device="cpu") for path in (resnet, scenes))
     batch, scene = batch_of(shapes, own, found)
@@ -79,12 +70,6 @@ def test_its_maps_are_those_of_the_explainer_for_its_own_label(done, shapes, res
     expected = mine.mean(dim=(1, 2)) - theirs.mean(dim=(1, 2)) + 100 * right
     np.testing.assert_allclose(list(found.values()), expected.detach(), rtol=1e-5)
     assert {round(value, -2) for value in found.values()} == {0, 100}
-
-
-def test_outside_a_run_it_is_given_with_its_labels(done, shapes, resnet, scenes):
-    found = values(done)
-    own = sb.load_classifier(resnet, device="cpu")
-    batch, scene = batch_of(shapes, own, found)
     given = {"target": batch.labels, "image_ids": batch.ids, "batch_size": 5}
     scores = score_samples(shift, batch.images, own, "gradient", other=scenes, other_labels=scene, **given)
     np.testing.assert_allclose(scores, list(found.values()), rtol=1e-6)
@@ -129,64 +114,57 @@ def test_the_command_takes_it_and_the_summary_repeats_it(shapes, resnet, scenes,
     words = ["run", "--dataset", shapes, "--model", resnet, "--explainers", "centre", "--metrics", "saliency_miou",
              "--other-model", scenes, "--other-label", "scene", "--limit", 4, "--out", tmp_path / "run",
              "--device", "cpu"]  # fmt: skip
-    assert "other model (scene) accuracy" in said(capsys, [str(word) for word in words])
-    command = json.loads((tmp_path / "run" / "summary.json").read_text())["command"]
-    assert f"--other-model {scenes} --other-label scene" in command
+    shown = said(capsys, [str(word) for word in words])
+    assert "other model (scene) accuracy" in shown
+    run = sb.load_run(tmp_path / "run")
+    assert f"--other-model {scenes} --other-label scene" in run.summary["command"]
+    assert repr(run) == str(run)
+    assert f"samples, accuracy {run.summary['model']['accuracy']['value']:.1%}" in str(run)
+    for line in run.lines:
+        assert line in shown.splitlines()
+    for line in (*run.verdict, f"report: {run.report}"):
+        assert line in str(run).splitlines()
 
 
 @pytest.mark.slow
-def test_objects_may_be_given_and_count_by_their_content(done, start, scenes, tmp_path):
+def test_its_content_is_part_of_the_ids_of_metrics_that_ask_for_it_alone(done, start, shapes, scenes, tmp_path):
+    def ids(name, **changes):
+        run = start(tmp_path / name, metrics=["saliency_miou", shift], **changes)
+        return run, {cell.metric: cell.cell_id for cell in run.cells}
+
     loaded = sb.load_classifier(scenes, device="cpu")
-    same = start(tmp_path / "same", other_model=loaded)
-    assert same.cells[0].cell_id == done.cells[0].cell_id
+    same, expected = ids("same", other_model=loaded)
+    assert expected["shift"] == done.cells[0].cell_id
     assert values(same) == values(done)
     assert "other_model=" in same.summary["command"]
+    assert start(tmp_path / "alone", **ALONE).cells[0].cell_id == expected["saliency_miou"]
+    turned = sb.load_dataset(shapes).map(lambda row: {"scene": (row["scene"] + 1) % 8})
     with torch.no_grad():
         loaded.model.classifier[1].bias += 1
-    assert start(tmp_path / "changed", other_model=loaded).cells[0].cell_id != done.cells[0].cell_id
+    for name, changes in {"changed": {"other_model": loaded}, "turned": {"dataset": turned}}.items():
+        _, found = ids(name, **changes)
+        assert found["saliency_miou"] == expected["saliency_miou"]
+        assert found["shift"] != expected["shift"]
 
 
 @pytest.mark.slow
-def test_it_is_part_of_the_ids_of_metrics_that_ask_for_it_alone(done, start, shapes, tmp_path):
-    turned = sb.load_dataset(shapes).map(lambda row: {"scene": (row["scene"] + 1) % 8})
-    both = {"both": {}, "turned": {"dataset": turned}}
-    ids, turned_ids = (
-        {
-            cell.metric: cell.cell_id
-            for cell in start(tmp_path / name, metrics=["saliency_miou", shift], **changes).cells
-        }
-        for name, changes in both.items()
-    )
-    alone = start(tmp_path / "alone", **ALONE)
-    assert ids == {"saliency_miou": alone.cells[0].cell_id, "shift": done.cells[0].cell_id}
-    assert turned_ids["saliency_miou"] == ids["saliency_miou"]
-    assert turned_ids["shift"] != ids["shift"]
-
-
-@pytest.mark.slow
-def test_it_can_be_added_to_a_run_and_then_belongs_to_it(done, start, scenes, tmp_path):
+def test_it_can_be_added_to_a_run_and_then_belongs_to_it_and_a_lost_part_is_made_again(done, start, scenes, tmp_path):
     out = tmp_path / "run"
     start(out, **ALONE)
     added = start(out)
     assert values(added) == values(done)
     assert len(added.cells) == 2
-    assert start(out).complete
-    refused(r"with the other model .*; give --other-model", start, out, **ALONE | {"metrics": ["saliency_iosr"]})
-    names = sb.load_classifier(scenes, device="cpu").labels
-    refused("another other model", start, out, other_model=tiny(tmp_path / "again", names[::-1]))
-
-
-@pytest.mark.slow
-def test_a_lost_part_of_its_predictions_is_made_again(start, tmp_path):
-    out = tmp_path / "run"
-    first = start(out)
     before = {path.name: path.read_bytes() for path in out.glob("*.parquet")}
     assert set(before) == {"records.parquet", "predictions.parquet", "other_predictions.parquet"}
     for path in [*(out / "other_predictions").iterdir(), out / "other_predictions.parquet"]:
         path.unlink()
     again = start(out)
     assert {path.name: path.read_bytes() for path in out.glob("*.parquet")} == before
-    assert again.summary["other_model"] == first.summary["other_model"]
+    assert again.summary["other_model"] == added.summary["other_model"]
+    assert start(out).complete
+    refused(r"with the other model .*; give --other-model", start, out, **ALONE | {"metrics": ["saliency_iosr"]})
+    names = sb.load_classifier(scenes, device="cpu").labels
+    refused("another other model", start, out, other_model=small_checkpoint(tmp_path / "again", names[::-1]))
 
 
 def test_metrics_share_the_maps_of_the_images_as_they_are(start, resnet, scenes, tmp_path):
@@ -211,7 +189,7 @@ def test_what_does_not_fit_is_refused_in_one_line(start, scenes, tmp_path):
         ({"other_label": "scenery"}, "'scenery'; did you mean scene"),
         ({"other_label": "label"}, "use a --other-model with the classes of --other-label label"),
         ({"other_model": "no/where/at/all"}, "no/where/at/all"),
-        ({"other_model": tiny(tmp_path / "large", names, side=64)}, "with the same preparation of images"),
+        ({"other_model": small_checkpoint(tmp_path / "large", names, side=64)}, "with the same preparation of images"),
     ):
         refused(words, start, tmp_path / "run", **changes)
         assert not (tmp_path / "run").exists()

@@ -294,14 +294,6 @@ def test_results_are_written_when_they_grow_large(writer, monkeypatch):
     assert len(folder.parts()) == 2
 
 
-def test_a_start_with_nothing_to_do_reads_no_rows(shapes, resnet, tmp_path, monkeypatch):
-    out = go(tmp_path / "run", shapes, resnet).folder
-    before = bytes_of(out), {path: path.stat().st_mtime_ns for path in all_files(out)}
-    monkeypatch.setattr(parts.Part, "read", lambda *_: pytest.fail("rows were read"))
-    go(out, shapes, resnet)
-    assert (bytes_of(out), {path: path.stat().st_mtime_ns for path in all_files(out)}) == before
-
-
 def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, tmp_path, capsys):
     """Strays are copies, notes, and the folder of an explainer that an earlier version of the package wrote."""
     out = tmp_path / "run"

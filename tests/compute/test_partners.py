@@ -1,12 +1,6 @@
 """Test metrics that use partner samples: the plan, the maps of partners, and cells, inside and outside a run."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -197,56 +191,3 @@ def test_runs_with_other_partners_are_not_merged(done, shapes, model, tmp_path):
     same = run(shapes, model, tmp_path / "same", explainers=["random"])
     folders = [read_run(one.folder) for one in (done, other, same)]
     assert [merged.members for merged in compare_runs(folders).merged] == [[1, 3], [2]]
-
-
-AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
-
-
-def launched(out, shapes, resnet, *, processes=1):
-    """Start a run in a separate folder with separate caches, in one process or with a launcher of several processes."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"] if processes > 1 else []
-    command = [
-        sys.executable, *launch, str(AT_ONCE), "run", "--dataset", str(shapes), "--model", str(resnet),
-        "--split", "train", "--explainers", "gradient", "rise:masks=200", "--metrics", *METRICS, "saliency_miou",
-        "--batch-size", "4", "--limit", "40", "--device", "cpu", "--quiet", "--out", out.name,
-    ]  # fmt: skip
-    caches = dict.fromkeys(("HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE"), str(out.parent / "caches"))
-    environment = os.environ | caches | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(command, cwd=out.parent, env=environment, start_new_session=True)
-
-
-def bytes_after(process, folder):
-    assert process.wait(timeout=300) == 0
-    return {name: (folder / name).read_bytes() for name in ("records.parquet", "predictions.parquet", "summary.json")}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(shapes, resnet, tmp_path_factory):
-    out = tmp_path_factory.mktemp("undisturbed") / "run"
-    return bytes_after(launched(out, shapes, resnet), out)
-
-
-@pytest.mark.thorough
-def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_path):
-    out = tmp_path / "run"
-    assert bytes_after(launched(out, shapes, resnet, processes=2), out) == undisturbed
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("processes", "what", "enough"), [(1, "predictions/*", 3), (2, "predictions/*", 3),
-                                                           (1, "scores/*", 5), (2, "chunks/*", 5)])  # fmt: skip
-def test_killed_and_started_again_it_ends_with_the_same_bytes(
-    processes, what, enough, undisturbed, shapes, resnet, tmp_path
-):
-    out = tmp_path / "run"
-    process = launched(out, shapes, resnet, processes=processes)
-    until = time.monotonic() + 120
-    while len(list(out.glob(what))) < enough:
-        assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (out / "summary.json").exists()
-    time.sleep(1)  # until the children of the launcher detect that it has exited
-    assert bytes_after(launched(out, shapes, resnet), out) == undisturbed

@@ -16,7 +16,6 @@ from saliency_bench.board.submission_schema import Result
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.maps import mean_of_parts
 from saliency_bench.read import records
-from saliency_bench.read.statistics.exposures import EXPOSURES, area
 
 METRICS = ["saliency_roae", "saliency_kae:reference=mean", "saliency_consistency", "saliency_miou"]
 
@@ -46,18 +45,6 @@ def by_sample(done, metric, explainer="gradcam"):
                 parts[row["part"]] = row
     assert all(len(score) == 1 for score, _ in found.values())
     return {image_id: (score[0], parts) for image_id, (score, parts) in found.items()}
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("metric", ["saliency_roae", "saliency_kae"])
-def test_accuracy_at_each_exposure_is_recorded_and_its_area_is_the_score(done, metric):
-    found = by_sample(done, metric)
-    assert len(found) == 7
-    for score, parts in found.values():
-        assert list(parts) == ["0", "0.05", "0.1", "0.15", "0.2", "0.3", "0.5", "0.75", "1"]
-        right = np.array([row["value"] for row in parts.values()])
-        assert set(right) <= {0.0, 1.0}
-        assert score["value"] == pytest.approx(area(right, np.array(EXPOSURES)), abs=1e-15)
 
 
 def test_a_score_over_transforms_is_the_mean_of_those_that_keep_the_prediction(done):

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given
-from transformers import ResNetForImageClassification
 
 import saliency_bench as sb
 from saliency_bench import cli, composing
@@ -256,42 +252,3 @@ def test_records_are_the_same_bytes_whatever_the_folders_are_called(start, shape
         page = page.replace(run.summary["command"], "")
     assert str(tmp_path) not in page
     assert read_run(runs[0].folder).cell_ids == read_run(runs[1].folder).cell_ids
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dataset", "model"])
-def test_other_content_has_another_name_in_records(start, shapes, resnet, tmp_path, kind):
-    usual = {"dataset": shapes, "model": resnet}[kind]
-    own = tmp_path / "own" / usual.name
-    if kind == "dataset":
-        own.mkdir(parents=True)
-        sb.load_dataset(str(shapes)).select(range(1, 21)).to_parquet(own / "test.parquet")
-    else:
-        network = ResNetForImageClassification.from_pretrained(resnet)
-        network.classifier[1].bias.data += 1
-        network.save_pretrained(own)
-        shutil.copy(resnet / "preprocessor_config.json", own)
-    names = [set(start(["centre"], **{kind: str(folder)}, out=out).records()[kind])
-             for folder, out in ((own, "run"), (usual, "usual"))]  # fmt: skip
-    assert names[0].isdisjoint(names[1])
-
-
-EXPLAINERS = ["gradcam", "rise:masks=4", "random"]
-METRICS = ["saliency_miou", "saliency_insertion", "saliency_kae", "saliency_pointing_game"]
-
-
-@pytest.fixture(scope="module")
-def in_order(tmp_path_factory, shapes, resnet):
-    def records(explainers, metrics):
-        done = sb.run(dataset=str(shapes), model=str(resnet), explainers=explainers, metrics=metrics, limit=6,
-                      batch_size=4, out=tmp_path_factory.mktemp("order"), device="cpu", progress=False)  # fmt: skip
-        return (done.folder / "records.parquet").read_bytes()
-
-    return records
-
-
-@pytest.mark.slow
-@hypothesis.settings(max_examples=4, deadline=None)
-@given(explainers=st.permutations(EXPLAINERS), metrics=st.permutations(METRICS))
-def test_the_order_of_explainers_and_metrics_changes_no_byte_of_the_records(in_order, explainers, metrics):
-    assert in_order(explainers, metrics) == in_order(EXPLAINERS, METRICS)

@@ -1,10 +1,7 @@
 """Test retraining metrics against a second implementation, and the results after a kill."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,10 +10,10 @@ import evaluate
 import numpy as np
 import pytest
 import torch
+from checkpoints import small_checkpoint
 from PIL import ImageFile
 from refusals import refused
 from torch import nn
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 from saliency_bench.compute import fitting
@@ -42,13 +39,19 @@ METRICS = ["saliency_roar:trainings=1,epochs=2,images=24,batch_size=8", "salienc
            "batch_size=8,test=clean"]  # fmt: skip
 
 
-def test_the_first_exposure_of_a_pixel_is_the_first_at_which_it_is_among_the_top_ones():
+@pytest.mark.parametrize("keeps", ["top", "rest"])
+def test_replaced_pixels_take_the_colour_and_no_others(keeps):
+    images, colour = torch.rand(3, 3, 6, 7), torch.tensor([0.1, 0.2, 0.3])
     maps = np.round(np.random.default_rng(0).normal(size=(3, 6, 7)).astype(np.float32), 1)  # with ties
     maps[2] = 0
-    first = first_exposures(maps)
+    first = torch.from_numpy(first_exposures(maps))
     for number, exposure in enumerate(EXPOSURES):
-        counts = np.full(3, round(exposure * 42))
-        assert np.array_equal(first <= number, top_pixels(maps, counts)), exposure
+        top = torch.from_numpy(top_pixels(maps, np.full(3, round(exposure * 42))))
+        stays = (top if keeps == "top" else ~top)[:, None]
+        expected = torch.where(stays, images, colour.view(1, 3, 1, 1))
+        assert torch.equal(changed(images, first, number, keeps, colour), expected), exposure
+    assert torch.equal(changed(images, None, 0, "rest", colour), images)
+    assert torch.equal(changed(images, None, len(EXPOSURES) - 1, "rest", colour)[1, :, 2, 3], colour)
 
 
 def test_a_span_of_maps_is_read_whole_or_not_at_all(tmp_path):
@@ -63,24 +66,6 @@ def test_a_span_of_maps_is_read_whole_or_not_at_all(tmp_path):
     for damaged in (content[:-30], content[:60], content[:150] + b"\x00" + content[151:], b""):
         path.write_bytes(damaged)
         assert span_files._read(path, 4) is None
-
-
-@pytest.mark.parametrize("keeps", ["top", "rest"])
-def test_replaced_pixels_take_the_colour_and_no_others(keeps):
-    images, colour = torch.rand(2, 3, 4, 4), torch.tensor([0.1, 0.2, 0.3])
-    maps = torch.rand(2, 4, 4).numpy()
-    first = torch.from_numpy(first_exposures(maps))
-    for number, exposure in enumerate(EXPOSURES):
-        found = changed(images, first, number, keeps, colour)
-        for index in range(2):
-            top = set(np.argsort(-maps[index].ravel())[: round(exposure * 16)].tolist())
-            for pixel in range(16):
-                row, column = divmod(pixel, 4)
-                stays = (pixel in top) == (keeps == "top")
-                expected = images[index, :, row, column] if stays else colour
-                assert torch.equal(found[index, :, row, column], expected)
-    assert torch.equal(changed(images, None, 0, "rest", colour), images)
-    assert torch.equal(changed(images, None, len(EXPOSURES) - 1, "rest", colour)[1, :, 2, 3], colour)
 
 
 def test_the_score_is_the_area_under_the_mean_of_the_trainings():
@@ -236,10 +221,7 @@ def check_answers(rows, part, answers, shapes):
 def trained(shapes, tmp_path_factory):
     """Return (folder of a model trained with `train`, folder of the six-class weights that it started from)."""
     place = tmp_path_factory.mktemp("trained")
-    torch.manual_seed(5)
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=6)
-    ResNetForImageClassification(config).save_pretrained(place / "base")
-    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(place / "base")
+    small_checkpoint(place / "base", seed=5, num_labels=6)
     settings = {"dataset": str(shapes), "epochs": 1, "size": 32, "limit": 16, "progress": False}
     return train(**settings, model=str(place / "base"), out=place / "own"), place / "base"
 
@@ -407,17 +389,3 @@ def test_the_evaluate_module_gives_the_area_as_a_run_does(name):
         area([90, 80], [0, 1])
     with pytest.raises(ValueError, match="two or more exposures"):
         area([0.9, 0.8], [0, 0])
-
-
-@pytest.mark.thorough
-def test_two_processes_train_the_networks_of_one(run, shapes, resnet, tmp_path):
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "saliency_bench"]
-    words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "gradcam", "--metrics", *METRICS,
-             "saliency_pointing_game", "--batch-size", "16", "--out", str(tmp_path / "run")]  # fmt: skip
-    caches = {name: str(tmp_path / "caches") for name in ("HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE")}
-    done = subprocess.run([sys.executable, *launch, *words], env=os.environ | caches | {"OMP_NUM_THREADS": "1"},
-                          capture_output=True, text=True, timeout=500)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert outcomes(tmp_path / "run") == outcomes(run.folder)
-    assert (tmp_path / "run" / "records.parquet").read_bytes() == (run.folder / "records.parquet").read_bytes()
-    assert "44 trainings of 24 images for 2 epochs, about" in done.stderr

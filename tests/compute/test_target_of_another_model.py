@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from checkpoints import small_checkpoint
 from refusals import refused
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 from saliency_bench.compute.loading import predicted_by
@@ -14,24 +14,18 @@ from saliency_bench.compute.targets.label_maps import same_classes
 METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
 
 
-def save(folder, names, seed):
-    torch.manual_seed(seed)
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", **labels)
-    network = ResNetForImageClassification(config)
-    network.classifier[1].weight.data *= 50  # spread over the classes: predictions differ from picture to picture
-    network.save_pretrained(folder)
-    frame = {"size": {"height": 32, "width": 32}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    ViTImageProcessor(**frame).save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("named")
     data = str(sb.build("shapes-xai", folder / "shapes", size=32, count=60, progress=False))
     names = sb.load_dataset(data, split="test").features["label"].names
-    return folder, data, save(folder / "model", names, 0), save(folder / "other", names[::-1], 1)
+    # predictions differ from picture to picture
+    return (
+        folder,
+        data,
+        str(small_checkpoint(folder / "model", names, spread=50)),
+        str(small_checkpoint(folder / "other", names[::-1], seed=1, spread=50)),
+    )
 
 
 def run(world, out, model=None, **settings):
@@ -150,11 +144,13 @@ def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_p
 
 def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
     """The model name in the run is a path chosen by the author of the run."""
-    folder = save(tmp_path / "model", sb.load_classifier(world[3]).labels, 1)  # the other model
+    folder = str(
+        small_checkpoint(tmp_path / "model", sb.load_classifier(world[3]).labels, seed=1, spread=50)
+    )  # the other model
     chosen = {"limit": 4, "explainers": ["random"]}
     named = run(world, tmp_path / "named", model=folder, target="predicted", **chosen)
     expected = run(world, tmp_path / "expected", target=f"predicted-by:{named.folder}", **chosen)
-    save(tmp_path / "model", ["x", "y"], 4)
+    small_checkpoint(tmp_path / "model", ["x", "y"], seed=4)
     monkeypatch.setattr(predicted_by, "load_with_texts", None)
     assert values(run(world, tmp_path / "run", target=f"predicted-by:{named.folder}", **chosen)) == values(expected)
 

@@ -10,13 +10,14 @@ import torch
 from PIL import Image
 from refusals import refused
 from run_order import in_run_order
+from safetensors.torch import load_file
 from sklearn.metrics import average_precision_score
-from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig
+from transformers import AutoConfig, AutoModelForImageClassification, ConvNextImageProcessor, ResNetConfig
 
 import saliency_bench as sb
 from saliency_bench.compute import fitting, training
+from saliency_bench.compute.classifiers.sources import KNOWN
 from saliency_bench.compute.fitting import loss_of
-from saliency_bench.read.accuracy import average_precision
 
 CONFIG = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
 
@@ -144,7 +145,10 @@ def test_a_config_file_starts_from_random_weights(trained, shapes, tmp_path):
     ({"epochs": 0}, "--epochs.*1"),
     ({"batch_size": 0}, "--batch-size.*1"),
     ({"learning_rate": -1.0}, "--learning-rate.*0"),
+    ({"learning_rate": float("nan")}, "nan"),
+    ({"limit": 0}, "--limit 0"),
     ({"size": 2}, "too small"),
+    ({"size": 15}, "--size 15"),
     ({"model": "torchvision:resnet18"}, "cannot be saved"),
     ({"device": "banana"}, "banana"),
     ({"precision": "fp16"}, "precision 'fp16'; .*bf16"),
@@ -158,21 +162,12 @@ def test_bad_settings_are_refused_before_anything_is_written(changes, words, sha
 
 
 def test_folders_that_hold_something_else_are_refused(trained, shapes, tmp_path):
-    refused("already contains a model that was trained with other settings", go, shapes, trained, epochs=1)
     (tmp_path / "bare").mkdir()
     shutil.copy(trained / "config.json", tmp_path / "bare")
     refused(r"no weights .* to start from random weights, use .*config\.json", go, shapes, tmp_path / "x",
             model=str(tmp_path / "bare"))  # fmt: skip
     assert not (tmp_path / "x").exists()
     refused("not empty", go, shapes, tmp_path / "bare")
-
-
-@pytest.mark.parametrize(("values", "named"), [
-    ({"epochs": 0}, "--epochs 0"), ({"limit": 0}, "--limit 0"), ({"learning_rate": float("nan")}, "nan"),
-    ({"size": 15}, "--size 15"),
-])  # fmt: skip
-def test_a_recipe_names_the_value_it_cannot_use(values, named):
-    refused(named, fitting.Recipe, **values)
 
 
 def test_a_state_of_another_network_is_not_continued(shapes, tmp_path, monkeypatch):
@@ -320,17 +315,71 @@ def test_the_loss_is_of_every_class_by_itself():
     )
 
 
-def test_average_precision_alone_is_that_of_scikit_learn():
-    generator = np.random.default_rng(0)
-    scores, truth = generator.integers(0, 5, (40, 4)) / 4, generator.random((40, 4)) < 0.3
-    truth[:, 2] = False  # a class without images is ignored
-    expected = np.mean([average_precision_score(truth[:, index], scores[:, index]) for index in (0, 1, 3)])
-    assert average_precision(scores, truth) == pytest.approx(expected)
-    assert np.isnan(average_precision(scores, np.zeros_like(truth)))
-
-
 def test_a_dataset_that_does_not_know_all_classes_is_refused(shapes, tmp_path):
     options = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "out": tmp_path / "out", "size": 32}
     for activation, words in (("sigmoid", "has no column labels"), ("sigmoit", "did you mean sigmoid")):
         refused(words, sb.train, **options, activation=activation, progress=False)
     assert not (tmp_path / "out").exists()
+
+
+# Small versions of the checkpoints that the papers use. They are fine-tuned, saved, and explained in a run.
+
+VIT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "image_size": 32,
+       "patch_size": 8}  # fmt: skip
+RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12, 16, 16], "depths": [1, 1, 1, 1]}
+TINY = {
+    "facebook/convnext-base-224": {"model_type": "convnext", "depths": [1] * 4, "hidden_sizes": [8, 12, 16, 16]},
+    "facebook/deit-small-patch16-224": {"model_type": "deit", "architectures": ["DeiTForImageClassification"], **VIT},
+    "google/vit-base-patch16-224": {"model_type": "vit", **VIT},
+    "microsoft/resnet-18": RESNET | {"layer_type": "basic"},
+    "microsoft/resnet-50": RESNET | {"layer_type": "bottleneck"},
+    "timm/inception_v3.tv_in1k": {},  # this network has a fixed size
+    "timm/vgg16.tv_in1k": {"mlp_ratio": 1 / 64},
+    "timm/vgg19.tv_in1k": {"mlp_ratio": 1 / 64},
+    "timm/vit_small_patch16_224.augreg_in21k_ft_in1k": {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2,
+                                                        "num_heads": 2},
+}  # fmt: skip
+CLASSES = 30  # classes of the checkpoint, more than in the dataset
+
+
+def pretrained(folder, name, size):
+    owner, _, architecture = name.partition("/")
+    options, torch_name = TINY[name], architecture.partition(".")[0]
+    if owner == "timm":
+        options = {"model_type": "timm_wrapper", "architecture": torch_name, "model_args": options}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**options, num_labels=CLASSES)
+    AutoModelForImageClassification.from_config(config).save_pretrained(folder)
+    if owner == "timm":  # in timm's layout, without a processor file
+        about = {"input_size": [3, size, size], "mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 1.0,
+                 "interpolation": "bicubic", "num_classes": CLASSES}  # fmt: skip
+        own = {"architecture": torch_name, "num_classes": CLASSES, "model_args": TINY[name], "pretrained_cfg": about}
+        (folder / "config.json").write_text(json.dumps(own))
+    else:
+        frame = {"size": {"shortest_edge": size}, "crop_pct": 1.0, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+        ConvNextImageProcessor(**frame).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.sample(0, 2)
+@pytest.mark.parametrize("name", sorted(set(KNOWN) | set(TINY)))
+def test_it_is_trained_and_explained(name, shapes, tmp_path):
+    size = 96 if "inception" in name else 32
+    start = pretrained(tmp_path / "start", name, size)
+    out = sb.train(dataset=str(shapes), model=str(start), out=tmp_path / "trained", epochs=1, size=size, limit=8,
+                   batch_size=8, device="cpu", progress=False)  # fmt: skip
+    before, after = (load_file(folder / "model.safetensors") for folder in (start, out))
+    assert before.keys() == after.keys()
+    kept = [key for key in before if before[key].shape == after[key].shape]
+    assert 1 <= len(before) - len(kept) <= 4  # the head, and the head of Inception's auxiliary output
+    assert any(not torch.equal(before[key], after[key]) for key in kept)
+    classifier = sb.load_classifier(str(out), device="cpu")
+    assert list(classifier.labels) == sb.load_dataset(str(shapes)).features["label"].names
+    batch = classifier.prepare(sb.load_dataset(str(shapes)).select(range(2)))
+    assert classifier(batch.images).shape == (2, len(classifier.labels))
+    explainer = "rollout" if "vit" in name or "deit" in name else "gradcam"
+    run = sb.run(dataset=str(shapes), model=str(out), explainers=[explainer, "random"],
+                 metrics=["saliency_miou", "saliency_insertion:steps=4"], limit=4, batch_size=4, out=tmp_path / "run",
+                 device="cpu", progress=False)  # fmt: skip
+    assert [cell.n for cell in run.cells] == [4] * 4

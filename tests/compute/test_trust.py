@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from checkpoints import small_checkpoint
 from PIL import Image
 from refusals import refused
 from safetensors.torch import load_file, save_file
@@ -19,7 +20,6 @@ from transformers import (
     AutoModelForImageClassification,
     ConvNextImageProcessor,
     ResNetConfig,
-    ResNetForImageClassification,
     TimmWrapperConfig,
     ViTConfig,
     ViTForImageClassification,
@@ -50,10 +50,7 @@ AUTO = {
 
 
 def checkpoint(path, processor=None):
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", num_labels=3)
-    ResNetForImageClassification(config).save_pretrained(path)
-    (processor or ViTImageProcessor(size={"height": 32, "width": 32})).save_pretrained(path)
-    return path
+    return small_checkpoint(path, hidden_sizes=[8], depths=[1], num_labels=3, processor=processor)
 
 
 def change(path, name, **values):

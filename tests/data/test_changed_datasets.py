@@ -279,19 +279,25 @@ def test_remembered_fingerprints_are_of_these_rows_and_names(tmp_path, monkeypat
     assert len(set(distinct.values())) == 4
 
 
-@pytest.mark.parametrize("column", ["image", "mask"])
-def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, column):
-    for number in range(8):
+@sb.metric(higher_is_better=True, columns=("other",))
+def of_others(maps, columns):
+    return maps[:, 0, 0]
+
+
+@pytest.mark.parametrize(("column", "changed"), [("image", 1), ("mask", 5), ("other", 9)])
+def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, column, changed):
+    for number in range(12):
         picture(tmp_path / f"{number}.bmp", (number * 20, 0, 0))
-    paths = [str(tmp_path / f"{number}.bmp") for number in range(8)]
-    rows = datasets.Dataset.from_dict({"image": paths[:4], "mask": paths[4:], "label": [0, 1, 0, 1]},
-                                      features=datasets.Features(FEATURES | {"mask": datasets.Image()}))  # fmt: skip
-    spec, objects = describe({"dataset": rows, "model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"],
+    paths = [str(tmp_path / f"{number}.bmp") for number in range(12)]
+    columns = {"image": paths[:4], "mask": paths[4:8], "other": paths[8:], "label": [0, 1, 0, 1]}
+    features = FEATURES | {"mask": datasets.Image(), "other": datasets.Image()}
+    rows = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+    metrics = ["saliency_miou", of_others]
+    spec, objects = describe({"dataset": rows, "model": resnet, "explainers": ["centre"], "metrics": metrics,
                               "target": "predicted", "out": str(tmp_path / "run"), "batch_size": 2})  # fmt: skip
     data, model, _ = load(spec, objects, "cpu")
     for batch in data.batches:
         data.read(model.classifier, batch)
-    changed = 1 if column == "image" else 5
     unseen(tmp_path / f"{changed}.bmp", lambda path: picture(path, (250, 0, 0)))
     refused("1 changed during the run", list, map(partial(data.read, model.classifier), data.batches))
 
