@@ -75,14 +75,6 @@ def test_a_killed_build_goes_on_and_ends_with_the_same_bytes(tmp_path):
     assert content(sb.build("shapes-xai", tmp_path / "again", progress=False, size=32, count=640)) == content(out)
 
 
-def test_what_other_options_left_is_not_used(tmp_path):
-    (tmp_path / ".out.building/chunks").mkdir(parents=True)
-    (tmp_path / ".out.building/chunks/000000-0000000000000000.parquet").write_text("half")
-    (tmp_path / ".out.building/made_by.json").write_text('["0", "shapes-xai", "1", {}, "None"]')
-    sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
 def test_a_changed_file_is_made_again(tmp_path):
     def make(log, path):
         pass
