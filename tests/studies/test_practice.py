@@ -2,8 +2,8 @@
 
 import pytest
 from pages import BOX, chromium, dataset, joined, serving, study_of
+from refusals import refused
 
-from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
 from saliency_bench.studies.practice import ATTEMPTS
@@ -77,9 +77,8 @@ def test_practice_counts_for_nothing_but_is_reported(annotating, client):
 def test_practice_is_drawn_apart_from_honeypots(annotating, tmp_path):
     assert not set(annotating.practice) & set(annotating.honeypots)
     assert len(annotating.units) == 3
-    (tmp_path / "new").mkdir()
-    with pytest.raises(UserError, match="5 honeypots and practice images need images with a mask"):
-        study_of(tmp_path / "new", dataset(6, masks=4), honeypots=1, practice=4)
+    words = "5 honeypots and practice images need images with a mask"
+    refused(words, study_of, tmp_path / "new", dataset(6, masks=4), honeypots=1, practice=4)
 
 
 @pytest.mark.slow

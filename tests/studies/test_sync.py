@@ -7,7 +7,6 @@ import pytest
 from local_hub.hub import FOUNDER, READER, VISITOR
 from refusals import refused
 
-from saliency_bench.errors import UserError
 from saliency_bench.studies.answer_rows import add_lines, lines_after
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.sync import Sync
@@ -219,23 +218,21 @@ def test_another_study_is_not_continued(hub, tmp_path):
     sync.push()
     (tmp_path / "new").mkdir()
     answer(study_in(tmp_path / "new/study.db", annotators=4), "bob")
-    with pytest.raises(UserError, match=r"another configuration \(annotators 3, now 4\); use another --name"):
-        sync_of(hub, tmp_path / "new/study.db").restore()
+    words = r"another configuration \(annotators 3, now 4\); use another --name"
+    refused(words, sync_of(hub, tmp_path / "new/study.db").restore)
     assert by(tmp_path / "new/study.db") == ["bob"]
     hub.api(VISITOR).upload_file(
         path_or_fileobj=b"no row\n", path_in_repo="study.db/a.jsonl", repo_id=REPO, repo_type="dataset"
     )
-    with pytest.raises(
-        UserError, match=r"study.db of visitor/answers cannot be merged into the local store: .*not a copy of a store"
-    ):
-        sync_of(hub, tmp_path / "study.db").restore()
+    words = r"study.db of visitor/answers cannot be merged into the local store: .*not a copy of a store"
+    refused(words, sync_of(hub, tmp_path / "study.db").restore)
 
 
 def test_rows_of_a_study_that_is_nowhere_are_refused(tmp_path):
     answer(study_in(tmp_path / "study.db"), "ada")
     lines, _ = lines_after(Store(tmp_path / "study.db"), {})
-    with pytest.raises(UserError, match="the file has rows of the study 'study' but not the study itself"):
-        add_lines(Store(tmp_path / "new.db"), lines[1:], "the file")
+    words = "the file has rows of the study 'study' but not the study itself"
+    refused(words, add_lines, Store(tmp_path / "new.db"), lines[1:], "the file")
     assert not lines_after(Store(tmp_path / "new.db"), {})[0]
 
 
