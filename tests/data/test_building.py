@@ -2,12 +2,15 @@
 
 import io
 import json
+import os
 import re
+import signal
 import threading
 
 import datasets
 import numpy as np
 import pytest
+from built_samples import content
 from commands import said
 from PIL import Image
 from refusals import refused
@@ -23,10 +26,6 @@ from saliency_bench.utils import progress
 from saliency_bench.utils.pictures import UnreadableError, decode
 
 SMALL = {"size": 32, "count": 60}
-
-
-def content(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +124,14 @@ def test_an_error_midway_leaves_nothing(monkeypatch, tmp_path):
 def test_existing_folders(folder, monkeypatch, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    (tmp_path / ".out.building/batches").mkdir(parents=True)  # left by a killed build with other options
-    (tmp_path / ".out.building/batches/000000-0000000000000000.parquet").write_text("half")
-    (tmp_path / ".out.building/made_by.json").write_text('["0", "shapes-xai", "1", {}, "None"]')
+    drawn = shapes_xai.drawn
+    with monkeypatch.context() as patch:  # kill the build of another version
+        patch.setattr(shapes_xai, "VERSION", 99)
+        patch.setattr(shapes_xai, "drawn", lambda index, *rest: drawn(index + 1, *rest))
+        patch.setattr(building, "move_into_place", lambda *folders: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            sb.build("shapes-xai", out, progress=False, **SMALL)
+    assert any((tmp_path / ".out.building/batches").iterdir())
     sb.build("shapes-xai", out, progress=False, **SMALL)
     assert content(out) == content(folder)
     tables = {f"data/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}

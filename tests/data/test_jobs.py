@@ -14,6 +14,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
+from built_samples import content
 from loky import process_executor
 from refusals import refused
 
@@ -28,10 +29,6 @@ import sys
 import saliency_bench as sb
 sb.build("shapes-xai", sys.argv[1], progress=False, size=32, count=640, workers=int(sys.argv[2]))
 """
-
-
-def content(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_jobs_say_comes_in_their_order(monkeypatch, tmp_path):

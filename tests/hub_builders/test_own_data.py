@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from built_samples import read_back
 from commands import said
 from PIL import Image
 from refusals import refused
@@ -32,11 +33,7 @@ def mask(path, values=BOX):
 
 
 def built(tmp_path, **options):
-    """Return ({image id: row} of the test split, {(id, what): reason})."""
-    folder = sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False, **options)
-    report = read_report(folder)
-    rows = {row["image_id"]: row for split in report["splits"] for row in sb.load_dataset(folder, split)}
-    return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}
+    return read_back(sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False, **options))[:2]
 
 
 THREE = BOX * np.uint8(2) + np.eye(20, 30, dtype=np.uint8)
@@ -309,7 +306,7 @@ def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
     picture(tmp_path / "in/extra/2.png")
     folder = sb.build("folder", tmp_path / "in/out", tmp_path / "in", progress=False)
     first = (folder / "build_report.json").read_bytes()
-    left_out = {(one["id"], one["what"]): one["reason"] for one in read_report(folder)["left_out"]}
+    left_out = read_back(folder)[1]
     beside = "it is outside the folder of images"
     assert left_out == {("README.md", "image"): beside, ("extra/", "image"): beside,
                         ("notes.docx", "mask"): "not an image (.docx)"}  # fmt: skip

@@ -1,6 +1,7 @@
 """Tests of the page of assessments: hostile clients, and people who use a keyboard or a phone."""
 
 import json
+import threading
 
 import pytest
 from pages import client_of, serving
@@ -53,6 +54,18 @@ def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, study, bo
     reply = client.post("/api/answer", headers=key, content=body)
     assert (reply.status_code, len(reply.json()["error"].splitlines())) == (400, 1)
     assert study.study.answers(last=False) == []
+
+
+def test_a_double_click_is_one_answer(client, study, key):
+    client.get("/api/state", headers=key)
+    sent = {"place": 1, "ratings": RATINGS, "request": "a random text of many characters"}
+    threads = [threading.Thread(target=lambda: client.post("/api/answer", headers=key, json=sent)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(study.study.answers(last=False)) == 1
+    assert client.get("/api/state", headers=key).json()["maps"][1]["ratings"] == RATINGS
 
 
 @pytest.fixture
