@@ -169,6 +169,8 @@ def test_a_table_gives_labels_splits_and_groups(tmp_path):
     ({"foreground": "70000"}, "foreground=70000 is not valid"),
     ({"split": "half"}, "split=half is unknown"),
     ({}, "no class folders, and there is no table of labels"),
+    ({"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
+    ({"title": "two\nlines"}, "the name of a dataset must be one line"),
 ])  # fmt: skip
 def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
     picture(tmp_path / "images/0.jpg")
@@ -235,16 +237,6 @@ def test_own_data_have_a_name_and_a_licence_in_card_report_and_page(tmp_path, re
     run = sb.run(dataset=tmp_path / "out", model=str(resnet), explainers=["centre"], metrics=["saliency_insertion"],
                  limit=2, device="cpu", progress=False, out=tmp_path / "run")  # fmt: skip
     assert "<em>Coins of &lt;Rome&gt;</em>" in run.report.read_text()
-
-
-@pytest.mark.parametrize(("name", "options", "message"), [
-    ("folder", {"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
-    ("folder", {"title": "two\nlines"}, "the name of a dataset must be one line"),
-    ("shapes-xai", {"license": "mit"}, "shapes-xai has a fixed license; leave it out"),
-])  # fmt: skip
-def test_names_and_licences_that_are_none(tmp_path, name, options, message):
-    picture(tmp_path / "images/disc/1.png")
-    refused(message, sb.build, name, tmp_path / "out", progress=False, **options)
 
 
 KINDS = {

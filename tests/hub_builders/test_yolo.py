@@ -163,6 +163,8 @@ def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
     text(tmp_path / "none/a.txt", "0\n")
     (tmp_path / "in/a.png").unlink()
     refused("has no readable images", built, tmp_path, labels=str(tmp_path / "none"))
+    picture(tmp_path / "in/train/cat/a.png")
+    refused(r"has no label files .* use `saliency-bench build folder`", built, tmp_path)
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
     with pytest.raises(UnreadableError, match="cannot be read as text"):
         objects_in(tmp_path / "binary.txt")
@@ -212,9 +214,3 @@ def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
     np.testing.assert_array_equal(mask_in(rows["obj_Train_data/a:cat"]), expected)
     assert left_out == {("obj.data", "image"): "not an image (.data)"}
     assert [one["id"] for one in report["remarks"]] == ["train.txt"]
-
-
-def test_pictures_in_folders_of_their_classes_are_another_layout(tmp_path):
-    picture(tmp_path / "in/train/cat/a.png")
-    text(tmp_path / "in/data.yaml", NAMES)
-    refused(r"has no label files .* use `saliency-bench build folder`", built, tmp_path)

@@ -20,13 +20,9 @@ from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.pictures import UnreadableError, png
 
+STUDY = {"count": 6}
 MASK = np.zeros((60, 80), bool)
 MASK[3:9, 70:] = True
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, dataset(6))
 
 
 @pytest.fixture

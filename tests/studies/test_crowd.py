@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from pages import BOX, client_of, study_of
+from pages import BOX, client_of
 from PIL import Image
 
 from saliency_bench.cli import main
@@ -14,12 +14,8 @@ from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
 from saliency_bench.studies.runs import runs_of
 
+STUDY = {"annotators": 1}
 COMPLETION = {"url": "https://app.prolific.com/submissions/complete?cc=C1", "code": "C1"}
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, 4, annotators=1)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pages import BOX, answer_all, chromium, dataset, serving, study_of
+from pages import BOX, answer_all, chromium, serving
 from starlette.testclient import TestClient
 
 from saliency_bench.spaces.annotate.app import create_app
@@ -18,13 +18,9 @@ from saliency_bench.studies.runs import runs_of
 
 from .crowd import Clicker, Worker, rate, run_images, start_assess, start_peekaboom, work
 
+STUDY = {"count": 5, "masks": 1, "annotators": 3, "honeypots": 1, "honeypot_every": 2}
 OTHER = np.zeros((60, 80), bool)
 OTHER[40:, 50:] = True
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, dataset(5, masks=1), annotators=3, honeypots=1, honeypot_every=2)
 
 
 @pytest.fixture
@@ -48,6 +44,8 @@ def crowd(annotating):
 
 
 def test_people_and_images_to_look_at_come_first_and_the_owner_sees_what_was_marked(annotating, client, owner):
+    votes = [f"/api/votes?unit={unit}" for unit in (annotating.units[0], "nothing")]
+    unmarked = client.get(votes[0], headers=owner).content
     good, other, careless = crowd(annotating)
     idle = annotating.study.join("d" * 32).name
     annotating.study.assign(idle, annotating.units[:1])
@@ -62,10 +60,9 @@ def test_people_and_images_to_look_at_come_first_and_the_owner_sees_what_was_mar
     assert sum(seen["by day"].values()) == 12
     assert [(row["people"], row["iou"]) for row in seen["images"]] == [(3, pytest.approx(1 / 3))] * 4
     assert all(row["marks"] == ["low agreement"] for row in seen["images"])
-    replies = [client.get(f"/api/votes?unit={unit}", headers=owner) for unit in (*annotating.units[:2], "nothing")]
-    assert [reply.status_code for reply in replies] == [200, 200, 400]
-    assert replies[0].headers["content-type"] == "image/png"
-    assert replies[0].content != replies[1].content
+    marked, wrong = (client.get(path, headers=owner) for path in votes)
+    assert (marked.status_code, marked.headers["content-type"], wrong.status_code) == (200, "image/png", 400)
+    assert marked.content != unmarked
 
 
 @pytest.mark.parametrize(("ahead", "lease"), [(0, -1.0), (24 * 3650, 24.0)])  # hours

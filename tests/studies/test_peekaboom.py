@@ -110,13 +110,8 @@ def test_what_is_sent_holds_no_other_pixel_and_no_name(game):
         assert image.encode() not in data
         shown, frame = np.asarray(opened), game.images.frame(image)
         if explainer is not None:
-            number = round(state["exposure"] * frame.shape[0] * frame.shape[1])
-            first = descending(game.images.map(image, explainer)[None])[0][:number]
-            hidden = np.ones(frame.shape[:2], bool)
-            hidden.flat[first] = False
-            assert not shown[hidden].any()
-            assert hidden.sum() == frame.shape[0] * frame.shape[1] - number
-            np.testing.assert_array_equal(shown[~hidden], frame[~hidden])
+            expected = revealed(frame, game.images.map(image, explainer), state["exposure"])
+            np.testing.assert_array_equal(shown, expected)
         told = repr(state)
         assert "secret" not in told
         assert not any(name in told for name in PLANTED)

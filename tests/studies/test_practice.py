@@ -9,13 +9,9 @@ from saliency_bench.studies.annotation_report import annotation_report, report_r
 from saliency_bench.studies.practice import ATTEMPTS
 from saliency_bench.studies.runs import runs_of
 
+STUDY = {"count": 6, "masks": 4, "honeypots": 1, "practice": 2, "practice_iou": 0.6}
 HALF = BOX.copy()
 HALF[20:] = False  # IoU 0.5
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, dataset(6, masks=4), honeypots=1, practice=2, practice_iou=0.6)
 
 
 class Person:

@@ -19,10 +19,7 @@ from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.utils.pictures import png
 
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, 4, annotators=1, reviewers=2)
+STUDY = {"annotators": 1, "reviewers": 2}
 
 
 def draw(annotating, letter):

@@ -131,21 +131,6 @@ def draw_units(places, person, per_unit=1, count=1):
     return [unit for unit in places.given(person) if unit in waiting]
 
 
-def test_every_unit_goes_to_so_many_people_and_to_nobody_twice(study):
-    places = Places(study, UNITS)
-    seen = {}
-    for person in ("p-a", "p-b", "p-c", "p-d"):
-        while waiting := draw_units(places, person, 2):
-            unit = waiting[0]
-            assert draw_units(places, person, 2)[0] == unit, "it stays until it is answered"
-            study.record(person, unit, f"{person} {unit}", 1)
-            seen.setdefault(unit, []).append(person)
-            if len(seen) == 7 and person == "p-a":
-                break
-    assert sorted(seen) == sorted(UNITS)
-    assert all(len(set(people)) == len(people) == 2 for people in seen.values())
-
-
 def test_the_units_of_the_fewest_people_come_first(study):
     for unit in UNITS[1:]:
         study.record("p-a", unit, unit, 1)
