@@ -290,14 +290,6 @@ def test_the_command_line_takes_a_parquet_file_and_folders_of_pictures(rows, res
     assert "there is no file" in said(capsys, list(map(str, line)), 2)
 
 
-def test_a_parquet_file_opens_no_file_that_it_names(rows, tmp_path):
-    rows[0]["image"].save(tmp_path / "secret.png")
-    kind = datasets.Features({"image": datasets.Image(), "label": datasets.Value("string")})
-    table = datasets.Dataset.from_dict({"image": [str(tmp_path / "secret.png")], "label": ["a"]}, features=kind)
-    pq.write_table(table.data.table, tmp_path / "mine.parquet")
-    refused("are not opened", sb.load_dataset, tmp_path / "mine.parquet")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["bytes", "structs"])
 def test_a_parquet_file_that_datasets_has_not_written(form, rows, run, tmp_path):

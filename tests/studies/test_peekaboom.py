@@ -261,7 +261,7 @@ def test_results_by_hand(by_hand):
     assert "Unfinished judgements, which are excluded: 1." in " ".join(findings.notes)
 
 
-def test_people_who_failed_a_check_are_left_out_of_the_headline_and_shown_beside_it(by_hand):
+def test_people_who_failed_a_check_or_are_named_are_left_out_of_the_headline(by_hand):
     game, _ = by_hand
     findings = results(game.study)
     assert "1 of 2 people failed an attention check: their judgements are excluded" in " ".join(findings.notes)
@@ -271,10 +271,6 @@ def test_people_who_failed_a_check_are_left_out_of_the_headline_and_shown_beside
     assert good["with everyone"] == pytest.approx((0.975 + 0.875 + 0) / 3)
     assert {row["person"] for row in findings.data["people"]} == {"a", "b", "c"}, "nobody is hidden"
     assert "their judgements are included" in " ".join(results(game.study, with_failed=True).notes)
-
-
-def test_people_are_excluded_by_name(by_hand):
-    game, _ = by_hand
     named = game.study.join().name
     make(game, named, unit_of(game.study.configuration["images"][1], "good"), [(0.05, True)])
     before, after = results(game.study), results(game.study, exclude=[named])

@@ -330,7 +330,7 @@ def test_many_people_save_at_the_same_moment(study):
 def test_people_who_ask_at_the_same_moment_never_exceed_the_quota(study):
     both = Places(study, UNITS), Places(study, UNITS)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda index: draw_units(both[index % 2], f"p-{index}", 2, 3), range(8)))
+        list(pool.map(lambda index: draw_units(both[index % 2], f"p-{index}", 2, 3), range(9)))  # one too many
     counts = {}
     for one in study.assignments():
         counts[one.unit] = counts.get(one.unit, 0) + 1
