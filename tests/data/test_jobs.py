@@ -14,6 +14,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
+from built_samples import content
 from loky import process_executor
 from refusals import refused
 
@@ -28,10 +29,6 @@ import sys
 import saliency_bench as sb
 sb.build("shapes-xai", sys.argv[1], progress=False, size=32, count=640, workers=int(sys.argv[2]))
 """
-
-
-def content(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_jobs_say_comes_in_their_order(monkeypatch, tmp_path):
@@ -73,14 +70,6 @@ def test_a_killed_build_goes_on_and_ends_with_the_same_bytes(tmp_path):
     assert len(drawn) == 640 - 32 * len(kept)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert content(sb.build("shapes-xai", tmp_path / "again", progress=False, size=32, count=640)) == content(out)
-
-
-def test_what_other_options_left_is_not_used(tmp_path):
-    (tmp_path / ".out.building/chunks").mkdir(parents=True)
-    (tmp_path / ".out.building/chunks/000000-0000000000000000.parquet").write_text("half")
-    (tmp_path / ".out.building/made_by.json").write_text('["0", "shapes-xai", "1", {}, "None"]')
-    sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_changed_file_is_made_again(tmp_path):

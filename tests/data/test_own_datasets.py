@@ -199,8 +199,8 @@ def test_folders_of_splits_are_no_classes(rows, tmp_path, capsys):
     loading._complain_once.cache_clear()
     assert sb.load_dataset(tmp_path / "pictures", "train").column_names == ["image"]
     assert "has no class folders: test, train are splits" in capsys.readouterr().err
-    with pytest.raises(UserError, match="no class folders in its splits test, train"):
-        sb.build("folder", tmp_path / "built", tmp_path / "pictures", progress=False)
+    words = "no class folders in its splits test, train"
+    refused(words, sb.build, "folder", tmp_path / "built", tmp_path / "pictures", progress=False)
 
 
 def test_a_cache_that_is_not_writable_is_reported_and_replaced(rows, tmp_path, monkeypatch, capsys):
@@ -290,14 +290,6 @@ def test_the_command_line_takes_a_parquet_file_and_folders_of_pictures(rows, res
     assert "there is no file" in said(capsys, list(map(str, line)), 2)
 
 
-def test_a_parquet_file_opens_no_file_that_it_names(rows, tmp_path):
-    rows[0]["image"].save(tmp_path / "secret.png")
-    kind = datasets.Features({"image": datasets.Image(), "label": datasets.Value("string")})
-    table = datasets.Dataset.from_dict({"image": [str(tmp_path / "secret.png")], "label": ["a"]}, features=kind)
-    pq.write_table(table.data.table, tmp_path / "mine.parquet")
-    refused("are not opened", sb.load_dataset, tmp_path / "mine.parquet")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["bytes", "structs"])
 def test_a_parquet_file_that_datasets_has_not_written(form, rows, run, tmp_path):
@@ -320,8 +312,9 @@ def test_data_without_the_splits_of_a_training_say_what_makes_them(rows, resnet,
     for data in (tmp_path / "pictures", built):
         line = ["train", "--dataset", str(data), "--model", str(resnet), "--out", str(tmp_path / "out")]
         assert re.search(f"has no split.*{again}", said(capsys, line, 2))
-    with pytest.raises(UserError, match=r"no split validation, test \(only train\).*train_test_split"):
-        sb.train(dataset=datasets.DatasetDict(train=rows), model=resnet, out=tmp_path / "out", progress=False)
+    words = r"no split validation, test \(only train\).*train_test_split"
+    held = datasets.DatasetDict(train=rows)
+    refused(words, sb.train, dataset=held, model=resnet, out=tmp_path / "out", progress=False)
     split = sb.build("folder", tmp_path / "split", tmp_path / "pictures", split="hash", progress=False)
     every = datasets.DatasetDict({name: sb.load_dataset(split, name) for name in ("train", "validation", "test")})
     for name, data in (("path", split), ("memory", every)):

@@ -54,7 +54,8 @@ def test_a_row_may_not_name_a_file_of_this_machine(tmp_path, secret, column):
     aims = [str(secret), "../secret.png", f"file://{secret}", "/etc/passwd", "http://127.0.0.1:9/x.png", "a\0b"]
     for number, aim in enumerate(aims):
         folder = write(inside / str(number), [row(), row(**{column: {"bytes": None, "path": aim}})])
-        refused(f"refers to the file .* as its {column}", sb.load_dataset, folder)
+        for data in (folder, folder / "test.parquet"):
+            refused(f"refers to the file .* as its {column}.*are not opened", sb.load_dataset, data)
     (inside / "own").mkdir()
     (inside / "own" / "link.png").symlink_to(secret)
     shutil.copy(secret, inside / "own" / "own.png")

@@ -149,22 +149,6 @@ def test_without_answers_and_without_token(source, monkeypatch):
     refused(r"set MY_TOKEN\b", built, source, model="someone/model", token="MY_TOKEN")
 
 
-def test_a_service_that_fails_midway_loses_no_answer(source, service, monkeypatch):
-    client = huggingface_hub.InferenceClient
-    real = client.chat_completion
-
-    def fails(self, messages, **settings):
-        if len(service) == 2:
-            raise TimeoutError("no\nanswer")
-        return real(self, messages, **settings)
-
-    monkeypatch.setattr(client, "chat_completion", fails)
-    refused("did not answer: no answer", built, source)
-    monkeypatch.setattr(client, "chat_completion", real)
-    built(source)
-    assert len(service) == 3
-
-
 def test_answers_of_other_models_and_wordings_do_not_count(source, service):
     line = {"model": "other", "prompt": _language_model.WORDING, "question": action_xai.QUESTION, "answer": "ironing"}
     old = line | {"model": "m", "prompt": "older"}

@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from built_samples import as_shown, mask_in, read_back
 from commands import said
-from PIL import Image, ImageOps
+from PIL import Image
 from refusals import refused
 
 import saliency_bench as sb
@@ -30,12 +31,13 @@ def source(folder, objects, images=("a.jpg",), size=(30, 20)):
     return content
 
 
-def built(folder, **options):
+def built(folder, content=None, **options):
+    """Build from the JSON file that `source` has written, or from other content."""
+    if content is not None:
+        (folder / "my.json").write_text(json.dumps(content))
     out = sb.build("coco-json", folder / "out", json=str(folder / "my.json"), images=folder / "pictures",
                    progress=False, overwrite=True, **options)  # fmt: skip
-    report = read_report(out)
-    rows = {row["image_id"]: row for row in sb.load_dataset(out)}
-    return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}
+    return read_back(out)[:2]
 
 
 def pixels(row):
@@ -59,13 +61,16 @@ def test_a_sample_for_each_class_and_where_the_size_is_not_written(tmp_path):
         assert left_out["a:dog", "mask"] == "annotations and image differ in size"
 
 
-@pytest.mark.parametrize("outline", [[], None])
-def test_boxes_for_objects_without_an_outline(tmp_path, outline):
-    source(tmp_path, [{"segmentation": outline, "bbox": [4, 4, 16, 8]}])
-    rows, left_out = built(tmp_path)
-    assert "--boxes" in left_out["a:cat", "mask"]
+@pytest.mark.parametrize("instead", [
+    {"segmentation": []}, {"segmentation": None}, {"keypoints": [5, 5, 2, 6, 6, 2], "num_keypoints": 2},
+])  # fmt: skip
+def test_boxes_for_objects_without_an_outline(tmp_path, instead):
+    source(tmp_path, [{"bbox": [4, 4, 16, 8]} | instead])
+    words = "with keypoints and without an outline; use --boxes" if "keypoints" in instead else "--boxes"
+    assert words in built(tmp_path)[1]["a:cat", "mask"]
     rows, left_out = built(tmp_path, boxes=True)
-    assert (pixels(rows["a:cat"]), left_out) == (128, {})
+    np.testing.assert_array_equal(mask_in(rows["a:cat"]), WHOLE)
+    assert left_out == {}
 
 
 def test_pixels_of_a_box():
@@ -82,8 +87,7 @@ def test_pictures_are_found_by_the_end_of_their_path(tmp_path):
     for place, name in enumerate(("a.jpg", "./b.JPG", "d.jpg", "nowhere.jpg")):
         content["images"][place]["file_name"] = name
     content["annotations"] = [{"id": n, "image_id": n, "category_id": 3, "segmentation": OUTLINE} for n in range(4)]
-    (tmp_path / "my.json").write_text(json.dumps(content))
-    rows, left_out = built(tmp_path)
+    rows, left_out = built(tmp_path, content)
     assert set(rows) == {"deep/a:dog", "b:dog"}
     assert left_out == {("d.jpg", "image"): "several images with this file_name",
                         ("nowhere.jpg", "image"): "no image with this file_name"}  # fmt: skip
@@ -109,10 +113,6 @@ def ones(size, *boxes):
     return mask
 
 
-def of_mask(row):
-    return None if row["mask"] is None else np.asarray(row["mask"]) > 0
-
-
 FLAT = OUTLINE[0]
 WHOLE = ones((20, 30), ((4, 12), (4, 20)))
 
@@ -132,8 +132,7 @@ def test_ids_of_any_kind(tmp_path, first, second):
     content["annotations"] = [{"id": first, "image_id": other, "category_id": second, "segmentation": OUTLINE},
                               {"id": second, "image_id": second, "category_id": other,
                                "segmentation": OUTLINE}]  # fmt: skip
-    (tmp_path / "my.json").write_text(json.dumps(content))
-    rows, left_out = built(tmp_path)
+    rows, left_out = built(tmp_path, content)
     assert (set(rows), left_out) == ({"a:dog", "b:cat"}, {})
 
 
@@ -144,8 +143,7 @@ def test_what_is_no_id_or_means_no_image_is_named(tmp_path):
     (tmp_path / "pictures/c.heic").write_bytes(b"x")
     content["annotations"] += [{"id": 9, "image_id": 8, "category_id": 99, "segmentation": OUTLINE}]
     (tmp_path / "pictures/b.jpg").write_bytes((tmp_path / "pictures/a.jpg").read_bytes())
-    (tmp_path / "my.json").write_text(json.dumps(content))
-    rows, left_out = built(tmp_path)
+    rows, left_out = built(tmp_path, content)
     assert set(rows) == {"a:cat"}
     assert "HEIC" in left_out.pop(("c.heic", "image"))  # reported once, as the file
     assert left_out == {("b.jpg", "image"): "no object of a listed category"}
@@ -163,20 +161,13 @@ def test_a_bad_part_of_an_outline_does_not_cost_the_mask(tmp_path, bad, apart):
     objects = [{"segmentation": [FLAT, bad]}] if not apart else [{"segmentation": one} for one in ([FLAT], [bad])]
     source(tmp_path, objects)
     rows, left_out = built(tmp_path)
-    np.testing.assert_array_equal(of_mask(rows["a:cat"]), WHOLE)
+    np.testing.assert_array_equal(mask_in(rows["a:cat"]), WHOLE)
     (remark,) = read_report(tmp_path / "out")["remarks"]
     assert remark["id"] == "a:cat"
     assert remark["text"].startswith("1 part of its outlines cannot be drawn and is left out: ")
     assert left_out == {}
     source(tmp_path, [{"segmentation": [bad]}])
     assert built(tmp_path)[1].keys() == {("a:cat", "mask")}
-
-
-def test_keypoints_are_no_outline(tmp_path):
-    points = {"keypoints": [5, 5, 2, 6, 6, 2], "num_keypoints": 2, "bbox": [4, 4, 16, 8]}
-    source(tmp_path, [points])
-    assert "with keypoints and without an outline; use --boxes" in built(tmp_path)[1]["a:cat", "mask"]
-    np.testing.assert_array_equal(of_mask(built(tmp_path, boxes=True)[0]["a:cat"]), WHOLE)
 
 
 @pytest.mark.parametrize("given", ["", "images"])
@@ -226,20 +217,15 @@ def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path
     objects = [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}]
     content = source(tmp_path, objects, ("a.jpg", "b.jpg"))
     content["images"][0]["file_name"] = "x/other.jpg"
-    (tmp_path / "my.json").write_text(json.dumps(content))
-    rows, left_out = built(tmp_path)
+    rows, left_out = built(tmp_path, content)
     assert set(rows) == {"b:cat"}
     assert left_out == {("x/other.jpg", "image"): "no image with this file_name",
                         ("a", "image"): "it is not in my.json"}  # fmt: skip
     texts = {one["text"] for one in read_report(tmp_path / "out")["remarks"]}
     assert "1 name has no image, such as x/other.jpg; the folder also contains a.jpg" in texts
     content["images"][1]["file_name"] = "x/another.jpg"
-    (tmp_path / "my.json").write_text(json.dumps(content))
-    refused(
-        r"the file lists x/other\.jpg .*, but the folder contains a\.jpg; pass the folder of the annotated images as",
-        built,
-        tmp_path,
-    )
+    words = r"the file lists x/other\.jpg .*, but the folder contains a\.jpg; pass the folder of the annotated images"
+    refused(words, built, tmp_path, content)
 
 
 # Portrait photographs: the file is 30 x 20, and the upright image is 20 wide and 30 high.
@@ -262,22 +248,14 @@ def portrait(folder, box, orientation=6, size=(30, 20), **more):
     return content
 
 
-def as_shown(mask, orientation):
-    """Return the mask of a file as Pillow displays it."""
-    image = Image.fromarray(mask.astype(np.uint8))
-    exif = image.getexif()
-    exif[0x0112] = orientation
-    return np.asarray(ImageOps.exif_transpose(image)) > 0
-
-
 @pytest.mark.parametrize("orientation", [5, 6, 7, 8])
 @pytest.mark.parametrize("asked", [{}, {"upright": True}, {"stored": True}])
 def test_points_outside_of_one_frame_prove_the_other(tmp_path, orientation, asked):
     portrait(tmp_path, LOW, orientation)
-    np.testing.assert_array_equal(of_mask(built(tmp_path, **asked)[0]["a:cat"]), ones((30, 20), LOW))
+    np.testing.assert_array_equal(mask_in(built(tmp_path, **asked)[0]["a:cat"]), ones((30, 20), LOW))
     portrait(tmp_path, FAR, orientation)
     expected = as_shown(ones((20, 30), FAR), orientation)
-    np.testing.assert_array_equal(of_mask(built(tmp_path, **asked)[0]["a:cat"]), expected)
+    np.testing.assert_array_equal(mask_in(built(tmp_path, **asked)[0]["a:cat"]), expected)
 
 
 @pytest.mark.parametrize("size", [(30, 20), None])
@@ -288,26 +266,25 @@ def test_where_both_frames_fit_the_user_says_which(tmp_path, orientation, size):
     assert rows["a:cat"]["mask"] is None
     assert "use --upright or --stored" in left_out["a:cat", "mask"]
     upright = (30, 20) if orientation >= 5 else (20, 30)
-    np.testing.assert_array_equal(of_mask(built(tmp_path, upright=True)[0]["a:cat"]), ones(upright, MIDDLE))
+    np.testing.assert_array_equal(mask_in(built(tmp_path, upright=True)[0]["a:cat"]), ones(upright, MIDDLE))
     expected = as_shown(ones((20, 30), MIDDLE), orientation)
-    np.testing.assert_array_equal(of_mask(built(tmp_path, stored=True)[0]["a:cat"]), expected)
-    refused(
-        "--upright and --stored exclude each other; use only one of them", built, tmp_path, upright=True, stored=True
-    )
+    np.testing.assert_array_equal(mask_in(built(tmp_path, stored=True)[0]["a:cat"]), expected)
+    words = "--upright and --stored exclude each other; use only one of them"
+    refused(words, built, tmp_path, upright=True, stored=True)
 
 
 def test_the_upright_size_and_run_lengths_prove_their_frame(tmp_path):
     from pycocotools import mask as library
 
     portrait(tmp_path, MIDDLE, size=(20, 30))  # as CVAT writes it
-    np.testing.assert_array_equal(of_mask(built(tmp_path)[0]["a:cat"]), ones((30, 20), MIDDLE))
+    np.testing.assert_array_equal(mask_in(built(tmp_path)[0]["a:cat"]), ones((30, 20), MIDDLE))
     for shape in ((20, 30), (30, 20)):
         drawn = ones(shape, MIDDLE)
         packed = library.encode(np.asfortranarray(drawn.astype(np.uint8)))
         runs = {"size": list(shape), "counts": packed["counts"].decode()}
         portrait(tmp_path, MIDDLE, segmentation=runs)
         expected = drawn if shape == (30, 20) else as_shown(drawn, 6)
-        np.testing.assert_array_equal(of_mask(built(tmp_path)[0]["a:cat"]), expected)
+        np.testing.assert_array_equal(mask_in(built(tmp_path)[0]["a:cat"]), expected)
 
 
 def test_a_stray_point_proves_nothing(tmp_path):
@@ -348,6 +325,6 @@ def test_label_studios_own_converter_and_its_portraits(tmp_path, orientation):
     for name, options in (("coco-json", {"boxes": True}), ("yolo", {})):
         folder = tmp_path / name.partition("-")[0]
         out = sb.build(name, tmp_path / f"of {name}", folder, progress=False, **options)
-        rows = {row["image_id"]: of_mask(row) for row in sb.load_dataset(out)}
+        rows = {row["image_id"]: mask_in(row) for row in sb.load_dataset(out)}
         np.testing.assert_array_equal(rows["ab12cd34-a:cat"], cat)
         np.testing.assert_array_equal(rows["ab12cd34-a:dog"], dog)

@@ -11,7 +11,7 @@ from pathlib import Path
 import contracts
 import datasets
 import pytest
-from built_samples import built_by
+from built_samples import built_by, content
 from huggingface_hub import DatasetCard
 from refusals import refused
 
@@ -23,10 +23,6 @@ from saliency_bench.hub_builders import _examples
 
 NAMES = contracts.complete("hub_builders")
 EXAMPLES = contracts.examples()
-
-
-def content(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("name", contracts.names("hub_builders"))

@@ -3,15 +3,12 @@
 from functools import partial
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 from built_samples import built_by
 from PIL import Image
 from refusals import refused
 
-from saliency_bench import build
-from saliency_bench.data.building import split_of
 from saliency_bench.hub_builders import _lidc, disease_xai
 from saliency_bench.hub_builders._examples import chest, dicom, lidc_xml, outline
 
@@ -205,17 +202,6 @@ def test_readers_are_counted_and_a_table_names_patients(source):
     refused("min_readers must be 1 to 4", built, source, min_readers=5)
     (source / "metadata.csv").write_text(f"Series UID,Collection,Subject ID\n{SERIES},LIDC-IDRI,LIDC-IDRI-0099\n")
     assert next(iter(built(source)[0])).startswith("LIDC-IDRI-0099")
-
-
-def test_one_patient_is_in_one_split(source, tmp_path):
-    second, folder = SERIES + ".2", source / "LIDC-IDRI/LIDC-IDRI-0007/second"
-    for number in range(4, 7):
-        place = (0, 0, 2.5 * number)
-        dicom(folder / f"{number}.dcm", chest(SIZE, SIZE, number), place, uid(number), second, "LIDC-IDRI-0007")
-    (source / "tcia-lidc-xml/157/159.xml").write_text(lidc_xml(second, SESSIONS))
-    folder = build("disease-xai", tmp_path / "out", source=source, progress=False, crop_mm=21.0)
-    loaded = datasets.load_dataset(str(folder))
-    assert (list(loaded), len(next(iter(loaded.values())))) == ([split_of(0, "LIDC-IDRI-0007")], 4)
 
 
 def test_a_reading_that_ends_too_early_is_named(source):

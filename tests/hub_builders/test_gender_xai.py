@@ -72,29 +72,21 @@ def test_which_images_stay_and_why_the_others_do_not(tmp_path):
     assert "000000000007" in built(source, min_area=0.0)[0]
 
 
-def test_the_outline_stands_in_only_when_asked_for(tmp_path):
-    source = coco(tmp_path, {1: (["a man"], [PERSON]), 2: (["a woman"], [PERSON])})
-    (source / "masks").mkdir()
-    Image.new("L", (WIDTH, HEIGHT), 255).save(source / "masks/000000000002.png")
-    samples, log = built(source)
-    assert (samples["000000000001"]["mask"], samples["000000000001"]["mask_source"]) == (None, None)
-    assert samples["000000000002"]["mask_source"] == "annotators"
-    assert {"id": "000000000001", "what": "mask", "reason": "no mask was drawn"} in log.left_out
-    assert built(source, outline=True)[0]["000000000001"]["mask_source"] == "outline"
-
-
-def test_masks_that_people_drew_go_before_the_outline(tmp_path):
-    source = coco(tmp_path, {1: (["a man"], [PERSON]), 2: (["a woman"], [PERSON])})
+def test_masks_that_people_drew_go_before_the_outline_which_stands_in_only_when_asked_for(tmp_path):
+    source = coco(tmp_path, {n: (["a man"], [PERSON]) for n in (1, 2, 3)})
     votes = np.zeros((3, HEIGHT, WIDTH), np.uint8)
     votes[0, 2:8, 2:8] = votes[1, 4:10, 2:8] = votes[2, 6:12, 2:8] = 255
     for number, one in enumerate(votes):
         (source / f"masks/person-{number}").mkdir(parents=True)
         Image.fromarray(one).save(source / f"masks/person-{number}/000000000001.png")
     Image.fromarray(votes[0]).save(source / "masks/000000000002.png")
-    samples, _ = built(source)
-    assert (samples["000000000001"]["mask"] == ((votes > 0).sum(0) >= 2)).all()
-    assert (samples["000000000002"]["mask"] == (votes[0] > 0)).all()
-    assert samples["000000000002"]["mask_source"] == "annotators"
+    (samples, log), (outlined, _) = built(source), built(source, outline=True)
+    for found, last in ((samples, None), (outlined, "outline")):
+        assert (found["000000000001"]["mask"] == ((votes > 0).sum(0) >= 2)).all()
+        assert (found["000000000002"]["mask"] == (votes[0] > 0)).all()
+        assert [sample["mask_source"] for sample in found.values()] == ["annotators", "annotators", last]
+    assert samples["000000000003"]["mask"] is None
+    assert log.left_out == [{"id": "000000000003", "what": "mask", "reason": "no mask was drawn"}]
 
 
 def test_as_many_as_asked_for_are_drawn_and_another_image_moves_one_at_most(tmp_path):

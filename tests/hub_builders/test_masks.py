@@ -91,7 +91,7 @@ def test_masks_of_people_become_those_of_the_dataset(photos, store, tmp_path):
     assert rows[1]["image"].size == SIZE[::-1], "upright, as people saw it"
 
 
-def test_rule_and_people_are_chosen(photos, store, tmp_path):
+def test_rule_people_and_accepted_answers_are_chosen(photos, store, tmp_path):
     _, masks, report = built(photos, store, tmp_path, "--rule", "majority")
     np.testing.assert_array_equal(masks["IMG_2.jpg"], MASKS["ada"] & MASKS["bob"])
     assert "intersection" in json.dumps(report)
@@ -100,9 +100,6 @@ def test_rule_and_people_are_chosen(photos, store, tmp_path):
     assert masks["IMG_2.jpg"] is None
     _, masks, _ = built(photos, store, tmp_path, "--exclude", "cid", "bob")
     np.testing.assert_array_equal(masks["IMG_1.jpg"], MASKS["ada"])
-
-
-def test_only_accepted_answers(photos, store, tmp_path):
     study = Store(store).find()
     (accepted,) = [answer.id for answer in study.answers() if (answer.person, answer.unit) == ("bob", "IMG_1.jpg")]
     study.review(accepted, "rita", "accept", "a random request of rita")

@@ -8,13 +8,13 @@ from functools import cache
 import contracts
 import numpy as np
 import pytest
-from built_samples import built_by
+from built_samples import as_shown, built_by
 from PIL import Image, ImageOps
 
 from saliency_bench import registry
 from saliency_bench.data.jobs import BuildLog
-from saliency_bench.hub_builders import _annotators, _coco, _examples
-from saliency_bench.utils.pictures import Picture, read, turned, turned_box
+from saliency_bench.hub_builders import _annotators, _examples
+from saliency_bench.utils.pictures import read, turned, turned_box
 
 ORIENTATIONS = range(9)  # 0 occurs in files and means upright
 WIDTH, HEIGHT = 40, 24
@@ -34,14 +34,6 @@ def with_exif(path, orientation):
     path.write_bytes(data[:2] + segment + data[2:])
 
 
-def by_pillow(array, orientation):
-    """Rotate an array like an image with this orientation, with Pillow."""
-    file, exif = io.BytesIO(), Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(np.asarray(array, np.uint8)).save(file, "PNG", exif=exif)
-    return np.asarray(ImageOps.exif_transpose(Image.open(file)))
-
-
 def iou(mask, other):
     return (mask & other).sum() / (mask | other).sum()
 
@@ -50,32 +42,6 @@ def pixels(picture):
     if isinstance(picture, np.ndarray):
         return picture
     return np.asarray(Image.open(io.BytesIO(picture.data)).convert("RGB"))
-
-
-@pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_arrays_and_boxes_turn_as_pillow_turns_pictures(orientation):
-    drawn = np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH), np.uint8)
-    assert (turned(drawn, orientation or 1) == by_pillow(drawn, orientation)).all()
-    box = np.zeros((HEIGHT, WIDTH), bool)
-    box[2:9, 4:30] = True  # [5, 3, 30, 9], counted from 1
-    left, top, right, bottom = turned_box([5, 3, 30, 9], orientation or 1, HEIGHT, WIDTH)
-    expected = by_pillow(box, orientation) > 0
-    found = np.zeros_like(expected)
-    found[top - 1 : bottom, left - 1 : right] = True
-    assert (found == expected).all()
-
-
-@pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_a_picture_knows_the_size_it_was_stored_in(tmp_path, orientation):
-    path = tmp_path / "a.jpg"
-    Image.effect_noise((WIDTH, HEIGHT), 60).convert("RGB").save(path)
-    before = path.read_bytes()
-    with_exif(path, orientation)
-    picture = read(path)
-    assert picture.stored == (HEIGHT, WIDTH)
-    assert (picture.width, picture.height) == ((HEIGHT, WIDTH) if orientation >= 5 else (WIDTH, HEIGHT))
-    assert (pixels(picture) == by_pillow(Image.open(io.BytesIO(before)), orientation)).all()
-    assert (picture.suffix, picture.orientation) == (".jpg", 1) if orientation < 2 else (".png", orientation)
 
 
 @pytest.mark.parametrize("value", [9, 65535])
@@ -131,11 +97,11 @@ def test_masks_of_every_builder_turn_with_their_pictures(upright, tmp_path, name
     assert after.keys() == before.keys()
     assert any(sample.get("mask") is not None for sample in before.values()) or name in WITHOUT_MASKS
     for key, sample in after.items():
-        assert (pixels(sample["image"]) == by_pillow(pixels(before[key]["image"]), orientation)).all()
+        assert (pixels(sample["image"]) == as_shown(pixels(before[key]["image"]), orientation)).all()
         mask = before[key].get("mask")
         assert (sample.get("mask") is None) == (mask is None)
         if mask is not None:
-            assert iou(sample["mask"], by_pillow(mask, orientation) > 0) == 1
+            assert iou(sample["mask"], as_shown(mask, orientation) > 0) == 1
     told = {remark["id"] for remark in log.remarks if "turned upright" in remark["text"]}
     assert len(told) == (0 if orientation < 2 else len({id(s["image"]) for s in after.values()}))
 
@@ -196,7 +162,7 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
     mask = drawing(tmp_path / "drawing.jpg", orientation)
     values, corners, size = mask * np.uint8(1), [6, 4, 30, 11], (WIDTH, HEIGHT)
     if drawn_on == "upright" and orientation:
-        values = by_pillow(values, orientation)
+        values = as_shown(values, orientation)
         corners, size = turned_box(corners, orientation, HEIGHT, WIDTH), values.shape[::-1]
     if drawn_on == "another":
         values, size = values[::2, ::2], (WIDTH // 2, HEIGHT // 2)
@@ -261,17 +227,3 @@ def test_masks_that_people_drew(tmp_path, orientation):
     put(tmp_path / "mask.png", turned(mask, orientation or 1) * np.uint8(255))
     if orientation not in (2, 3, 4):
         assert fits({"image": picture, "mask": _annotators.consensus(marked, picture)}) == 1
-
-
-def test_an_outline_for_a_picture_of_half_the_size_is_refused_with_the_reason(tmp_path):
-    """Test outlines of an image of another size, which are not scaled because the file is not the annotated one."""
-    _examples.write("coco-val", tmp_path, 2, 48)
-    path = tmp_path / "val2017/000000000001.jpg"
-    with Image.open(path) as image:
-        image.resize((24, 24)).save(path)
-    samples, log = built_by(builder_of("coco-val"), tmp_path, parts="test")
-    assert samples["000000000001:dog"]["mask"] is None
-    assert samples["000000000002:dog"]["mask"] is not None
-    assert {entry["reason"] for entry in log.left_out} == {"annotations and image differ in size"}
-    with pytest.raises(ValueError, match="annotations and image differ in size"):
-        _coco.shown_mask([[[0, 0, 9, 0, 9, 9]]], (24, 25), Picture(b"", ".jpg", 24, 24))

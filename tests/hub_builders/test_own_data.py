@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from built_samples import read_back
 from commands import said
 from PIL import Image
 from refusals import refused
@@ -32,11 +33,7 @@ def mask(path, values=BOX):
 
 
 def built(tmp_path, **options):
-    """Return ({image id: row} of the test split, {(id, what): reason})."""
-    folder = sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False, **options)
-    report = read_report(folder)
-    rows = {row["image_id"]: row for split in report["splits"] for row in sb.load_dataset(folder, split)}
-    return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}
+    return read_back(sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False, **options))[:2]
 
 
 THREE = BOX * np.uint8(2) + np.eye(20, 30, dtype=np.uint8)
@@ -172,6 +169,8 @@ def test_a_table_gives_labels_splits_and_groups(tmp_path):
     ({"foreground": "70000"}, "foreground=70000 is not valid"),
     ({"split": "half"}, "split=half is unknown"),
     ({}, "no class folders, and there is no table of labels"),
+    ({"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
+    ({"title": "two\nlines"}, "the name of a dataset must be one line"),
 ])  # fmt: skip
 def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
     picture(tmp_path / "images/0.jpg")
@@ -240,16 +239,6 @@ def test_own_data_have_a_name_and_a_licence_in_card_report_and_page(tmp_path, re
     assert "<em>Coins of &lt;Rome&gt;</em>" in run.report.read_text()
 
 
-@pytest.mark.parametrize(("name", "options", "message"), [
-    ("folder", {"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
-    ("folder", {"title": "two\nlines"}, "the name of a dataset must be one line"),
-    ("shapes-xai", {"license": "mit"}, "shapes-xai has a fixed license; leave it out"),
-])  # fmt: skip
-def test_names_and_licences_that_are_none(tmp_path, name, options, message):
-    picture(tmp_path / "images/disc/1.png")
-    refused(message, sb.build, name, tmp_path / "out", progress=False, **options)
-
-
 KINDS = {
     "1.jfif": "JPEG", "2.jpe": "JPEG", "3.JPG": "JPEG", "4.Jpeg": "JPEG", "5.jpg_large": "JPEG", "no_ending": "JPEG",
     "6.png": "PNG", "7.apng": "PNG", "8.webp": "WEBP", "9.tif": "TIFF", "10.bmp": "BMP", "11.gif": "GIF",
@@ -309,7 +298,7 @@ def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
     picture(tmp_path / "in/extra/2.png")
     folder = sb.build("folder", tmp_path / "in/out", tmp_path / "in", progress=False)
     first = (folder / "build_report.json").read_bytes()
-    left_out = {(one["id"], one["what"]): one["reason"] for one in read_report(folder)["left_out"]}
+    left_out = read_back(folder)[1]
     beside = "it is outside the folder of images"
     assert left_out == {("README.md", "image"): beside, ("extra/", "image"): beside,
                         ("notes.docx", "mask"): "not an image (.docx)"}  # fmt: skip

@@ -116,20 +116,16 @@ def test_an_object_without_a_box_is_skipped_and_counted(source, empty):
     assert samples["P00001"]["mask"] is None
 
 
-@pytest.mark.parametrize(("row", "reason"), [("P00001,2,-1,-1,-1,-1", "'2' is neither 1 nor -1"),
-                                             ("P00001,,,,,", "'' is neither 1 nor -1")])  # fmt: skip
-def test_odd_values_are_named(source, row, reason):
-    (source / "ImageSet/10/train.csv").write_text(HEAD + row + "\n")
-    assert reason in built(source)[1].left_out[0]["reason"]
-
-
-def test_names_that_lead_elsewhere_and_names_twice(source):
+def test_names_that_lead_elsewhere_names_twice_and_odd_values(source):
     rows = "../../secret,1,-1,-1,-1,-1\nP00001,1,-1,-1,-1,-1\nP00001.jpg,-1,-1,-1,-1,-1\n"
     (source / "ImageSet/10/train.csv").write_text(HEAD + rows)
     samples, log = built(source)
     assert samples["P00001"]["label"] == "prohibited"
     assert reasons(log)["../../secret", "image"] == "its name points outside the source folder"
     assert log.remarks[0]["text"] == "train.csv line 4: listed twice; the first entry is used"
+    for row, reason in (("2,-1,-1,-1,-1", "'2' is neither 1 nor -1"), (",,,,", "'' is neither 1 nor -1")):
+        (source / "ImageSet/10/train.csv").write_text(f"{HEAD}P00001,{row}\n")
+        assert reason in built(source)[1].left_out[0]["reason"]
 
 
 @pytest.mark.parametrize("text", ["", "image,Gun\na,1\n", "name,Bomb\na,1\n", "name,Gun\n\xff\xfe"])

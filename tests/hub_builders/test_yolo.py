@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from built_samples import mask_in, read_back
 from PIL import Image
 from refusals import refused
 
@@ -27,16 +28,7 @@ def picture(path, exif=None):
 
 
 def built(folder, **options):
-    """Return ({image id: row} of all splits, {(id, what): reason})."""
-    out = sb.build("yolo", folder / "out", folder / "in", progress=False, overwrite=True, **options)
-    report = read_report(out)
-    rows = {row["image_id"]: row | {"split": split} for split in report["splits"]
-            for row in sb.load_dataset(out, split)}  # fmt: skip
-    return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}, report
-
-
-def of_mask(row):
-    return None if row["mask"] is None else np.asarray(row["mask"]) > 0
+    return read_back(sb.build("yolo", folder / "out", folder / "in", progress=False, overwrite=True, **options))
 
 
 def test_pixels_of_boxes_and_outlines_by_hand():
@@ -77,8 +69,8 @@ def test_labels_are_found_where_programs_put_them(tmp_path, layout):
     rows, left_out, _ = built(tmp_path, **given)
     ((name, row),) = rows.items()
     assert name.endswith("a:cat")
-    assert of_mask(row)[2:6, 2:6].all()
-    assert of_mask(row).sum() == 16 + 1
+    assert mask_in(row)[2:6, 2:6].all()
+    assert mask_in(row).sum() == 16 + 1
     assert left_out == {}
     assert row["split"] == ("validation" if layout in ("splits", "numbered", "roboflow") else "test")
 
@@ -143,7 +135,7 @@ def test_labels_are_those_of_the_upright_picture_unless_they_were_drawn_on_the_f
     text(tmp_path / "in/a.txt", "0 0.05 0.0625 0.1 0.125\n")  # one pixel of 10 x 8 in the top left corner
     text(tmp_path / "in/classes.txt", "dog\n")
     rows, _, report = built(tmp_path, stored=stored)
-    mask = of_mask(rows["a:dog"])
+    mask = mask_in(rows["a:dog"])
     assert mask.shape == (10, 8)
     # in an upright image of 8 columns, 0.1 covers the centre of the first column; stored, the corner moves to the right
     assert np.argwhere(mask).tolist() == ([[0, 7]] if stored else [[0, 0]])
@@ -171,6 +163,8 @@ def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
     text(tmp_path / "none/a.txt", "0\n")
     (tmp_path / "in/a.png").unlink()
     refused("has no readable images", built, tmp_path, labels=str(tmp_path / "none"))
+    picture(tmp_path / "in/train/cat/a.png")
+    refused(r"has no label files .* use `saliency-bench build folder`", built, tmp_path)
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
     with pytest.raises(UnreadableError, match="cannot be read as text"):
         objects_in(tmp_path / "binary.txt")
@@ -188,7 +182,7 @@ def test_poses_are_refused(tmp_path, shape, names):
         refused(r"data\.yaml describes poses \(kpt_shape\), whose points are not outlines", built, tmp_path, **given)
     text(tmp_path / "in/data.yaml", f"{NAMES}# kpt_shape: {shape}\n")
     text(tmp_path / "in/labels/a.txt", f"1 {BOX}\n")
-    assert of_mask(built(tmp_path, **given)[0]["a:cat"]).any()
+    assert mask_in(built(tmp_path, **given)[0]["a:cat"]).any()
 
 
 @pytest.mark.parametrize("line", [
@@ -202,7 +196,7 @@ def test_poses_are_refused_by_their_lines_and_outlines_are_not(tmp_path, line):
     text(tmp_path / "in/labels/a.txt", f"1 {line.removeprefix('outline ')}\n")
     rows, left_out, _ = built(tmp_path)
     if line.startswith("outline"):
-        assert of_mask(rows["a:cat"]).any()
+        assert mask_in(rows["a:cat"]).any()
     else:
         assert "its labels are poses (a box, and points with a visibility)" in str(left_out)
 
@@ -217,12 +211,6 @@ def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
     rows, left_out, report = built(tmp_path)
     expected = np.zeros((8, 10), bool)
     expected[2:6, 2:6] = True
-    np.testing.assert_array_equal(of_mask(rows["obj_Train_data/a:cat"]), expected)
+    np.testing.assert_array_equal(mask_in(rows["obj_Train_data/a:cat"]), expected)
     assert left_out == {("obj.data", "image"): "not an image (.data)"}
     assert [one["id"] for one in report["remarks"]] == ["train.txt"]
-
-
-def test_pictures_in_folders_of_their_classes_are_another_layout(tmp_path):
-    picture(tmp_path / "in/train/cat/a.png")
-    text(tmp_path / "in/data.yaml", NAMES)
-    refused(r"has no label files .* use `saliency-bench build folder`", built, tmp_path)

@@ -3,7 +3,7 @@
 from itertools import count
 
 import pytest
-from pages import chromium, client_of, joined, study_of
+from pages import chromium, client_of, dataset, joined, study_of
 from postgres import Postgres, programs
 
 import saliency_bench as sb
@@ -23,9 +23,10 @@ def done(shapes, resnet, tmp_path_factory):
 
 
 @pytest.fixture
-def annotating(tmp_path):
-    """Return an annotation study of four images with two people per image."""
-    return study_of(tmp_path, 4)
+def annotating(request, tmp_path):
+    """Return an annotation study of four images with two people per image, or with the settings STUDY of a module."""
+    settings = {"count": 4, "masks": 0} | getattr(request.module, "STUDY", {})
+    return study_of(tmp_path, dataset(settings.pop("count"), masks=settings.pop("masks")), **settings)
 
 
 @pytest.fixture

@@ -9,7 +9,11 @@ from io import BytesIO
 import numpy as np
 from PIL import Image
 
-from saliency_bench.studies.run_images import RunImages
+from saliency_bench.studies.answer_store import Store
+from saliency_bench.studies.assess import protocol as assessments
+from saliency_bench.studies.assess.questions import read_questions
+from saliency_bench.studies.peekaboom import protocol as games
+from saliency_bench.studies.run_images import RunImages, pair_of
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 60, 230), "yellow": (230, 220, 30),
@@ -89,6 +93,31 @@ def work(peekaboom, worker, most=None):
 
 
 QUESTIONS = ["complete", "precise", "convincing"]
+
+
+def start_peekaboom(folder, images, **options):
+    settings = games.configuration(images, **options)
+    store = Store(folder / "study.db")
+    return games.Peekaboom(store.study(games.KIND, "s", dataset="d", configuration=settings), images)
+
+
+def start_assess(folder, images, **options):
+    settings = assessments.configuration(images, read_questions(), **options)
+    return assessments.Assess(Store(folder / "study.db").study(assessments.KIND, "s", configuration=settings), images)
+
+
+def rate(study, person, rating, most=None):
+    """Rate all maps, or at most `most`, with `rating(image, explainer, question)`, and return the pseudonym."""
+    done = 0
+    while (maps := study.state(person)["maps"]) and done != most:
+        for one in maps:
+            if one["ratings"] is None and done != most:
+                done += 1
+                image, explainer = pair_of(unit_at(study, person, one["place"]))
+                ratings = {name: rating(image, explainer, name) for name in QUESTIONS}
+                request = f"a random text of 16 characters and more {one['place']}"
+                study.save(person, {"place": one["place"], "ratings": ratings, "request": request})
+    return person
 
 
 def unit_at(study, person, place):

@@ -45,7 +45,18 @@ def dataset(count, size=(60, 80), masks=0, seed=0):
 def study_of(folder, rows, **settings):
     """Create an annotation study in a folder with two people per image, from a dataset or a number of noise images."""
     images = StudyImages(dataset(rows) if isinstance(rows, int) else rows)
+    folder.mkdir(exist_ok=True)
     return open_study(Store(folder / "study.db"), "noise", images, "print", **{"annotators": 2} | settings)
+
+
+def answer_all(annotating, person, most=None, **answer):
+    """Answer "no region", or as given, to all images that a person gets, or at most `most`, and return the images."""
+    units = []
+    while len(units) != most and (tasks := [one for one in annotating.state(person)["tasks"] if not one.get("again")]):
+        units.append(tasks[0]["unit"])
+        sent = {"unit": units[-1], "kind": "no_region", "request": f"{person} answers {units[-1]}"}
+        annotating.save(person, sent | answer)
+    return units
 
 
 def client_of(app):

@@ -81,16 +81,13 @@ def test_consensus_is_what_at_least_half_marked(given):
     np.testing.assert_array_equal(consensus(given), wanted)
 
 
-def test_masks_of_different_sizes_are_refused():
-    refused("different sizes", consensus, [LEFT, LEFT.T])
-
-
 def test_rules_of_the_consensus_by_hand():
     first, second = np.array([[1, 1, 0, 0]], bool), np.array([[1, 0, 1, 0]], bool)
     assert consensus([first, second]).tolist() == [[True, True, True, False]], "at least half of two is the union"
     assert consensus([first, second], "majority").tolist() == [[True, False, False, False]]
     assert consensus([first], "majority").tolist() == first.tolist()
     refused("consensus rule", consensus, [first], "most")
+    refused("different sizes", consensus, [LEFT, LEFT.T])
 
 
 def test_staple_trusts_those_who_agree():

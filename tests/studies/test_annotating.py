@@ -7,12 +7,11 @@ import pytest
 from datasets import Dataset, Image
 from hypothesis import given
 from hypothesis import strategies as st
-from pages import client_of, dataset, joined, study_of
+from pages import answer_all, client_of, dataset, joined, study_of
 from PIL import Image as Pillow
 from refusals import refused
 
 from saliency_bench.data.annotations import checksum
-from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import choose_known, open_study
 from saliency_bench.studies.answer_store import Store
@@ -21,13 +20,9 @@ from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.pictures import UnreadableError, png
 
+STUDY = {"count": 6}
 MASK = np.zeros((60, 80), bool)
 MASK[3:9, 70:] = True
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, dataset(6))
 
 
 @pytest.fixture
@@ -145,11 +140,7 @@ def test_only_the_newest_answer_is_reviewed_by_its_number(annotating, client, an
 
 
 def drawn_by(annotating, person):
-    seen = []
-    while tasks := annotating.state(person)["tasks"]:
-        seen.append(tasks[0]["unit"])
-        annotating.save(person, sent(seen[-1], f"{person} {seen[-1]} request"))
-    return seen
+    return answer_all(annotating, person, kind="mask", runs=runs_of(MASK))
 
 
 def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
@@ -234,8 +225,8 @@ def test_an_ambiguous_mask_is_no_known_mask(tmp_path, capsys):
         np.testing.assert_array_equal(annotating.known_mask(unit), trimap != 2)
     again = open_study(Store(tmp_path / "study.db"), "x", images, "print")
     np.testing.assert_array_equal(again.known_mask("image-000"), trimap != 2)
-    with pytest.raises(UserError, match="with another configuration"):
-        open_study(Store(tmp_path / "study.db"), "x", images, "print", foreground="1")
+    store = Store(tmp_path / "study.db")
+    refused("with another configuration", open_study, store, "x", images, "print", foreground="1")
     refused("3 honeypots need images with a mask, but the dataset has 2", choose_known, images, 3, 0, 0)
     assert "2 masks cannot be used, such as the mask of image image-000: a mask with more" in capsys.readouterr().err
     refused("but the dataset has 0", choose_known, images, 1, 0, 0, foreground="9")
@@ -283,7 +274,7 @@ def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
     store, images = Store(tmp_path / "study.db"), StudyImages(rows)
     again = open_study(store, "noise", images, "print")
     assert (again.settings["annotators"], len(again.honeypots)) == (4, 2)
-    with pytest.raises(UserError, match=r"another configuration \(annotators 4, now 5\); use"):
-        open_study(store, "noise", images, "print", annotators=5)
+    words = r"another configuration \(annotators 4, now 5\); use"
+    refused(words, open_study, store, "noise", images, "print", annotators=5)
     refused("another dataset", open_study, store, "noise", images, "other print")
     refused("--honeypot-every must be at least 2", open_study, store, "new", images, "print", honeypot_every=1)

@@ -14,14 +14,14 @@ from refusals import refused
 
 from saliency_bench.data.geometry import Geometry
 from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
+from saliency_bench.studies.assess.protocol import KIND, configuration
 from saliency_bench.studies.assess.questions import read_questions
 from saliency_bench.studies.assess.results import export, rated, results
 from saliency_bench.studies.human_masks import RunMasks
 from saliency_bench.studies.run_images import HUMAN, pair_of
 from saliency_bench.utils.overlays import overlay
 
-from .crowd import PLANTED, QUESTIONS, run_images, unit_at
+from .crowd import PLANTED, QUESTIONS, run_images, start_assess, unit_at
 
 LOOKING, STRAIGHT = "looks", "always in the middle"
 
@@ -34,8 +34,7 @@ def with_masks(count=12):
 
 
 def start(folder, images, **options):
-    settings = configuration(images, read_questions(), **({"raters": 3, "per_person": 6} | options))
-    return Assess(Store(folder / "study.db").study(KIND, "s", configuration=settings), images)
+    return start_assess(folder, images, **{"raters": 3, "per_person": 6} | options)
 
 
 def rate(study, kind=LOOKING):

@@ -7,23 +7,15 @@ import pytest
 from pages import client_of, serving
 
 from saliency_bench.spaces.assess.app import create_app
-from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
-from saliency_bench.studies.assess.questions import read_questions
 
-from .crowd import PLANTED, run_images
+from .crowd import PLANTED, run_images, start_assess
 
 RATINGS = {"complete": 5, "precise": 3, "convincing": 1}
-REQUEST = "a random text of many characters"
 
 
 @pytest.fixture
 def study(tmp_path):
-    images = run_images(10, 48)
-    store = Store(tmp_path / "study.db")
-    settings = configuration(images, read_questions(), raters=5, per_person=2, checks=0)
-    yield Assess(store.study(KIND, "colours", configuration=settings), images)
-    store.close()
+    return start_assess(tmp_path, run_images(10, 48), raters=5, per_person=2, checks=0)
 
 
 @pytest.fixture
@@ -47,15 +39,18 @@ def test_no_other_picture_is_sent(client, path, key):
     assert (client.get(path, headers=key).status_code, client.get(path).status_code) == (400, 401)
 
 
-@pytest.mark.parametrize("body", [
-    b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"place": 0}', b'{"place": 4, "ratings": {}, "request": "x"}',
-    json.dumps({"place": 4, "ratings": RATINGS, "request": REQUEST}).encode(),
-    json.dumps({"place": 0, "ratings": RATINGS}).encode(),
-    json.dumps({"place": 0, "ratings": RATINGS | {"complete": 6}, "request": REQUEST}).encode(),
-    json.dumps({"place": 0, "ratings": [RATINGS], "request": REQUEST}).encode(),
-])  # fmt: skip
+BODIES = [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"place": 0}']
+CHANGES = [{"place": place} for place in (4, 99, -1, "0", None, False, [0])]
+CHANGES += [{"ratings": ratings} for ratings in (None, {}, {"complete": 1}, [RATINGS], RATINGS | {"more": 3})]
+CHANGES += [{"ratings": RATINGS | {"complete": level}} for level in (6, 0, 2.0, True, "3")]
+CHANGES += [{"request": request} for request in (None, "short", "x" * 101, "\n" * 20)]
+
+
+@pytest.mark.parametrize("body", [*BODIES, *CHANGES])
 def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, study, body, key):
     client.get("/api/state", headers=key)
+    if isinstance(body, dict):
+        body = json.dumps({"place": 0, "ratings": RATINGS, "request": "a random text of many characters"} | body)
     reply = client.post("/api/answer", headers=key, content=body)
     assert (reply.status_code, len(reply.json()["error"].splitlines())) == (400, 1)
     assert study.study.answers(last=False) == []
@@ -63,7 +58,7 @@ def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, study, bo
 
 def test_a_double_click_is_one_answer(client, study, key):
     client.get("/api/state", headers=key)
-    sent = {"place": 1, "ratings": RATINGS, "request": REQUEST}
+    sent = {"place": 1, "ratings": RATINGS, "request": "a random text of many characters"}
     threads = [threading.Thread(target=lambda: client.post("/api/answer", headers=key, json=sent)) for _ in range(6)]
     for thread in threads:
         thread.start()

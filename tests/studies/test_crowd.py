@@ -5,8 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from commands import said
-from pages import BOX, client_of, study_of
+from pages import BOX, client_of
 from PIL import Image
 
 from saliency_bench.cli import main
@@ -15,12 +14,8 @@ from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
 from saliency_bench.studies.runs import runs_of
 
+STUDY = {"annotators": 1}
 COMPLETION = {"url": "https://app.prolific.com/submissions/complete?cc=C1", "code": "C1"}
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, 4, annotators=1)
 
 
 @pytest.fixture
@@ -114,16 +109,6 @@ def test_tables_by_the_command(tmp_path, capsys, shapes):
     assert main(words) == 0
     with (tmp_path / "q.csv").open() as file:
         assert list(csv.reader(file)) == [["person", "'@x", "PID"], [person, "-1", "'=cmd|' /C calc'!A0"]]
-
-
-@pytest.mark.parametrize(("option", "line"), [
-    (["--lease", "0"], "--lease must be a number of minutes"),
-    (["--invite", "-1"], "--invite must be a number of people"),
-    (["--completion-url", "javascript:alert(1)"], "--completion-url must begin with https:"),
-])  # fmt: skip
-def test_options_that_cannot_be(option, line, tmp_path, capsys, shapes):
-    assert line in said(capsys, ["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db"), *option], 2)
-    assert not (tmp_path / "s.db").exists()
 
 
 def test_a_person_is_erased_by_a_copy_of_the_store(annotating, client, tmp_path, capsys):

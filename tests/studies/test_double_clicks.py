@@ -9,9 +9,8 @@ from pages import Served, dataset, serving
 
 from saliency_bench.spaces.peekaboom.app import create_app
 from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
 
-from .crowd import run_images
+from .crowd import run_images, start_peekaboom
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 pytestmark = pytest.mark.slow
@@ -137,8 +136,7 @@ def test_no_region_asks_before_it_leaves_a_drawing_out_and_back_shows_it(page, s
 
 
 def test_peekaboom(page, tmp_path):
-    settings = configuration(images := run_images(30, 48), judgements=1, pairs=4, checks=0)
-    game = Peekaboom(Store(tmp_path / "study.db").study(KIND, "colours", configuration=settings), images)
+    game = start_peekaboom(tmp_path, run_images(30, 48), judgements=1, pairs=4, checks=0)
     with serving(create_app(game)) as address:
         page.goto(address)
         page.wait_for_selector("#helpDialog[open]")

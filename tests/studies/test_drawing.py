@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pages import serving, study_of
+from pages import serving
 from test_annotate_page import DESKTOP, PHONE, READY, count, drag, opened, saved, view
 
 from saliency_bench.spaces.annotate.app import create_app
@@ -10,12 +10,8 @@ from saliency_bench.studies.superpixels import superpixels
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 pytestmark = pytest.mark.slow
+STUDY = {"count": 5}
 SMALL = {"viewport": {"width": 320, "height": 256}}  # 1280 x 1024 at 400 %
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, 5)
 
 
 def shown(browser, annotating, options=DESKTOP, **settings):

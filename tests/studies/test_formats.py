@@ -48,19 +48,6 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_what_is_exported_is_read_back(annotated, tmp_path, format):
-    assert export(annotated, tmp_path / "out", format) == 3
-    read = module_of(format).read(tmp_path / "out" / PLACES[format][0], "p-a")
-    if PLACES[format][1] is not None:
-        agreed = module_of(format).read(tmp_path / "out" / PLACES[format][1], "p-a")
-        np.testing.assert_array_equal(agreed["image-000"], drawn(1) | drawn(2), "half of two is one")
-    np.testing.assert_array_equal(read["image-000"], drawn(1))
-    np.testing.assert_array_equal(read["image-001"], drawn(3))
-    assert not read["image-002"].any()
-    assert "image-003" not in read
-
-
 def test_png_folders_keep_the_votes(annotated, tmp_path):
     export(annotated, tmp_path / "out", "png")
     found = values(tmp_path / "out/votes/image-000.png")
@@ -82,14 +69,17 @@ def test_pseudonyms_are_left_out_if_asked(annotated, tmp_path, format):
 @pytest.mark.parametrize("format", FORMATS)
 def test_masks_from_elsewhere_become_answers_once(annotated, tmp_path, format):
     export(annotated, tmp_path / "out", format)
-    (tmp_path / "other").mkdir()
+    one, consensus = PLACES[format]
+    if consensus is not None:
+        agreed = module_of(format).read(tmp_path / "out" / consensus, "p-a")
+        np.testing.assert_array_equal(agreed["image-000"], drawn(1) | drawn(2), "half of two is one")
     other = study_of(tmp_path / "other", dataset(2))
     for _ in range(2):
-        count, strange = import_masks(other, tmp_path / "out" / PLACES[format][0], format, "p-a")
+        count, strange = import_masks(other, tmp_path / "out" / one, format, "p-a")
     assert (count, strange) == (2, ["image-002"])
-    stored = {one.unit: one.pixels for one in other.study.answers(last=False)}
-    assert list(stored) == ["image-000", "image-001"]
-    np.testing.assert_array_equal(stored["image-001"], drawn(3))
+    stored = other.study.answers(last=False)
+    assert [one.unit for one in stored] == ["image-000", "image-001"]
+    np.testing.assert_array_equal(stored[1].pixels, drawn(3))
 
 
 def test_coco_is_what_pycocotools_reads(annotated, tmp_path):
@@ -102,29 +92,28 @@ def test_coco_is_what_pycocotools_reads(annotated, tmp_path):
     assert [one["person"] for one in content["annotations"]] == ["p-a", "p-b", "consensus", "p-a", "consensus"]
 
 
+def coco_regions(*segmentations):
+    """Return COCO's JSON with one region on each of the images 0.jpg, 1.jpg ..."""
+    size = {"height": 60, "width": 80}
+    images = [{"id": number, "file_name": f"{number}.jpg"} | size for number in range(len(segmentations))]
+    regions = [{"image_id": number, "segmentation": one} for number, one in enumerate(segmentations)]
+    return json.dumps({"images": images, "annotations": regions})
+
+
 def test_compressed_runs_and_polygons_of_coco_are_read(tmp_path):
     mask = drawn(4)
     packed = reference.encode(np.asfortranarray(mask.astype(np.uint8)))
     packed["counts"] = packed["counts"].decode()
-    corners = [10, 10, 30, 10, 30, 20, 10, 20]
-    content = {
-        "images": [{"id": one, "file_name": f"{one}.jpg", "height": 60, "width": 80} for one in (1, 2)],
-        "annotations": [{"image_id": 1, "segmentation": packed}, {"image_id": 2, "segmentation": [corners]}],
-    }
-    (tmp_path / "a.json").write_text(json.dumps(content))
+    (tmp_path / "a.json").write_text(coco_regions(packed, [[10, 10, 30, 10, 30, 20, 10, 20]]))
     read = module_of("coco").read(tmp_path / "a.json", "ada")
-    np.testing.assert_array_equal(read["1.jpg"], mask)
-    np.testing.assert_array_equal(read["2.jpg"], rectangle(slice(10, 20), slice(10, 30)))
+    np.testing.assert_array_equal(read["0.jpg"], mask)
+    np.testing.assert_array_equal(read["1.jpg"], rectangle(slice(10, 20), slice(10, 30)))
 
 
 @pytest.mark.parametrize("counts", ["PP`0`0", "0", "", "o" * 10**5, "\x00\x01\u20ac", None])
 def test_damaged_runs_of_coco_are_refused(counts, tmp_path):
-    content = {
-        "images": [{"id": 1, "file_name": "1.jpg", "height": 60, "width": 80}],
-        "annotations": [{"image_id": 1, "segmentation": {"size": [60, 80], "counts": counts}}],
-    }
-    (tmp_path / "a.json").write_text(json.dumps(content))
-    refused("1.jpg: (damaged|the) run lengths", module_of("coco").read, tmp_path / "a.json", "ada")
+    (tmp_path / "a.json").write_text(coco_regions({"size": [60, 80], "counts": counts}))
+    refused("0.jpg: (damaged|the) run lengths", module_of("coco").read, tmp_path / "a.json", "ada")
 
 
 @pytest.mark.slow
@@ -529,5 +518,5 @@ def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, 
 
 
 def test_tracks_of_a_video_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"tracks of a video; export the annotations as CVAT for images 1\.1"):
-        imported(tmp_path, '<annotations><track id="0" label="cat"><box frame="0"/></track></annotations>', "cvat")
+    content = '<annotations><track id="0" label="cat"><box frame="0"/></track></annotations>'
+    refused(r"tracks of a video; export the annotations as CVAT for images 1\.1", imported, tmp_path, content, "cvat")

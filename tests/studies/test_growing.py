@@ -1,7 +1,7 @@
 """Tests of studies that grow: more people or more images create a revision that the report mentions."""
 
 import pytest
-from pages import dataset
+from pages import answer_all, dataset
 from refusals import refused
 
 from saliency_bench.studies.annotating import open_study
@@ -20,13 +20,7 @@ def opened(store, images=4, fingerprint="four", **options):
 
 
 def finish(annotating, letter):
-    person = annotating.study.join(letter * 32).name
-    count = 0
-    while tasks := annotating.state(person)["tasks"]:
-        answer = {"unit": tasks[0]["unit"], "kind": "no_region", "request": f"{letter} {tasks[0]['unit']} answer"}
-        annotating.save(person, answer)
-        count += 1
-    return count
+    return len(answer_all(annotating, annotating.study.join(letter * 32).name))
 
 
 def test_a_grown_study_asks_more_people_about_more_images(store):

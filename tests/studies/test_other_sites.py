@@ -5,18 +5,14 @@ import urllib.error
 import urllib.request
 
 import pytest
-from pages import Served, dataset, study_of
+from pages import Served, dataset
 from starlette.testclient import TestClient
 
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.spaces.pages.origins import OwnHosts
 
+STUDY = {"count": 2}
 JOIN = {"request": "a random text of many characters"}
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, 2)
 
 
 def client(annotating, host, address):

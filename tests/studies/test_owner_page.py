@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pages import BOX, chromium, dataset, serving, study_of
+from pages import BOX, answer_all, chromium, serving
 from starlette.testclient import TestClient
 
 from saliency_bench.spaces.annotate.app import create_app
@@ -10,25 +10,17 @@ from saliency_bench.spaces.assess.app import create_app as create_assess
 from saliency_bench.spaces.peekaboom.app import create_app as create_peekaboom
 from saliency_bench.studies.annotating import AnswerChoice
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
-from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.assess import protocol as assess_protocol
-from saliency_bench.studies.assess.questions import read_questions
 from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.owner_actions import act, excluded, status
-from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
 from saliency_bench.studies.peekaboom.results import results
 from saliency_bench.studies.runs import runs_of
 
-from .crowd import Clicker, Worker, run_images, work
+from .crowd import Clicker, Worker, rate, run_images, start_assess, start_peekaboom, work
 
+STUDY = {"count": 5, "masks": 1, "annotators": 3, "honeypots": 1, "honeypot_every": 2}
 OTHER = np.zeros((60, 80), bool)
 OTHER[40:, 50:] = True
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, dataset(5, masks=1), annotators=3, honeypots=1, honeypot_every=2)
 
 
 @pytest.fixture
@@ -36,12 +28,9 @@ def owner(annotating):
     return {"X-Key": annotating.study.join(role="owner").key}
 
 
-def draw(annotating, mask, seconds, units=4, letter="a"):
+def draw(annotating, mask, seconds, letter):
     person = annotating.study.join(letter * 32).name
-    for number in range(units):
-        (task, *_) = annotating.state(person)["tasks"]
-        answer = {"unit": task["unit"], "kind": "mask", "runs": runs_of(mask), "seconds": seconds}
-        annotating.save(person, answer | {"request": f"answer {number} of {letter}"})
+    answer_all(annotating, person, most=5, kind="mask", runs=runs_of(mask), seconds=seconds)
     return person
 
 
@@ -50,11 +39,13 @@ def crowd(annotating):
 
     All draw on the 4 images and the honeypot.
     """
-    people = [draw(annotating, BOX, seconds, 5, letter) for letter, seconds in (("a", 30), ("b", 40))]
-    return [*people, draw(annotating, OTHER, 2, 5, "c")]
+    people = [draw(annotating, BOX, seconds, letter) for letter, seconds in (("a", 30), ("b", 40))]
+    return [*people, draw(annotating, OTHER, 2, "c")]
 
 
-def test_people_and_images_to_look_at_come_first(annotating):
+def test_people_and_images_to_look_at_come_first_and_the_owner_sees_what_was_marked(annotating, client, owner):
+    votes = [f"/api/votes?unit={unit}" for unit in (annotating.units[0], "nothing")]
+    unmarked = client.get(votes[0], headers=owner).content
     good, other, careless = crowd(annotating)
     idle = annotating.study.join("d" * 32).name
     annotating.study.assign(idle, annotating.units[:1])
@@ -69,6 +60,9 @@ def test_people_and_images_to_look_at_come_first(annotating):
     assert sum(seen["by day"].values()) == 12
     assert [(row["people"], row["iou"]) for row in seen["images"]] == [(3, pytest.approx(1 / 3))] * 4
     assert all(row["marks"] == ["low agreement"] for row in seen["images"])
+    marked, wrong = (client.get(path, headers=owner) for path in votes)
+    assert (marked.status_code, marked.headers["content-type"], wrong.status_code) == (200, "image/png", 400)
+    assert marked.content != unmarked
 
 
 @pytest.mark.parametrize(("ahead", "lease"), [(0, -1.0), (24 * 3650, 24.0)])  # hours
@@ -130,19 +124,9 @@ def test_the_page_is_for_the_owner_alone_who_is_asked_nothing(annotating, client
     assert status(annotating.study) == "open"
 
 
-def test_the_owner_sees_what_people_marked(annotating, client, owner):
-    crowd(annotating)
-    reply = client.get("/api/votes", params={"unit": annotating.units[0]}, headers=owner)
-    assert (reply.status_code, reply.headers["content-type"]) == (200, "image/png")
-    assert client.get("/api/votes", params={"unit": annotating.units[1]}, headers=owner).content != reply.content
-    assert client.get("/api/votes", params={"unit": "nothing"}, headers=owner).status_code == 400
-
-
 def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
     """Test that only the last answer of a judgement counts. Attention checks and excluded people do not count."""
-    images = run_images(6)
-    settings = configuration(images, judgements=2, pairs=3, checks=1, limit=4)
-    peekaboom = Peekaboom(Store(tmp_path / "study.db").study(KIND, "colours", configuration=settings), images)
+    peekaboom = start_peekaboom(tmp_path, run_images(6), judgements=2, pairs=3, checks=1, limit=4)
     bot = work(peekaboom, Clicker("bot"))
     work(peekaboom, Worker("one"))
     work(peekaboom, Worker("other"), most=1)
@@ -154,17 +138,10 @@ def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
 
 def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
     """Test two excluded people of three: the owner excludes one, and one fails the attention check."""
-    images = run_images(6)
-    settings = assess_protocol.configuration(images, read_questions(), raters=3, per_person=2, checks=1)
-    store = Store(tmp_path / "study.db")
-    assess = assess_protocol.Assess(store.study(assess_protocol.KIND, "colours", configuration=settings), images)
+    assess = start_assess(tmp_path, run_images(6), raters=3, per_person=2, checks=1)
     people = {assess.study.join().name: rating for rating in (1, 1, 5)}
     for person, rating in people.items():
-        while maps := assess.state(person)["maps"]:
-            for shown in maps:
-                ratings = dict.fromkeys(read_questions()["questions"], rating)
-                request = f"a random request {shown['place']}"
-                assess.save(person, {"place": shown["place"], "ratings": ratings, "request": request})
+        rate(assess, person, lambda *about, rating=rating: rating)
     act(assess.study, "exclude", "a request", next(iter(people)))
     owner = {"X-Key": assess.study.join(role="owner").key}
     seen = TestClient(create_assess(assess)).get("/api/overview", headers=owner).json()
@@ -174,10 +151,7 @@ def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
 
 @pytest.mark.slow
 def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
-    images = run_images(6)
-    store = Store(tmp_path / "study.db")
-    settings = configuration(images, judgements=2, pairs=6, checks=0, limit=6)
-    peekaboom = Peekaboom(store.study(KIND, "colours", configuration=settings), images)
+    peekaboom = start_peekaboom(tmp_path, run_images(6), judgements=2, pairs=6, checks=0, limit=6)
     count = len(peekaboom._sheets)
     people = [work(peekaboom, Worker(f"w{number}", noise=0.0)) for number in range(count - 1)]
     people.append(work(peekaboom, Clicker("bot")))

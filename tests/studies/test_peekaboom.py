@@ -18,28 +18,23 @@ from saliency_bench.compute.scoring.perturbation import Curves, fraction_counts
 from saliency_bench.maps import descending
 from saliency_bench.read.analysis.order_agreement import read_answers
 from saliency_bench.read.statistics.exposures import SHOWN, judgement_areas
-from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.peekaboom.chance import LIKE_GUESSING, corrected, evidence_of_guessing, guessing_area
-from saliency_bench.studies.peekaboom.protocol import KIND, PROTOCOLS, Peekaboom, configuration, revealed
+from saliency_bench.studies.peekaboom.protocol import PROTOCOLS, configuration, revealed
 from saliency_bench.studies.peekaboom.results import export, judged, results
 from saliency_bench.studies.run_images import pair_of, unit_of
 
-from .crowd import PLANTED, Clicker, Worker, run_images, work
+from .crowd import PLANTED, Clicker, Worker, run_images, start_peekaboom, work
 
 pytestmark = pytest.mark.usefixtures("same_pseudonyms")
 
 
-def start(store, images=None, name="s", **options):
-    images = images or run_images()
-    settings = configuration(images, **({"judgements": 2, "pairs": 5} | options))
-    return Peekaboom(store.study(KIND, name, dataset="d", configuration=settings), images)
+def start(folder, images=None, **options):
+    return start_peekaboom(folder, images or run_images(), **{"judgements": 2, "pairs": 5} | options)
 
 
 @pytest.fixture
 def game(tmp_path):
-    store = Store(tmp_path / "study.db")
-    yield start(store)
-    store.close()
+    return start(tmp_path)
 
 
 def pixels(png):
@@ -68,7 +63,7 @@ class Seen(nn.Module):
 
 @pytest.mark.parametrize("fill", ["black", "grey"])
 def test_people_see_what_kae_shows_the_network_unless_the_study_is_an_earlier_one(tmp_path, fill):
-    game = start(Store(tmp_path / "study.db"), fill=fill)
+    game = start(tmp_path, fill=fill)
     assert game.study.configuration.get("fill") == (None if fill == "grey" else "black")
     person, network = game.study.join().name, load_classifier(Seen(), mean=(0, 0, 0), std=(1, 1, 1), device="cpu")
     question = game.question(person)
@@ -92,7 +87,7 @@ def test_people_see_what_kae_shows_the_network_unless_the_study_is_an_earlier_on
 @pytest.mark.slow
 def test_under_the_protocol_of_the_paper_there_are_no_checks_and_the_careless_count(tmp_path):
     """Test `--protocol p2`, the protocol of Lu et al. (table 3 and figure 6)."""
-    game = start(Store(tmp_path / "study.db"), run_images(6), **PROTOCOLS["p2"] | {"judgements": 2})
+    game = start(tmp_path, run_images(6), **PROTOCOLS["p2"] | {"judgements": 2})
     assert PROTOCOLS["p2"] == {"judgements": 10, "pairs": 20, "checks": 0}
     assert (game.study.configuration["checks"], len(game.study.configuration["images"])) == ([], 6)
     people = {work(game, Worker(f"w{number}", careless=number == 0)) for number in range(8)}
@@ -115,13 +110,8 @@ def test_what_is_sent_holds_no_other_pixel_and_no_name(game):
         assert image.encode() not in data
         shown, frame = np.asarray(opened), game.images.frame(image)
         if explainer is not None:
-            number = round(state["exposure"] * frame.shape[0] * frame.shape[1])
-            first = descending(game.images.map(image, explainer)[None])[0][:number]
-            hidden = np.ones(frame.shape[:2], bool)
-            hidden.flat[first] = False
-            assert not shown[hidden].any()
-            assert hidden.sum() == frame.shape[0] * frame.shape[1] - number
-            np.testing.assert_array_equal(shown[~hidden], frame[~hidden])
+            expected = revealed(frame, game.images.map(image, explainer), state["exposure"])
+            np.testing.assert_array_equal(shown, expected)
         told = repr(state)
         assert "secret" not in told
         assert not any(name in told for name in PLANTED)
@@ -169,7 +159,7 @@ def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
     assert len(game.study.answers(person, last=False)) == 1
     after = game.state(person)
     refused("not your current question", game.save, person, sent | {"choice": state["choices"][0]})
-    again = start(Store(tmp_path / "study.db"))
+    again = start(tmp_path)
     assert (again.state(person), again.given(person)) == (after, game.given(person))
     assert len(again.study.answers(person, last=False)) == 1
 
@@ -191,7 +181,7 @@ def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_
 
     There are 12 images, 2 of which are checks, 4 explainers, and 3 judgements per pair.
     """
-    game = start(Store(tmp_path / "study.db"), judgements=3)
+    game = start(tmp_path, judgements=3)
     for number in range(24):
         work(game, Worker(f"w{number}", careless=number % 6 == 0))
     assert game.state(game.study.join().name)["place"] is None  # all pairs are assigned
@@ -209,7 +199,7 @@ def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_
 
 @pytest.mark.slow
 def test_those_who_leave_are_replaced(tmp_path):
-    game = start(Store(tmp_path / "study.db"), judgements=1)
+    game = start(tmp_path, judgements=1)
     people = [work(game, Worker(f"w{number}"), most=7 if number % 2 else None) for number in range(8)]
     assert game.state(game.study.join().name)["place"] is None  # people who have not finished may come back
     game = replace(game, lease_hours=0.0)
@@ -271,7 +261,7 @@ def test_results_by_hand(by_hand):
     assert "Unfinished judgements, which are excluded: 1." in " ".join(findings.notes)
 
 
-def test_people_who_failed_a_check_are_left_out_of_the_headline_and_shown_beside_it(by_hand):
+def test_people_who_failed_a_check_or_are_named_are_left_out_of_the_headline(by_hand):
     game, _ = by_hand
     findings = results(game.study)
     assert "1 of 2 people failed an attention check: their judgements are excluded" in " ".join(findings.notes)
@@ -281,10 +271,6 @@ def test_people_who_failed_a_check_are_left_out_of_the_headline_and_shown_beside
     assert good["with everyone"] == pytest.approx((0.975 + 0.875 + 0) / 3)
     assert {row["person"] for row in findings.data["people"]} == {"a", "b", "c"}, "nobody is hidden"
     assert "their judgements are included" in " ".join(results(game.study, with_failed=True).notes)
-
-
-def test_people_are_excluded_by_name(by_hand):
-    game, _ = by_hand
     named = game.study.join().name
     make(game, named, unit_of(game.study.configuration["images"][1], "good"), [(0.05, True)])
     before, after = results(game.study), results(game.study, exclude=[named])
@@ -340,7 +326,7 @@ def test_the_evidence_of_guessing_by_hand():
 @pytest.mark.thorough
 def test_guessers_are_named_and_nobody_else(tmp_path):
     """Test 12 people with an error of 5 %, two of whom guess."""
-    game = start(Store(tmp_path / "study.db"), run_images(22), judgements=3, pairs=20)
+    game = start(tmp_path, run_images(22), judgements=3, pairs=20)
     workers = [Clicker(f"w{number}") if number % 6 == 0 else Worker(f"w{number}") for number in range(12)]
     clickers = {work(game, worker) for worker in workers if isinstance(worker, Clicker)}
     for worker in workers:
@@ -356,7 +342,8 @@ def test_guessers_are_named_and_nobody_else(tmp_path):
 
 def test_labels_that_were_tried_stay_choosable_unless_they_are_struck_out(tmp_path):
     for strike in (False, True):
-        game = start(Store(tmp_path / f"{strike}.db"), checks=0, strike=strike)
+        (folder := tmp_path / str(strike)).mkdir()
+        game = start(folder, checks=0, strike=strike)
         person = game.study.join().name
         state = game.state(person)
         wrong = next(
@@ -376,7 +363,7 @@ def test_ranks_are_those_of_the_paired_test(tmp_path):
 
     People recognise "good" at 5 %, and "half" and "noise" at 30 % and 50 % in turn. The ranks are obvious.
     """
-    game = start(Store(tmp_path / "study.db"), run_images(62, 8, ["good", "half", "noise"]), judgements=1, pairs=60)
+    game = start(tmp_path, run_images(62, 8, ["good", "half", "noise"]), judgements=1, pairs=60)
     firsts = {"good": [0.05, 0.05], "half": [0.3, 0.5], "noise": [0.5, 0.3]}
     for number, image in enumerate(game.study.configuration["images"]):
         for name, own in firsts.items():
@@ -408,7 +395,7 @@ def test_export_is_what_analyse_reads(by_hand, tmp_path):
 
 @pytest.mark.slow
 def test_fewer_judgements_are_drawn_from_all(tmp_path):
-    game = start(Store(tmp_path / "study.db"), judgements=2)
+    game = start(tmp_path, judgements=2)
     for number in range(16):
         work(game, Worker(f"w{number}", noise=0.2))
     data = results(game.study).data

@@ -21,28 +21,37 @@ from saliency_bench.studies.run_images import HUMAN, run_images
 from .conftest import EXPLAINERS
 
 
-def test_frames_are_those_the_network_saw(done, shapes, resnet):
-    images = run_images(done)
+def test_frames_are_those_the_network_saw_and_human_masks_are_those_that_metrics_read(done, shapes, resnet):
+    images = run_images(done, ["gradient"], with_masks=True)
     rows = sb.load_dataset(str(shapes), split="train")
-    numbers = {str(one): index for index, one in enumerate(rows["image_id"])}
+    by_id = {str(row["image_id"]): row for row in rows}
     classifier = sb.load_classifier(str(resnet), device="cpu")
     assert len(images.ids) == 12
+    assert set(images.masks) == set(images.ids)
     for one in images.ids:
-        row = rows[numbers[one]]
-        frame = classifier.prepare([row]).images[0].permute(1, 2, 0).numpy()
+        row = by_id[one]
+        batch = classifier.prepare([row])
+        frame, mask = batch.images[0].permute(1, 2, 0).numpy(), batch.masks[0].numpy()
         np.testing.assert_allclose(images.frame(one) / 255, frame, atol=1 / 255)
         assert images.labels[one] == rows.features["label"].int2str(row["label"])
         assert images.map(one, "gradient").shape == frame.shape[:2]
+        np.testing.assert_array_equal(images.masks[one], mask)
+        np.testing.assert_array_equal(images.map(one, HUMAN), mask.astype(np.float32))
+    assert run_images(done, ["gradient"]).masks is None
 
 
-def test_frames_are_resized_and_cropped_by_the_same_box(shapes, tmp_path):
+def test_frames_are_resized_and_cropped_by_the_same_box_and_classes_are_those_that_maps_explain(shapes, tmp_path):
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     torch.manual_seed(0)
-    names = list(sb.load_dataset(str(shapes), split="train").features["label"].names)
+    rows = sb.load_dataset(str(shapes), split="train")
+    names = list(rows.features["label"].names)
     model = sb.load_classifier(module, mean=0.5, std=0.5, labels=names, device="cpu", size=24)
-    sb.run(dataset=str(shapes), model=model, split="train", limit=4, device="cpu", progress=False, out=tmp_path,
-           explainers=["edges", "random"], metrics=["saliency_kae"], keep_maps=True)  # fmt: skip
-    images, rows = run_images(tmp_path), sb.load_dataset(str(shapes), split="train")
+    made = sb.run(dataset=str(shapes), model=model, split="train", limit=6, device="cpu", progress=False, out=tmp_path,
+                  explainers=["edges", "random"], metrics=["saliency_kae"], keep_maps=True,
+                  target="predicted")  # fmt: skip
+    images, records = run_images(tmp_path), made.records()
+    assert images.explained == dict(zip(records["image_id"], records["target"], strict=True)) != images.labels
+    assert set(images.explained.values()) <= set(names)
     numbers = {str(one): index for index, one in enumerate(rows["image_id"])}
     for one in images.ids:
         expected = model.prepare([rows[numbers[one]]]).images[0].permute(1, 2, 0).numpy()
@@ -56,19 +65,6 @@ def test_a_refused_start_leaves_no_store(command, done, tmp_path, capsys):
         assert main([command, "serve", str(done), "--store", str(tmp_path / "study.db"), *options]) == 2
         assert options[0].lstrip("-") in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_human_masks_are_those_that_metrics_read(done, shapes, resnet):
-    images = run_images(done, ["gradient"], with_masks=True)
-    rows = sb.load_dataset(str(shapes), split="train")
-    classifier = sb.load_classifier(str(resnet), device="cpu")
-    by_id = {str(row["image_id"]): row for row in rows}
-    assert set(images.masks) == set(images.ids)
-    for one in images.ids:
-        mask = classifier.prepare([by_id[one]]).masks[0].numpy()
-        np.testing.assert_array_equal(images.masks[one], mask)
-        np.testing.assert_array_equal(images.map(one, HUMAN), mask.astype(np.float32))
-    assert run_images(done, ["gradient"]).masks is None
 
 
 def test_what_cannot_be_shown_is_one_line(done, tmp_path):
@@ -149,16 +145,6 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
     assert main(["assess", "export", "--store", str(store), "--out", str(tmp_path / "ratings.csv"), "--json",
                  "--with-failed"]) == 0  # fmt: skip
     assert json.loads(capsys.readouterr().out)["answers"] == 32
-
-
-def test_the_class_that_maps_explain(shapes, resnet, tmp_path):
-    names = sb.load_dataset(str(shapes), split="train").features["label"].names
-    made = sb.run(dataset=str(shapes), model=str(resnet), split="train", limit=6, device="cpu", progress=False,
-                  out=tmp_path, explainers=["edges", "random"], metrics=["saliency_kae"], keep_maps=True,
-                  target="predicted")  # fmt: skip
-    images, records = run_images(tmp_path), made.records()
-    assert images.explained == dict(zip(records["image_id"], records["target"], strict=True))
-    assert set(images.explained.values()) <= set(names)
 
 
 @pytest.mark.parametrize("command", ["peekaboom", "assess"])

@@ -2,20 +2,16 @@
 
 import pytest
 from pages import BOX, chromium, dataset, joined, serving, study_of
+from refusals import refused
 
-from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
 from saliency_bench.studies.practice import ATTEMPTS
 from saliency_bench.studies.runs import runs_of
 
+STUDY = {"count": 6, "masks": 4, "honeypots": 1, "practice": 2, "practice_iou": 0.6}
 HALF = BOX.copy()
 HALF[20:] = False  # IoU 0.5
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, dataset(6, masks=4), honeypots=1, practice=2, practice_iou=0.6)
 
 
 class Person:
@@ -77,9 +73,8 @@ def test_practice_counts_for_nothing_but_is_reported(annotating, client):
 def test_practice_is_drawn_apart_from_honeypots(annotating, tmp_path):
     assert not set(annotating.practice) & set(annotating.honeypots)
     assert len(annotating.units) == 3
-    (tmp_path / "new").mkdir()
-    with pytest.raises(UserError, match="5 honeypots and practice images need images with a mask"):
-        study_of(tmp_path / "new", dataset(6, masks=4), honeypots=1, practice=4)
+    words = "5 honeypots and practice images need images with a mask"
+    refused(words, study_of, tmp_path / "new", dataset(6, masks=4), honeypots=1, practice=4)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pages import BOX, client_of, study_of
+from pages import BOX, answer_all, client_of, study_of
 from refusals import refused
 
 from saliency_bench.cli import main
@@ -19,17 +19,12 @@ from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.utils.pictures import png
 
-
-@pytest.fixture
-def annotating(tmp_path):
-    return study_of(tmp_path, 4, annotators=1, reviewers=2)
+STUDY = {"annotators": 1, "reviewers": 2}
 
 
 def draw(annotating, letter):
     person = annotating.study.join(letter * 32).name
-    while tasks := [task for task in annotating.state(person)["tasks"] if not task.get("again")]:
-        unit = tasks[0]["unit"]
-        annotating.save(person, {"unit": unit, "kind": "no_region", "request": f"{letter} answers {unit}"})
+    answer_all(annotating, person)
     return person
 
 
@@ -72,17 +67,11 @@ def test_nobody_reviews_the_masks_of_somebody_who_is_left_out(annotating):
     assert [answer.id for answer in annotating.to_review()] == waiting
 
 
-def test_one_reviewer_is_enough_to_send_back(annotating):
-    person = draw(annotating, "a")
+def test_what_one_reviewer_sent_back_goes_to_others_once_its_author_is_gone(annotating):
+    person, unit = draw(annotating, "a"), annotating.study.answers()[1].unit
     annotating.study.review(2, "rita", "reject", "an opinion of rita", "too small")
     assert 2 not in [answer.id for answer in annotating.to_review()]
     assert [task["comment"] for task in annotating.state(person)["tasks"]] == ["too small"]
-
-
-def test_what_was_sent_back_goes_to_others_once_its_author_is_gone(annotating):
-    draw(annotating, "a")
-    unit = annotating.study.answers()[1].unit
-    annotating.study.review(2, "rita", "reject", "an opinion of rita", "too small")
     other = annotating.study.join("b" * 32).name
     assert annotating.state(other)["tasks"] == [], "its author is at work"
     later = replace(annotating, lease_hours=0.0)

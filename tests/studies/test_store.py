@@ -18,7 +18,6 @@ from refusals import refused
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from saliency_bench.errors import UserError
 from saliency_bench.studies import database, study_tables
 from saliency_bench.studies import study as study_module
 from saliency_bench.studies.answer_store import Store
@@ -132,21 +131,6 @@ def draw_units(places, person, per_unit=1, count=1):
     return [unit for unit in places.given(person) if unit in waiting]
 
 
-def test_every_unit_goes_to_so_many_people_and_to_nobody_twice(study):
-    places = Places(study, UNITS)
-    seen = {}
-    for person in ("p-a", "p-b", "p-c", "p-d"):
-        while waiting := draw_units(places, person, 2):
-            unit = waiting[0]
-            assert draw_units(places, person, 2)[0] == unit, "it stays until it is answered"
-            study.record(person, unit, f"{person} {unit}", 1)
-            seen.setdefault(unit, []).append(person)
-            if len(seen) == 7 and person == "p-a":
-                break
-    assert sorted(seen) == sorted(UNITS)
-    assert all(len(set(people)) == len(people) == 2 for people in seen.values())
-
-
 def test_the_units_of_the_fewest_people_come_first(study):
     for unit in UNITS[1:]:
         study.record("p-a", unit, unit, 1)
@@ -239,8 +223,8 @@ def test_a_study_of_the_same_name_goes_on_and_other_settings_are_refused(place):
     line = r"another dataset and seed \(3, now 4\); use"
     refused(line, second.study, "annotate", "birds", dataset="xyz", configuration={"annotators": 2}, seed=4)
     second.study("peekaboom", "guessed", configuration={"images": list(range(30)), "run": "a"})
-    with pytest.raises(UserError, match=r"another configuration \(images 30, now 29, run\); use"):
-        second.study("peekaboom", "guessed", configuration={"images": list(range(29)), "run": "b"})
+    words, less = r"another configuration \(images 30, now 29, run\); use", {"images": list(range(29)), "run": "b"}
+    refused(words, second.study, "peekaboom", "guessed", configuration=less)
     second.study("assess", "rated")
     refused("several studies", second.find)
     assert second.find(kind="assess").name == "rated"
@@ -262,6 +246,7 @@ def test_an_invalid_answer_is_refused_whole(tmp_path, change, message):
 
 @pytest.mark.parametrize(("given", "kept"), [
     (-5, 0), (1e9, 86_400), (float("nan"), 0), (float("inf"), 0), (3.5, 3.5), (10**400, 86_400), ("12", 0), (None, 0),
+    ([1], 0),
 ])  # fmt: skip
 def test_a_clock_that_jumps_costs_no_answer(tmp_path, given, kept):
     assert made(Store(tmp_path / "study.db")).record("p", "u", "r", 1, seconds=given).seconds == kept
@@ -345,7 +330,7 @@ def test_many_people_save_at_the_same_moment(study):
 def test_people_who_ask_at_the_same_moment_never_exceed_the_quota(study):
     both = Places(study, UNITS), Places(study, UNITS)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda index: draw_units(both[index % 2], f"p-{index}", 2, 3), range(8)))
+        list(pool.map(lambda index: draw_units(both[index % 2], f"p-{index}", 2, 3), range(9)))  # one too many
     counts = {}
     for one in study.assignments():
         counts[one.unit] = counts.get(one.unit, 0) + 1

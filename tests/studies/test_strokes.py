@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from commands import said
 from pages import client_of, joined, study_of
 from PIL import Image
 from refusals import refused
 
-from saliency_bench.cli import main
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.studies.segment_anything import MEAN, STD, SegmentAnything
@@ -175,11 +173,3 @@ def test_the_page_finds_regions_of_images_that_were_given(tmp_path):
     assert client.post("/api/segment", json=sent | {"unit": other}, headers=key).status_code == 403
     without = client_of(create_app(annotating))
     assert without.post("/api/segment", json=sent, headers=key).status_code == 403
-
-
-def test_segment_takes_two_files_or_none(tmp_path, capsys):
-    words = ["annotate", "--dataset", "none", "--store", str(tmp_path / "s.db"), "--segment"]
-    assert main([*words, "one.onnx"]) == 2
-    assert "--segment got 1 files; pass two ONNX files, encoder and decoder, or none" in capsys.readouterr().err
-    assert "there is no file one.onnx" in said(capsys, [*words, "one.onnx", "two.onnx"], 2)
-    assert not (tmp_path / "s.db").exists()

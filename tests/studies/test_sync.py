@@ -7,7 +7,6 @@ import pytest
 from local_hub.hub import FOUNDER, READER, VISITOR
 from refusals import refused
 
-from saliency_bench.errors import UserError
 from saliency_bench.studies.answer_rows import add_lines, lines_after
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.sync import Sync
@@ -16,6 +15,7 @@ REPO = "visitor/answers"
 
 
 def sync_of(hub, path, user=VISITOR, repo=REPO, **more):
+    path.parent.mkdir(exist_ok=True)
     return Sync(path, repo, api=hub.api(user), **more)
 
 
@@ -26,6 +26,7 @@ def started(hub, path, **more):
 
 
 def study_in(path, **settings):
+    path.parent.mkdir(exist_ok=True)
     return Store(path).study("annotate", "study", configuration=settings)
 
 
@@ -61,7 +62,6 @@ def test_answers_outlive_the_disk(hub, tmp_path):
     assert "2 answers copied to visitor/answers at" in lines[-1]
     (name,) = set(hub.files("datasets", REPO)) - {".gitattributes"}
     assert name.startswith("study.db/")
-    (tmp_path / "new").mkdir()
     again = sync_of(hub, tmp_path / "new/study.db", say=lines.append)
     again.restore()
     assert lines[-1] == "6 rows restored from visitor/answers"
@@ -113,7 +113,6 @@ def test_each_commit_holds_whole_answers_while_people_answer(hub, tmp_path, monk
 def test_two_servers_keep_the_answers_of_both(hub, tmp_path):
     syncs, studies = [], []
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
         sync, study = started(hub, tmp_path / name / "study.db")
         syncs.append(sync), studies.append(study)
         if name == "one":
@@ -138,8 +137,6 @@ def test_two_servers_keep_the_answers_of_both(hub, tmp_path):
 
 @pytest.mark.slow
 def test_a_commit_that_comes_in_between_is_not_overwritten(hub, tmp_path, monkeypatch):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
     first, second = (sync_of(hub, tmp_path / name / "study.db") for name in ("one", "two"))
     for sync, name in ((first, "ada"), (second, "bob")):
         sync.restore()
@@ -217,25 +214,22 @@ def test_another_study_is_not_continued(hub, tmp_path):
     sync.restore()
     answer(study_in(tmp_path / "study.db", annotators=3), "ada")
     sync.push()
-    (tmp_path / "new").mkdir()
     answer(study_in(tmp_path / "new/study.db", annotators=4), "bob")
-    with pytest.raises(UserError, match=r"another configuration \(annotators 3, now 4\); use another --name"):
-        sync_of(hub, tmp_path / "new/study.db").restore()
+    words = r"another configuration \(annotators 3, now 4\); use another --name"
+    refused(words, sync_of(hub, tmp_path / "new/study.db").restore)
     assert by(tmp_path / "new/study.db") == ["bob"]
     hub.api(VISITOR).upload_file(
         path_or_fileobj=b"no row\n", path_in_repo="study.db/a.jsonl", repo_id=REPO, repo_type="dataset"
     )
-    with pytest.raises(
-        UserError, match=r"study.db of visitor/answers cannot be merged into the local store: .*not a copy of a store"
-    ):
-        sync_of(hub, tmp_path / "study.db").restore()
+    words = r"study.db of visitor/answers cannot be merged into the local store: .*not a copy of a store"
+    refused(words, sync_of(hub, tmp_path / "study.db").restore)
 
 
 def test_rows_of_a_study_that_is_nowhere_are_refused(tmp_path):
     answer(study_in(tmp_path / "study.db"), "ada")
     lines, _ = lines_after(Store(tmp_path / "study.db"), {})
-    with pytest.raises(UserError, match="the file has rows of the study 'study' but not the study itself"):
-        add_lines(Store(tmp_path / "new.db"), lines[1:], "the file")
+    words = "the file has rows of the study 'study' but not the study itself"
+    refused(words, add_lines, Store(tmp_path / "new.db"), lines[1:], "the file")
     assert not lines_after(Store(tmp_path / "new.db"), {})[0]
 
 
