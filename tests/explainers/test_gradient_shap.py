@@ -40,29 +40,18 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(peer, baseline, error
     assert ours.draws == [samples] * len(ours.maps)
 
 
-def test_agrees_with_captum_on_one_baseline_and_one_point(peer, error_of, monkeypatch):
-    """Captum draws its points with NumPy; with our points, its maps must agree."""
-    explainer = load_explainer("gradient_shap", samples=1, baselines=1)
-    ours = explainer(peer.classifier, peer.images, peer.target, seeds=[5, 6, 7])
-    points = np.array([drawn(seed, 1, 1)[0][0] for seed in (5, 6, 7)])
-    monkeypatch.setattr(np.random, "uniform", lambda low, high, size: points)
-    bank = gradient_shap.bank(peer.classifier, 1, 0, peer.images)
-    theirs = captum.attr.GradientShap(peer.model).attribute(
-        peer.inputs, (bank - peer.classifier.mean) / peer.classifier.std, n_samples=1, target=peer.labels
-    )
-    assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
-
-
 @KINKS
-@pytest.mark.parametrize("baseline", ["zero", "black", "white"])
-def test_agrees_with_captum_on_one_fixed_baseline_and_its_five_draws(baseline, peer, error_of, monkeypatch):
+@pytest.mark.parametrize("baseline", ["noise", "zero", "black", "white"])
+def test_agrees_with_captum_on_one_baseline_and_its_five_draws(baseline, peer, error_of, monkeypatch):
     """P3's code calls captum like this (zeros after normalisation). With our points, captum's maps must agree."""
-    explainer = load_explainer("gradient_shap", baseline=baseline, samples=5)
+    explainer = load_explainer("gradient_shap", baseline=baseline, baselines=1, samples=5)
     ours = explainer(peer.classifier, peer.images, peer.target, seeds=[5, 6, 7])
-    points = np.concatenate([uniform(seed_of(seed, "gradient_shap", "point"), 5) for seed in (5, 6, 7)])
+    points = np.concatenate([drawn(seed, 5, 1)[0] for seed in (5, 6, 7)])
     monkeypatch.setattr(np.random, "uniform", lambda low, high, size: points)
-    fill = {"zero": peer.classifier.mean, "black": torch.zeros(1, 3, 1, 1), "white": torch.ones(1, 3, 1, 1)}[baseline]
-    start = ((fill - peer.classifier.mean) / peer.classifier.std).expand(1, *peer.images.shape[1:])
+    mean, shape = peer.classifier.mean, (1, *peer.images.shape[1:])
+    starts = {"noise": gradient_shap.bank(peer.classifier, 1, 0, peer.images), "zero": mean.expand(shape),
+              "black": torch.zeros(shape), "white": torch.ones(shape)}  # fmt: skip
+    start = (starts[baseline] - mean) / peer.classifier.std
     theirs = captum.attr.GradientShap(peer.model).attribute(peer.inputs, start, n_samples=5, target=peer.labels)
     assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
 
