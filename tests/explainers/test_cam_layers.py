@@ -160,6 +160,7 @@ def logits_of(net, x):
 
 @pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
 def test_swin_is_read_as_pytorch_grad_cam_reads_it_when_told_its_axes(library):
+    """Test also that other readers of feature maps are defined, and that readers of attention refuse its windows."""
     ((model, layer, to_maps),) = [rest for name, *rest in swins() if name == library]
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
@@ -169,28 +170,14 @@ def test_swin_is_read_as_pytorch_grad_cam_reads_it_when_told_its_axes(library):
         theirs = cam((images - 0.5) / 0.25, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])
     assert theirs.max() > 0.5
     np.testing.assert_allclose(normalise(ours), theirs, atol=1e-4)
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
-@pytest.mark.parametrize("name", READERS)
-def test_every_explainer_of_feature_maps_is_defined_on_swin(name, library):
-    model, *_ = next(rest for kind, *rest in swins() if kind == library)
-    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
-    maps = load_explainer(name)(classifier, torch.rand(2, 3, 64, 64), targets.contrast([0, 1], [1, 2], 4))
-    assert maps.shape == (2, 64, 64)
-    assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
-@pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit"])
-def test_the_explainers_of_attention_refuse_windows_and_stages_and_name_what_is_defined(name, library):
-    model, *_ = next(rest for kind, *rest in swins() if kind == library)
-    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
-    target = targets.one_hot([0, 1], 4)
-    message = refused("windows or stages.*gradcam", load_explainer(name), classifier, torch.rand(2, 3, 64, 64), target)
-    assert type(model).__name__ in message
+    target = targets.contrast([0, 1], [1, 2], 4)
+    for name in READERS:
+        maps = load_explainer(name)(classifier, images, target)
+        assert maps.shape == (2, 64, 64)
+        assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all(), name
+    for name in ("attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit"):
+        words = f"{type(model).__name__} does not attend .*windows or stages.*gradcam"
+        refused(words, load_explainer(name), classifier, images, target)
 
 
 def body():
