@@ -205,6 +205,10 @@ def test_few_clusters_have_a_value_alone():
             assert own.clusters == n
         assert not np.isnan(interval(np.linspace(0, 1, 10), np.arange(10), limits)[:6]).any()
         assert np.isnan(interval(np.full(3, np.nan), np.arange(3), limits)[:3]).all()
+    for n in (9, 10):
+        own = difference(Matched([np.linspace(0, 1, n), np.zeros(n)], np.arange(n)), 0, 1)
+        assert own[0] == pytest.approx(0.5)
+        assert np.isnan(own[1:3]).tolist() == [n < 10] * 2
     # 40 rows of 9 patients are nine clusters
     assert math.isnan(interval(np.linspace(0, 1, 40), np.arange(40) % 9, UNIT).low)
     # one patient with most of the rows reduces the number of effective clusters
@@ -233,14 +237,6 @@ def test_a_difference_of_clusters_by_hand():
     own = difference(Matched([first, np.zeros(24)], np.repeat(np.arange(12), 2)), 0, 1)
     error = math.sqrt(12 / 11 * 12 / 24**2)
     assert own[:7] == pytest.approx((0.5, 0.5 - 2.200985 * error, 0.5 + 2.200985 * error, 24, 12, 12, 11), abs=1e-6)
-
-
-@pytest.mark.parametrize("clusters", [9, 10])
-def test_a_difference_has_an_interval_from_ten_clusters_on(clusters):
-    values = np.linspace(0, 1, clusters)
-    own = difference(Matched([values, np.zeros(clusters)], np.arange(clusters)), 0, 1)
-    assert own[0] == pytest.approx(0.5)
-    assert np.isnan(own[1:3]).tolist() == [clusters < 10] * 2
 
 
 def literal_bootstrap_t(values, clusters, seed):
