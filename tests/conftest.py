@@ -20,6 +20,7 @@ import pytest
 
 # modules shared by tests
 sys.path.extend(str(path) for path in sorted(Path(__file__).parent.iterdir()) if path.is_dir())
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import budget
 from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401

@@ -1,16 +1,12 @@
 """Tests that metric cards have the scores of baselines in benchmarks/baselines.json, and that a run reproduces them."""
 
 import json
-import sys
-from pathlib import Path
 
+import baselines
 import pytest
 
 import saliency_bench as sb
 from saliency_bench import registry
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from this folder
-import baselines
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,16 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import findings
+import findings_attention
+import findings_page as script
 import numpy as np
 import pytest
 
 import saliency_bench as sb
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from this folder
-import findings
-import findings_attention
-import findings_page as script
 
 RNG = np.random.default_rng(0)
 

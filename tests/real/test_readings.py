@@ -1,12 +1,7 @@
 """Tests of variants of metrics, against cases computed by hand."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from this folder
 import readings as script
 
 

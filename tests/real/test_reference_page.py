@@ -1,19 +1,16 @@
 """Tests of the page of the reference study: its sentences follow from generated numbers with known orders."""
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from this folder
 import reference
 import reference_figures
 import reference_page as script
 from findings_data import analysed
+from scipy.stats import spearmanr
 
 from saliency_bench.recipes.suites.suite_schema import Suite, find_suite
 
