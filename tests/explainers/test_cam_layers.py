@@ -66,6 +66,8 @@ def found(model, side):
 
 def torchvision(name):
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    if name == "maxvit_t":  # with few channels and blocks, because this network is slow
+        return models.MaxVit((224, 224), 8, 7, [8] * 4, [1] * 4, 4, stochastic_depth_prob=0, num_classes=4)
     model = models.get_model(name, num_classes=4, **options)
     if name.startswith("vgg"):
         shrink(model)

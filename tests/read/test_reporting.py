@@ -824,11 +824,11 @@ def test_scores_of_rightly_and_of_wrongly_classified_images(folder, capsys):
     """Compare with means computed from the records by hand; a group without images has no value."""
     run = load_run(folder)
     correct = {row["image_id"]: row["correct"] for row in run.predictions()}
-    frame = run.by_correct()
+    rows, frame = run.records().to_list(), run.by_correct()
     assert set(frame["images"]) == {"right", "wrong"}
     for (explainer, metric, images), row in frame.set_index(["explainer", "metric", "images"]).iterrows():
         values = [
-            one["value"] for one in run.records()
+            one["value"] for one in rows
             if (one["explainer"], one["metric"]) == (explainer, metric) and one["part"] is None
             and one["value"] is not None and correct[one["image_id"]] is (images == "right")
         ]  # fmt: skip
