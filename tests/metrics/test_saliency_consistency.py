@@ -50,31 +50,17 @@ def test_fastdtw_is_the_library_s_for_every_radius(x, y, radius):
     assert ours == theirs
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
 def test_fastdtw_is_the_library_s_for_vectors(rows, others, width, radius, seed):
     rng = np.random.default_rng(seed)
     ours, theirs = both(rng.integers(0, 4, (rows, width)), rng.integers(0, 4, (others, width)), radius)
     assert ours == theirs
 
 
-RNG = np.random.default_rng(0)
-KINDS = [RNG.random, lambda n: RNG.normal(size=n).cumsum(), lambda n: RNG.integers(0, 2, n), np.zeros,
-         lambda n: (RNG.random(n) > 0.95) / 7, lambda n: RNG.random(n) * 1e-300]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.sample(0, 2)
-@pytest.mark.parametrize("draw", KINDS)
-def test_fastdtw_is_the_library_s_for_every_kind_and_length(draw):
-    for length in range(1, 201):
-        for other in (length, int(RNG.integers(1, 201))):
-            ours, theirs = both(draw(length), draw(other))
-            assert ours == theirs
-
-
 @pytest.mark.thorough
 def test_fastdtw_is_the_library_s_on_a_map_of_224_pixels():
-    for draw in (RNG.random, lambda n: np.maximum(RNG.normal(size=n), 0)):
+    rng = np.random.default_rng(0)
+    for draw in (rng.random, lambda n: np.maximum(rng.normal(size=n), 0)):
         ours, theirs = both(draw(50176), draw(50176))
         assert ours == theirs
 

@@ -349,12 +349,12 @@ def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, s
     ({"titlex": "x"}, "unknown key 'titlex' of tables.scores; did you mean title"),
     ({"values": {"a": {"metrik": "x"}}}, "unknown key 'metrik' of tables.scores.values.a; did you mean metric"),
     ({"titlex": "x", "title": None}, "unknown key 'titlex' of tables.scores; did you mean title"),
-    ({"runs": ["al"]}, "did you mean all"),
+    ({"runs": ["al"]}, "did you mean all"), ({"runs": "all"}, "tables.scores.runs: must be a list"),
     ({"rows": ["dataset"]}, "the runs have 2 different values of model; add that axis to rows, columns or over"),
     ({"runs": []}, "tables.scores.runs: is empty"), ({"rows": ["dataset", "explainer"]}, "once"),
     ({"rows": ["datasets"]}, "tables.scores.rows.0"), ({"columns": ["explainer"]}, "axis value"),
     ({"variants": {"a": {"t": 1}}}, "variants and the axis variant"),
-    ({"title": None}, "tables.scores.title"),
+    ({"title": None}, "tables.scores.title: is missing"),
     ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "one of metric"),
 ])  # fmt: skip
 def test_what_is_wrong_in_a_file_is_said_with_the_key_that_was_meant(tmp_path, keys, said):
@@ -362,11 +362,26 @@ def test_what_is_wrong_in_a_file_is_said_with_the_key_that_was_meant(tmp_path, k
     assert str(path) in refused(re.escape(said), read_suite, path)
 
 
-@pytest.mark.parametrize("text", ["", "- a", "a: [", "x" * 2**21, "!!python/object/apply:os.system ['true']"])
-def test_what_is_no_suite_is_refused_in_one_line(tmp_path, text):
+@pytest.mark.parametrize(("figures", "said"), [
+    ([[1, 2], [3]], "tables.scores.figures has 2 rows of 1 or 2 figures, but the table shows"),
+    ([[1, 2], [3, 4]], "has 2 rows of 2 figures, but the table shows 6 rows of 6"),
+])  # fmt: skip
+def test_figures_of_another_shape_are_refused_before_anything_starts(tmp_path, figures, said):
+    path = changed(tmp_path / "own.yaml", scores={"figures": figures, "show": None})
+    refused(said, suite, str(path), out=tmp_path / "out", data=tmp_path, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "must be a mapping"), ("- a", "must be a mapping"), ("a: [", "cannot be read as YAML: .*line"),
+    ("x" * 2**21, "."), ("!!python/object/apply:os.system ['true']", "."),
+    ("paper: x\npaper: y", "the key paper appears twice"),
+    ("paper: Own\ndatasets: {birds: somewhere}", "datasets.birds: must be a mapping"),
+])  # fmt: skip
+def test_what_is_no_suite_is_refused_in_one_line(tmp_path, text, said):
     path = tmp_path / "own.yaml"
     path.write_text(text)
-    refused(".", read_suite, path)
+    refused(said, read_suite, path)
 
 
 def test_unknown_names_and_settings(tmp_path):

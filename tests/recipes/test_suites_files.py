@@ -361,34 +361,6 @@ def test_a_part_with_a_star_is_the_mean_of_those_that_fit():
     assert part_of(cell, "0.2 training *") is None
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    (("  main:", "  main: {title: another}\n  main:"), "the key main appears twice"),
-    (("[[1, 2]]", "[[1, 2], [3]]"), "tables.main.figures has 2 rows of 1 or 2 figures, but the table shows 1 rows"),
-    (("[[1, 2]]", "[[1, 2], [3, 4]]"), "has 2 rows of 2 figures, but the table shows 1 rows of 2"),
-    (("{name: somewhere}", "somewhere"), "datasets.birds: must be a mapping"),
-    (("runs: [all]", "runs: all"), "tables.main.runs: must be a list"),
-    (("title: Birds, ", ""), "tables.main.title: is missing"),
-    (("paper: mine", "- paper"), "cannot be read as YAML: .*line"),
-])  # fmt: skip
-def test_what_a_person_may_get_wrong_is_one_line(change, words, tmp_path):
-    (tmp_path / "mine.yaml").write_text(WRITTEN.replace(*change))
-    refused(words, sb.suite, str(tmp_path / "mine.yaml"), out=tmp_path / "out", select="explainer=random")
-    assert not (tmp_path / "out").exists()
-
-
-WRITTEN = """paper: mine
-datasets:
-  birds: {name: somewhere}
-models:
-  r: {name: microsoft/resnet-18, family: resnet}
-runs:
-  all: {datasets: [birds], models: [r], explainers: [random]}
-tables:
-  main: {title: Birds, runs: [all], rows: [explainer], columns: [value], figures: [[1, 2]], values: {
-    mIoU: {metric: saliency_miou}, insertion: {metric: saliency_insertion}}}
-"""
-
-
 @pytest.mark.parametrize(("select", "words"), [
     ("explainer=gradcma", "did you mean gradcam"), ("metric=mIoU", "unknown metric 'mIoU'"),
     ("metric=saliency_mio", "miou"),
