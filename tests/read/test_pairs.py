@@ -76,16 +76,19 @@ def test_the_console_prints_every_pair_and_json_holds_it(folder, tmp_path, capsy
     assert json.loads(said(capsys, [*line, "--json"]))["pairs"] == [[pair.as_dict() for pair in found]]
 
 
-def test_the_page_has_a_table_of_pairs_for_each_metric(folder):
-    page = page_of(folder)
+@pytest.fixture(scope="module")
+def page(folder):
+    return page_of(folder)
+
+
+def test_the_page_has_a_table_of_pairs_for_each_metric(folder, page):
     assert page.count('<details class="pairs">') == len(METRICS)
     for column, pairs in explainer_pairs(read_run(folder)):
         assert f'<span title="{column.name}">{metric_title(column.name)}</span>: {PAIRS} pairs' in page
         assert all(one.image_id in page for pair in pairs for one in (*pair.ahead, *pair.behind))
 
 
-def test_only_the_script_of_the_page_may_run_and_nothing_is_loaded(folder):
-    page = page_of(folder)
+def test_only_the_script_of_the_page_may_run_and_nothing_is_loaded(page):
     (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.S)
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -93,8 +96,8 @@ def test_only_the_script_of_the_page_may_run_and_nothing_is_loaded(folder):
     assert not re.search(r"fetch|XMLHttpRequest|import\(|innerHTML|eval", script)
 
 
-def test_the_page_cites_what_was_used(folder):
-    (cited,) = re.findall(r'<pre data-form="BibTeX"[^>]*>(.*?)</pre>', page_of(folder), flags=re.S)
+def test_the_page_cites_what_was_used(page):
+    (cited,) = re.findall(r'<pre data-form="BibTeX"[^>]*>(.*?)</pre>', page, flags=re.S)
     assert [line for line in cited.splitlines() if line.startswith("@")] == [
         "@software{saliency_bench,", "@software{saliency_bench_shapes,", "@article{zhang2023saliency,",
         "@article{zhang2018top,", "@inproceedings{petsiuk2018rise,",
@@ -131,8 +134,8 @@ const result = [texts, orders, table.tBodies[1].rows[0].className];
 
 @pytest.mark.slow
 @browser
-def test_tables_are_copied_and_sorted(folder, tmp_path):
-    texts, orders, first = in_browser(page_of(folder), COPY, tmp_path)
+def test_tables_are_copied_and_sorted(folder, page, tmp_path):
+    texts, orders, first = in_browser(page, COPY, tmp_path)
     run = read_run(folder)
     copied = {title.removeprefix("Copy as "): text for title, text in texts}
     rows = list(csv.DictReader(StringIO(copied["CSV"])))
@@ -163,8 +166,8 @@ const result = [shown(), choose(label, "circle"), choose(outcome, "wrong"), choo
 
 @pytest.mark.slow
 @browser
-def test_samples_are_filtered_by_class_and_by_right_and_wrong(folder, tmp_path):
-    run, page = read_run(folder), page_of(folder)
+def test_samples_are_filtered_by_class_and_by_right_and_wrong(folder, page, tmp_path):
+    run = read_run(folder)
     samples = [run.samples[str(image_id)] for image_id in run.examples["ids"] if f"<h4>{image_id}</h4>" in page]
     assert len(samples) == len(run.examples["ids"]) - 2  # the best and the worst sample are shown above
     circles = [one for one in samples if one["label"] == "circle"]
@@ -185,8 +188,7 @@ const result = [root.scrollWidth - root.clientWidth, innerWidth];
 @pytest.mark.slow
 @browser
 @pytest.mark.parametrize("width", [375, 1280])
-def test_no_page_is_wider_than_its_screen(folder, tmp_path, width):
+def test_no_page_is_wider_than_its_screen(page, tmp_path, width):
     long = ["a-folder-with-a-very-long-name/that-goes-on/and-on" + str(number) for number in range(60)]
-    other = make_run(tmp_path / "run", ids=long)
-    for run in (folder, other):
-        assert in_browser(page_of(run), WIDTH, tmp_path, width) == [0, width]
+    for shown in (page, page_of(make_run(tmp_path / "run", ids=long))):
+        assert in_browser(shown, WIDTH, tmp_path, width) == [0, width]
