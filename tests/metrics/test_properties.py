@@ -99,14 +99,6 @@ def test_the_mask_s_inverse_is_the_worst_map(name, masks, maps):
     np.testing.assert_allclose(plain, share, rtol=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["saliency_pointing_game", "saliency_average_precision"])
-@given(MASKS, st.integers(-3, 3))
-def test_a_flat_map_gets_the_mask_s_share(name, masks, value):
-    share = np.where(masks.any(axis=(1, 2)), masks.mean(axis=(1, 2)), np.nan)
-    np.testing.assert_allclose(load_metric(name)(np.full(masks.shape, value), masks), share, rtol=1e-15)
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "options"),
                          [("saliency_pointing_game", {}), ("saliency_pointing_game", {"ties": "any"}),

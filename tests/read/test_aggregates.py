@@ -6,10 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from refusals import refused
 from scipy import stats
-from torch import nn
 
 import saliency_bench as sb
 from saliency_bench import registry
@@ -50,16 +48,6 @@ def aggregate():
         checks._metric.cache_clear()  # another test may have loaded the metric without the aggregate
         yield
     checks._metric.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def model():
-    """Return a network whose prediction depends on the colours of the visible pixels."""
-    torch.manual_seed(1)
-    colours = nn.Conv2d(3, 8, 5, stride=4)
-    module = nn.Sequential(colours, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
-    return sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
 
 
 def run(shapes, model, out, explainers, **changes):

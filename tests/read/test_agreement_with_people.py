@@ -7,11 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from refusals import refused
 from scipy import stats
 from test_analyses import left_open
-from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.cli import main
@@ -25,14 +23,6 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 EXPLAINERS = ["gradient", "edges", "centre", "random"]
 SHOWN = EXPOSURES[1:]
 SAMPLES = 30
-
-
-@pytest.fixture(scope="module")
-def model(shapes):
-    torch.manual_seed(1)
-    module = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    names = list(sb.load_dataset(str(shapes), split="train").features["label"].names)
-    return sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
 
 
 def start(shapes, model, out, **options):

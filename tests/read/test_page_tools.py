@@ -29,12 +29,6 @@ from saliency_bench.read.report.sample_pictures import sample_groups, split_stri
 from saliency_bench.read.report.titles import metric_title
 from saliency_bench.read.run_folder import read_run
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("tools") / "run")
-
-
 DOWNLOADS = """
 const files = [];
 HTMLAnchorElement.prototype.click = function () { files.push([this.download, this.href]); };

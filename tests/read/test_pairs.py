@@ -24,11 +24,6 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("pairs") / "run")
-
-
 def test_pairs_are_what_the_scores_say(folder):
     run = read_run(folder)
     cells = {(cell.explainer_text, cell.metric_text): cell for cell in run.cells}
@@ -74,11 +69,6 @@ def test_the_console_prints_every_pair_and_json_holds_it(folder, tmp_path, capsy
         row = rf"{pair.against.name} +{pair.against.other} +{contrast.difference:+.3f} \[{contrast.low:+.3f}, "
         assert re.search(row.replace("+0", r"\+0").replace("+-", "-").replace("[-", r"[-"), shown), row
     assert json.loads(said(capsys, [*line, "--json"]))["pairs"] == [[pair.as_dict() for pair in found]]
-
-
-@pytest.fixture(scope="module")
-def page(folder):
-    return page_of(folder)
 
 
 def test_the_page_has_a_table_of_pairs_for_each_metric(folder, page):

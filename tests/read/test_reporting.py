@@ -157,16 +157,6 @@ def _pictures(rng: np.random.Generator, folder: Path, chosen: list, methods: lis
                    for name, blob in blobs.items()})  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return make_run(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture(scope="module")
-def page(folder) -> str:
-    return page_of(folder)
-
-
 @pytest.fixture
 def copied(folder, tmp_path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "run", ignore=lambda *_: ["report.html"]))
