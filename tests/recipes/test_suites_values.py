@@ -1,5 +1,6 @@
 """Tests of values in tables besides scores: sizes of datasets, people's answers, t-tests, transformed images."""
 
+import json
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
@@ -29,7 +30,7 @@ from saliency_bench.recipes.suites.number import NoNumberError, Number
 from saliency_bench.recipes.suites.numbers import correlation
 from saliency_bench.recipes.suites.suite import suite
 from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, jobs_of
-from saliency_bench.recipes.suites.suite_schema import Value, find_suite
+from saliency_bench.recipes.suites.suite_schema import Value, find_suite, suite_files
 from saliency_bench.recipes.suites.t_tests import COLUMNS, remarks, t_tests
 from saliency_bench.recipes.suites.transformed_runs import accuracy_under
 
@@ -339,3 +340,33 @@ def test_without_a_transform_it_is_what_the_summary_says(settings):
 def test_an_unknown_transform_is_named_with_the_nearest(settings):
     refused(r"flip-vertical.*flip_vertical", accuracy_under, load(*describe(settings)), "flip-vertical")
     assert len(TRANSFORMS) == 12
+
+
+# Cells that never have a number: explainers that all agree have no order.
+UNDEFINED = {"p2-figure7": {"one of the two metrics is constant"}}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("smoke") / "out"
+
+
+@pytest.mark.slow
+@pytest.mark.sample(0, 1)
+@pytest.mark.parametrize(
+    "paper", sorted(suite_files(), key=lambda name: (name != "reference", name), reverse=True)
+)  # the fastest first
+def test_every_table_has_all_rows_and_columns(paper, out):
+    done = suite(paper, out=out, smoke=True, compare=True, device="cpu", progress=False)
+    assert done.failed == {}
+    _, content, names = find_suite(paper)
+    assert [*(table.name for table in done.tables), *done.pictures] == list(names)
+    for table in done.tables:
+        printed = sum(figure is not None for line in table.table.figures for figure in line)
+        assert table.numbers["paper"].notna().sum() == printed, table.name
+        reasons = set(table.numbers["missing"]) - {""}
+        assert reasons <= UNDEFINED.get(table.name, set()), (table.name, reasons)
+        rows = json.loads((done.folder / "tables" / f"{table.name}.json").read_text())["numbers"]
+        assert len(rows) == len(table.numbers)
+    assert done.page.is_file()
+    assert content.paper.split(",")[0] in done.page.read_text()
