@@ -72,7 +72,10 @@ def test_every_score_by_loops_and_scipy(made, grid, peak):
     maps = np.random.default_rng(0).normal(size=(2, 6, 7)).astype(np.float32)
     maps[:, 0, 0] = peak or maps[:, 0, 0]
     target = torch.tensor([[0.0, 1, 0, 0], [1, -0.5, 0, -0.5]])
-    found = saliency_single_deletion(curves_of(made, maps, target), grid=grid)
+    curves, before = curves_of(made, maps, target), network.seen
+    found = saliency_single_deletion(curves, grid=grid)
+    assert not marked(curves, grid=grid).any()
+    assert network.seen - before == curves.passes == 2 * grid**2  # each picture is classified once
     expected = [literal(network, *sample, grid) for sample in zip(images, maps, target.tolist(), strict=True)]
     assert found == pytest.approx(expected, abs=1e-12)
 
@@ -118,15 +121,6 @@ def test_where_nothing_differs_there_is_no_correlation(made):
     curves = Curves(Blind(), made[1], one_hot([1, 2], 4), np.random.default_rng(0).normal(size=(2, 6, 7)))
     assert saliency_single_deletion(curves).tolist() == [0, 0]
     assert marked(curves).tolist() == [True, True]
-
-
-def test_each_picture_is_classified_once(made):
-    network, _ = made
-    curves = curves_of(made, np.random.default_rng(0).normal(size=(2, 6, 7)))
-    before = network.seen
-    saliency_single_deletion(curves, grid=3)
-    marked(curves, grid=3)
-    assert (network.seen - before, curves.passes) == (18, 18)
 
 
 def test_a_logit_that_is_not_a_number_is_no_score(made):

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from bootstrap import draws, expanded
 from refusals import refused
-from scipy import stats
 
 import saliency_bench as sb
 from saliency_bench import registry
@@ -27,7 +27,6 @@ from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.ranking import NOT_TESTED, UNRANKED, compare, read_contrasts
 from saliency_bench.read.summary import legend
 from saliency_bench.score_notes import PARTS_ONLY
-from saliency_bench.utils.seeds import random_bits, seed_of
 
 SAMPLES, NOTE = 60, "a made-up harmonic mean"
 
@@ -77,10 +76,7 @@ def literal(columns):
 
 
 def drawn(statistic):
-    bits = random_bits(seed_of(0, "bootstrap", SAMPLES, 0), 2000 * SAMPLES).reshape(2000, SAMPLES)
-    tail = 100 * stats.norm.cdf(-np.sqrt(SAMPLES / (SAMPLES - 1)) * stats.t.ppf(0.975, SAMPLES - 1))
-    values = [statistic((row % np.uint64(SAMPLES)).astype(int)) for row in bits]
-    return np.percentile(values, [tail, 100 - tail])
+    return np.percentile([statistic(row) for row in draws(SAMPLES)], expanded(SAMPLES))
 
 
 def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank(done):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from bootstrap import draws, expanded
 from commands import said
 from refusals import refused
 from scipy import stats
@@ -36,7 +37,6 @@ from saliency_bench.read.cell import PartResult
 from saliency_bench.read.report.plots import _about_tiles
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.summary import aligned
-from saliency_bench.utils.seeds import random_bits, seed_of
 
 SETTINGS = ("saliency_miou", "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.7", "saliency_insertion",
             "saliency_pointing_game")  # fmt: skip
@@ -67,18 +67,6 @@ def cell_of(run, explainer, metric):
 
 def scores(run, explainer, metric):
     return run.values[cell_of(run, explainer, metric).cell_id]
-
-
-def draws(clusters, seed=0):
-    """Return the clusters of each bootstrap draw, as the package draws them."""
-    bits = random_bits(seed_of(seed, "bootstrap", clusters, 0), 2000 * clusters).reshape(2000, clusters)
-    return (bits % np.uint64(clusters)).astype(int)
-
-
-def expanded(clusters):
-    """Return the percentiles of an expanded bootstrap interval. It is expanded because draws vary less than samples."""
-    tail = 100 * stats.norm.cdf(-math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1))
-    return [tail, 100 - tail]
 
 
 def left_open(means, drawn, clusters):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from bootstrap import draws, expanded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -23,7 +24,6 @@ from saliency_bench.read.statistics.intervals import (
     is_alike,
     paired_difference,
 )
-from saliency_bench.utils.seeds import random_bits, seed_of
 
 UNIT = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
@@ -249,8 +249,7 @@ def literal_bootstrap_t(values, clusters, seed):
         return m, math.sqrt(count / (count - 1) * sum((sum(g) - m * len(g)) ** 2 for g in groups)) / n
 
     mean, error = of(groups)
-    bits = random_bits(seed_of(seed, "bootstrap", count, 0), 2000 * count).reshape(2000, count)
-    t = [(m - mean) / se for m, se in (of([groups[int(bit) % count] for bit in row]) for row in bits)]
+    t = [(m - mean) / se for m, se in (of([groups[cluster] for cluster in row]) for row in draws(count, seed))]
     low, high = np.percentile(t, [2.5, 97.5])
     _, freedom = literal_error(values, clusters)
     error *= stats.t.ppf(0.975, freedom) / stats.norm.ppf(0.975)
@@ -290,13 +289,11 @@ def test_an_aggregate_is_made_anew_in_each_draw():
         return 2 / (1 / (1 - means[..., 1]) + 1 / means[..., 0])
 
     own = aggregate_interval(pseudo_f1, columns, codes, seed=1)
-    bits = random_bits(seed_of(1, "bootstrap", 20, 0), 2000 * 20).reshape(2000, 20)
     drawn = []
-    for row in bits:
-        rows = np.concatenate([np.flatnonzero(codes == int(bit) % 20) for bit in row])
+    for row in draws(20, 1):
+        rows = np.concatenate([np.flatnonzero(codes == cluster) for cluster in row])
         drawn.append(pseudo_f1(np.nanmean(columns[rows], axis=0)))
-    tail = 100 * stats.norm.cdf(-math.sqrt(20 / 19) * stats.t.ppf(0.975, 19))
-    ends = np.percentile(drawn, [tail, 100 - tail])
+    ends = np.percentile(drawn, expanded(20))
     assert own[:3] == pytest.approx((pseudo_f1(np.nanmean(columns, axis=0)), *ends))
 
 

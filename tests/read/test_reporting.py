@@ -319,13 +319,9 @@ def verdict(run: RunData) -> list[str]:
 
 
 @pytest.mark.parametrize(("pairs", "higher", "words"), [
-    ({("a", "random"): (0.3, 0.01)}, True, "a beats random on saliency_miou"),
     ({("random", "a"): (-0.3, 0.01)}, True, "a beats random on saliency_miou"),
     ({("a", "random"): (0.3, 0.01)}, False, "a falls behind random on saliency_miou"),
-    ({("a", "random"): (0.3, 0.06)}, True, "a against random: no difference found on saliency_miou"),
     ({("a", "random"): (0.3, None)}, True, "a against random: too few samples to tell on saliency_miou"),
-    ({("a", "random"): (0.3, 0.01), ("b", "random"): (0.3, 0.02)}, True, "a and b beat random on saliency_miou"),
-    ({("a", "centre"): (-0.3, 0.01), ("b", "centre"): (0.3, 1.0)}, True, "a falls behind centre on saliency_miou"),
     ({("a", "b"): (-0.3, 0.01)}, True, "no random baseline"),
 ])  # fmt: skip
 def test_verdict(pairs, higher, words):
