@@ -282,14 +282,6 @@ def test_missing_values_are_dashes(tmp_path):
     assert "None" not in page
 
 
-def test_forgotten_metrics_and_passed_functions_are_described(copied):
-    change_cells(copied, saliency_insertion={"metric": "saliency_forgotten", "metric_text": "saliency_forgotten"},
-                 rise={"explainer": "mine", "explainer_text": "mine", "explainer_version": "0123abcd"})  # fmt: skip
-    page = page_of(copied)
-    assert "This name is unknown to the version of saliency-bench" in page
-    assert "A Python function" in page
-
-
 def test_two_versions_of_a_metric_stay_apart(copied):
     change_cells(copied, saliency_insertion={"metric_text": "saliency_miou", "metric_version": 2})
     run = read_run(copied)
@@ -682,7 +674,7 @@ def test_score_against_gap_and_other_mean_are_conflicts(folder, copied):
     assert (mean.samples, mean.largest) == (0, None)
 
 
-def test_faults_are_told_near_the_scores(copied):
+def test_faults_are_told_near_the_scores_and_forgotten_metrics_and_passed_functions_described(copied):
     def faulty(summary):
         summary.update(faults={"cannot be read: <torn>": 6, "rise raised OverflowError": 1}, halved_chunks=3)
         summary["dataset"].update(samples=300)
@@ -690,7 +682,11 @@ def test_faults_are_told_near_the_scores(copied):
     change_summary(copied, faulty)
     timings = read_json(copied / "timings.json")
     write_json(copied / "timings.json", timings | {"waiting_for_data": 0.5})
+    change_cells(copied, saliency_insertion={"metric": "saliency_forgotten", "metric_text": "saliency_forgotten"},
+                 rise={"explainer": "mine", "explainer_text": "mine", "explainer_version": "0123abcd"})  # fmt: skip
     page = page_of(copied)
+    assert "This name is unknown to the version of saliency-bench" in page
+    assert "A Python function" in page
     assert "images of the test split, drawn from 300" in page  # the dataset has no groups
     notice = page[page.index('role="note"') : page.index("Classifier accuracy")]
     assert "7 records have no score because of failures" in notice
