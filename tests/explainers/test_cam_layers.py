@@ -397,15 +397,10 @@ def test_tokens_in_another_order_than_the_image_are_no_map(order):
         assert {cam_layer(loaded(mixes), images) for mixes in (False, True)} == {"norm"}
         return
     assert cam_layer(loaded(mixes=False), images) == "patch"
+    words = "tokens of layer norm .* are not in the row order of the image.*rise"
     for name in READERS:
         for classifier in (loaded(mixes=False, layer="norm"), loaded(mixes=True)):
-            refused(
-                "tokens of layer norm .* are not in the row order of the image.*rise",
-                load_explainer(name),
-                classifier,
-                images,
-                target,
-            )
+            refused(words, load_explainer(name), classifier, images, target)
 
 
 MOVED = {
@@ -487,14 +482,8 @@ def test_tokens_of_hiera_are_read_where_they_lie_in_rows(side):
     images = torch.rand(1, 3, side, side)
     assert cam_layer(classifier, images) == "hiera.embeddings.patch_embeddings.projection"
     scrambled = classifier.variant(layer="hiera.encoder.stages.3.layers.0.layernorm_before")
-    target = targets.one_hot([1], 5)
-    refused(
-        "layernorm_before .* are not in the row order of the image",
-        load_explainer("gradcam"),
-        scrambled,
-        images,
-        target,
-    )
+    words = "layernorm_before .* are not in the row order of the image"
+    refused(words, load_explainer("gradcam"), scrambled, images, targets.one_hot([1], 5))
 
 
 def test_a_module_that_runs_several_times_is_read_as_several_modules_are():

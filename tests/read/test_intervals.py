@@ -209,7 +209,8 @@ def test_few_clusters_have_a_value_alone():
         own = difference(Matched([np.linspace(0, 1, n), np.zeros(n)], np.arange(n)), 0, 1)
         assert own[0] == pytest.approx(0.5)
         assert np.isnan(own[1:3]).tolist() == [n < 10] * 2
-    # 40 rows of 9 patients are nine clusters
+    # unbounded scores that are all equal, and 40 rows of 9 patients, which are nine clusters
+    assert np.isnan(interval(np.full(30, 7.1), np.arange(30), POSITIVE)[1:3]).all()
     assert math.isnan(interval(np.linspace(0, 1, 40), np.arange(40) % 9, UNIT).low)
     # one patient with most of the rows reduces the number of effective clusters
     lopsided = np.concatenate([np.arange(12), np.zeros(60, int)])
@@ -263,10 +264,6 @@ def test_bootstrap_t_against_a_second_writing(size):
     (own,) = bootstrap_t(values[:, None], codes, POSITIVE, seed=4)
     assert own[:3] == pytest.approx(literal_bootstrap_t(values.tolist(), codes.tolist(), 4))
     assert own.high - own.value > own.value - own.low  # the interval reflects the skewness of the scores
-
-
-def test_unbounded_scores_that_are_all_equal_have_no_interval():
-    assert np.isnan(interval(np.full(30, 7.1), np.arange(30), POSITIVE)[1:3]).all()
 
 
 def test_columns_are_as_each_alone_whatever_is_missing():

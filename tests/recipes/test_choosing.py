@@ -301,22 +301,15 @@ def test_without_a_recommendation_there_is_no_explainer(tmp_path):
 
 
 def test_metrics_that_disagree_recommend_nothing_together():
-    answers = [
-        {"metric": "one", "outcome": "method", "left": ["a"], "beat_baselines": ["a"], "not_shown_to_beat": {"a": []}},
-        {
-            "metric": "two",
-            "outcome": "method",
-            "left": ["b"],
-            "beat_baselines": ["b", "a"],
-            "not_shown_to_beat": {"b": []},
-        },
-    ]
+    first, second = [{"metric": name, "outcome": "method", "left": [name], "beat_baselines": [*beaten],
+                      "not_shown_to_beat": {name: []}} for name, beaten in (("a", "a"), ("b", "ba"))]  # fmt: skip
+    answers = [first, second]
     question = QUESTIONS["faithfulness"]
     assert question_answer(question, answers, [question])["recommended"] is None
-    answers[1]["left"] = ["b", "a"]
+    second["left"] = ["b", "a"]
     together = question_answer(question, answers, [question])
     assert (together["recommended"], together["not_shown"]) == ("a", None)
-    answers[1]["beat_baselines"] = ["b"]
+    second["beat_baselines"] = ["b"]
     together = question_answer(question, answers, [question])
     assert (together["recommended"], together["not_shown"]) == (None, "a")
 
