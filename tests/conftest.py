@@ -20,6 +20,7 @@ import pytest
 
 # modules shared by tests
 sys.path.extend(str(path) for path in sorted(Path(__file__).parent.iterdir()) if path.is_dir())
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import budget
 from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401
@@ -30,8 +31,7 @@ TESTS = Path(__file__).parent
 # {marker: files of its tests}, so that for example `pytest -m "slow and hub"` runs the slow tests of one area.
 AREAS = {
     "browser": ("board/test_board_browser.py", "board/test_board_submission.py", "read/test_pairs.py",
-                "read/test_page_tools.py", "studies/test_*page.py", "studies/test_double_clicks.py",
-                "studies/test_other_sites.py"),
+                "studies/test_*page.py", "studies/test_double_clicks.py", "studies/test_other_sites.py"),
     "hub": ("hub/*", "publishing/test_publishing.py", "board/test_submitting.py", "board/test_review.py",
             "push_scripts/test_launch.py"),
     "kills": ("compute/test_kill_and_continue.py", "compute/test_disturbances.py", "compute/test_part_files.py"),

@@ -70,11 +70,8 @@ REDUCED = {
     "torchvision convnext": (lambda: torchvision.models.ConvNeXt(BLOCKS, num_classes=4), SIDE, "features", None),
 }  # fmt: skip
 FULL = {
-    "transformers resnet-50": (resnet(), SIDE, f"{HF}3", f"{HF}2"),
     "timm vgg19": (timm("vgg19"), SIDE, "timm_model.features.35", "timm_model.features.26"),
     "timm inception_v3": (timm("inception_v3"), 139, "timm_model.Mixed_7c", "timm_model.Mixed_6e"),
-    "torchvision resnet18": (lambda: torchvision.models.resnet18(num_classes=4), SIDE, "layer4", "layer3"),
-    "torchvision convnext_base": (lambda: torchvision.models.convnext_base(num_classes=4), SIDE, "features", None),
     "torchvision inception_v3": (lambda: INCEPTION(num_classes=4, init_weights=False), 80, "Mixed_6e", "Mixed_5d"),
 }
 

@@ -99,14 +99,6 @@ def test_settings_of_torch_change_no_map_and_stay(state, tiny):
             assert maps.requires_grad == maps.is_inference() == False  # noqa: E712
 
 
-def test_the_gradient_is_that_of_plain_torch():
-    model, image = Convolutions(), IMAGES.clone().requires_grad_()
-    (expected,) = torch.autograd.grad((model((image - 0.5) / 0.3) * TARGET).sum(), image)
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
-        maps = maps_of(model, "gradient")
-    torch.testing.assert_close(maps, expected.abs().amax(dim=1))
-
-
 def test_autocast_inside_of_a_network_is_a_part_of_it():
     class Half(Convolutions):
         def forward(self, x):

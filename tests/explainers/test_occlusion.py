@@ -13,34 +13,22 @@ from saliency_bench.compute.scoring.perturbation import blurred
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
 
 
-def theirs(model, images, labels, window, stride, baselines=0):
-    normalised = (images - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
-    maps = captum.attr.Occlusion(model).attribute(normalised, target=labels, sliding_window_shapes=(3, window, window),
-                                                  strides=(3, stride, stride), baselines=baselines)  # fmt: skip
-    return maps[:, 0]  # the same in every channel
-
-
-@pytest.mark.parametrize(("window", "stride"), [(6, 4), (5, 5), (14, 3)])
-@pytest.mark.parametrize("make", [small, Branched])
-def test_agrees_with_captum(make, window, stride):
+@pytest.mark.parametrize(("make", "window", "stride", "baseline"), [
+    *((make, *sizes, "zero") for make in (small, Branched) for sizes in ((6, 4), (5, 5), (14, 3))),
+    *((small, 6, 4, baseline) for baseline in ("black", "white", "blur")),
+])  # fmt: skip
+def test_agrees_with_captum(make, window, stride, baseline):
     model = make().eval()
     images, labels = torch.rand(2, 3, 14, 18), torch.tensor([0, 3])
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
-    ours = load_explainer("occlusion", window=window, stride=stride)(classifier, images, targets.one_hot(labels, 4))
-    expected = theirs(model, images, labels, window, stride)
-    assert (ours - expected).abs().max() <= 1e-4 * expected.abs().max()
-
-
-@pytest.mark.parametrize("baseline", ["black", "white", "blur"])
-def test_agrees_with_captum_on_other_fills(baseline):
-    model, images, labels = small(), torch.rand(2, 3, 14, 18), torch.tensor([0, 3])
-    classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
-    explainer = load_explainer("occlusion", window=6, stride=4, baseline=baseline)
+    explainer = load_explainer("occlusion", window=window, stride=stride, baseline=baseline)
     ours = explainer(classifier, images, targets.one_hot(labels, 4))
-    filled = {"black": images * 0, "white": images * 0 + 1, "blur": blurred(classifier, images)}[baseline]
-    expected = theirs(model, images, labels, 6, 4, (filled - classifier.mean) / classifier.std)
-    assert (ours - expected).abs().max() <= 1e-4 * expected.abs().max()
-    assert not torch.allclose(ours, theirs(model, images, labels, 6, 4))
+    fills = {"zero": 0 * images + classifier.mean, "black": 0 * images, "white": 0 * images + 1,
+             "blur": blurred(classifier, images)}  # fmt: skip
+    normalised, filled = ((shown - classifier.mean) / classifier.std for shown in (images, fills[baseline]))
+    sizes = {"sliding_window_shapes": (3, window, window), "strides": (3, stride, stride)}
+    theirs = captum.attr.Occlusion(model).attribute(normalised, target=labels, baselines=filled, **sizes)
+    assert (ours - theirs[:, 0]).abs().max() <= 1e-4 * theirs.abs().max()
 
 
 def conv(inputs, outputs, kernel, **options):

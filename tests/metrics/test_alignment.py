@@ -167,10 +167,3 @@ def test_maps_without_positive_values_score_0_and_are_marked(name):
 def test_a_map_without_a_salient_area_is_marked(maps, masks, threshold):
     area = load_metric("saliency_iosr", threshold=threshold)(maps, np.ones_like(masks))
     assert module_of("saliency_iosr").marked(maps, masks, threshold=threshold).tolist() == (area == 0).tolist()
-
-
-def test_flat_maps_mark_nothing():
-    masks = np.zeros((2, 3, 3), bool)
-    masks[0, 0] = True
-    for name in ("saliency_miou", "saliency_precision", "saliency_recall"):
-        np.testing.assert_array_equal(load_metric(name)(np.ones((2, 3, 3)), masks), [0, np.nan])

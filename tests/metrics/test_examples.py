@@ -1,4 +1,4 @@
-"""Run the worked example in the docstring of every metric.
+"""Run the worked example in the docstring of every metric, and test the pictures on pages of metrics.
 
 Metrics that need a network and an explainer describe the example in words, and their own tests compute it. All other
 examples are executed here, including the example in the docstring of every `evaluate` module.
@@ -14,8 +14,10 @@ import sys
 
 import contracts
 import evaluate
+import pandas as pd
 import pytest
 from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
+from site_pages import site_page
 
 from saliency_bench import registry
 from saliency_bench.bound_metric import load_metric
@@ -64,3 +66,24 @@ def test_the_module_and_its_card_have_the_same_example(name):
     shown = evaluate.load(str(folder)).inputs_description.partition("\nExample:\n")[2]
     assert ast.dump(ast.parse(doctest.script_from_examples(shown))) == ast.dump(ast.parse(code))
     assert "".join(example.want for example in doctest.DocTestParser().get_examples(shown)) == printed
+
+
+page = site_page("metrics")
+
+
+def test_a_page_has_the_scores_of_each_map():
+    records = pd.DataFrame([
+        ("coffee", "gradcam", 0.25), ("coffee", "random", 0.5), ("shape-7", "gradcam", 1.0), ("coffee", "centre", None),
+    ], columns=["image_id", "explainer", "value"])  # fmt: skip
+    text = page.with_picture("# saliency_miou\n\nWhat it is.\n\n## How to use\n\nSo.\n", "saliency_miou", records)
+    assert text.startswith("# saliency_miou\n\nWhat it is.\n\n## On a photograph and on a drawing\n\n![maps of ")
+    assert "\n| miou | gradcam | integrated_gradients | rise | centre | random |\n" in text
+    assert "\n| coffee | 0.25 | – | – | – | 0.50 |\n| the drawing | 1.00 | – | – | – | – |\n" in text
+    assert "higher is better" in text
+    assert text.endswith("\n## How to use\n\nSo.\n")
+
+
+def test_metrics_that_ask_people_or_train_networks_are_not_measured_for_a_picture():
+    names = page.measured()
+    assert {"saliency_miou", "saliency_energy", "saliency_insertion", "saliency_road"} <= set(names)
+    assert not {"saliency_roar", "saliency_crowd_auc", "saliency_cauc"} & set(names)

@@ -10,7 +10,6 @@ import torch
 from fastdtw import fastdtw as library
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from refusals import refused
 from small_networks import Custom
 
 from saliency_bench.bound_explainer import as_explainer
@@ -51,31 +50,17 @@ def test_fastdtw_is_the_library_s_for_every_radius(x, y, radius):
     assert ours == theirs
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
 def test_fastdtw_is_the_library_s_for_vectors(rows, others, width, radius, seed):
     rng = np.random.default_rng(seed)
     ours, theirs = both(rng.integers(0, 4, (rows, width)), rng.integers(0, 4, (others, width)), radius)
     assert ours == theirs
 
 
-RNG = np.random.default_rng(0)
-KINDS = [RNG.random, lambda n: RNG.normal(size=n).cumsum(), lambda n: RNG.integers(0, 2, n), np.zeros,
-         lambda n: (RNG.random(n) > 0.95) / 7, lambda n: RNG.random(n) * 1e-300]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.sample(0, 2)
-@pytest.mark.parametrize("draw", KINDS)
-def test_fastdtw_is_the_library_s_for_every_kind_and_length(draw):
-    for length in range(1, 201):
-        for other in (length, int(RNG.integers(1, 201))):
-            ours, theirs = both(draw(length), draw(other))
-            assert ours == theirs
-
-
 @pytest.mark.thorough
 def test_fastdtw_is_the_library_s_on_a_map_of_224_pixels():
-    for draw in (RNG.random, lambda n: np.maximum(RNG.normal(size=n), 0)):
+    rng = np.random.default_rng(0)
+    for draw in (rng.random, lambda n: np.maximum(rng.normal(size=n), 0)):
         ours, theirs = both(draw(50176), draw(50176))
         assert ours == theirs
 
@@ -297,9 +282,7 @@ def test_two_constant_series_are_not_compared_and_one_is_uniform():
     assert distance(uniform, step, held[:, :2]) == pytest.approx(library([0.5, 0.5], [0, 1])[0])
 
 
-def test_an_unknown_transform_and_a_missing_library_are_one_line(monkeypatch):
-    refused("did you mean rotate", load_metric, "saliency_consistency", transform="rotate20")
-    refused("radius=0", load_metric, "saliency_consistency", radius=0)
+def test_a_missing_library_is_one_line(monkeypatch):
     real = builtins.__import__
 
     def without(name, *rest):

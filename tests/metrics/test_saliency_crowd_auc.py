@@ -30,22 +30,17 @@ def literal(first_right, exposures):
     return total / exposures[-1]
 
 
-@given(FIRST)
-def test_the_mean_over_judgements_is_the_area_under_the_accuracy(first):
+@given(FIRST, st.none() | st.lists(st.integers(1, 100), min_size=1, unique=True))
+def test_the_mean_over_judgements_is_the_area_under_the_accuracy(first, percent):
+    exposures = SHOWN if percent is None else [one / 100 for one in sorted(percent)]
     without = [None if np.isnan(one) else one for one in first]
-    scores = saliency_crowd_auc(without)
-    assert scores.mean() == pytest.approx(literal(without, SHOWN), abs=1e-12)
-    accuracy = [0.0, *(np.mean([one <= exposure for one in first]) for exposure in SHOWN)]
-    assert scores.mean() == pytest.approx(area(np.array(accuracy), EXPOSURES), abs=1e-12)
-
-
-@given(FIRST, st.lists(st.integers(1, 100), min_size=1, unique=True))
-def test_of_any_exposures(first, percent):
-    exposures = [one / 100 for one in sorted(percent)]
-    without = [None if np.isnan(one) else one for one in first]
-    found = saliency_crowd_auc(first, exposures=exposures)
+    found = saliency_crowd_auc(first, **({} if percent is None else {"exposures": exposures}))
     assert found.mean() == pytest.approx(literal(without, exposures), abs=1e-12)
     assert ((found >= 0) & (found < 1)).all()
+    if percent is None:
+        assert saliency_crowd_auc(without).tolist() == found.tolist()
+        accuracy = [0.0, *(np.mean([one <= exposure for one in first]) for exposure in SHOWN)]
+        assert found.mean() == pytest.approx(area(np.array(accuracy), EXPOSURES), abs=1e-12)
 
 
 @pytest.mark.parametrize(("first", "line"), [

@@ -81,14 +81,18 @@ def test_every_score_by_loops(given_inputs, radius, draws, relative, unit):
         assert scores[index] == pytest.approx(highest, rel=1e-4)
 
 
-def test_the_noise_fills_the_ball_of_the_normalised_image(given_inputs):
+def test_the_noise_of_every_draw_fills_the_ball_of_the_normalised_image(given_inputs):
     seen = []
 
     def watching(classifier, images, target):
         seen.append(((images - classifier.mean) / classifier.std).detach())
         return gradient(classifier, images, target)
 
-    saliency_max_sensitivity(*given_inputs(watching), radius=0.2, draws=20)
+    inputs = given_inputs(watching)
+    before = inputs[3].passes
+    saliency_max_sensitivity(*inputs, radius=0.2, draws=20)
+    assert inputs[3].passes - before == 3 * 20
+    assert [len(images) for images in seen] == [3] * 21  # a map per draw, in whole batches
     noise = torch.stack(seen[1:]) - seen[0]
     assert noise.abs().max() <= 0.2 + 1e-5
     assert noise.abs().max() > 0.199
@@ -132,21 +136,6 @@ def test_a_constant_map_is_not_ranked(given_inputs):
     scores = saliency_max_sensitivity(*given_inputs(flat))
     assert np.isnan(scores).tolist() == [True, True, False]
     assert scores[2] == pytest.approx(saliency_max_sensitivity(*given_inputs())[2], rel=1e-5)
-
-
-def test_a_map_per_draw_in_whole_batches(given_inputs):
-    calls = []
-
-    def counted(classifier, images, target):
-        calls.append(len(images))
-        return gradient(classifier, images, target)
-
-    inputs = given_inputs(counted)
-    calls.clear()
-    before = inputs[3].passes
-    saliency_max_sensitivity(*inputs, draws=7)
-    assert calls == [3] * 7
-    assert inputs[3].passes - before == 21
 
 
 def test_a_classifier_without_std_is_named(given_inputs):

@@ -7,11 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
+from bootstrap import draws
 from refusals import refused
 from scipy import stats
 from test_analyses import left_open
-from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.cli import main
@@ -20,19 +19,10 @@ from saliency_bench.read.analysis.order_agreement import agreement, read_answers
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.exposures import EXPOSURES
 from saliency_bench.utils.hashing import sha256_of
-from saliency_bench.utils.seeds import random_bits, seed_of
 
 EXPLAINERS = ["gradient", "edges", "centre", "random"]
 SHOWN = EXPOSURES[1:]
 SAMPLES = 30
-
-
-@pytest.fixture(scope="module")
-def model(shapes):
-    torch.manual_seed(1)
-    module = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    names = list(sb.load_dataset(str(shapes), split="train").features["label"].names)
-    return sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
 
 
 def start(shapes, model, out, **options):
@@ -103,8 +93,6 @@ def test_agreement_at_each_exposure_is_that_of_scipy_with_drawn_images(done, ans
     assert [row["exposure"] for row in rows] == list(SHOWN)
     images = sorted(row["image_id"] for row in predictions(done))  # the order of clusters
     images = [one for one in images if one in answers.read_text()]
-    bits = random_bits(seed_of(0, "bootstrap", 25, 0), 2000 * 25).reshape(2000, 25)
-    draws = (bits % np.uint64(25)).astype(int)
     sign = -1 if metric == "saliency_roae" else 1
     drawn_at = 0.2 if metric == "saliency_kae" else 0.3  # all draws for all exposures would take too long
     for row in rows:
@@ -119,7 +107,7 @@ def test_agreement_at_each_exposure_is_that_of_scipy_with_drawn_images(done, ans
         for name, value in zip(("spearman", "kendall tau-b"), expected, strict=True):
             assert row[name] == (None if np.isnan(value) else pytest.approx(value))
         if row["exposure"] == drawn_at:
-            drawn = [means_of(chosen) for chosen in draws]
+            drawn = [means_of(chosen) for chosen in draws(25)]
             drawn = [both for both in drawn if np.isfinite(both).all()]
             ends = left_open(means_of(np.arange(25)), drawn, 25)
             for name, value, (low, high) in zip(("spearman", "kendall"), expected, ends, strict=True):

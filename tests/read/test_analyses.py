@@ -7,22 +7,23 @@ import shutil
 from dataclasses import replace
 from itertools import combinations
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from bootstrap import draws, expanded
 from commands import said
-from PIL import Image
 from refusals import refused
 from scipy import stats
 from test_reporting import METHODS, change_summary, make_run, part_of
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench.cli import main
 from saliency_bench.read import records
 from saliency_bench.read.analysis.correlations import Ranked, cell_correlations, pearson
+from saliency_bench.read.analysis.randomisation import verdict
 from saliency_bench.read.analysis.rankings import (
     agreement,
     kendall_of,
@@ -32,10 +33,10 @@ from saliency_bench.read.analysis.rankings import (
     spearman_of,
 )
 from saliency_bench.read.analysis.tables import Table
+from saliency_bench.read.cell import PartResult
 from saliency_bench.read.report.plots import _about_tiles
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.summary import aligned
-from saliency_bench.utils.seeds import random_bits, seed_of
 
 SETTINGS = ("saliency_miou", "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.7", "saliency_insertion",
             "saliency_pointing_game")  # fmt: skip
@@ -66,18 +67,6 @@ def cell_of(run, explainer, metric):
 
 def scores(run, explainer, metric):
     return run.values[cell_of(run, explainer, metric).cell_id]
-
-
-def draws(clusters, seed=0):
-    """Return the clusters of each bootstrap draw, as the package draws them."""
-    bits = random_bits(seed_of(seed, "bootstrap", clusters, 0), 2000 * clusters).reshape(2000, clusters)
-    return (bits % np.uint64(clusters)).astype(int)
-
-
-def expanded(clusters):
-    """Return the percentiles of an expanded bootstrap interval. It is expanded because draws vary less than samples."""
-    tail = 100 * stats.norm.cdf(-math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1))
-    return [tail, 100 - tail]
 
 
 def left_open(means, drawn, clusters):
@@ -314,59 +303,14 @@ def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, ru
                 expected.append((name, run.ids[k]))
     assert sorted((row["explainer"], row["sample"]) for row in found.data["samples"]) == sorted(expected)
     assert len(expected) > 3
-    row = found.data["samples"][0]
-    assert (row["label"] in ("circle", "square"), row["prediction"] in ("circle", "square")) == (True, True)
+    for row in found.data["samples"]:
+        assert row["confidence"] == confidences[row["sample"]]
+        assert {row["label"], row["prediction"], row["target"]} <= {"circle", "square"}
     assert {one["of"] for one in found.data["explainers"]} == {60}
     for one in found.data["explainers"]:
         theirs = stats.binomtest(one["found"], 60).proportion_ci(method="wilson")
         shares = [one["found"] / 60, theirs.low, theirs.high]
         assert [one[name] for name in ("share", "low", "high")] == pytest.approx(shares)
-
-
-class PersonAndMotorbike(nn.Module):
-    """Network with p(person) = 0.55 and p(motorbike) = 0.99, slightly higher if the upper left corner is bright."""
-
-    def forward(self, images):
-        corner = images[:, :, :4, :4].mean(dim=(1, 2, 3))
-        return torch.stack([0.2 + 0.01 * corner, 4.6 + 0.01 * corner], dim=1)
-
-
-@pytest.mark.parametrize(("target", "expected"), [("label", 0), ("predicted", 12)])
-def test_the_confidence_of_a_clever_hans_is_that_of_the_explained_class(tmp_path, target, expected):
-    """Test equation 19 of P1 sample by sample.
-
-    If the largest probability were used instead, 12 of the 24 samples would be found for both targets.
-    """
-    rng = np.random.default_rng(0)
-    pictures = [Image.fromarray(rng.integers(0, 256, (16, 16, 3)).astype(np.uint8)) for _ in range(24)]
-    mask = Image.fromarray(np.where(np.add.outer(range(16), range(16)) > 16, 255, 0).astype(np.uint8))
-    features = {"image": datasets.Image(), "mask": datasets.Image(), "image_id": datasets.Value("string"),
-                "label": datasets.ClassLabel(names=["person", "motorbike"])}  # fmt: skip
-    rows = {"image": pictures, "mask": [mask] * 24, "image_id": [f"i{n:02}" for n in range(24)], "label": [0] * 24}
-    data = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
-    model = sb.load_classifier(PersonAndMotorbike(), mean=(0, 0, 0), std=(1, 1, 1), activation="sigmoid",
-                               labels=["person", "motorbike"], device="cpu")  # fmt: skip
-    result = sb.run(dataset=data, model=model, explainers=["input_x_gradient"], target=target, out=tmp_path / "run",
-                    metrics=["saliency_pointing_game", "saliency_insertion"], batch_size=8, device="cpu",
-                    progress=False)  # fmt: skip
-    with torch.no_grad():
-        f = torch.sigmoid(model(model.prepare([{"image": picture} for picture in pictures]).images))
-    explained = 0 if target == "label" else 1
-    values = {(row["image_id"], row["metric"]): row["value"] for row in result.records().to_list()}
-    pointing, inserted = ({image_id: values[image_id, metric] for image_id in rows["image_id"]}
-                          for metric in ("saliency_pointing_game", "saliency_insertion"))  # fmt: skip
-    median = float(np.median(list(inserted.values())))
-
-    def equation_19(f_c):
-        return [image_id for number, image_id in enumerate(rows["image_id"]) if f_c[number] > 0.9
-                and pointing[image_id] < 0.5 and inserted[image_id] > median]  # fmt: skip
-
-    assert len(equation_19(f.max(dim=1).values)) == 12
-    found = sb.analyse(result.folder, "clever-hans")
-    assert sorted(row["sample"] for row in found.data["samples"]) == equation_19(f[:, explained])
-    assert len(equation_19(f[:, explained])) == found.data["explainers"][0]["found"] == expected
-    for row in found.data["samples"]:
-        assert (row["target"], row["confidence"]) == ("motorbike", pytest.approx(0.99, abs=1e-3))
 
 
 def test_a_run_without_the_confidence_in_its_targets_is_refused(folder, tmp_path):
@@ -469,3 +413,57 @@ def test_metrics_and_analyses_that_are_missing_are_named(tmp_path):
     lacks = {"clever-hans": "saliency_insertion", "rank": "two metrics", "nothing": "unknown analysis"}
     for what, message in lacks.items():
         refused(message, sb.analyse, one, what)
+
+
+@pytest.fixture(scope="module")
+def done(shapes, tmp_path_factory):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 6, 5, 2), nn.ReLU(), nn.Conv2d(6, 8, 3, 2), nn.ReLU(), nn.Flatten(),
+                           nn.LazyLinear(8))  # fmt: skip
+    module(torch.rand(1, 3, 32, 32))
+    model = sb.load_classifier(module, mean=0.5, std=0.25, device="cpu")
+    return sb.run(dataset=str(shapes), model=model, split="train", explainers=["gradient", "edges"], target="predicted",
+                  metrics=["saliency_randomisation", "saliency_randomisation:form=complexity"], limit=30,
+                  out=tmp_path_factory.mktemp("randomised") / "run", device="cpu", progress=False)  # fmt: skip
+
+
+def test_edges_depend_on_no_layer_and_the_gradient_on_all_together(done):
+    data = sb.analyse(done, "randomisation").data
+    found = {row["explainer"]: row for row in data["explainers"]}
+    assert {name: row["verdict"] for name, row in found.items()} == {"gradient": "depends", "edges": "does not depend"}
+    assert (found["edges"]["similarity"], found["edges"]["changes at"]) == (1, None)
+    cells = {cell.explainer: cell for cell in done.cells if "complexity" not in cell.metric_text}
+    assert len(data["layers"]) == 2 * 3
+    for row in data["layers"]:
+        part = cells[row["explainer"]].parts[row["down to"]]
+        assert [row[name] for name in ("similarity", "low", "high", "n")] == [part.value, part.low, part.high, part.n]
+        lies = part.low > 0.5, part.high < 0.5
+        assert row["verdict"] == {(True, False): "does not depend", (False, True): "depends"}.get(lies, "undecided")
+    order = [row["down to"] for row in data["layers"][:3]]
+    assert order == list(cells["edges"].parts)
+    assert found["gradient"]["changes at"] in order
+
+
+@pytest.mark.parametrize(("ends", "bound", "word"), [
+    ((0.6, 0.9), 0.5, "does not depend"), ((0.5, 0.9), 0.5, "undecided"), ((0.1, 0.5), 0.5, "undecided"),
+    ((0.1, 0.4), 0.5, "depends"), ((0.6, 0.9), 0.7, "undecided"), ((None, None), 0.5, "too few samples"),
+])  # fmt: skip
+def test_the_criterion_by_hand(ends, bound, word):
+    assert verdict(PartResult(value=0.5, low=ends[0], high=ends[1], n=30, clusters=30), bound) == word
+
+
+def test_the_command_writes_json_tables_and_a_plot(done, tmp_path, capsys):
+    assert main(["analyse", str(done.folder), "--what", "randomisation", "--bound", "0.9", "--out", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "randomisation.json").read_text())["bound"] == 0.9
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "randomisation.json", "randomisation.svg", *(f"randomisation{name}.{kind}" for name in ("", "-layers")
+                                                      for kind in ("csv", "md", "tex"))}  # fmt: skip
+    assert "above 0.9" in capsys.readouterr().out
+
+
+def test_what_cannot_be_judged_is_one_line(done, shapes, tmp_path):
+    refused("between -1 and 1; got 1", sb.analyse, done, "randomisation", bound=1.0)
+    other = sb.run(dataset=str(shapes), model=sb.load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(3072, 8)),
+                   mean=0, std=1), split="train", explainers=["edges"], metrics=["saliency_miou"], limit=12,
+                   target="predicted", out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    refused("--metrics saliency_randomisation:layers=5", sb.analyse, other, "randomisation")

@@ -86,13 +86,6 @@ def test_few_effective_clusters_and_few_trainings_are_said():
     assert "trainings" not in table(read_cells([RESULT | {"trainings": 5}]), 30)
 
 
-def test_two_releases_of_a_package_s_metric_have_a_column_each():
-    cells = [RESULT | {"metric_version": f"1 of their-package {release}"} for release in ("1.2.0", "1.3.0")]
-    header, *_ = table(read_cells(cells), 30).splitlines()
-    assert "(version 1 of their-package 1.2.0)" in header
-    assert "(version 1 of their-package 1.3.0)" in header
-
-
 def test_explainers_that_leak_or_depend_on_their_batch_are_named():
     found = warnings(read_cells([
         RESULT | {"marked": {DEPENDS_ON_BATCH: 4}},
@@ -105,11 +98,14 @@ def test_explainers_that_leak_or_depend_on_their_batch_are_named():
     assert "7 scores of leaky" in found[1]
 
 
-def test_two_functions_of_one_name_have_a_row_each():
-    cells = [RESULT | {"explainer_id": key * 16, "explainer_version": key * 8} for key in "ab"]
-    *_, first, second = table(read_cells(cells), 4).splitlines()
+def test_two_functions_of_one_name_have_a_row_each_and_two_releases_of_a_metric_a_column_each():
+    functions = [RESULT | {"explainer_id": key * 16, "explainer_version": key * 8} for key in "ab"]
+    releases = [RESULT | {"metric_version": f"1 of their-package {release}"} for release in ("1.2.0", "1.3.0")]
+    *_, first, second = table(read_cells(functions), 4).splitlines()
     assert first.startswith(f"{RESULT['explainer_text']} (version aaaaaa)")
     assert second.startswith(f"{RESULT['explainer_text']} (version bbbbbb)")
+    header, *_ = table(read_cells(releases), 30).splitlines()
+    assert all(f"(version 1 of their-package {release})" in header for release in ("1.2.0", "1.3.0"))
 
 
 @pytest.mark.parametrize(("changes", "ranks", "few", "approximate", "small"), [

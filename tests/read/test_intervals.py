@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from bootstrap import draws, expanded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -23,7 +24,6 @@ from saliency_bench.read.statistics.intervals import (
     is_alike,
     paired_difference,
 )
-from saliency_bench.utils.seeds import random_bits, seed_of
 
 UNIT = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
@@ -205,7 +205,12 @@ def test_few_clusters_have_a_value_alone():
             assert own.clusters == n
         assert not np.isnan(interval(np.linspace(0, 1, 10), np.arange(10), limits)[:6]).any()
         assert np.isnan(interval(np.full(3, np.nan), np.arange(3), limits)[:3]).all()
-    # 40 rows of 9 patients are nine clusters
+    for n in (9, 10):
+        own = difference(Matched([np.linspace(0, 1, n), np.zeros(n)], np.arange(n)), 0, 1)
+        assert own[0] == pytest.approx(0.5)
+        assert np.isnan(own[1:3]).tolist() == [n < 10] * 2
+    # unbounded scores that are all equal, and 40 rows of 9 patients, which are nine clusters
+    assert np.isnan(interval(np.full(30, 7.1), np.arange(30), POSITIVE)[1:3]).all()
     assert math.isnan(interval(np.linspace(0, 1, 40), np.arange(40) % 9, UNIT).low)
     # one patient with most of the rows reduces the number of effective clusters
     lopsided = np.concatenate([np.arange(12), np.zeros(60, int)])
@@ -235,14 +240,6 @@ def test_a_difference_of_clusters_by_hand():
     assert own[:7] == pytest.approx((0.5, 0.5 - 2.200985 * error, 0.5 + 2.200985 * error, 24, 12, 12, 11), abs=1e-6)
 
 
-@pytest.mark.parametrize("clusters", [9, 10])
-def test_a_difference_has_an_interval_from_ten_clusters_on(clusters):
-    values = np.linspace(0, 1, clusters)
-    own = difference(Matched([values, np.zeros(clusters)], np.arange(clusters)), 0, 1)
-    assert own[0] == pytest.approx(0.5)
-    assert np.isnan(own[1:3]).tolist() == [clusters < 10] * 2
-
-
 def literal_bootstrap_t(values, clusters, seed):
     count = max(clusters) + 1
     groups = [[x for x, d in zip(values, clusters, strict=True) if d == c] for c in range(count)]
@@ -253,8 +250,7 @@ def literal_bootstrap_t(values, clusters, seed):
         return m, math.sqrt(count / (count - 1) * sum((sum(g) - m * len(g)) ** 2 for g in groups)) / n
 
     mean, error = of(groups)
-    bits = random_bits(seed_of(seed, "bootstrap", count, 0), 2000 * count).reshape(2000, count)
-    t = [(m - mean) / se for m, se in (of([groups[int(bit) % count] for bit in row]) for row in bits)]
+    t = [(m - mean) / se for m, se in (of([groups[cluster] for cluster in row]) for row in draws(count, seed))]
     low, high = np.percentile(t, [2.5, 97.5])
     _, freedom = literal_error(values, clusters)
     error *= stats.t.ppf(0.975, freedom) / stats.norm.ppf(0.975)
@@ -268,10 +264,6 @@ def test_bootstrap_t_against_a_second_writing(size):
     (own,) = bootstrap_t(values[:, None], codes, POSITIVE, seed=4)
     assert own[:3] == pytest.approx(literal_bootstrap_t(values.tolist(), codes.tolist(), 4))
     assert own.high - own.value > own.value - own.low  # the interval reflects the skewness of the scores
-
-
-def test_unbounded_scores_that_are_all_equal_have_no_interval():
-    assert np.isnan(interval(np.full(30, 7.1), np.arange(30), POSITIVE)[1:3]).all()
 
 
 def test_columns_are_as_each_alone_whatever_is_missing():
@@ -294,13 +286,11 @@ def test_an_aggregate_is_made_anew_in_each_draw():
         return 2 / (1 / (1 - means[..., 1]) + 1 / means[..., 0])
 
     own = aggregate_interval(pseudo_f1, columns, codes, seed=1)
-    bits = random_bits(seed_of(1, "bootstrap", 20, 0), 2000 * 20).reshape(2000, 20)
     drawn = []
-    for row in bits:
-        rows = np.concatenate([np.flatnonzero(codes == int(bit) % 20) for bit in row])
+    for row in draws(20, 1):
+        rows = np.concatenate([np.flatnonzero(codes == cluster) for cluster in row])
         drawn.append(pseudo_f1(np.nanmean(columns[rows], axis=0)))
-    tail = 100 * stats.norm.cdf(-math.sqrt(20 / 19) * stats.t.ppf(0.975, 19))
-    ends = np.percentile(drawn, [tail, 100 - tail])
+    ends = np.percentile(drawn, expanded(20))
     assert own[:3] == pytest.approx((pseudo_f1(np.nanmean(columns, axis=0)), *ends))
 
 

@@ -157,11 +157,6 @@ def _pictures(rng: np.random.Generator, folder: Path, chosen: list, methods: lis
                    for name, blob in blobs.items()})  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return make_run(tmp_path_factory.mktemp("run"))
-
-
 @pytest.fixture
 def copied(folder, tmp_path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "run", ignore=lambda *_: ["report.html"]))
@@ -217,8 +212,8 @@ class Structure(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_page_is_whole_and_well_formed(folder):
-    page = page_of(folder)
+def test_page_is_whole_and_well_formed(folder, page, tmp_path):
+    assert report(folder, tmp_path / "again.html").read_text(encoding="utf-8") == page
     structure = Structure(page)
     assert structure.open == []
     assert all(load.startswith(("#", "data:image/")) for load in structure.loads)
@@ -231,8 +226,8 @@ def test_page_is_whole_and_well_formed(folder):
     assert all(picture["alt"] for picture in structure.pictures)
 
 
-def test_every_number_interval_and_reason_is_there(folder):
-    page, summary = page_of(folder), read_json(folder / "summary.json")
+def test_every_number_interval_and_reason_is_there(folder, page):
+    summary = read_json(folder / "summary.json")
     assert len(summary["cells"]) == len(METHODS) * len(METRICS)
     for cell in summary["cells"]:
         interval = f"[{cell['low']:.3f}, {cell['high']:.3f}]"
@@ -251,11 +246,6 @@ def test_every_number_interval_and_reason_is_there(folder):
     assert summary["command"].startswith("saliency-bench run --dataset shapes-xai --model m --explainers gradcam rise")
     assert summary["command"] in page
     assert "<em>small-resnet</em> on <em>shapes-xai</em>" in page
-
-
-@pytest.mark.slow
-def test_equal_folders_give_equal_bytes(folder, tmp_path):
-    assert report([folder], tmp_path / "one.html").read_bytes() == report(folder, tmp_path / "two.html").read_bytes()
 
 
 def test_text_of_others_is_escaped(tmp_path):
@@ -292,14 +282,6 @@ def test_missing_values_are_dashes(tmp_path):
     assert "None" not in page
 
 
-def test_forgotten_metrics_and_passed_functions_are_described(copied):
-    change_cells(copied, saliency_insertion={"metric": "saliency_forgotten", "metric_text": "saliency_forgotten"},
-                 rise={"explainer": "mine", "explainer_text": "mine", "explainer_version": "0123abcd"})  # fmt: skip
-    page = page_of(copied)
-    assert "This name is unknown to the version of saliency-bench" in page
-    assert "A Python function" in page
-
-
 def test_two_versions_of_a_metric_stay_apart(copied):
     change_cells(copied, saliency_insertion={"metric_text": "saliency_miou", "metric_version": 2})
     run = read_run(copied)
@@ -329,13 +311,9 @@ def verdict(run: RunData) -> list[str]:
 
 
 @pytest.mark.parametrize(("pairs", "higher", "words"), [
-    ({("a", "random"): (0.3, 0.01)}, True, "a beats random on saliency_miou"),
     ({("random", "a"): (-0.3, 0.01)}, True, "a beats random on saliency_miou"),
     ({("a", "random"): (0.3, 0.01)}, False, "a falls behind random on saliency_miou"),
-    ({("a", "random"): (0.3, 0.06)}, True, "a against random: no difference found on saliency_miou"),
     ({("a", "random"): (0.3, None)}, True, "a against random: too few samples to tell on saliency_miou"),
-    ({("a", "random"): (0.3, 0.01), ("b", "random"): (0.3, 0.02)}, True, "a and b beat random on saliency_miou"),
-    ({("a", "centre"): (-0.3, 0.01), ("b", "centre"): (0.3, 1.0)}, True, "a falls behind centre on saliency_miou"),
     ({("a", "b"): (-0.3, 0.01)}, True, "no random baseline"),
 ])  # fmt: skip
 def test_verdict(pairs, higher, words):
@@ -594,8 +572,8 @@ def tables_of(page: str) -> list[str]:
     return sorted(row for row in rows if 'class="value"' in row)
 
 
-def test_every_two_explainers_are_on_the_page(folder):
-    run, page = read_run(folder), page_of(folder).replace("<wbr>", "")
+def test_every_two_explainers_are_on_the_page(folder, page):
+    run, page = read_run(folder), page.replace("<wbr>", "")
     better = {cell.cell_id: cell.value for cell in run.cells}
     for pair in run.contrasts:
         seen = pair.seen_from(max(pair.cells, key=lambda cell_id: better[cell_id]))
@@ -696,7 +674,7 @@ def test_score_against_gap_and_other_mean_are_conflicts(folder, copied):
     assert (mean.samples, mean.largest) == (0, None)
 
 
-def test_faults_are_told_near_the_scores(copied):
+def test_faults_are_told_near_the_scores_and_forgotten_metrics_and_passed_functions_described(copied):
     def faulty(summary):
         summary.update(faults={"cannot be read: <torn>": 6, "rise raised OverflowError": 1}, halved_chunks=3)
         summary["dataset"].update(samples=300)
@@ -704,7 +682,11 @@ def test_faults_are_told_near_the_scores(copied):
     change_summary(copied, faulty)
     timings = read_json(copied / "timings.json")
     write_json(copied / "timings.json", timings | {"waiting_for_data": 0.5})
+    change_cells(copied, saliency_insertion={"metric": "saliency_forgotten", "metric_text": "saliency_forgotten"},
+                 rise={"explainer": "mine", "explainer_text": "mine", "explainer_version": "0123abcd"})  # fmt: skip
     page = page_of(copied)
+    assert "This name is unknown to the version of saliency-bench" in page
+    assert "A Python function" in page
     assert "images of the test split, drawn from 300" in page  # the dataset has no groups
     notice = page[page.index('role="note"') : page.index("Classifier accuracy")]
     assert "7 records have no score because of failures" in notice
@@ -824,11 +806,11 @@ def test_scores_of_rightly_and_of_wrongly_classified_images(folder, capsys):
     """Compare with means computed from the records by hand; a group without images has no value."""
     run = load_run(folder)
     correct = {row["image_id"]: row["correct"] for row in run.predictions()}
-    frame = run.by_correct()
+    rows, frame = run.records().to_list(), run.by_correct()
     assert set(frame["images"]) == {"right", "wrong"}
     for (explainer, metric, images), row in frame.set_index(["explainer", "metric", "images"]).iterrows():
         values = [
-            one["value"] for one in run.records()
+            one["value"] for one in rows
             if (one["explainer"], one["metric"]) == (explainer, metric) and one["part"] is None
             and one["value"] is not None and correct[one["image_id"]] is (images == "right")
         ]  # fmt: skip

@@ -1,16 +1,12 @@
 """Tests of the race of `choose` against a slow second implementation, hand-computed cases and a seeded simulation."""
 
-import importlib.util
-import sys
 from math import inf, log
-from pathlib import Path
 
+import choose as simulation
 import numpy as np
 import pytest
 
 from saliency_bench.read.analysis.sequential import BETS, WEIGHTS, Race, clusters_needed, log_wealth
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "choose.py"
 
 
 def literal_wealth(leader, other, groups, margin, span, largest):
@@ -76,23 +72,14 @@ def test_clusters_needed_are_those_after_which_it_would_be_dropped():
     assert clusters_needed(np.zeros(9), log(40)) is None
 
 
-@pytest.fixture(scope="module")
-def simulation():
-    spec = importlib.util.spec_from_file_location("simulated_choice", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("case", ["all tied", "rarely but far better"])
-def test_what_is_tied_is_not_dropped_and_a_plain_test_would_drop_it(simulation, case):
+def test_what_is_tied_is_not_dropped_and_a_plain_test_would_drop_it(case):
     outcomes = [simulation.simulate(simulation.CASES[case], 6, seed) for seed in range(8)]
     assert not any(item.false_drop for item in outcomes)
     assert sum(item.plain_false_drop for item in outcomes) >= 2
 
 
-def test_the_best_is_found_for_a_part_of_the_passes(simulation):
+def test_the_best_is_found_for_a_part_of_the_passes():
     outcomes = [simulation.simulate(simulation.CASES["0.05 ahead"], 10, seed) for seed in range(4)]
     assert all(item.right and not item.false_drop for item in outcomes)
     assert np.mean([item.share for item in outcomes]) < 0.5
@@ -103,7 +90,7 @@ def test_the_best_is_found_for_a_part_of_the_passes(simulation):
 @pytest.mark.parametrize("candidates", [10, 60])
 @pytest.mark.parametrize("case", ["all tied", "four within the margin", "rare 0/1 scores, tied",
                                   "clusters of six, tied", "unbounded, tied"])  # fmt: skip
-def test_few_false_drops(simulation, case, candidates):
+def test_few_false_drops(case, candidates):
     times = 40 if candidates == 10 else 10
     false = sum(simulation.simulate(simulation.CASES[case], candidates, seed).false_drop for seed in range(times))
     assert false <= 0.05 * times + 2.5 * (0.05 * 0.95 * times) ** 0.5

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
+from test_doctor import classifier, pictures
 from torch import nn
 
 import saliency_bench as sb
@@ -300,22 +301,15 @@ def test_without_a_recommendation_there_is_no_explainer(tmp_path):
 
 
 def test_metrics_that_disagree_recommend_nothing_together():
-    answers = [
-        {"metric": "one", "outcome": "method", "left": ["a"], "beat_baselines": ["a"], "not_shown_to_beat": {"a": []}},
-        {
-            "metric": "two",
-            "outcome": "method",
-            "left": ["b"],
-            "beat_baselines": ["b", "a"],
-            "not_shown_to_beat": {"b": []},
-        },
-    ]
+    first, second = [{"metric": name, "outcome": "method", "left": [name], "beat_baselines": [*beaten],
+                      "not_shown_to_beat": {name: []}} for name, beaten in (("a", "a"), ("b", "ba"))]  # fmt: skip
+    answers = [first, second]
     question = QUESTIONS["faithfulness"]
     assert question_answer(question, answers, [question])["recommended"] is None
-    answers[1]["left"] = ["b", "a"]
+    second["left"] = ["b", "a"]
     together = question_answer(question, answers, [question])
     assert (together["recommended"], together["not_shown"]) == ("a", None)
-    answers[1]["beat_baselines"] = ["b"]
+    second["beat_baselines"] = ["b"]
     together = question_answer(question, answers, [question])
     assert (together["recommended"], together["not_shown"]) == (None, "a")
 
@@ -405,51 +399,10 @@ def test_settings_to_copy():
     assert elsewhere(sb.load_explainer("rise"), "") == {}
 
 
-@pytest.fixture(scope="module")
-def pictures():
-    """Write 48 images whose class is the colour of a square, with masks, and a network that uses only this colour."""
-    datasets, torch = pytest.importorskip("datasets"), pytest.importorskip("torch")
-    rng = np.random.default_rng(0)
-    rows = {"image": [], "mask": [], "label": []}
-    for index in range(48):
-        picture = rng.integers(90, 110, (24, 24, 3)).astype(np.uint8)
-        top, left = rng.integers(0, 17, 2)
-        mask = np.zeros((24, 24), np.uint8)
-        mask[top : top + 8, left : left + 8] = 255
-        picture[mask > 0] = (230, 20, 20) if index % 2 else (20, 20, 230)
-        rows["image"].append(_picture(picture))
-        rows["mask"].append(_picture(mask))
-        rows["label"].append(index % 2)
-    features = datasets.Features({"image": datasets.Image(), "mask": datasets.Image(),
-                                  "label": datasets.ClassLabel(names=["blue", "red"])})  # fmt: skip
-    torch.manual_seed(0)
-    first, last = torch.nn.Conv2d(3, 2, 3, padding=1), torch.nn.Linear(2, 2)
-    with torch.no_grad():
-        first.weight.zero_()
-        first.weight[0, 2], first.weight[0, 0] = 0.2, -0.2
-        first.weight[1, 2], first.weight[1, 0] = -0.2, 0.2
-        first.bias.fill_(-0.3)
-        last.weight.copy_(torch.tensor([[9.0, -9.0], [-9.0, 9.0]]))
-        last.bias.zero_()
-    layers = torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), last)
-    return datasets.Dataset.from_dict(rows, features=features), layers.eval()
-
-
-def _picture(array):
-    from PIL import Image
-
-    return Image.fromarray(array)
-
-
-SETTINGS = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
-
-
-def test_a_layer_that_the_network_lacks_is_refused_before_anything_is_written(pictures, tmp_path):
-    data, layers = pictures
-    model = sb.load_classifier(layers, **SETTINGS)
+def test_a_layer_that_the_network_lacks_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(UserError, match="nowhere"):
-        sb.choose(dataset=data, model=model, explainers=["random", "gradcam:layer=nowhere"], out=tmp_path / "choice",
-                  device="cpu", progress=False)  # fmt: skip
+        sb.choose(dataset=pictures(), model=classifier(), explainers=["random", "gradcam:layer=nowhere"],
+                  out=tmp_path / "choice", device="cpu", progress=False)  # fmt: skip
     assert not list((tmp_path / "choice").glob("*"))
 
 
@@ -474,12 +427,10 @@ def test_the_dearest_are_not_tried_where_time_is_short():
 
 
 @pytest.mark.slow
-def test_the_whole_resumes_to_the_same_bytes_and_extends(pictures, tmp_path):
-    rows, network = pictures
-    classifier = sb.load_classifier(network, labels=["blue", "red"], **SETTINGS)
+def test_the_whole_resumes_to_the_same_bytes_and_extends(tmp_path):
     settings = {
-        "dataset": rows, "model": classifier, "metrics": [METRIC], "within": None, "progress": False, "batch_size": 8,
-        "explainers": ["gradient", "gradcam", "occlusion:window=8,stride=8"]}  # fmt: skip
+        "dataset": pictures(48), "model": classifier(), "metrics": [METRIC], "within": None, "progress": False,
+        "batch_size": 8, "explainers": ["gradient", "gradcam", "occlusion:window=8,stride=8"]}  # fmt: skip
     choice = sb.choose(out=tmp_path / "whole", **settings)
     assert choice.recommended == {"given metrics": choice.explainer().name}
     assert choice.page.is_file()
@@ -519,7 +470,7 @@ def test_settings_to_copy_run_as_printed(shapes, resnet):
 def test_layers_of_a_sequential_are_candidates():
     layers = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()]
     network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    classifier = load_classifier(network, mean=0.5, std=0.5, device="cpu")
-    fitting, _ = candidates(classifier, torch.rand(1, 3, 16, 16), targets.one_hot([0], 2))
+    loaded = load_classifier(network, mean=0.5, std=0.5, device="cpu")
+    fitting, _ = candidates(loaded, torch.rand(1, 3, 16, 16), targets.one_hot([0], 2))
     by_name = {candidate.name: dict(candidate.explainer.options).get("layer") for candidate in fitting}
     assert by_name.get('gradcam:layer="1"') == "1", by_name

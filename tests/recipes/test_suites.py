@@ -72,13 +72,17 @@ SUITE = {
 }  # fmt: skip
 
 
-def changed(path, **tables):
-    """Write the suite to a file with keys of its tables changed, added or, if None, removed."""
+def stated(mapping):
+    return {key: value for key, value in mapping.items() if value is not None}
+
+
+def changed(path, **sections):
+    """Write the suite to a file with entries of its sections, or keys of entries, changed or, if None, removed."""
     content = json.loads(json.dumps(SUITE))
-    for name, keys in tables.items():
-        content["tables"][name] = {
-            key: value for key, value in {**content["tables"].get(name, {}), **keys}.items() if value is not None
-        }
+    for section, entries in sections.items():
+        known = content[section]
+        new = {name: keys and stated(known.get(name, {}) | keys) for name, keys in entries.items()}
+        content[section] = stated(known | new)
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return path
 
@@ -297,7 +301,7 @@ def test_a_failed_run_is_named_and_stops_no_other(file, done, monkeypatch):
 def test_the_crowd_of_a_table_is_its_answers_about_the_pictures_of_the_run(done, tmp_path):
     people = {"title": "People", "runs": ["all"], "rows": ["dataset", "model"], "columns": ["explainer", "value"],
               "values": {"Crowd": {"crowd": True}, "mIoU": {"metric": "saliency_miou"}}}  # fmt: skip
-    path = changed(tmp_path / "people.yaml", people=people)
+    path = changed(tmp_path / "people.yaml", tables={"people": people})
     first, second = runs_of(done)["one", "small"].ids[:2]
     lines = [
         "image_id,explainer,exposure,person,right",
@@ -349,33 +353,45 @@ def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, s
     ({"titlex": "x"}, "unknown key 'titlex' of tables.scores; did you mean title"),
     ({"values": {"a": {"metrik": "x"}}}, "unknown key 'metrik' of tables.scores.values.a; did you mean metric"),
     ({"titlex": "x", "title": None}, "unknown key 'titlex' of tables.scores; did you mean title"),
-    ({"runs": ["al"]}, "did you mean all"),
+    ({"runs": ["al"]}, "did you mean all"), ({"runs": "all"}, "tables.scores.runs: must be a list"),
     ({"rows": ["dataset"]}, "the runs have 2 different values of model; add that axis to rows, columns or over"),
     ({"runs": []}, "tables.scores.runs: is empty"), ({"rows": ["dataset", "explainer"]}, "once"),
     ({"rows": ["datasets"]}, "tables.scores.rows.0"), ({"columns": ["explainer"]}, "axis value"),
     ({"variants": {"a": {"t": 1}}}, "variants and the axis variant"),
-    ({"title": None}, "tables.scores.title"),
+    ({"title": None}, "tables.scores.title: is missing"),
     ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "one of metric"),
 ])  # fmt: skip
 def test_what_is_wrong_in_a_file_is_said_with_the_key_that_was_meant(tmp_path, keys, said):
-    path = changed(tmp_path / "own.yaml", scores=keys)
+    path = changed(tmp_path / "own.yaml", tables={"scores": keys})
     assert str(path) in refused(re.escape(said), read_suite, path)
 
 
-@pytest.mark.parametrize("text", ["", "- a", "a: [", "x" * 2**21, "!!python/object/apply:os.system ['true']"])
-def test_what_is_no_suite_is_refused_in_one_line(tmp_path, text):
+@pytest.mark.parametrize(("figures", "said"), [
+    ([[1, 2], [3]], "tables.scores.figures has 2 rows of 1 or 2 figures, but the table shows"),
+    ([[1, 2], [3, 4]], "has 2 rows of 2 figures, but the table shows 6 rows of 6"),
+])  # fmt: skip
+def test_figures_of_another_shape_are_refused_before_anything_starts(tmp_path, figures, said):
+    path = changed(tmp_path / "own.yaml", tables={"scores": {"figures": figures, "show": None}})
+    refused(said, suite, str(path), out=tmp_path / "out", data=tmp_path, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "must be a mapping"), ("- a", "must be a mapping"), ("a: [", "cannot be read as YAML: .*line"),
+    ("x" * 2**21, "."), ("!!python/object/apply:os.system ['true']", "."),
+    ("paper: x\npaper: y", "the key paper appears twice"),
+    ("paper: Own\ndatasets: {birds: somewhere}", "datasets.birds: must be a mapping"),
+])  # fmt: skip
+def test_what_is_no_suite_is_refused_in_one_line(tmp_path, text, said):
     path = tmp_path / "own.yaml"
     path.write_text(text)
-    refused(".", read_suite, path)
+    refused(said, read_suite, path)
 
 
 def test_unknown_names_and_settings(tmp_path):
     refused("did you mean p0-table2", find_suite, "p0-tabel2")
     refused("cannot be read", find_suite, str(tmp_path / "nothing.yaml"))
-    content = json.loads(json.dumps(SUITE))
-    content["runs"]["all"]["settings"] = {"targetz": "label"}
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump(content))
+    path = changed(tmp_path / "own.yaml", runs={"all": {"settings": {"targetz": "label"}}})
     refused("did you mean target", read_suite, path)
 
 
@@ -389,11 +405,8 @@ def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
 @pytest.mark.parametrize("entry", [{"name": "models/mine/last"}, {"name": "./gone"}, {"name": "torchvision:resnet1"}])
 def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, tmp_path, capsys):
     """Test models that are used directly, and models that are trained first."""
-    content = json.loads(json.dumps(SUITE))
-    entry = entry | {"family": "resnet"}
-    content["models"] = {"small": entry, "wide": entry | {"train": {"epochs": 1}}}
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump(content))
+    models = {"small": entry | {"family": "resnet", "train": None}, "wide": entry | {"family": "resnet"}}
+    path = changed(tmp_path / "own.yaml", models=models)
     steps = planned(str(path), out=tmp_path / "out", data=tmp_path).steps
     assert {step.model for step in steps} == {"missing"}
     refused("5 sources are missing", suite, str(path), out=tmp_path / "out", data=tmp_path, progress=False)
@@ -420,11 +433,8 @@ def test_a_dataset_that_is_built_in_two_ways_has_a_folder_of_its_own(tmp_path):
 def test_another_model_or_dataset_under_an_old_name_has_a_folder_of_its_own(tmp_path):
     places = []
     for name, place in (("first", "one"), ("second", "one"), ("first", "uno")):
-        content = json.loads(json.dumps(SUITE))
-        content["models"]["small"] = {"name": name, "family": "resnet"}
-        content["datasets"]["one"]["name"] = place
-        path = tmp_path / f"{name}-{place}.yaml"
-        path.write_text(yaml.safe_dump(content))
+        path = changed(tmp_path / f"{name}-{place}.yaml", datasets={"one": {"name": place}},
+                       models={"small": {"name": name, "train": None}})  # fmt: skip
         _, found, tables = find_suite(str(path))
         chosen = {"dataset": ("one",), "model": ("small",)}
         places += [job.folder.name for job in jobs_of(found, tables, SuiteChoice(tmp_path, select=chosen))]
@@ -590,13 +600,9 @@ def test_a_smoke_suite_that_is_killed_in_the_middle_ends_with_the_same_bytes(tmp
 
 def named_by_another(tmp_path):
     """Write the suite with models that explain the predictions of `small`."""
-    content = json.loads(json.dumps(SUITE))
-    content["runs"]["all"] |= {"settings": {"target": "predicted-by:small"}, "datasets": ["one"]}
-    content["datasets"] = {"one": content["datasets"]["one"]}
-    content["tables"] = {"means": content["tables"]["means"]}
-    path = tmp_path / "named.yaml"
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
-    return path
+    runs = {"all": {"settings": {"target": "predicted-by:small"}, "datasets": ["one"]}}
+    return changed(tmp_path / "named.yaml", runs=runs, datasets={"two": None, "three": None},
+                   tables=dict.fromkeys(("scores", "correlations", "accuracy")))  # fmt: skip
 
 
 def test_the_class_that_a_model_of_the_suite_names(file, tmp_path):

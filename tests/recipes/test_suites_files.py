@@ -197,11 +197,6 @@ def test_figures_have_a_row_and_column_for_each_of_the_table(suite, name):
     assert found
     for axis, shown in table.show.items():
         assert set(shown) == {place[axis] for place in found}, axis
-    # A setting that is not an axis of the table has one value, or no influence.
-    scored = any(value.metric for value in table.values.values())
-    axes = {"dataset", *(["model"] if table.needs_runs else []), *(["explainer"] if scored else [])}
-    for axis in axes - {*table.rows, *table.columns, *table.over}:
-        assert len({place[axis] for place in found}) == 1, axis
     if table.figures:
         rows, columns = lines(table, found, table.rows), lines(table, found, table.columns)
         assert [len(row) for row in table.figures] == [len(columns)] * len(rows)
@@ -359,34 +354,6 @@ def test_a_part_with_a_star_is_the_mean_of_those_that_fit():
     assert (both.value, both.low, both.n) == (0.75, None, 9)
     assert part_of(cell, "0.1 training 1") is named["0.1 training 1"]
     assert part_of(cell, "0.2 training *") is None
-
-
-@pytest.mark.parametrize(("change", "words"), [
-    (("  main:", "  main: {title: another}\n  main:"), "the key main appears twice"),
-    (("[[1, 2]]", "[[1, 2], [3]]"), "tables.main.figures has 2 rows of 1 or 2 figures, but the table shows 1 rows"),
-    (("[[1, 2]]", "[[1, 2], [3, 4]]"), "has 2 rows of 2 figures, but the table shows 1 rows of 2"),
-    (("{name: somewhere}", "somewhere"), "datasets.birds: must be a mapping"),
-    (("runs: [all]", "runs: all"), "tables.main.runs: must be a list"),
-    (("title: Birds, ", ""), "tables.main.title: is missing"),
-    (("paper: mine", "- paper"), "cannot be read as YAML: .*line"),
-])  # fmt: skip
-def test_what_a_person_may_get_wrong_is_one_line(change, words, tmp_path):
-    (tmp_path / "mine.yaml").write_text(WRITTEN.replace(*change))
-    refused(words, sb.suite, str(tmp_path / "mine.yaml"), out=tmp_path / "out", select="explainer=random")
-    assert not (tmp_path / "out").exists()
-
-
-WRITTEN = """paper: mine
-datasets:
-  birds: {name: somewhere}
-models:
-  r: {name: microsoft/resnet-18, family: resnet}
-runs:
-  all: {datasets: [birds], models: [r], explainers: [random]}
-tables:
-  main: {title: Birds, runs: [all], rows: [explainer], columns: [value], figures: [[1, 2]], values: {
-    mIoU: {metric: saliency_miou}, insertion: {metric: saliency_insertion}}}
-"""
 
 
 @pytest.mark.parametrize(("select", "words"), [

@@ -1,4 +1,4 @@
-"""Test saliency_correctness and saliency_confidence by hand, by loops, against a table, and for invariances."""
+"""Test saliency_own_region, saliency_correctness and saliency_confidence by hand, by loops, and for invariances."""
 
 import math
 from dataclasses import replace
@@ -15,20 +15,35 @@ from small_networks import input_x_gradient as gradient
 from torch import nn
 
 from saliency_bench.compute.scoring.partners import Predictions
+from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.scoring.samples import score_parts, score_samples
 from saliency_bench.maps import is_flat
 from saliency_bench.metrics._pasting import plan, salient_pixels
 from saliency_bench.metrics.saliency_confidence.score import entropy
 from saliency_bench.metrics.saliency_correctness.score import pseudo_f1
+from saliency_bench.metrics.saliency_own_region.score import reduce, saliency_own_region
+from saliency_bench.target_weights import one_hot
 from saliency_bench.utils.seeds import random_bits, seed_of
 
+HEIGHT, WIDTH, CLASSES, MEAN = 4, 5, 7, (0.2, 0.5, 0.7)
 NAMES = ["saliency_correctness", "saliency_confidence", "saliency_confidence:of=entropy"]
 MAPS = arrays(np.float32, (2, 4, 5), elements=st.integers(-8, 8).map(float))
 
 
 def linear():
     torch.manual_seed(3)
-    return Custom(lambda net, images: 5 * net.linear(images.flatten(1)), linear=nn.Linear(3 * 20, 7))
+    return Custom(lambda net, images: 5 * net.linear(images.flatten(1)), linear=nn.Linear(3 * 20, 7),
+                  mean=torch.tensor(MEAN).view(1, 3, 1, 1))  # fmt: skip
+
+
+def literal_region(one, threshold, by):
+    """Return the salient pixels of a map (H, W), as numbers."""
+    values = [float(value) for value in one.flatten()]
+    if by == "percentile":
+        kept = round(len(values) * (1 - threshold / 100))
+        return set(sorted(range(len(values)), key=lambda pixel: -values[pixel])[:kept])
+    least, most = min(values), max(values)
+    return {pixel for pixel, value in enumerate(values) if (value - least) / (most - least) > threshold}
 
 
 def corner(net, images):
@@ -51,7 +66,7 @@ def dark_and_white():
     return torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
 
 
-def test_by_hand(dark_and_white):
+def test_correctness_and_confidence_by_hand(dark_and_white):
     classifier, given = loaded(Custom(corner)), {"labels": [1, 1], "k": 1}
     parts = score_parts("saliency_correctness", dark_and_white, classifier, LEFT, **given)
     np.testing.assert_array_equal(parts, [[1, np.nan, 0, np.nan, 0, np.nan], [np.nan] * 6])
@@ -104,13 +119,7 @@ def literal(images, labels, classifier, k, pairings, threshold, by):
         label, rows = labels[sample], []
         for partner in partners:
             one = gradient(classifier, images[partner : partner + 1], torch.eye(7)[label : label + 1])[0].double()
-            least, most = float(one.min()), float(one.max())
-            if by == "percentile":
-                keep = round(20 * (1 - threshold / 100))
-                salient = set(sorted(range(20), key=lambda pixel: -float(one.flatten()[pixel]))[:keep])
-            else:
-                salient = {i for i in range(20) if (float(one.flatten()[i]) - least) / (most - least) > threshold}
-            said = []
+            salient, said = literal_region(one, threshold, by), []
             for inverse in (False, True):
                 picture = images[sample].clone()
                 for pixel in range(20):
@@ -239,3 +248,62 @@ def test_labels_are_asked_for_and_a_target_is_not(dark_and_white):
     inputs = "saliency_correctness", dark_and_white, loaded(Custom(corner)), LEFT
     refused("pass labels, the class of each image", score_parts, *inputs)
     refused("leave out target", score_parts, *inputs, labels=[1, 1], target=[1, 1])
+
+
+def curves_of(classifier, images, maps):
+    return Curves(classifier, images, one_hot([0] * len(images), CLASSES), maps)
+
+
+def literal_own_region(classifier, image, one, label, reference, threshold, by):
+    """Return [acc@1, acc@5] of one image, computed pixel by pixel."""
+    region, picture = literal_region(one, threshold, by), torch.empty(3, HEIGHT, WIDTH)
+    for pixel in range(HEIGHT * WIDTH):
+        row, column = divmod(pixel, WIDTH)
+        for channel in range(3):
+            outside = 0.0 if reference == "black" else MEAN[channel]
+            picture[channel, row, column] = image[channel, row, column] if pixel in region else outside
+    logits = classifier(picture[None])[0].tolist()
+    before = sum(logit > logits[label] for logit in logits)
+    return [float(before < 1), float(before < 5)]
+
+
+@pytest.mark.parametrize("reference", ["black", "mean"])
+@pytest.mark.parametrize(("threshold", "by"), [(0.5, "value"), (0.2, "value"), (60.0, "percentile")])
+def test_own_region_agrees_with_pictures_made_pixel_by_pixel(reference, threshold, by):
+    torch.manual_seed(1)
+    classifier, images = linear().eval(), torch.rand(40, 3, HEIGHT, WIDTH)
+    maps = np.random.default_rng(0).normal(size=(40, HEIGHT, WIDTH)).astype(np.float32)
+    labels = np.arange(40) % CLASSES
+    found = saliency_own_region(curves_of(classifier, images, maps), np.eye(CLASSES, dtype=bool)[labels],
+                                reference=reference, threshold=threshold, by=by)  # fmt: skip
+    with torch.no_grad():
+        expected = [literal_own_region(classifier, image, one, label, reference, threshold, by)
+                    for image, one, label in zip(images, maps, labels, strict=True)]  # fmt: skip
+    np.testing.assert_array_equal(found, expected)
+    assert 0 < found[:, 0].mean() < found[:, 1].mean() < 1  # so the comparison can fail
+    np.testing.assert_array_equal(reduce(found, {}), found[:, 0])
+
+
+def test_everything_has_the_accuracy_of_the_image_and_a_constant_map_that_of_the_reference():
+    torch.manual_seed(4)
+    classifier, images = linear().eval(), torch.rand(30, 3, HEIGHT, WIDTH)
+    whole, flat = np.ones((30, HEIGHT, WIDTH), np.float32), np.ones((30, HEIGHT, WIDTH), np.float32)
+    whole[:, 0, 0] = 0
+    images[:, :, 0, 0] = 0  # the value that replaces the pixel
+    with torch.no_grad():
+        said, of_black = classifier(images).argmax(1), int(classifier(torch.zeros(1, 3, HEIGHT, WIDTH)).argmax())
+    right = np.eye(CLASSES, dtype=bool)
+    assert (saliency_own_region(curves_of(classifier, images, whole), right[said])[:, 0] == 1).all()
+    found = saliency_own_region(curves_of(classifier, images, flat), right[np.arange(30) % CLASSES])
+    assert found[:, 0].tolist() == [float(index % CLASSES == of_black) for index in range(30)]
+
+
+def test_five_of_a_sigmoid_or_of_five_classes_are_not_there():
+    network = Custom(lambda net, x: x.mean(dim=(1, 2, 3))[:, None] * torch.tensor([[4.0, 1, 1, 1, 1]]) - 1)
+    images, maps = torch.ones(1, 3, 2, 2), np.array([[[1, 0], [1, 1]]], np.float32)
+    five = Curves(network, images, one_hot([0], 5), maps)
+    assert saliency_own_region(five, np.eye(5, dtype=bool)[:1])[0, 0] == 1
+    assert math.isnan(saliency_own_region(five, np.eye(5, dtype=bool)[:1])[0, 1])
+    several = loaded(linear(), activation="sigmoid")
+    curves = curves_of(several, torch.rand(3, 3, HEIGHT, WIDTH), np.random.default_rng(0).normal(size=(3, 4, 5)))
+    assert np.isnan(saliency_own_region(curves, np.eye(CLASSES, dtype=bool)[:3])[:, 1]).all()

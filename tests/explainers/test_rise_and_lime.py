@@ -1,3 +1,5 @@
+"""Test rise and lime: slow second implementations, the authors' masks, and draws."""
+
 import builtins
 
 import numpy as np
@@ -12,6 +14,85 @@ from torch import nn
 from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
+rise = registry.load("explainers", "rise")
+
+
+def small_network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+
+
+def literal_mask(grid, row, column, height, width, border="replicate"):
+    """Return a mask, computed pixel by pixel: bilinear between cell centres, clamped or mirrored at the border."""
+    cells = len(grid)
+    tall, wide = -(-height // cells), -(-width // cells)
+    mask = np.zeros((height, width))
+    for y in range(height):
+        for x in range(width):
+            # position of the pixel's centre in the grid, enlarged to the size of (cells + 1) cells
+            v = (y + row + 0.5) * cells / ((cells + 1) * tall) - 0.5
+            u = (x + column + 0.5) * cells / ((cells + 1) * wide) - 0.5
+            if border == "reflect":
+                v, u = (cells - 1 - abs(cells - 1 - abs(place)) if cells > 1 else 0 for place in (v, u))
+            v, u = max(v, 0), max(u, 0)
+            top, left = min(int(v), cells - 1), min(int(u), cells - 1)
+            below, right = min(top + 1, cells - 1), min(left + 1, cells - 1)
+            a, b = v - int(v), u - int(u)
+            upper = (1 - b) * grid[top][left] + b * grid[top][right]
+            lower = (1 - b) * grid[below][left] + b * grid[below][right]
+            mask[y, x] = (1 - a) * upper + a * lower
+    return mask
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("border", ["replicate", "reflect"])
+@pytest.mark.parametrize(("height", "width", "cells"), [(13, 17, 4), (16, 16, 7), (6, 5, 7), (8, 8, 1)])
+def test_rise_agrees_with_a_slow_second_writing(height, width, cells, border, stepped_up):
+    classifier = load_classifier(small_network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
+    images, target, count, p = torch.rand(2, 3, height, width), targets.one_hot([0, 2], 3), 23, 0.4
+    ours = load_explainer("rise", masks=count, cells=cells, p=p, seed=5, border=border).made(classifier, images, target)
+
+    grids, rows, columns = rise.bank(count, cells, p, 5, height, width)
+    for index, image in enumerate(images):
+        halves = np.zeros((2, height, width))
+        for number, (grid, row, column) in enumerate(zip(grids.numpy(), rows, columns, strict=True)):
+            mask = literal_mask(grid, row, column, height, width, border)
+            seen = classifier.mean + torch.from_numpy(mask).float() * (image[None] - classifier.mean)
+            with torch.no_grad():
+                probability = classifier(seen).softmax(dim=1)[0, int(target[index].argmax())].item()
+            halves[number % 2] += probability * mask
+        np.testing.assert_allclose(ours.maps[index].numpy(), halves.sum(axis=0) / (count * p), rtol=1e-5)
+        if cells == 1:  # the mask has a single value, so the map is constant and its halves cannot be compared
+            assert ours.reliability[index] is None
+            continue
+        assert ours.reliability[index] == pytest.approx(stepped_up(*halves), abs=1e-4)
+    assert ours.draws == [count] * len(images)
+
+
+@pytest.mark.parametrize(("height", "width", "cells"), [(224, 224, 7), (30, 44, 4), (9, 9, 2)])
+def test_reflected_masks_are_those_of_the_authors(height, width, cells):
+    """Compare with the published lines: resize(grid[i], up_size, order=1, mode="reflect", anti_aliasing=False)[...]."""
+    resize = pytest.importorskip("skimage.transform").resize
+    grids, rows, columns = rise.bank(6, cells, 0.5, 3, height, width)
+    up_size = (cells + 1) * -(-height // cells), (cells + 1) * -(-width // cells)
+    ours = rise.enlarge(grids, rows, columns, height, width, "reflect")[:, 0].numpy()
+    clamped = rise.enlarge(grids, rows, columns, height, width)[:, 0].numpy()
+    for mask, grid, row, column in zip(ours, grids.numpy(), rows, columns, strict=True):
+        theirs = resize(grid, up_size, order=1, mode="reflect", anti_aliasing=False)
+        np.testing.assert_allclose(mask, theirs[row : row + height, column : column + width], atol=1e-5)
+    assert 0.01 < (np.abs(ours - clamped) > 1e-3).mean() < 0.5
+    assert np.abs(ours - clamped).max() > 0.2
+
+
+def test_the_bank_is_a_fair_draw_within_its_ranges():
+    grids, rows, columns = rise.bank(4000, 7, 0.3, 0, 100, 60)
+    assert (set(grids.unique().tolist()), grids.mean()) == ({0.0, 1.0}, pytest.approx(0.3, abs=0.005))
+    assert (rows.min(), rows.max()) == (0, 14)  # ceil(100 / 7) = 15
+    assert (columns.min(), columns.max()) == (0, 8)  # ceil(60 / 7) = 9
+    again, _, _ = rise.bank(10, 7, 0.3, 0, 100, 60)
+    assert not torch.equal(again, rise.bank(10, 7, 0.3, 1, 100, 60)[0])
+
+
 lime = registry.load("explainers", "lime")
 
 
@@ -24,7 +105,7 @@ def network():
 
 
 @pytest.mark.parametrize("on", ["logit", "probability"])
-def test_agrees_with_a_slow_second_writing_of_its_equation(on, stepped_up):
+def test_lime_agrees_with_a_slow_second_writing(on, stepped_up):
     """Build the pictures one by one.
 
     Use the formula of the authors for the weights, and scikit-learn for the coefficients.

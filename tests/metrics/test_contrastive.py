@@ -1,4 +1,6 @@
-"""Compare saliency_cauc with a literal version of the published computation, on pictures built pixel by pixel."""
+"""Compare saliency_cauc and saliency_cdrop with the published computation, on pictures built pixel by pixel."""
+
+import math
 
 import evaluate
 import numpy as np
@@ -44,7 +46,7 @@ def literal_cauc(curve, chunks):
 @pytest.mark.parametrize("step", [1, 4, 16])
 @pytest.mark.parametrize(("threshold", "salient"), [(0.5, "range"), (0.1, "range"), (0.5, "maximum"), (0, "maximum")])
 @pytest.mark.parametrize("fill", ["mean", "black"])
-def test_every_score_by_loops(slow, step, threshold, salient, fill):
+def test_cauc_by_loops(slow, step, threshold, salient, fill):
     pairs = [({0}, {3}), ({1}, {2}), ({2}, {0})]
     curves = slow.curves(contrast([0, 1, 2], [3, 2, 0], K))
     scores = saliency_cauc(curves, step=step, threshold=threshold, salient=salient, reference=fill)
@@ -60,28 +62,20 @@ def test_several_classes_of_a_side_add_up(slow):
         assert score == pytest.approx(literal_cauc(*path), abs=1e-6)
 
 
-def test_one_class_is_compared_with_the_most_probable_other(slow):
-    scores = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=2)
-    for i, score in enumerate(scores):
-        whole = slow.rest(i, 0)
-        rival = max((k for k in range(K) if k != i), key=lambda k: whole[k])
-        path = literal_path(slow, i, {i}, {rival}, 2, 0.5, "range", "mean")
-        assert score == pytest.approx(literal_cauc(*path), abs=1e-6)
-
-
-def test_or_with_the_most_probable_other_of_its_group(slow):
+def test_one_class_is_compared_with_the_most_probable_other_or_with_that_of_its_group(slow):
     """Class 1 is the only member of its group."""
     groups = ClassGroups("by hand", ((0, 2, 3), (1,)))
-    scores = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), groups, step=2, rival="group")
-    drops = saliency_cdrop(slow.curves(one_hot([0, 1, 2], K)), groups, step=2, rival="group")
+    of_all = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=2)
+    scores, drops = (metric(slow.curves(one_hot([0, 1, 2], K)), groups, step=2, rival="group")
+                     for metric in (saliency_cauc, saliency_cdrop))  # fmt: skip
     for i, others in enumerate([(2, 3), (), (0, 3)]):
-        if not others:
-            assert np.isnan(scores[i])
-            assert np.isnan(drops[i])
-            continue
         whole = slow.rest(i, 0)
-        path = literal_path(slow, i, {i}, {max(others, key=lambda k: whole[k])}, 2, 0.5, "range", "mean")
-        assert scores[i] == pytest.approx(literal_cauc(*path), abs=1e-6)
+        for score, rivals in ((of_all[i], {*range(K)} - {i}), (scores[i], others)):
+            if rivals:
+                path = literal_path(slow, i, {i}, {max(rivals, key=lambda k: whole[k])}, 2, 0.5, "range", "mean")
+                assert score == pytest.approx(literal_cauc(*path), abs=1e-6)
+            else:
+                assert np.isnan([score, drops[i]]).all()
 
 
 def test_groups_are_asked_for_by_the_option_that_needs_them(slow):
@@ -96,7 +90,41 @@ def test_groups_are_asked_for_by_the_option_that_needs_them(slow):
     refused("saliency_cauc needs groups of classes", module.compute, **given)
 
 
-def test_few_salient_pixels_look_perfect(slow):
+@pytest.mark.parametrize("metric", [saliency_cauc, saliency_cdrop])
+def test_few_salient_pixels_and_constant_maps_get_nothing(slow, metric):
     slow.maps = np.zeros((3, H, W), np.float32)
     slow.maps[1, 0, :3] = 1
-    assert saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=4).tolist() == [0, 0, 0]
+    assert metric(slow.curves(one_hot([0, 1, 2], K)), step=4).tolist() == [0, 0, 0]
+
+
+def literal_cdrop(slow, i, a, b, step, threshold):
+    salient = salient_pixels(slow.maps[i], threshold, "range")
+    length, s = max(1, math.ceil(salient / step)), []
+    for gone in range(0, length * step, step):
+        p = slow.rest(i, gone, "mean")
+        s.append(p[a] * (1 - p[b]))
+    end = sum(s[-3:]) / 3 if length >= 3 else s[-1]
+    tau = 0.05 * H * W
+    return (s[0] - end) / math.log2(1 + max(salient, tau) / tau), length
+
+
+def test_cdrop_by_loops(slow):
+    lengths = set()
+    for step in (1, 3, 5, 16):
+        for threshold in (0.1, 0.5, 0.9):
+            curves = slow.curves(contrast([0, 1, 2], [3, 2, 0], K))
+            scores = saliency_cdrop(curves, step=step, threshold=threshold)
+            for i, (a, b) in enumerate([(0, 3), (1, 2), (2, 0)]):
+                expected, length = literal_cdrop(slow, i, a, b, step, threshold)
+                lengths.add(min(length, 4))
+                assert scores[i] == pytest.approx(expected, abs=1e-6)
+    assert lengths == {1, 2, 3, 4}
+
+
+def test_only_the_points_that_count_are_classified(slow):
+    """The whole image and the last three points of each path are classified; the paths have 1, 20 and 29 points."""
+    slow.maps = np.zeros((3, H, W), np.float32)
+    slow.maps[0, 0, 0], slow.maps[1, :4], slow.maps[2] = 1, 1, np.arange(1, 31).reshape(H, W)
+    curves = slow.curves(contrast([0, 1, 2], [3, 2, 0], K))
+    saliency_cdrop(curves, step=1, threshold=0.0)
+    assert curves.passes == slow.classifier.pictures == 1 + 4 + 4 + 3  # plus three whole images, to find B
