@@ -155,7 +155,7 @@ CASES = {
     "all tied": Case(tied, safe=None),
     "four within the margin": Case(within_margin, safe=5),
     "rare 0/1 scores, tied": Case(rare, safe=None),
-    "rarely but far better": Case(rarely_better, safe=None),
+    "far better, but on few images": Case(rarely_better, safe=None),
     "clusters of six, tied": Case(clustered, safe=None, size=SIZE),
     "0.05 ahead, some missing": Case(missing),
     "unbounded, tied": Case(unbounded, safe=None, limits=POSITIVE),
@@ -319,7 +319,9 @@ def main() -> None:
     parser.add_argument("--needed", action="store_true", help="test the estimate of the number of images needed")
     args = parser.parse_args()
     if args.needed:
-        print("| lead | spread | images | needed | median of N | 10 % | 90 % | range contains it | no upper end |")
+        print(
+            "| lead | spread | images | needed | estimate: median | 10 % | 90 % | range contains it | no upper limit |"
+        )
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for lead, spread, images in ((0.06, 0.15, 40), (0.06, 0.15, 100), (0.1, 0.2, 40), (0.1, 0.2, 100)):
             print(f"| {' | '.join(needed(lead, spread, images, args.times))} |", flush=True)

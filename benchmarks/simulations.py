@@ -593,11 +593,13 @@ def show_planned(times: int) -> None:
         ("mean .5, spread .06", ("normal", 0.5, 0.06), 0.02, UNIT),
         ("mean .3, spread .1, range -1 to 1", ("normal", 0.3, 0.1), 0.02, (-1.0, 1.0)),
         ("mean .7, spread .1", ("normal", 0.7, 0.1), 0.02, UNIT),
-        ("skewed (beta 8, 2 and 7.5, 2.5)", ("beta", 8, 2, 7.5, 2.5), 0.05, UNIT),
+        ("skewed: beta distributions (8, 2) and (7.5, 2.5)", ("beta", 8, 2, 7.5, 2.5), 0.05, UNIT),
         ("0/1, shares .6 and .5", ("0/1", 0.5), 0.10, UNIT), ("0/1, shares .1 and .04", ("0/1", 0.04), 0.06, UNIT),
         ("unbounded, spread 1", ("normal", 0, 1), 0.2, (-np.inf, np.inf)),
     ]  # fmt: skip
-    print("\n| scores | difference | t-test alone: images | found | stated: images | found | `--spread` |")
+    print(
+        "\n| scores | difference | t-test alone: images | found | `power`: images | found | `power --spread`: images |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, scores, wanted, limits in cases:
         alone, stated, assumed = planned_images(scores, wanted, limits)

@@ -72,7 +72,7 @@ def test_clusters_needed_are_those_after_which_it_would_be_dropped():
     assert clusters_needed(np.zeros(9), log(40)) is None
 
 
-@pytest.mark.parametrize("case", ["all tied", "rarely but far better"])
+@pytest.mark.parametrize("case", ["all tied", "far better, but on few images"])
 def test_what_is_tied_is_not_dropped_and_a_plain_test_would_drop_it(case):
     outcomes = [simulation.simulate(simulation.CASES[case], 6, seed) for seed in range(8)]
     assert not any(item.false_drop for item in outcomes)
