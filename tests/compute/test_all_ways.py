@@ -231,7 +231,7 @@ def ways(pets, model, tmp_path_factory):
 
 @pytest.mark.sample(4, 3)
 @pytest.mark.parametrize("way", COVERS)
-def test_every_way_gives_the_bits_of_the_first(way, ways):
+def test_every_interface_gives_identical_scores(way, ways):
     """Compare with the first way only. It covers all metrics, so two ways that equal it also equal each other."""
     expected, scores = ways.results(RUNS[0]), ways.results(way)
     assert set(scores) == {(explainer, metric) for explainer in EXPLAINERS for metric in COVERS[way]}
@@ -285,7 +285,7 @@ def test_as_many_seeds_or_ids_as_images(given, words, resnet):
 
 
 @pytest.mark.slow
-def test_a_plain_module_has_the_numbers_of_its_checkpoint(shapes, resnet, tmp_path):
+def test_plain_module_matches_scores_of_its_checkpoint(shapes, resnet, tmp_path):
     """Use pictures of the network's input size, because a module defines no resizing. Its cell ids differ.
 
     The faster copy of a bare network is fused differently from the copy of a module around the network, so the last

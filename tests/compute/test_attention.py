@@ -34,12 +34,12 @@ def classifier_of(model):
     return load_classifier(model, mean=(0.5,) * 3, std=(0.3,) * 3, device="cpu")
 
 
-def test_every_layout_is_listed(vision_transformer):
+def test_token_table_lists_every_vision_transformer(vision_transformer):
     assert set(TOKENS) == set(vision_transformer.names)
 
 
 @pytest.mark.parametrize("name", TOKENS)
-def test_logits_are_the_ordinary_ones_and_every_blocks_matrix_is_seen(name, vision_transformer):
+def test_recorder_keeps_logits_and_records_every_block(name, vision_transformer):
     classifier = classifier_of(vision_transformer(name))
     ordinary = classifier(IMAGES)
     with recording_attention(classifier, IMAGES) as seen:
@@ -58,7 +58,7 @@ def test_logits_are_the_ordinary_ones_and_every_blocks_matrix_is_seen(name, visi
 
 
 @pytest.mark.parametrize("name", ["vit", "deit", "distilled deit", "dinov2 with registers", "beit"])
-def test_matrices_and_their_gradients_are_those_that_transformers_gives(name, vision_transformer):
+def test_matrices_and_gradients_match_transformers(name, vision_transformer):
     model = vision_transformer(name)
     classifier = classifier_of(model)
     with recording_attention(classifier, IMAGES, start=0) as seen:
@@ -77,7 +77,7 @@ def recorded(classifier, **options):
     return seen
 
 
-def test_matrices_are_those_that_torchs_own_layer_gives(vision_transformer):
+def test_matrices_match_torch_multihead_attention(vision_transformer):
     model, given = vision_transformer("torchvision"), []
     layers = [layer.self_attention for layer in model.encoder.layers]
     handles = [layer.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])) for layer in layers]
@@ -88,7 +88,7 @@ def test_matrices_are_those_that_torchs_own_layer_gives(vision_transformer):
         torch.testing.assert_close(matrix, layer(x, x, x, average_attn_weights=False)[1])
 
 
-def test_matrices_are_those_of_timms_unfused_attention(vision_transformer):
+def test_matrices_match_unfused_timm_attention(vision_transformer):
     model, theirs = vision_transformer("timm, registers"), []
     seen = recorded(classifier := classifier_of(model))
     for block in model.timm_model.blocks:
@@ -98,7 +98,7 @@ def test_matrices_are_those_of_timms_unfused_attention(vision_transformer):
     torch.testing.assert_close(seen.matrices, theirs)
 
 
-def test_gradients_go_down_to_the_first_block_asked_for(vision_transformer):
+def test_gradients_start_at_requested_block(vision_transformer):
     classifier = classifier_of(vision_transformer("vit")).requires_grad_(False)
     for start in (0, 1, -1):
         found = [matrix.requires_grad for matrix in recorded(classifier, start=start).matrices]
@@ -107,7 +107,7 @@ def test_gradients_go_down_to_the_first_block_asked_for(vision_transformer):
         pass
 
 
-def test_patches_of_an_image_that_is_not_square(vision_transformer):
+def test_non_square_image_has_rectangular_patch_grid(vision_transformer):
     classifier = classifier_of(vision_transformer("timm, registers"))
     images = torch.rand(2, 3, 16, 40)
     with recording_attention(classifier, images) as seen:
@@ -118,13 +118,13 @@ def test_patches_of_an_image_that_is_not_square(vision_transformer):
     assert seen.maps(matrix, images).shape == (2, 16, 40)
 
 
-def test_rows_that_several_kinds_of_tokens_hold_are_averaged(vision_transformer):
+def test_class_token_and_patch_rows_are_averaged(vision_transformer):
     seen, matrix = recorded(classifier_of(vision_transformer("dinov2 with registers"))), torch.rand(3, 21, 21)
     expected = (matrix[:, 0, 5:] + matrix[:, 5:, 5:].mean(dim=1)) / 2
     torch.testing.assert_close(seen.read(matrix).flatten(1), expected)
 
 
-def test_tokens_are_looked_for_once(vision_transformer):
+def test_token_layout_is_detected_once(vision_transformer):
     model = vision_transformer("vit")
     classifier = classifier_of(model)
     calls = []
@@ -161,14 +161,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_attention_between_patches_is_refused_in_one_line_that_names_other_methods(name):
+def test_unsupported_attention_error_suggests_other_methods(name):
     torch.manual_seed(0)
     line = refused(r"integrated_gradients.*rise", tokens_of, classifier_of(REFUSED[name]()), torch.rand(1, 3, 32, 32))
     assert ("attention-pooling head" in line) == (name == "pooled by attention")
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"attn_mask": "bool"}, {"attn_mask": "float"}])
-def test_fused_attention_is_written_out_as_it_is_defined(options):
+def test_recorded_attention_matches_fused_attention(options):
     q, k, v = torch.rand(3, 2, 4, 6, 5)
     masks = {"bool": torch.rand(6, 6) > 0.3, "float": torch.rand(2, 4, 6, 6)}
     given = options | ({"attn_mask": masks[options["attn_mask"]]} if "attn_mask" in options else {})
@@ -184,7 +184,7 @@ def test_fused_attention_is_written_out_as_it_is_defined(options):
 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("averaged", [True, False])
-def test_torchs_own_layer_gives_what_it_gives(batch_first, averaged):
+def test_recorder_keeps_output_of_multihead_attention(batch_first, averaged):
     layer, x = nn.MultiheadAttention(8, 2, batch_first=batch_first), torch.rand(3, 5, 8)
     expected = layer(x, x, x, average_attn_weights=averaged)
     with AttentionRecorder():
@@ -193,7 +193,7 @@ def test_torchs_own_layer_gives_what_it_gives(batch_first, averaged):
 
 
 @pytest.mark.parametrize("mask", [{"attn_mask": torch.zeros(5, 5)}, {"key_padding_mask": torch.zeros(3, 5)}])
-def test_masks_of_torchs_own_layer_are_refused(mask):
+def test_recorder_rejects_masked_multihead_attention(mask):
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.rand(3, 5, 8)
     with AttentionRecorder(), pytest.raises(UserError, match="masked attention"):
         layer(x, x, x, **mask)

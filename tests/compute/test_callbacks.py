@@ -39,7 +39,7 @@ def trained(resnet, shapes, folder, with_callback):
 
 
 @pytest.mark.slow
-def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes, tmp_path):
+def test_trainer_logs_run_scores_without_changing_training(resnet, shapes, tmp_path):
     trainer, weights = trained(resnet, shapes, tmp_path / "with", True)
     _, expected = trained(resnet, shapes, tmp_path / "without", False)
     assert all(torch.equal(weights[name], value) for name, value in expected.items())
@@ -64,7 +64,7 @@ def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes
     ("shapes-xai", {"load": 0.5}, "load must be a dict"),
     ("shapes-xai", {"size": 32}, r'size is an argument for loading the model.*use load={"size": \.\.\.}'),
 ])  # fmt: skip
-def test_what_a_run_would_refuse_is_an_error_before_the_training(dataset, options, words):
+def test_callbacks_reject_invalid_run_arguments(dataset, options, words):
     for made in (lambda: trainer_callback(None, dataset, **options), lambda: lightning_callback(dataset, **options)):
         refused(words, made)
 
@@ -74,7 +74,7 @@ def test_what_a_run_would_refuse_is_an_error_before_the_training(dataset, option
     ({"load": {"mean": "a", "std": 1}}, "mean"),
     ({"mean": 0.5}, r'use load={"mean": \.\.\.}'),
 ])  # fmt: skip
-def test_a_trainer_is_refused_a_model_that_cannot_be_loaded_when_the_callback_is_made(options, words):
+def test_trainer_callback_rejects_unloadable_model(options, words):
     model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout())
     refused(words, trainer_callback, SimpleNamespace(model=model), "shapes-xai", **options)
     assert model.training
@@ -116,17 +116,17 @@ def fitted(lightning, network, classes, pictures, labels, tmp_path, dataset="sha
     ("network", {}, r"are unknown; pass mean=\.\.\., std=\.\.\. to the callback"),
     ("network", {"mean": "a", "std": 1}, "mean"),
 ])  # fmt: skip
-def test_lightning_is_refused_a_network_that_cannot_be_loaded_before_the_first_step(network, options, words, tmp_path):
+def test_lightning_rejects_unloadable_network_before_first_step(network, options, words, tmp_path):
     lightning = pytest.importorskip("pytorch_lightning")
     refused(words, fitted, lightning, network, 2, torch.zeros(4, 3, 4, 4), [0] * 4, tmp_path, **options)
 
 
-def test_without_lightning_a_line_says_what_to_install(monkeypatch):
+def test_missing_lightning_error_names_install_command(monkeypatch):
     monkeypatch.setattr("saliency_bench.callbacks.find_spec", lambda name: None)
     refused("pip install lightning", lightning_callback, "shapes-xai")
 
 
-def test_modes_gradients_and_generators_stay(resnet, shapes):
+def test_scoring_keeps_modes_gradients_and_random_state(resnet, shapes):
     model = AutoModelForImageClassification.from_pretrained(resnet).train()
     model.resnet.encoder.eval()
     for parameter in model.parameters():
@@ -139,7 +139,7 @@ def test_modes_gradients_and_generators_stay(resnet, shapes):
 
 
 @pytest.mark.parametrize("name", ["pytorch_lightning", "lightning"])
-def test_lightning_logs_them(name, shapes, tmp_path):
+def test_lightning_logs_saliency_scores(name, shapes, tmp_path):
     lightning = pytest.importorskip(name)
     rows = sb.load_dataset(str(shapes), split="train").select(range(8))
     batch = sb.load_classifier(nn.Identity(), mean=0, std=1, size=32).prepare(rows)

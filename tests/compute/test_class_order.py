@@ -36,7 +36,7 @@ def coloured(out, model, count=24):
                   split="train", device="cpu", progress=False, out=out)  # fmt: skip
 
 
-def test_labels_in_another_order_are_suspected_on_the_console_in_the_run_and_on_its_page(tmp_path, capsys):
+def test_run_warns_about_labels_in_wrong_order(tmp_path, capsys):
     run = coloured(tmp_path / "run", loaded(["green", "blue", "red"]))
     assert run.summary["model"]["accuracy"]["value"] == 0
     message = "accuracy 0.0% is below chance (33.3% for 3 classes), so the classes are probably not in the order"
@@ -48,7 +48,7 @@ def test_labels_in_another_order_are_suspected_on_the_console_in_the_run_and_on_
     assert "--label-map" in run.doubt
 
 
-def test_labels_in_the_right_order_and_few_samples_raise_no_suspicion(tmp_path, capsys):
+def test_correct_order_or_few_samples_give_no_warning(tmp_path, capsys):
     right = coloured(tmp_path / "right", loaded(COLOURS))
     few = coloured(tmp_path / "few", loaded(["green", "blue", "red"]), 15)
     assert right.summary["model"]["accuracy"]["value"] == 1
@@ -62,7 +62,7 @@ def _model(low, high, n=100, **others):
     return about | {"accuracy_kind": "accuracy"} | others
 
 
-def test_only_an_accuracy_whose_whole_interval_is_below_chance_is_suspicious():
+def test_below_chance_needs_whole_interval_below_chance():
     assert below_chance(_model(0.01, 0.0999))
     assert not below_chance(_model(0.01, 0.1001))
     assert not below_chance(_model(0.01, 0.05, n=19))
@@ -71,7 +71,7 @@ def test_only_an_accuracy_whose_whole_interval_is_below_chance_is_suspicious():
     assert not below_chance(_model(0.01, 0.05, classes=None))  # as in a summary of an earlier version
 
 
-def test_a_model_object_has_the_name_it_is_given(tmp_path):
+def test_model_object_keeps_given_name(tmp_path):
     model = loaded(COLOURS, name="three colours")
     run = coloured(tmp_path / "run", model, 20)
     assert run.summary["model"]["id"] == "module:three colours"

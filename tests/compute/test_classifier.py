@@ -32,7 +32,7 @@ def plain(model=None, **options):
     return load_classifier(small() if model is None else model, **{"device": "cpu", "mean": 0, "std": 1} | options)
 
 
-def test_a_plain_module_can_be_given_a_size():
+def test_size_option_resizes_images_for_plain_module():
     rows = [{"image": Image.new("RGB", size)} for size in ((20, 30), (40, 10))]
     for size, side in ((16, (16, 16)), ((16, 24), (16, 24))):
         classifier = plain(size=size)
@@ -40,7 +40,7 @@ def test_a_plain_module_can_be_given_a_size():
     refused("size=", plain().prepare, rows)
 
 
-def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
+def test_classifier_repr_is_short_and_complete(resnet):
     classifier = load_classifier(resnet, device="cpu")
     text = repr(classifier)
     assert len(text.splitlines()) <= 6
@@ -87,11 +87,11 @@ def test_logits_may_be_a_view_of_a_parameter_or_buffer():
     # like ImageGPT, which `transformers` loads as an image classifier
     (nn.Sequential(nn.Flatten(), nn.Embedding(16, 4), nn.Flatten(), nn.LazyLinear(3)), "takes token ids"),
 ])  # fmt: skip
-def test_what_gives_no_logits_over_classes_is_refused_by_name(model, words):
+def test_model_without_class_logits_is_rejected(model, words):
     refused(words, plain(model), torch.rand(1, 3, 8, 8))
 
 
-def test_rows_may_be_a_slice_of_a_dataset_or_raw_bytes(tmp_path):
+def test_prepare_accepts_dataset_slices_and_raw_bytes(tmp_path):
     classifier = plain()
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8))
     picture.save(tmp_path / "a.png")
@@ -193,7 +193,7 @@ def encoded(image, **settings):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_picture_is_the_same_as_file_bytes_array_and_pil_object(tmp_path, mode):
+def test_image_modes_give_same_pixels_in_every_form(tmp_path, mode):
     prepare = plain().prepare
     image, expected, rounding = MODES[mode]
     before = image.tobytes(), image.mode
@@ -224,12 +224,12 @@ def test_a_picture_is_the_same_as_file_bytes_array_and_pil_object(tmp_path, mode
     (np.where(np.arange(120).reshape(SHAPE) == 5, np.nan, 7.0), np.zeros((*SHAPE, 3))),
     (np.full(SHAPE, 9, np.uint16), np.zeros((*SHAPE, 3))),
 ])  # fmt: skip
-def test_arrays_of_other_types_follow_the_same_rule(values, expected):
+def test_arrays_of_other_dtypes_become_8_bit_rgb(values, expected):
     images = plain().prepare([{"image": values}]).images
     np.testing.assert_allclose(255 * images[0].permute(1, 2, 0).numpy(), expected, atol=1e-3)
 
 
-def test_infinities_are_black_or_white_and_the_window_is_that_of_the_numbers():
+def test_infinite_pixels_become_black_or_white():
     values = DEEP.astype(np.float32)
     values[0, :2] = -np.inf, np.inf
     images = plain().prepare([{"image": Image.fromarray(values)}]).images
@@ -238,7 +238,7 @@ def test_infinities_are_black_or_white_and_the_window_is_that_of_the_numbers():
     np.testing.assert_allclose(255 * images[0, 0].numpy(), expected, atol=1e-3)
 
 
-def test_16_bits_of_three_channels_are_read_as_pillow_reads_their_file():
+def test_16_bit_rgb_array_matches_png_file():
     values = np.random.default_rng(0).integers(0, 65536, (5, 4, 3)).astype(">u2")
     lines = b"".join(b"\0" + line.tobytes() for line in values)
     chunks = {b"IHDR": struct.pack(">IIBBBBB", 4, 5, 16, 2, 0, 0, 0), b"IDAT": zlib.compress(lines), b"IEND": b""}
@@ -268,7 +268,7 @@ def test_exif_turns_files_bytes_and_objects_to_their_masks(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
-def test_a_file_is_read_at_its_first_frame_and_an_image_object_at_its_current_frame(kind):
+def test_files_use_first_frame_and_objects_current_frame(kind):
     frames = [Image.new("RGB", (9, 8), colour) for colour in ((255, 0, 0), (0, 0, 255))]
     file = io.BytesIO()
     frames[0].save(file, kind, save_all=True, append_images=frames[1:], lossless=True)
@@ -281,7 +281,7 @@ def test_a_file_is_read_at_its_first_frame_and_an_image_object_at_its_current_fr
     assert colours == [[1, 0, 0], [1, 0, 0], [0, 0, 1]]
 
 
-def test_precision_and_layout_change_how_it_computes_and_little_of_what():
+def test_precision_and_layout_barely_change_logits():
     model, images = small(), torch.rand(4, 3, 16, 16)
     full = plain(model)(images)
     for half in (plain(model, precision="bf16"), plain(small().bfloat16())):
@@ -302,7 +302,7 @@ SLOW = pytest.mark.slow
     pytest.param("resnet18", 32, "layer3", marks=SLOW), pytest.param("resnet50", 32, "layer3", marks=SLOW),
     pytest.param("convnext_tiny", 32, "features.6.0", marks=SLOW),
 ])  # fmt: skip
-def test_the_last_convolutional_block_is_found(name, side, layer):
+def test_cam_layer_is_last_convolutional_block(name, side, layer):
     classifier = plain(models.get_model(name, num_classes=3))
     assert cam_layer(classifier, torch.rand(1, 3, side, side)) == layer
     assert classifier.passes == 0
@@ -320,7 +320,7 @@ def file(tmp_path, monkeypatch):
     return file
 
 
-def test_torchvision_weights_are_read_by_the_real_loader(file):
+def test_torchvision_weights_match_torchvision_model(file):
     torch.manual_seed(0)
     model = models.resnet18()
     torch.save(model.state_dict(), file)
@@ -366,7 +366,7 @@ def damaged(path):
     ({}, without_head, "without its classification head"),
     ({}, damaged, "no loadable image classifier"),
 ])  # fmt: skip
-def test_heads_and_folders_that_cannot_be_used(tmp_path, changes, spoil, words):
+def test_unusable_checkpoints_are_rejected(tmp_path, changes, spoil, words):
     path = checkpoint(tmp_path, **changes)
     if spoil:
         spoil(tmp_path)
@@ -380,12 +380,12 @@ def test_heads_and_folders_that_cannot_be_used(tmp_path, changes, spoil, words):
     (small(), {"precision": "f16", "mean": 0, "std": 1}, r"f16\b.*\bbf16"),
     (small(), {"precision": "fp16", "mean": 0, "std": 1}, r"fp16.*GPU"),
 ])  # fmt: skip
-def test_settings_that_a_model_cannot_have(model, options, words):
+def test_invalid_model_settings_are_rejected(model, options, words):
     refused(words, load_classifier, model, device="cpu", **options)
 
 
 @pytest.mark.parametrize("classes", [0, 37])
-def test_a_timm_checkpoint_whose_pretrained_weights_had_no_classes(tmp_path, classes):
+def test_timm_checkpoint_needs_classification_head(tmp_path, classes):
     """Test loading with and without classes. DINO, DINOv2, EVA-02 and their fine-tuned versions are examples."""
     sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 4, "depth": 1, "num_heads": 1}
     model = timm.create_model("vit_small_patch16_224.dino", num_classes=classes, **sizes)
@@ -414,6 +414,6 @@ PICTURE = Image.new("RGB", (9, 9))
         np.zeros((0, 4), np.uint8), np.full((4, 4), np.nan), np.zeros((4, 4), complex), Image.new("RGB", (0, 4)), 7,
         {"bytes": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "path": None})),
 ])  # fmt: skip
-def test_rows_without_a_picture_are_named(rows, words):
+def test_unreadable_images_are_rejected_by_id(rows, words):
     rows = [row | {"image_id": "x7"} for row in rows]
     refused(rf"image x7\b.*{words}" if rows else words, plain().prepare, rows)

@@ -64,7 +64,7 @@ def rows_of(result, name="records"):
 
 @pytest.mark.sample(0)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_every_metric_leaves_them_out_and_accuracy_does_not_count_them(value, shapes, images, tmp_path):
+def test_metrics_and_accuracy_skip_non_finite_logits(value, shapes, images, tmp_path):
     model = Broken(value, lambda pictures: pictures[:, :, 0, 0].eq(images[2, :, 0, 0]).all(dim=1))
     result = started(shapes, model, tmp_path / "run")
     reason = "the classifier gave NaN or infinite values"
@@ -81,7 +81,7 @@ def test_every_metric_leaves_them_out_and_accuracy_does_not_count_them(value, sh
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "masks" not in load_metric(name).inputs])
-def test_outside_a_run_it_is_one_line(name, images):
+def test_direct_scoring_rejects_nan_logits(name, images):
     model = loaded(Broken(np.nan, lambda pictures: pictures[:, :, 0, 0].eq(images[2, :, 0, 0]).all(dim=1)))
     asked = {"groups": {"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}, "labels": [0] * len(images)}
     asked = {need: value for need, value in asked.items() if need in load_metric(name).inputs}
@@ -89,7 +89,7 @@ def test_outside_a_run_it_is_one_line(name, images):
     refused(f"{name}.*centre.*image 2: .*NaN", scored, name, images, model, "centre", batch_size=2, **asked)
 
 
-def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():
+def test_cauc_does_not_depend_on_other_images_of_batch():
     """The first sample's path ends before its logits become NaN, although the second's path continues."""
     pictures = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)) / 2 + 0.5
     pictures[:, 0, -1, -1] = torch.tensor([0.1, 0.2])
@@ -108,7 +108,7 @@ def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():
     np.testing.assert_allclose(both, alone, rtol=1e-6)
 
 
-def test_the_command_says_that_accuracy_is_unknown(shapes, resnet, tmp_path, capsys):
+def test_command_reports_unknown_accuracy(shapes, resnet, tmp_path, capsys):
     broken = shutil.copytree(resnet, tmp_path / "model")
     (weights,) = broken.glob("*.safetensors")
     tensors = load_file(weights)
@@ -131,7 +131,7 @@ def test_the_command_says_that_accuracy_is_unknown(shapes, resnet, tmp_path, cap
 
 
 @pytest.mark.slow
-def test_changed_images_without_numbers_are_told_from_scores_that_are_not_defined(shapes, tmp_path):
+def test_nan_logits_of_changed_images_have_a_separate_reason(shapes, tmp_path):
     model = Broken(np.nan, lambda pictures: pictures.eq(0).all(dim=1).flatten(1).float().mean(dim=1) >= 0.5)
     result = started(shapes, model, tmp_path / "run")
     reason = "the classifier gave NaN or infinite values for a changed image"

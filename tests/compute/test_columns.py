@@ -86,7 +86,7 @@ def test_pictures_are_prepared_as_the_images_and_classes_are_names_in_and_outsid
         refused(words, score_samples, brightness, batch.images, classifier, "edges", columns=wrong, **given)
 
 
-def test_masks_can_be_given_outside_a_run(shapes, resnet):
+def test_score_samples_accepts_masks(shapes, resnet):
     classifier = sb.load_classifier(resnet, device="cpu")
     batch = classifier.prepare(sb.load_dataset(shapes)[:4])
     masks = batch.masks.numpy().copy()
@@ -105,7 +105,7 @@ def test_masks_can_be_given_outside_a_run(shapes, resnet):
     refused("saliency_insertion needs no masks", scored, masks, "saliency_insertion")
 
 
-def test_a_dataset_without_the_column_has_no_scores_and_says_so(shapes, resnet, tmp_path, capsys):
+def test_missing_column_is_reported_and_gives_no_scores(shapes, resnet, tmp_path, capsys):
     rows = sb.load_dataset(shapes).remove_columns("image_without_object")
     done = sb.run(**settings(rows, resnet, metrics=[brightness, "saliency_miou"]), out=tmp_path / "run")
     said = [line for line in capsys.readouterr().err.splitlines() if "image_without_object" in line]
@@ -119,7 +119,7 @@ def test_a_dataset_without_the_column_has_no_scores_and_says_so(shapes, resnet, 
 
 
 @pytest.mark.slow
-def test_a_sample_without_a_usable_value_is_left_out_of_this_metric_alone(whole, shapes, resnet, tmp_path):
+def test_unusable_column_value_affects_only_its_metric(whole, shapes, resnet, tmp_path):
     values, _ = scores(whole)
     first, second, third, *rest = sorted(values)
     wrong = {first: None, second: {"bytes": b"not a picture", "path": None}, third: png(Image.new("RGB", (31, 32)))}
@@ -137,7 +137,7 @@ def test_a_sample_without_a_usable_value_is_left_out_of_this_metric_alone(whole,
 
 
 @pytest.mark.slow
-def test_what_the_columns_hold_is_part_of_the_ids_of_metrics_that_ask_for_them(whole, shapes, resnet, tmp_path):
+def test_column_content_changes_ids_of_its_metrics(whole, shapes, resnet, tmp_path):
     def ids(rows, **changes):
         given = settings(rows, resnet, metrics=[brightness, "saliency_miou"]) | changes
         done = sb.run(**given, out=tmp_path / f"run-{len(list(tmp_path.iterdir()))}")
@@ -160,7 +160,7 @@ def test_what_the_columns_hold_is_part_of_the_ids_of_metrics_that_ask_for_them(w
 
 
 @pytest.mark.slow
-def test_a_metric_with_columns_can_be_added_to_a_run(whole, shapes, resnet, tmp_path):
+def test_metric_with_columns_can_be_added_to_run(whole, shapes, resnet, tmp_path):
     first = sb.run(**settings(shapes, resnet, metrics=["saliency_miou"]), out=tmp_path / "run")
     both = sb.run(**settings(shapes, resnet, metrics=["saliency_miou", brightness]), out=tmp_path / "run")
     assert first.cells[0].cell_id in {cell.cell_id for cell in both.cells}
@@ -169,7 +169,7 @@ def test_a_metric_with_columns_can_be_added_to_a_run(whole, shapes, resnet, tmp_
     assert again.complete
 
 
-def test_what_a_metric_says_of_its_columns_is_checked(shapes, resnet, tmp_path):
+def test_invalid_column_declarations_are_rejected(shapes, resnet, tmp_path):
     def declared(function, *columns):
         return sb.metric(higher_is_better=True, columns=columns)(function)
 
@@ -186,7 +186,7 @@ def test_what_a_metric_says_of_its_columns_is_checked(shapes, resnet, tmp_path):
     assert as_metric(brightness).declaration.columns == ("image_without_object", "scene")
 
 
-def test_encoded_bytes_are_pictures(whole, shapes, resnet, tmp_path):
+def test_encoded_bytes_are_read_as_images(whole, shapes, resnet, tmp_path):
     rows = changed(sb.load_dataset(shapes), lambda name, picture: png(picture))
     stored = rows.cast_column("image_without_object", ImageFeature(decode=False))["image_without_object"]
     rows = replaced(rows, [picture["bytes"] for picture in stored], Value("binary"))

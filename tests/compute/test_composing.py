@@ -22,14 +22,14 @@ def images():
 TARGET = targets.one_hot([0, 1, 2], 4)
 
 
-def test_absolute_and_positive_values(classifier, images):
+def test_absolute_and_positive_transform_map_values(classifier, images):
     maps = load_explainer("input_x_gradient")(classifier, images, TARGET)
     assert maps.min() < 0
     assert torch.equal(absolute("input_x_gradient")(classifier, images, TARGET), maps.abs())
     assert torch.equal(positive("input_x_gradient")(classifier, images, TARGET), maps.clamp(min=0))
 
 
-def test_the_smoothed_gradient_is_smoothgrad(classifier, images):
+def test_smoothed_gradient_matches_smoothgrad(classifier, images):
     seeds = [7, 8, 9]
     ours = smoothed("gradient:reduction=sum", draws=5).made(classifier, images, TARGET, seeds=seeds)
     theirs = load_explainer("smoothgrad", samples=5, reduction="sum").made(classifier, images, TARGET, seeds=seeds)
@@ -40,14 +40,14 @@ def test_the_smoothed_gradient_is_smoothgrad(classifier, images):
     assert torch.equal(still, load_explainer("gradient")(classifier, images, TARGET))
 
 
-def test_the_mean_over_layers_by_hand(classifier, images):
+def test_over_layers_matches_mean_computed_by_hand(classifier, images):
     maps = [load_explainer("gradcam", layer=layer)(classifier, images, TARGET) for layer in ("1", "3")]
     expected = sum(one / one.abs().amax(dim=(1, 2), keepdim=True).clamp_min(1e-30) for one in maps) / 2
     found = over_layers("gradcam", ["1", "3"])(classifier, images, TARGET)
     assert torch.allclose(found, expected, rtol=1e-6, atol=0)
 
 
-def test_they_nest_take_any_function_and_say_what_they_are(classifier, images):
+def test_compositions_nest_and_have_distinct_identities(classifier, images):
     def brightness(classifier, images, target):
         return images.mean(dim=1) - 0.5
 
@@ -65,7 +65,7 @@ def test_they_nest_take_any_function_and_say_what_they_are(classifier, images):
     assert absolute("random").baseline
 
 
-def test_the_runs_seed_reaches_what_is_inside(classifier, images):
+def test_seed_reaches_inner_explainer(classifier, images):
     plain = load_explainer("rise", masks=20)
     maps = absolute(plain).seeded(5)(classifier, images, TARGET)
     assert torch.equal(maps, plain.seeded(5)(classifier, images, TARGET).abs())
@@ -80,5 +80,5 @@ def test_the_runs_seed_reaches_what_is_inside(classifier, images):
     (lambda: over_layers("gradcam", []), "at least one layer"),
     (lambda: absolute("gradcamm"), r"gradcamm.*\bgradcam\b"),
 ])  # fmt: skip
-def test_bad_input_is_one_line(make, words):
+def test_invalid_composition_is_rejected(make, words):
     refused(words, make)

@@ -80,7 +80,7 @@ EXPECTED = {"occlusion:window=32,stride=16": ([170] * 2, 17_200), "rise:masks=40
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("text", EXPECTED)
-def test_nothing_waits_for_the_device_between_passes(text, on_gpu):
+def test_host_never_waits_for_device_between_passes(text, on_gpu):
     explainer = load_explainer(text)
     images, target = torch.rand(2, 3, SIDE, SIDE, device="cuda"), torch.rand(2, CLASSES, device="cuda")
     with Traffic() as traffic:
@@ -91,7 +91,7 @@ def test_nothing_waits_for_the_device_between_passes(text, on_gpu):
     assert 1000 * sum(traffic.sent) / sum(sizes) <= most
 
 
-def test_a_batch_of_images_is_one_copy_that_the_host_does_not_wait_for(on_gpu, monkeypatch):
+def test_batch_is_sent_in_one_non_blocking_copy(on_gpu, monkeypatch):
     pinned = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda one: pinned.append(one.shape) or one)
     rows = [{"image": Image.new("RGB", (20, 20))}] * 3
@@ -100,7 +100,7 @@ def test_a_batch_of_images_is_one_copy_that_the_host_does_not_wait_for(on_gpu, m
     assert (pinned, traffic.sent, traffic.waits, traffic.copies) == ([(3, 3, 20, 20)], [3 * 3 * 20 * 20 * 4], False, {})
 
 
-def test_a_curve_waits_for_what_it_gives_alone(on_gpu, monkeypatch):
+def test_curve_waits_only_for_its_values(on_gpu, monkeypatch):
     """The curve waits only for its values and for the flags of undefined values."""
     images, target = torch.rand(2, 3, SIDE, SIDE, device="cuda"), torch.rand(2, CLASSES)
     monkeypatch.setattr(perturbation, "expand", lambda target, images: target)  # compares values

@@ -349,7 +349,7 @@ def check_equal(folder, undisturbed):
 
 
 @pytest.mark.parametrize("disturb", DISTURBANCES)
-def test_disturbed_runs_end_as_undisturbed_ones(disturb, world, undisturbed):
+def test_disturbed_run_matches_undisturbed_run(disturb, world, undisturbed):
     disturb(world)
     world.go()
     check_equal(world.out, undisturbed)
@@ -357,7 +357,7 @@ def test_disturbed_runs_end_as_undisturbed_ones(disturb, world, undisturbed):
 
 @pytest.mark.sample(6, 12)
 @pytest.mark.parametrize(("name", "content"), DAMAGED)
-def test_damaged_files_are_made_again(name, content, finished, undisturbed, capsys):
+def test_damaged_files_are_rebuilt(name, content, finished, undisturbed, capsys):
     """Also check that nothing is explained again unless scores or maps were damaged."""
     damage(path := next(finished.out.glob(name)), content)
     if not name.startswith(("scores", "maps")):
@@ -375,7 +375,7 @@ def damage(path, content):
 
 
 @pytest.mark.slow
-def test_parts_of_other_settings_are_not_believed_when_run_json_is_rebuilt(finished, tmp_path):
+def test_rebuilt_run_json_ignores_parts_of_other_settings(finished, tmp_path):
     damage(finished.out / "run.json", b"")
     changes = {"batch_size": 3, "seed": 5}
     other, fresh = finished.go(**changes), replace(finished, out=tmp_path / "fresh").go(**changes)
@@ -385,7 +385,7 @@ def test_parts_of_other_settings_are_not_believed_when_run_json_is_rebuilt(finis
 
 
 @pytest.mark.slow
-def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(finished, undisturbed):
+def test_rebuilt_run_hides_cells_until_requested_again(finished, undisturbed):
     damage(finished.out / "run.json", b"")
     assert {cell.explainer for cell in finished.go(explainers=["random"]).cells} == {"random"}
     finished.patch.setattr(running, "work", pytest.fail)
@@ -422,7 +422,7 @@ def test_without_parts_a_torn_run_json_is_refused(kind, finished):
     refused(r"run\.json cannot be read", finished.go)
 
 
-def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(finished):
+def test_run_json_of_other_format_is_rejected(finished):
     content = read_json(finished.out / "run.json")
     before = {path: path.read_bytes() for path in finished.out.rglob("*.parquet")}
     assert content.pop("format") == 5
@@ -442,7 +442,7 @@ def state(out):
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
-def test_a_start_with_nothing_to_do_writes_nothing(world):
+def test_restart_of_finished_run_writes_nothing(world):
     first, before = world.go().summary, state(world.out)
     for owner, name in ((running, "work"), (Part, "read"), (finish, "summarise")):
         world.patch.setattr(owner, name, lambda *_: pytest.fail("a part was read, or results were made again"))
@@ -451,7 +451,7 @@ def test_a_start_with_nothing_to_do_writes_nothing(world):
 
 
 @pytest.mark.slow
-def test_other_code_writes_the_page_again(world, tmp_path):
+def test_changed_code_rewrites_report(world, tmp_path):
     world.go()
     before = state(world.out)["report.html"]
     (tmp_path / "saliency_bench").mkdir()
@@ -462,13 +462,13 @@ def test_other_code_writes_the_page_again(world, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_order_of_explainers_and_metrics_changes_no_byte_of_the_records(world, undisturbed):
+def test_records_do_not_depend_on_explainer_or_metric_order(world, undisturbed):
     world.go(explainers=EXPLAINERS[::-1], metrics=METRICS[::-1])
     check_equal(world.out, undisturbed)
 
 
 @pytest.mark.slow
-def test_only_batches_that_lack_something_are_shared_out(world):
+def test_only_incomplete_batches_are_distributed(world):
     world.go(limit=8)
     world.go(limit=16, explainers=["gradcam"])
     shares = []
@@ -484,7 +484,7 @@ def test_only_batches_that_lack_something_are_shared_out(world):
 
 
 @pytest.mark.thorough
-def test_a_refusal_of_the_main_process_ends_all_in_one_line(world):
+def test_error_of_main_process_is_printed_once(world):
     world.go(limit=4)
     with FileLock(world.out / ".lock"):
         done = subprocess.run(world.command(2), env=world.environment, capture_output=True, text=True, timeout=120)
@@ -505,7 +505,7 @@ sys.exit(main())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.thorough)])
-def test_a_stopped_process_is_named_and_ends_the_run(rank, world, tmp_path):
+def test_unresponsive_process_ends_run_and_is_named(rank, world, tmp_path):
     script = tmp_path / "impatient.py"
     script.write_text(IMPATIENT)
     line = [str(script) if word == str(AT_ONCE) else word for word in world.command(2, [*EXPLAINERS, SLOW])]
@@ -525,7 +525,7 @@ def test_a_stopped_process_is_named_and_ends_the_run(rank, world, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
-def test_a_torn_state_of_a_training_is_said_and_the_training_starts_again(kind, shapes, tmp_path, capsys):
+def test_damaged_training_state_restarts_training(kind, shapes, tmp_path, capsys):
     state = tmp_path / "tiny.training.pt"
     damage(state, DAMAGE[kind])
     out = sb.train(dataset=str(shapes), model=small_resnet(), out=tmp_path / "tiny", epochs=1, size=32, limit=8,
@@ -582,7 +582,7 @@ def heeded():
 
 @pytest.mark.sample(0, 2)
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
-def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, world):
+def test_signal_stops_run_and_prints_resume_command(name, world):
     number = getattr(signal, name)
     line = world.command(1, LONG)
     process, command = started(world, line[1:]), line[2:]
@@ -688,7 +688,7 @@ def interrupted(kind, where, resnet):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("where", ["explainer", "model"])
 @pytest.mark.parametrize("kind", [TimeoutError, SystemExit])
-def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, interrupted, world):
+def test_signal_handler_error_stops_run_without_any_scores(kind, interrupted, world):
     """Handlers in launched processes raise an Exception. A run must not record it as an error of a sample."""
     model, explainer = interrupted
     with pytest.raises(kind, match="the launcher ends"):

@@ -131,7 +131,7 @@ def scored(name, images, **more):
 @pytest.mark.sample(2, 3)
 @pytest.mark.filterwarnings("ignore:.*samples left out")
 @pytest.mark.parametrize("name", ASKING)
-def test_images_of_any_kind_and_one_image_give_what_the_function_gives(load, name):
+def test_module_matches_score_samples_for_any_image_type(load, name):
     pictures = (images(4) * 64).round() / 64  # exact in all types
     expected = scored(name, pictures)
     assert np.isfinite(expected).any()
@@ -155,7 +155,7 @@ def test_images_of_any_kind_and_one_image_give_what_the_function_gives(load, nam
 
 @pytest.mark.parametrize("name", TOGETHER)
 @pytest.mark.filterwarnings("ignore:.*samples left out")
-def test_images_that_are_scored_together_may_be_of_any_kind_and_need_their_classes(load, name):
+def test_jointly_scored_images_accept_any_type_and_need_classes(load, name):
     pictures, labels = (images(8) * 64).round() / 64, [0, 1, 2, 1, 0, 1, 2, 0]  # exact in all types
     given = {"classifier": plain(), "explainer": occluded, "k": 1}
     parts = score_parts(name, pictures, given["classifier"], occluded, labels=labels, k=1)
@@ -172,7 +172,7 @@ def test_images_that_are_scored_together_may_be_of_any_kind_and_need_their_class
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", ASKING)
-def test_images_that_cannot_be_read_are_named(load, name):
+def test_invalid_images_and_arguments_are_rejected(load, name):
     shape = r"images must have shape \(B, 3, H, W\)"
     for bad in (images(4)[:, :2], images(4)[0], 3.0):
         says(load, name, shape, **asking(name, images=bad))
@@ -192,7 +192,7 @@ def test_images_that_cannot_be_read_are_named(load, name):
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ASKING)
-def test_maps_that_are_not_finite_or_of_another_size_are_named(load, name):
+def test_explainers_with_invalid_maps_are_rejected(load, name):
     def third(value):
         def explainer(classifier, pictures, target):
             maps = occluded(classifier, pictures, target)
@@ -215,7 +215,7 @@ LEAVING_OUT_CONSTANT_MAPS = ("class_sensitivity", "consistency", "max_sensitivit
 
 @pytest.mark.filterwarnings("ignore:.*samples left out")
 @pytest.mark.parametrize("name", ASKING)
-def test_constant_maps_get_a_number_or_are_left_out(load, name):
+def test_constant_maps_are_scored_or_left_out(load, name):
     low, high = load_metric(name).range
 
     def flat(classifier, images, target):
@@ -228,7 +228,7 @@ def test_constant_maps_get_a_number_or_are_left_out(load, name):
 
 
 @pytest.mark.parametrize("name", CLASSED)
-def test_classes_of_images_are_checked(load, name):
+def test_invalid_classes_are_rejected(load, name):
     says(load, name, "one class .* for each of the 4 images", **asking(name, references=[0, 1]))
     says(load, name, "classes must be whole numbers from 0 to 2", **asking(name, references=[0, 1, 2, 3]))
     says(load, name, "5 classes", **asking(name, target=torch.ones(1, 5)))
@@ -237,7 +237,7 @@ def test_classes_of_images_are_checked(load, name):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", GROUPED)
-def test_groups_are_checked(load, name):
+def test_invalid_groups_are_rejected(load, name):
     says(load, name, "needs groups of classes", **asking(name, groups=None))
     says(load, name, "contain no class in two", **asking(name, groups={"two": []}))
     says(load, name, "7", **asking(name, groups={"two": [0, 7]}))
@@ -245,7 +245,7 @@ def test_groups_are_checked(load, name):
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", BOTH)
-def test_functions_and_modules_read_any_kind_of_numbers(load, name):
+def test_functions_and_modules_accept_any_number_type(load, name):
     maps, masks = np.round(MAPS / 2), MASKS.astype(np.float32) * 255
     expected = directly(name, maps)
     with warnings.catch_warnings():
@@ -268,7 +268,7 @@ def test_functions_and_modules_read_any_kind_of_numbers(load, name):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", BOTH)
-def test_one_sample_and_constant_maps_have_a_number_in_range(load, name):
+def test_single_and_constant_maps_score_within_range(load, name):
     low, high = load_metric(name).range
     for maps in (MAPS[:1], np.zeros((1, 6, 7)), np.full((1, 6, 7), 255, np.uint8), np.full((1, 6, 7), -1e30)):
         result = load(name).compute(**given(name, maps, MASKS[:1], [0]))
@@ -283,7 +283,7 @@ def with_value(value):
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_maps_that_cannot_be_read_are_named(load, name):
+def test_modules_reject_invalid_maps(load, name):
     """Pass the maps to the module and to the function."""
     shape = r"maps must have shape \(B, H, W\)"
     for maps, line in (
@@ -303,7 +303,7 @@ def test_maps_that_cannot_be_read_are_named(load, name):
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_another_number_or_size_is_named(load, name):
+def test_mismatched_counts_and_sizes_are_rejected(load, name):
     if name in ALIGNMENT:
         says(load, name, r"\(4, 6, 7\) but masks \(3, 6, 7\)", **given(name, masks=MASKS[:3]))
         says(load, name, r"\(4, 6, 7\) but masks \(4, 6, 6\)", **given(name, masks=MASKS[:, :, :6]))
@@ -315,7 +315,7 @@ def test_another_number_or_size_is_named(load, name):
 
 @pytest.mark.sample(14)
 @pytest.mark.parametrize("name", BOTH + ASKING)
-def test_options_that_are_not_there_or_of_another_type_are_named(load, name):
+def test_unknown_options_and_wrong_types_are_rejected(load, name):
     inputs = asking(name) if name in ASKING else given(name, per_sample=True)
     says(load, name, f"unknown option of {name} 'treshold'", **inputs, treshold=0.5)
     says(load, name, "'per_samples'; did you mean per_sample", **inputs, per_samples=True)
@@ -329,14 +329,14 @@ def test_options_that_are_not_there_or_of_another_type_are_named(load, name):
     assert load(name).compute(**inputs)["scores"]  # still usable
 
 
-def test_options_beside_a_metric_that_has_its_own_are_refused():
+def test_metric_with_options_rejects_further_options():
     metric = load_metric("saliency_max_sensitivity")
     with pytest.raises(ValueError, match="saliency_max_sensitivity already has its options; leave out draws"):
         score_samples(metric, images(2), plain(), occluded, draws=3)
 
 
 @pytest.mark.parametrize("name", ALIGNMENT)
-def test_masks_are_two_valued_and_empty_ones_left_out(load, name):
+def test_masks_must_be_binary_and_empty_masks_are_left_out(load, name):
     thirds = np.where(MASKS, 2.0, 0.0)
     assert load(name).compute(**given(name, masks=thirds)) == load(name).compute(**given(name))
     thirds[0, 0, 0] = 1
@@ -358,7 +358,7 @@ def test_masks_are_two_valued_and_empty_ones_left_out(load, name):
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", CURVES)
-def test_classes_targets_images_and_classifier_are_asked_for(load, name):
+def test_curve_metrics_reject_missing_or_invalid_inputs(load, name):
     for labels in (["a"] * 4, [0, 1, np.nan, 2], [0.5] * 4):
         says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))
     for labels in ([0, 1, 2, 3], [0, 1, 2, -5]):
@@ -497,7 +497,7 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
     ("class_sensitivity", {"references": [0] * 4}, "chooses its own classes"),
     ("class_sensitivity", {"target": torch.eye(3)[:1]}, "chooses its own classes"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said_in_one_line_and_the_module_goes_on(load, name, wrong, line):
+def test_module_stays_usable_after_invalid_input(load, name, wrong, line):
     name = f"saliency_{name}"
     metric, inputs = load(name), given(name) if name in ALIGNMENT else asking(name, explainer="gradient")
     with pytest.raises(ValueError, match=line) as caught:

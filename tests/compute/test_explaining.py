@@ -15,7 +15,7 @@ def picture():
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8))
 
 
-def test_one_line_for_a_person(resnet, tmp_path):
+def test_explain_matches_explainer_on_predicted_class(resnet, tmp_path):
     seen = sb.explain(picture(), str(resnet), "gradcam", device="cpu")
     classifier = sb.load_classifier(resnet, device="cpu")
     images = classifier.prepare([{"image": picture()}]).images
@@ -34,7 +34,7 @@ def test_one_line_for_a_person(resnet, tmp_path):
     np.testing.assert_array_equal(from_file.map, seen.map)
 
 
-def test_target_options_and_own_functions(resnet):
+def test_explain_accepts_targets_options_and_functions(resnet):
     classifier = sb.load_classifier(resnet, device="cpu")
     by_name, by_number = (sb.explain(picture(), classifier, "rise", target=target, masks=30, device="cpu")
                           for target in ("ring", classifier.labels.index("ring")))  # fmt: skip
@@ -49,7 +49,7 @@ def explained(resnet, **asked):
     return sb.explain(picture(), resnet, "gradient", reduction="sum", device="cpu", **asked)
 
 
-def test_contrasts_and_groups_by_name(resnet):
+def test_explain_resolves_contrasts_and_groups_by_name(resnet):
     classifier = sb.load_classifier(resnet, device="cpu")
     names = classifier.labels
     images = classifier.prepare([{"image": picture()}]).images
@@ -85,18 +85,18 @@ def test_contrasts_and_groups_by_name(resnet):
     ({"target": torch.eye(8)[:1], "against": "ring"}, "leave out against"),
     ({"target": 8}, "'8'"),
 ])  # fmt: skip
-def test_what_is_no_target_is_refused_by_name(asked, words, resnet):
+def test_invalid_targets_are_rejected(asked, words, resnet):
     refused(words, explained, str(resnet), **asked)
 
 
-def test_a_weighted_contrast_takes_no_other_one(resnet):
+def test_weighted_contrast_rejects_against(resnet):
     asked = {"model": str(resnet), "explainer": "gradcam", "target": "ring", "on": "weighted", "device": "cpu"}
     with pytest.raises(UserError, match=r"gradcam:on=weighted .*all others; leave out against"):
         sb.explain(picture(), against="cross", **asked)
     assert sb.explain(picture(), **asked).target == "ring"
 
 
-def test_a_picture_that_cannot_be_read_is_named(resnet, tmp_path):
+def test_unreadable_image_is_rejected_by_name(resnet, tmp_path):
     (tmp_path / "notes.txt").write_text("no picture")
     refused("image.*not an image", sb.explain, tmp_path / "notes.txt", resnet, "gradcam", device="cpu")
     refused(r"no picture .*gone\.png", sb.explain, tmp_path / "gone.png", resnet)
@@ -135,7 +135,7 @@ def transformer():
     (lambda: torch.jit.trace(small().eval(), torch.rand(1, 3, 32, 32)), "integrated_gradients", "neither"),
     (lambda: Mute(small()), "rise", "no gradients"),
 ], ids=["convolutional", "transformer", "perceptron", "traced", "without gradients"])  # fmt: skip
-def test_without_a_name_an_explainer_that_fits_is_taken_and_named(make, name, why, capsys):
+def test_explain_chooses_and_reports_suitable_explainer(make, name, why, capsys):
     classifier = sb.load_classifier(make(), mean=0.5, std=0.2, size=32)
     seen = sb.explain(picture(), classifier)
     shown = capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_without_a_name_an_explainer_that_fits_is_taken_and_named(make, name, wh
     assert capsys.readouterr().err == ""
 
 
-def test_options_without_a_name_are_those_of_the_explainer_that_is_taken():
+def test_options_apply_to_chosen_explainer():
     classifier = sb.load_classifier(small(), mean=0.5, std=0.2, size=32)
     asked = sb.explain(picture(), classifier, layer="0")
     np.testing.assert_array_equal(asked.map, sb.explain(picture(), classifier, "gradcam", layer="0").map)

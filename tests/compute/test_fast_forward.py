@@ -121,7 +121,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @torch.no_grad()
-def test_what_is_folded_and_that_logits_stay(case):
+def test_copy_folds_expected_batch_norms_and_keeps_logits(case):
     make, expected = CASES[case]
     classifier = classifier_of(make())
     images = torch.rand(3, 3, 12, 10)
@@ -167,7 +167,7 @@ def test_every_batch_norm_of_known_networks_is_folded_and_logits_stay(name, chan
 
 
 @torch.no_grad()
-def test_the_callers_classifier_is_left_as_it_was():
+def test_fast_forward_keeps_classifier_unchanged():
     classifier = classifier_of(Network())
     weights = {name: value.clone() for name, value in classifier.state_dict().items()}
 
@@ -191,14 +191,14 @@ def test_the_callers_classifier_is_left_as_it_was():
 ], ids=["other logits", "cannot be copied", "one convolution"])  # fmt: skip
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @torch.no_grad()
-def test_where_there_is_nothing_to_gain_or_to_trust_the_classifier_itself_runs(precision, make):
+def test_classifier_runs_itself_without_a_useful_copy(precision, make):
     classifier = classifier_of(make(), precision=precision)
     assert fast_forward(classifier, torch.rand(2, 3, 12, 10)) is classifier
     assert classifier.precision == precision
 
 
 @torch.no_grad()
-def test_the_copy_of_a_classifier_in_half_precision_computes_in_it():
+def test_copy_computes_in_half_precision():
     classifier, images = classifier_of(Network(), precision="bf16"), torch.rand(3, 3, 12, 10)
     forward = fast_forward(classifier, images)
     assert folded(forward) == ["norm", "last"]
@@ -208,7 +208,7 @@ def test_the_copy_of_a_classifier_in_half_precision_computes_in_it():
     assert 1e-5 < error < 0.02
 
 
-def test_a_copy_has_the_same_bits_wherever_it_is_made():
+def test_copies_are_bit_identical_in_any_grad_mode():
     classifier, images = classifier_of(Network()), torch.rand(4, 3, 12, 10)
     copies = []
     for mode, first in ((torch.inference_mode, images), (torch.enable_grad, torch.zeros(1, 3, 12, 10))):
@@ -220,7 +220,7 @@ def test_a_copy_has_the_same_bits_wherever_it_is_made():
 
 
 @torch.no_grad()
-def test_an_error_of_the_network_is_its_own_and_passes_stay_counted():
+def test_network_errors_propagate_and_count_no_passes():
     def failing(net, x):
         raise RuntimeError("on purpose")
 
@@ -244,7 +244,7 @@ BRANCHES = {
 
 @pytest.mark.parametrize("name", BRANCHES)
 @torch.no_grad()
-def test_what_another_image_may_skip_is_not_folded(name):
+def test_copy_matches_network_with_data_dependent_branch(name):
     """Grey pictures skip the batch norm, but the recorded noise does not."""
 
     def way(net, x):
@@ -259,7 +259,7 @@ def test_what_another_image_may_skip_is_not_folded(name):
 
 
 @torch.no_grad()
-def test_on_a_gpu_a_copy_keeps_its_batch_norms_and_in_float32_there_is_none(monkeypatch):
+def test_gpu_copy_keeps_batch_norms_and_needs_half_precision(monkeypatch):
     for known in (fast_forward_module.GAINING, fast_forward_module.FOLDING):
         monkeypatch.setitem(known, "cpu", known["cuda"])
     classifier, images = classifier_of(Network()), torch.rand(3, 3, 12, 10)
@@ -272,7 +272,7 @@ def test_on_a_gpu_a_copy_keeps_its_batch_norms_and_in_float32_there_is_none(monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.thorough)])
-def test_a_compiled_copy_gives_the_same_logits_for_passes_of_any_number(precision):
+def test_compiled_copy_keeps_logits_for_any_batch_size(precision):
     classifier = load_classifier(classifier_of(Network()), precision=precision, compile=True)
     assert classifier.arithmetic == f"{precision}, compiled"
     plain = fast_forward(load_classifier(classifier, compile=False), torch.rand(2, 3, 12, 10))
@@ -288,13 +288,13 @@ def test_a_compiled_copy_gives_the_same_logits_for_passes_of_any_number(precisio
 
 
 @pytest.mark.slow
-def test_what_cannot_be_compiled_whole_is_refused():
+def test_compile_rejects_data_dependent_network():
     deciding = Network(lambda net, x: net.norm(net.first(x if float(x.mean()) > 9 else 2 * x)))
     compiled, words = load_classifier(classifier_of(deciding), compile=True), "leave out --compile, with another"
     refused(f"Network cannot run compiled here .*; {words}", fast_forward, compiled, torch.rand(2, 3, 12, 10))
 
 
-def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():
+def test_signal_errors_during_copying_propagate():
     """Signal handlers in launched processes raise an Exception.
 
     If it were ignored, the results would depend on when the signal arrived.
@@ -317,7 +317,7 @@ def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_copy_that_does_not_fit_in_memory_is_counted():
+def test_copy_that_exceeds_memory_is_skipped_and_counted():
     classifier = classifier_of(Network(large=Uncopied(MemoryError)))
     assert fast_forward(classifier, torch.rand(1, 3, 12, 10)) is classifier
     assert classifier.halved == 1
@@ -332,7 +332,7 @@ class Scaled(Network):
         return super().forward(x) * self.scale
 
 
-def test_the_copy_is_always_of_the_current_network():
+def test_copy_follows_changes_of_the_network():
     classifier, images = classifier_of(Scaled()), torch.rand(2, 3, 12, 10)
     changes = [
         lambda: setattr(classifier.model, "scale", 3.0),
@@ -355,7 +355,7 @@ def test_the_copy_is_always_of_the_current_network():
             torch.testing.assert_close(forward(images), classifier(images), rtol=1e-5, atol=1e-5)
 
 
-def test_a_copy_is_made_once_until_something_it_was_made_of_changes(monkeypatch):
+def test_copy_is_reused_until_network_changes(monkeypatch):
     made = []
     make = fast_forward_module._fused_copy
     monkeypatch.setattr(fast_forward_module, "_fused_copy", lambda *args: made.append(args) or make(*args))
@@ -379,7 +379,7 @@ def test_a_copy_is_made_once_until_something_it_was_made_of_changes(monkeypatch)
     assert len(made) == len(changes) + 2
 
 
-def test_why_a_network_runs_as_it_is_stands_in_the_log(caplog):
+def test_log_explains_missing_copy(caplog):
     with caplog.at_level("INFO"):
         fast_forward(classifier_of(Network(norm=Uncopied())), torch.rand(2, 3, 12, 10))
         fast_forward(classifier_of(Network(norm=Layout())), torch.rand(2, 3, 12, 10))

@@ -23,7 +23,7 @@ def runs(shapes, resnet, tmp_path_factory):
     ]  # fmt: skip
 
 
-def test_a_loaded_run_is_what_run_returned(runs, monkeypatch):
+def test_loaded_run_equals_returned_run(runs, monkeypatch):
     run = runs[0]
     monkeypatch.chdir(run.folder.parent)
     loaded = sb.load_run(run.folder.name)
@@ -34,7 +34,7 @@ def test_a_loaded_run_is_what_run_returned(runs, monkeypatch):
     assert loaded.report.is_file()
 
 
-def test_reading_records_predictions_and_maps_shows_nothing(runs, capfd):
+def test_reading_results_prints_nothing(runs, capfd):
     for table in (runs[0].records(), runs[0].predictions()):
         assert len(table.to_pandas()) == len(table) > 0
     predictions = runs[0].predictions().to_pandas()
@@ -45,7 +45,7 @@ def test_reading_records_predictions_and_maps_shows_nothing(runs, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_to_pandas_holds_the_means_of_the_records(runs):
+def test_to_pandas_matches_means_of_records(runs):
     table = runs[0].to_pandas()
     records = runs[0].records().to_pandas()
     records = records[records["part"].isna()]
@@ -62,7 +62,7 @@ def test_to_pandas_holds_the_means_of_the_records(runs):
     assert {str(table[name].dtype) for name in ("value", "low", "high", "rank_low")} == {"float64"}
 
 
-def test_tables_for_papers_hold_numbers_alone(runs):
+def test_markdown_and_latex_tables_match_data_frame(runs):
     """Parse both tables strictly and compare their numbers with the data frame."""
     frame, printed = runs[0].to_pandas().set_index(["explainer", "metric"]), str(runs[0]).splitlines()
     names = ["explainer", "saliency_miou ↑", "saliency_deletion:steps=4 ↓"]
@@ -98,12 +98,12 @@ def test_tables_for_papers_hold_numbers_alone(runs):
     ({"labels": {"gradcan": "G"}}, "did you mean gradcam?"),
     ({"labels": {"gradcam": "random"}}, "two rows are called random"),
 ])  # fmt: skip
-def test_options_of_a_table_that_do_not_fit(runs, options, message):
+def test_invalid_table_options_are_rejected(runs, options, message):
     for write in (runs[0].to_latex, runs[0].to_markdown):
         refused(re.escape(message), write, **options)
 
 
-def test_compare_is_the_second_minus_the_first(runs):
+def test_compare_returns_second_minus_first(runs):
     compared = runs[0].compare(runs[1])
     assert compared.equals(runs[0].compare(str(runs[1].folder)))
     first, second = (run.to_pandas().set_index(["explainer", "metric"])["value"] for run in runs)
@@ -118,7 +118,7 @@ def test_compare_is_the_second_minus_the_first(runs):
 
 
 @pytest.mark.slow
-def test_to_pandas_tells_versions_of_one_name_apart(shapes, resnet, tmp_path):
+def test_to_pandas_separates_versions_of_an_explainer(shapes, resnet, tmp_path):
     def brightness_of(power):
         def brightness(classifier, images, target):
             return images.mean(dim=1) ** power

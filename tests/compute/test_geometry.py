@@ -68,7 +68,7 @@ def folder(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_logits_equal_processor_then_model(folder):
+def test_logits_match_processor_and_model(folder):
     processor = AutoImageProcessor.from_pretrained(folder)
     model, classifier = AutoModelForImageClassification.from_pretrained(folder), load_classifier(folder, device="cpu")
     rng = np.random.default_rng(0)
@@ -81,7 +81,7 @@ def test_logits_equal_processor_then_model(folder):
 
 
 @pytest.mark.parametrize(("height", "width"), [(200, 300), (300, 200), (97, 61), (63, 111)])
-def test_a_rectangle_in_image_and_mask_still_coincides(folder, height, width):
+def test_mask_stays_aligned_with_image(folder, height, width):
     mask = np.zeros((height, width), dtype=np.uint8)
     mask[height // 5 : height // 2, width // 3 : width * 3 // 4] = 255
     picture = Image.fromarray(np.repeat(mask[..., None], 3, axis=2))
@@ -101,7 +101,7 @@ def test_a_rectangle_in_image_and_mask_still_coincides(folder, height, width):
     assert np.abs([*ends, columns[-1] - bright_columns[-1]]).max() <= np.ceil(scale / 2)
 
 
-def test_masks_that_cannot_be_used_say_why(folder):
+def test_unusable_masks_report_a_reason(folder):
     classifier = load_classifier(folder, device="cpu")
     image = Image.new("RGB", (400, 100))
     corner, middle = np.zeros((100, 400), np.uint8), np.zeros((100, 400), np.uint8)
@@ -124,12 +124,12 @@ def test_masks_that_cannot_be_used_say_why(folder):
     (Geometry((224, 320)), (10, 20), (224, 320), (0, 0, 320, 224)),
     (Geometry(None, (7, 6)), (4, 9), (4, 9), (1, -1, 7, 6)),  # 3 rows of padding: 1 above, as in torchvision
 ])  # fmt: skip
-def test_geometry_by_hand(geometry, size, resized, box):
+def test_geometry_matches_values_computed_by_hand(geometry, size, resized, box):
     assert geometry.resized(*size) == resized
     assert geometry.box(*resized) == box
 
 
-def test_a_picture_in_words():
+def test_geometry_is_described_in_words():
     assert str(Geometry(256, (224, 224), resample="bicubic")) == "shorter side to 256 (bicubic), centre crop 224 x 224"
     assert str(Geometry((64, 64))) == "squash to 64 x 64 (bilinear)"
     assert str(Geometry()) == "as it is"
@@ -139,7 +139,7 @@ SIDES = [(7, 224), (8, 299), (13, 224), (6, 227), (2, 32), (9, 5)]
 
 
 @pytest.mark.parametrize(("small", "side"), SIDES)
-def test_small_maps_are_enlarged_as_torch_does_it(small, side):
+def test_enlarge_matches_torch_interpolation(small, side):
     """Cells are rounded to 2^-15 of the map's range, so values agree within 2^-9 of one of these steps."""
     cells, images = torch.randn(3, small, small + 1), torch.empty(3, 3, side, side + 3)
     for one, ours in zip(cells.double(), enlarge(cells, images), strict=True):
@@ -152,7 +152,7 @@ def test_small_maps_are_enlarged_as_torch_does_it(small, side):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=step / 2**9)
 
 
-def test_last_digits_of_a_layer_order_no_pixels_that_are_equal_in_theory():
+def test_rounding_noise_does_not_change_pixel_order():
     """Change the last digits as another batch size would. Zeros stay zeros, and no sign changes."""
     random = torch.Generator().manual_seed(0)
     cells = torch.randint(-1, 2, (40, 5, 5), generator=random).float()
@@ -169,7 +169,7 @@ def test_last_digits_of_a_layer_order_no_pixels_that_are_equal_in_theory():
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("small", "side"), SIDES)
-def test_pixels_that_are_equal_in_theory_are_equal_in_fact(small, side):
+def test_equal_cells_give_equal_pixels(small, side):
     """If the cells of each row are equal, so are the pixels of each row of the enlarged map.
 
     Columns behave in the same way.
@@ -181,7 +181,7 @@ def test_pixels_that_are_equal_in_theory_are_equal_in_fact(small, side):
     assert torch.equal(down, across.mT)
 
 
-def test_between_equal_cells_and_at_the_border_all_pixels_tie():
+def test_enlarged_map_is_flat_inside_and_at_border():
     """Enlarge 4 x 4 cells of value 2 among zeros to 8 pixels per cell.
 
     The map is flat inside, outside and at the border.
@@ -195,7 +195,7 @@ def test_between_equal_cells_and_at_the_border_all_pixels_tie():
 
 @pytest.mark.parametrize("side", [4, 8, 12, 16, 20, 32])
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic", "lanczos", "nearest", "box"])
-def test_a_frame_of_a_few_pixels_is_told_from_a_wrong_one(side, resample):
+def test_probe_rejects_wrong_resizing_of_small_images(side, resample):
     kind = Image.Resampling[resample.upper()]
 
     def frame(picture, change=lambda tensor: tensor):

@@ -67,7 +67,7 @@ def found(folder: Path) -> dict:
     return {"columns": table.schema.names, "predictions": predictions.schema.names, "logits": logits, "cells": cells}
 
 
-def test_columns_ids_and_scores_are_those_that_are_written_down(tmp_path):
+def test_columns_ids_and_scores_match_golden_file(tmp_path):
     pytest.importorskip("numba")  # parts of the consistency metric
     run(tmp_path)
     here, golden = found(tmp_path), json.loads(GOLDEN.read_text())

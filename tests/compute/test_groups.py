@@ -46,7 +46,7 @@ def wordnet():
 
 
 @needs_wordnet
-def test_the_table_of_imagenet_is_what_the_script_derives(wordnet):
+def test_imagenet_table_matches_derived_groups(wordnet):
     """Compare the names with WordNet. Only names of categories that ImageNet lacks may differ."""
     edges, listed, wnids = wordnet
     names = {wnid: listed.get(wnid, wnid).replace(" ", "_") for edge in edges for wnid in edge}
@@ -61,7 +61,7 @@ def test_the_table_of_imagenet_is_what_the_script_derives(wordnet):
 
 
 @needs_wordnet
-def test_imagenet_by_a_literal_second_reading(wordnet):
+def test_imagenet_table_matches_literal_loops(wordnet):
     """Walk down and up the edges in loops, and count distances in lists of hypernyms."""
     edges, _, wnids = wordnet
     leaves = {wnid: number for number, wnid in enumerate(wnids)}
@@ -149,7 +149,7 @@ ACCEPTABLE = {
 
 
 @pytest.mark.parametrize("name", ACCEPTABLE)
-def test_a_merged_group_is_one_that_a_person_would_accept(name):
+def test_merged_groups_contain_only_acceptable_classes(name):
     classes, groups = of_imagenet()
     called, needed, more = ACCEPTABLE[name]
     index = groups.index_of_group(classes.index(name))
@@ -160,7 +160,7 @@ def test_a_merged_group_is_one_that_a_person_would_accept(name):
                    for label in range(0, 1000, 50))  # fmt: skip
 
 
-def test_cars_are_the_papers_and_groups_have_five_to_fifty():
+def test_car_group_matches_paper_and_sizes_are_5_to_50():
     """Compare with figure 3 of P3: the group "Car" contains sports car, racer, Model T and seven more classes."""
     classes, groups = of_imagenet()
     cars = {"ambulance", "beach_wagon", "cab", "convertible", "jeep", "limousine", "minivan", "Model_T", "racer",
@@ -179,7 +179,7 @@ def grouped(edges, leaves):
     return {"+".join(group.categories): list(group.members) for group in derive(edges, leaves)}
 
 
-def test_the_rule_on_a_small_relation():
+def test_derive_groups_small_hierarchies():
     """Categories p and o have the same five leaves, and one group is inside another."""
     edges = [("root", "b"), ("b", "a"), ("root", "q")]
     edges += [("a", f"a{i}") for i in range(5)] + [("b", "b0"), ("q", "q0")]
@@ -224,14 +224,14 @@ def below(name, count):
         ([*below("n4", 3), ("n2", "n4"), ("n2", "n25"), *below("n6", 2)], "n40", "n4+n6"),
     ],
 )  # fmt: skip
-def test_a_class_without_a_group_is_merged_with_the_nearest(edges, label, expected):
+def test_ungrouped_class_is_merged_with_nearest_categories(edges, label, expected):
     edges = [*edges, ("n1", "n90"), *LARGE]
     leaves = {lower for _, lower in edges} - {upper for upper, _ in edges}
     made_for = {leaf: group.categories for group in derive(edges, leaves) for leaf in group.made_for}
     assert "+".join(made_for[label]) == expected
 
 
-def test_the_script_reads_wordnets_own_file_and_writes_the_table(tmp_path, monkeypatch, capsys):
+def test_script_converts_wordnet_file_to_table(tmp_path, monkeypatch, capsys):
     nouns = tmp_path / "data.noun"
     refused(rf"{re.escape(str(nouns))}.*WordNet", wordnet_groups.main, str(nouns))
     lines = ["  1 This software and database is being provided to you"]
@@ -251,7 +251,7 @@ def test_the_script_reads_wordnets_own_file_and_writes_the_table(tmp_path, monke
     refused(r"data\.noun", wordnet_groups.main, str(nouns))
 
 
-def test_tables_are_about_the_classes_of_the_datasets():
+def test_group_tables_match_dataset_classes():
     breeds = registry.load("hub_builders", "pet-xai").BREEDS
     pets = table("pets")
     assert pets["classes"] == breeds
@@ -265,7 +265,7 @@ def test_tables_are_about_the_classes_of_the_datasets():
         assert sorted(listed) == list(range(len(table(name)["classes"])))
 
 
-def test_a_table_is_found_by_the_names_of_the_classifier_or_of_the_dataset():
+def test_group_table_is_selected_by_class_names():
     from torchvision.models import ResNet18_Weights
 
     spelled = ResNet18_Weights.DEFAULT.meta["categories"]
@@ -286,12 +286,12 @@ def test_a_table_is_found_by_the_names_of_the_classifier_or_of_the_dataset():
 
 
 @needs_wordnet
-def test_the_names_of_transformers_are_known():
+def test_imagenet_names_of_transformers_are_recognised():
     lines = (WORDNET / "LOC_synset_mapping.txt").read_text().splitlines()
     assert load_groups(None, [line.partition(" ")[2] for line in lines], 1000).name == "imagenet"
 
 
-def test_own_groups(tmp_path):
+def test_groups_load_from_dict_json_or_csv(tmp_path):
     given = load_groups(TREES_AND_FISH, NAMES, 6)
     assert given.members == ((0, 1, 2), (3, 4))
     as_json, as_csv = tmp_path / "groups.json", tmp_path / "groups.csv"
@@ -316,7 +316,7 @@ def test_own_groups(tmp_path):
     ("groups.csv", "name,kind\noak,trees\n", "class,group"),
     ("none.json", None, r"none\.json"),
 ])  # fmt: skip
-def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, file, content, line):
+def test_invalid_group_files_are_rejected(tmp_path, file, content, line):
     if content is not None:
         (tmp_path / file).write_text(content)
     refused(line, load_groups, tmp_path / file, NAMES, 6)
@@ -327,7 +327,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, file, content, 
     st.lists(st.floats(-3, 3), min_size=8, max_size=8),
     st.dictionaries(st.integers(0, 5), st.sets(st.integers(0, 7), min_size=1)),
 )
-def test_group_runner_up_and_rival_by_loops(sets, scores, drawn):
+def test_group_runner_up_and_rival_match_loops(sets, scores, drawn):
     joined = {index: tuple(sorted(drawn[index] & sets[index])) for index in drawn if index < len(sets)}
     groups = ClassGroups("drawn", tuple(tuple(sorted(members)) for members in sets), (), dict(joined))
     scores = np.array(scores)
@@ -357,7 +357,7 @@ def test_group_runner_up_and_rival_by_loops(sets, scores, drawn):
     assert ClassGroups("mapped", ((0, 1), (), (2,))).rival(0, np.array([0.5, 0.3, 0.2])) == (2,)
 
 
-def test_the_runner_up_of_a_contrast_is_of_the_same_group():
+def test_contrast_runner_up_is_in_the_same_group():
     logits = np.array([3.0, 0.5, 1.0, 2.5, 0.0, 2.0])
     groups = load_groups(TREES_AND_FISH, NAMES, 6)
 

@@ -92,7 +92,7 @@ def scores(result):
     return {row["image_id"]: row["value"] for row in rows if row["part"] is None}
 
 
-def test_probabilities_and_who_is_recognised_by_hand():
+def test_probabilities_and_recognition_match_hand_values():
     logits = torch.tensor([[0.0, 2.0], [float("inf"), 0.0], [float("nan"), 0.0]])
     e = np.exp(2)
     assert probabilities(logits[:1]).flatten().tolist() == pytest.approx([1 / (1 + e), e / (1 + e)])
@@ -109,7 +109,7 @@ def test_probabilities_and_who_is_recognised_by_hand():
     assert recognised(p, right, "sigmoid").tolist() == [True, False]
 
 
-def test_heads_are_what_the_checkpoint_says(tmp_path):
+def test_activation_follows_checkpoint_config(tmp_path):
     def checkpoint(name, **config):
         return str(small_checkpoint(tmp_path / name, **config))
 
@@ -131,7 +131,7 @@ def test_heads_are_what_the_checkpoint_says(tmp_path):
     refused(r"one logit.*activation=sigmoid", classifier(1), torch.rand(1, 3, 8, 8))
 
 
-def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path):
+def test_sigmoid_run_scores_sigmoid_probabilities(saved, tmp_path):
     data = saved(list("abc"), [index % 3 for index in range(7)])
     model = classifier(3, activation="sigmoid")
     metrics = ["saliency_deletion:steps=1", "saliency_roae:exposure=0.0"]
@@ -157,7 +157,7 @@ def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path):
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
-def test_the_confidence_in_a_group_is_its_sum_and_in_a_contrast_the_difference(saved, tmp_path, activation):
+def test_confidence_sums_groups_and_subtracts_contrasts(saved, tmp_path, activation):
     """Insertion and deletion use the same definition."""
     data, model = saved(), classifier(4, activation=activation)
     images = model.prepare([{"image": picture} for picture in pictures()]).images
@@ -215,7 +215,7 @@ NAMES = pytest.mark.parametrize(
 
 
 @NAMES
-def test_a_single_logit_predicts_and_explains_the_likelier_class(labels, names):
+def test_single_logit_explains_the_likelier_class(labels, names):
     model = one_logit(labels)
     z, gradient = logits_of(model.model)
     assert (z > 0).sum() == 4
@@ -232,7 +232,7 @@ def test_a_single_logit_predicts_and_explains_the_likelier_class(labels, names):
 
 
 @NAMES
-def test_a_run_of_one_logit_agrees_with_itself(saved, tmp_path, labels, names, caplog):
+def test_single_logit_run_matches_values_computed_by_hand(saved, tmp_path, labels, names, caplog):
     truth = np.array([0, 1, 0, 1, 0, 1, 0])
     data, model = saved(SHAPES, truth.tolist()), one_logit(labels)
     names = SHAPES if labels is None else names  # assumed to be the classes of the dataset, in order
@@ -271,7 +271,7 @@ def test_a_run_of_one_logit_agrees_with_itself(saved, tmp_path, labels, names, c
     assert ("has no class names" in result.report.read_text()) == (labels is None)
 
 
-def test_consistency_of_a_single_logit_keeps_transforms_that_do_not_flip_its_sign(saved, tmp_path):
+def test_consistency_skips_transforms_that_flip_single_logit(saved, tmp_path):
     data, model = saved(), one_logit()
     settings = {"target": "predicted", "metrics": ["saliency_consistency"]}
     rows = pq.read_table(run(data, model, tmp_path / "run", **settings).folder / "records.parquet").to_pylist()
@@ -290,7 +290,7 @@ def test_consistency_of_a_single_logit_keeps_transforms_that_do_not_flip_its_sig
     (["square"], {"star": None}, [[0], [1], []]),
     (None, {"circle": 0, "square": 1, "star": 0}, [[0], [1], [0]]),
 ])  # fmt: skip
-def test_the_class_against_one_logit_stands_for_all_others(saved, tmp_path, labels, label_map, members):
+def test_single_logit_maps_other_labels_to_negative_class(saved, tmp_path, labels, label_map, members):
     data = saved([*SHAPES, "star"], [0, 1, 2, 1, 0, 2, 0])
     result = run(data, one_logit(labels), tmp_path / "run", label_map=label_map)
     assert json.loads((result.folder / "run.json").read_text())["identity"]["labels"] == members
@@ -323,12 +323,12 @@ SQUARES, PLANTS = (SHAPES, [0, 1, 0, 1, 0, 1, 0]), (["horse", "potted plant"], [
     ((ABC, SEVEN), {"scene": ["sea"] * 7}, lambda: classifier(3), {"label_column": "scenes"}, r"'scenes'.*scene"),
     ((ABC, SEVEN), {}, lambda: classifier(3), {"label_column": "image"}, "neither class labels nor text"),
 ])  # fmt: skip
-def test_settings_that_do_not_fit_are_refused_before_writing(saved, tmp_path, data, columns, model, settings, words):
+def test_invalid_settings_are_rejected_before_writing(saved, tmp_path, data, columns, model, settings, words):
     refused(words, run, saved(*data, **columns), model(), tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_single_logit_has_no_negative_class_if_images_have_several_labels(saved, tmp_path):
+def test_multi_label_single_logit_has_no_negative_class(saved, tmp_path):
     several = [["circle", "square"], ["circle"], ["square"], ["circle"], ["square"], ["circle"], ["square"]]
     data = saved(SHAPES, [1, 0, 1, 0, 1, 0, 1], labels=several)
     model = one_logit(["square"])
@@ -339,7 +339,7 @@ def test_a_single_logit_has_no_negative_class_if_images_have_several_labels(save
     assert (about["accuracy"]["value"], about["accuracy_kind"]) == (by_hand.value, "mean average precision")
 
 
-def test_one_logit_in_other_forms():
+def test_single_logit_of_other_shape_needs_logits_function():
     images = torch.rand(2, 3, SIDE, SIDE)
     plain = one_logit()(images)
     assert torch.equal(one_logit(network=OneLogit((-1,)), logits=lambda out: out[:, None])(images), plain)
@@ -367,7 +367,7 @@ class Absent(Means):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("target", ["label", "predicted", "contrast:second"])
-def test_classes_at_minus_infinity_leave_the_numbers_of_the_others(saved, tmp_path, activation, target, caplog):
+def test_minus_infinity_logits_do_not_affect_other_classes(saved, tmp_path, activation, target, caplog):
     data = saved(list("abcde"), [0, 2, 3, 0, 2, 3, 0])
     settings = {
         "explainers": ["gradient", "occlusion:window=4,stride=4", "rise:masks=20,cells=3"],
@@ -389,7 +389,7 @@ def test_classes_at_minus_infinity_leave_the_numbers_of_the_others(saved, tmp_pa
     assert accuracy["value"] is not None
 
 
-def test_a_class_at_minus_infinity_is_not_explained(saved, tmp_path):
+def test_class_with_infinite_logit_is_not_explained(saved, tmp_path):
     data = saved(list("abcde"), [0, 1, 2, 3, 4, 0, 2])
     model = sb.load_classifier(Absent(-torch.inf), mean=0, std=1, device="cpu")
     settings = {"explainers": ["gradient", "occlusion:window=4,stride=4"]}
@@ -405,7 +405,7 @@ def test_a_class_at_minus_infinity_is_not_explained(saved, tmp_path):
     refused(r"image 1: .*infinite logit", score_samples, "saliency_deletion", images, model, "gradient", **target)
 
 
-def test_mean_average_precision_is_scikit_learns():
+def test_mean_average_precision_matches_scikit_learn():
     average_precision_score = pytest.importorskip("sklearn.metrics").average_precision_score
     generator = np.random.default_rng(0)
     scores = generator.integers(0, 5, (40, 4)).astype(float)  # with ties
@@ -420,7 +420,7 @@ def test_mean_average_precision_is_scikit_learns():
     assert np.isnan(average_precision(scores, np.zeros_like(truth)))
 
 
-def test_the_loss_of_several_labels_ignores_minus_infinity():
+def test_multi_label_loss_ignores_minus_infinity():
     logits, labels = torch.tensor([[0.3, -torch.inf], [-2.0, -torch.inf]]), torch.tensor([[1.0, 0], [0, 0]])
     loss = loss_of(logits.requires_grad_(), labels)
     assert loss.item() == pytest.approx((np.log1p(np.exp(-0.3)) + np.log1p(np.exp(-2.0))) / 4)
@@ -431,7 +431,7 @@ def test_the_loss_of_several_labels_ignores_minus_infinity():
         refused(words, loss_of, torch.tensor([[0.5, -torch.inf], [0.5, -torch.inf]]), labels)
 
 
-def test_the_activation_is_a_setting_of_a_run_and_part_of_its_cells(saved, tmp_path):
+def test_cell_ids_depend_on_activation(saved, tmp_path):
     data = saved(list("abc"), [0, 1, 2, 0, 1, 2, 0])
     network = classifier(3)
     results = [run(data, network, tmp_path / name, activation=name) for name in ("softmax", "sigmoid")]
@@ -443,7 +443,7 @@ def test_the_activation_is_a_setting_of_a_run_and_part_of_its_cells(saved, tmp_p
     assert results[0].records()["value"] != results[1].records()["value"]
 
 
-def test_an_image_of_several_labels_is_right_with_any_and_counts_once(saved, tmp_path):
+def test_multi_label_image_is_correct_with_any_label(saved, tmp_path):
     names, several = list("abc"), [["a", "b"], ["a", "b"], ["c"], ["b", "c"], ["b", "c"], ["a"], ["b"]]
     groups = ["x", "x", "y", "z", "z", "v", "w"]
     data = saved(names, [0, 1, 2, 1, 2, 0, 1], labels=several, group=groups)
@@ -463,7 +463,7 @@ def test_an_image_of_several_labels_is_right_with_any_and_counts_once(saved, tmp
     assert sigmoid.summary["model"]["accuracy"]["value"] == by_hand.value
 
 
-def test_top5_accuracy(saved, tmp_path):
+def test_top5_accuracy_matches_sorted_logits(saved, tmp_path):
     names = [f"c{number}" for number in range(8)]
     labels = [0, 1, 2, 3, 4, 5, 6]
     result = run(saved(names, labels), classifier(8), tmp_path / "run")
@@ -477,7 +477,7 @@ def test_top5_accuracy(saved, tmp_path):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("names", [None, ["horse", "potted plant"]])
 @pytest.mark.parametrize("target", ["predicted", "contrast:second"])
-def test_without_labels_the_predicted_class_is_explained(saved, tmp_path, names, target):
+def test_predicted_class_is_explained_without_labels(saved, tmp_path, names, target):
     result = run(saved(names, PLANTS[1]), classifier(6, labels=THINGS), tmp_path / "run", target=target)
     rows = result.records().to_list()
     assert all(row["target"].startswith(row["prediction"]) for row in rows)
@@ -522,7 +522,7 @@ def test_a_metric_with_its_own_question_names_that_question(saved, tmp_path):
         assert {r["metric"]: r["target"] for r in records if r["image_id"] == row["image_id"]} == words
 
 
-def test_a_target_file_names_the_images_of_the_limited_run(saved, tmp_path):
+def test_target_file_covers_only_limited_images(saved, tmp_path):
     """The batch of four is complete, although the run has a limit of three."""
     data, model = saved(list("abc"), [0, 1, 2, 0, 1, 2, 0]), classifier(3)
     file = tmp_path / "targets.csv"
@@ -560,7 +560,7 @@ ONLY = {
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("only", ONLY, ids=str)
-def test_only_restricts_what_is_explained_and_counted_and_widening_adds_the_rest(saved, tmp_path, explained, only):
+def test_only_limits_explained_images_and_can_be_widened(saved, tmp_path, explained, only):
     source = ["hand", "hand", "outline", "hand", "outline", "outline", "hand"]
     data, model = saved(list("abc"), [0, 1, 2, 0, 1, 2, 0], source=source), classifier(3)
     whole = run(data, model, tmp_path / "whole", explainers=["gradient", seen])
@@ -590,19 +590,19 @@ def test_only_restricts_what_is_explained_and_counted_and_widening_adds_the_rest
     assert narrow.records().to_list() == part.records().to_list()
 
 
-def test_only_masked(shapes, resnet, tmp_path):
+def test_only_masked_scores_images_with_masks(shapes, resnet, tmp_path):
     result = run(str(shapes), str(resnet), tmp_path / "run", only=["masked"], metrics=["saliency_miou"], limit=6)
     rows = predictions(result)
     assert list(scores(result)) == [row["image_id"] for row in rows if row["mask_share"] is not None]
 
 
-def test_the_flag_may_be_repeated():
+def test_only_flag_can_be_repeated():
     words = "--model m --out o --only correct --only label=a label=b"
     args = parser_of("run", command).parse_args(words.split())
     assert _shared.given(args)["only"] == ["correct", "label=a", "label=b"]
 
 
-def test_another_column_is_the_label(saved, tmp_path):
+def test_label_column_replaces_the_label(saved, tmp_path):
     """Use the scene instead of the object as label. The dataset's identity and its own label are preserved."""
     scene = ["sea", "sea", "wood", "sea", "wood", "wood", "sea"]
     data = saved(list("abc"), [0, 1, 2, 0, 1, 2, 0], scene=scene)
@@ -617,7 +617,7 @@ def test_another_column_is_the_label(saved, tmp_path):
     assert other.summary["dataset"]["fingerprint"] == result.summary["dataset"]["fingerprint"]
 
 
-def test_training_on_another_column(shapes, tmp_path):
+def test_training_uses_label_column(shapes, tmp_path):
     settings = {"label_column": "scene", "epochs": 1, "size": 32, "limit": 32, "device": "cpu", "progress": False}
     out = sb.train(dataset=str(shapes), model=ResNetConfig(**TINY), out=tmp_path / "scenes", **settings)
     trained = sb.load_classifier(str(out), device="cpu")

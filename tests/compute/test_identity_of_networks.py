@@ -184,7 +184,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_an_attribute_counts_by_its_content(kind):
+def test_digest_depends_on_attribute_content(kind):
     value = VALUES[kind]
     assert digest_of(Net(value(0))) == digest_of(Net(value(0))) != digest_of(Net(value(1)))
 
@@ -205,7 +205,7 @@ def with_buffer(value):
     return network
 
 
-def test_what_forward_does_not_reach_does_not_count(monkeypatch):
+def test_digest_ignores_code_that_forward_does_not_reach(monkeypatch):
     before = digest_of(Net())
     monkeypatch.setitem(globals(), "UNRELATED", [1])
     monkeypatch.setattr(sys.modules[__name__], "layer", [1], raising=False)  # the value is the name of an attribute
@@ -249,7 +249,7 @@ own_package = own_module("own_package", config=own_module("own_package.config", 
 times.factor = 1.0
 
 
-def test_relative_imports_within_a_function_count_whenever_they_are_imported(tmp_path, monkeypatch):
+def test_digest_includes_relative_imports_in_functions(tmp_path, monkeypatch):
     digests = []
     for scale in (1, 1, 2):
         package = tmp_path / f"{len(digests)}" / "own_relative"
@@ -269,7 +269,7 @@ def test_relative_imports_within_a_function_count_whenever_they_are_imported(tmp
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_module_of_your_own_may_have_the_name_of_one_of_python(tmp_path, monkeypatch):
+def test_user_module_may_shadow_a_standard_module(tmp_path, monkeypatch):
     (tmp_path / "code.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "code", raising=False)
@@ -387,7 +387,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("setting", LIBRARIES)
-def test_settings_of_libraries_and_unsaved_weights_count(setting):
+def test_digest_covers_library_settings_and_unsaved_weights(setting):
     first, other = LIBRARIES[setting]
     made = seeded(first)
     before = digest_of(made, 32)
@@ -480,7 +480,7 @@ WRITING = {
 
 
 @pytest.mark.parametrize("what", WRITING)
-def test_what_is_beside_the_things_that_a_pass_writes_counts(what):
+def test_digest_includes_settings_next_to_written_state(what):
     network = WRITING[what](1.0)
     classifier = sb.load_classifier(network, mean=0, std=1, size=8)
     before = classifier.digest
@@ -531,7 +531,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_forward_reads_outside_of_attributes_counts(change, monkeypatch):
+def test_digest_depends_on_globals_hooks_and_code(change, monkeypatch):
     monkeypatch.setitem(sys.modules, "own_late", own_module("own_late", SCALE=1.0))
     make, apply = CHANGES[change]
     before = digest_of(make())
@@ -540,7 +540,7 @@ def test_what_forward_reads_outside_of_attributes_counts(change, monkeypatch):
     assert digest_of(make()) == before
 
 
-def test_much_plain_data_and_long_chains_of_functions_are_hashed(monkeypatch, caplog):
+def test_large_data_and_long_call_chains_are_hashed(monkeypatch, caplog):
     monkeypatch.setattr(content, "MOST", 1000)
     scope = {"__name__": "__main__"}
     chain = "".join(f"def f{index}(x): return f{index + 1}(x)\n" for index in range(90))
@@ -555,13 +555,13 @@ def test_much_plain_data_and_long_chains_of_functions_are_hashed(monkeypatch, ca
     assert digest_of(Net([rows, scope["f0"]])) not in digests
 
 
-def test_a_file_that_is_only_written_to_does_not_count(tmp_path, caplog):
+def test_digest_ignores_write_only_files(tmp_path, caplog):
     with open(tmp_path / "first.log", "w") as first, open(tmp_path / "second.log", "a") as second:
         assert digest_of(Net(first)) == digest_of(Net(second))
     assert not caplog.messages
 
 
-def test_objects_in_sets_that_refer_to_each_other_have_no_content(caplog):
+def test_cyclic_objects_in_sets_are_reported_unhashable(caplog):
     nodes = [types.SimpleNamespace(number=number, near=None) for number in range(3)]
     for node in nodes:
         node.near = {Slotted(other) for other in nodes}
@@ -569,7 +569,7 @@ def test_objects_in_sets_that_refer_to_each_other_have_no_content(caplog):
     assert "_value cannot be hashed (a set of objects that refer to each other" in caplog.text
 
 
-def test_an_attribute_without_stable_content_is_reported_and_nothing_is_reused(caplog):
+def test_unhashable_attribute_is_reported_and_not_reused(caplog):
     classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
     assert classifier.digest == classifier.digest
     assert caplog.messages == [
@@ -579,7 +579,7 @@ def test_an_attribute_without_stable_content_is_reported_and_nothing_is_reused(c
     assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115
 
 
-def test_modules_that_hold_each_other_are_hashed():
+def test_mutually_referencing_modules_are_hashed():
     first, second = linear(1.0), linear(2.0)
     first.others, second.others = [second], [first]
     assert len(digest_of(nn.Sequential(nn.AdaptiveAvgPool2d((1, 2)), nn.Flatten(1), nn.Linear(6, 2), first))) == 32
@@ -642,7 +642,7 @@ def classifier_of(network, **settings):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_network_that_answers_differently_does_not_get_the_scores_of_another(start, tmp_path, factor, precision):
+def test_run_rejects_same_digest_with_different_logits(start, tmp_path, factor, precision):
     def again(**changes):
         return start(classifier_of(factor, precision=precision), **changes)
 
@@ -672,7 +672,7 @@ def test_a_model_that_names_the_classes_is_compared_too(start, resnet, tmp_path,
     refused("run contains results of another model of the targets", start, str(resnet), target=target)
 
 
-def test_answers_are_logits_of_fixed_pictures_whatever_the_state_of_torch(factor):
+def test_answers_are_reproducible_logits_of_fixed_pictures(factor):
     classifier = classifier_of(factor, size=32).train()
     answers = answers_of(classifier)
     assert classifier.training
@@ -705,7 +705,7 @@ def test_arithmetic_does_not_make_another_network(factor):
     ([0.0, 0.0], [0.0, 0.0], 0),
     ([0.0, 1.0], [0.0, 1.0, 2.0], np.inf),
 ])  # fmt: skip
-def test_distance_is_the_largest_difference_as_a_share_of_the_range(first, second, expected):
+def test_distance_is_largest_difference_relative_to_range(first, second, expected):
     answers = [NetworkAnswers(size=(8, 8), logits=[logits]) for logits in (first, second)]
     assert answers[0].distance(answers[1]) == pytest.approx(expected)
 

@@ -108,7 +108,7 @@ def put_back():
 
 @pytest.mark.usefixtures("put_back")
 @pytest.mark.parametrize("sabotage", SABOTEURS.values(), ids=SABOTEURS)
-def test_a_changed_network_is_seen_and_set_back(sabotage, classifier):
+def test_probe_detects_and_restores_changed_network(sabotage, classifier):
     expected, logits = sb.load_explainer("gradient")(classifier, IMAGES, TARGET), classifier(IMAGES)
     probe, passes = Probe(classifier, IMAGES), classifier.passes
     assert not probe.differs()
@@ -123,14 +123,14 @@ def test_a_changed_network_is_seen_and_set_back(sabotage, classifier):
 
 @pytest.mark.usefixtures("put_back")
 @pytest.mark.parametrize("sabotage", LASTING.values(), ids=LASTING)
-def test_a_change_of_torch_itself_ends_the_run(sabotage, classifier):
+def test_probe_rejects_changes_of_torch_itself(sabotage, classifier):
     probe = Probe(classifier, IMAGES)
     sabotage(classifier)
     assert probe.differs()
     refused("explainer patching changed the output of module:Small", probe.restore, "explainer patching")
 
 
-def test_a_network_that_cannot_be_copied_ends_the_run_when_it_is_changed(classifier):
+def test_probe_rejects_changed_uncopyable_network(classifier):
     inner(classifier).held = (letter for letter in "ab")
     probe = Probe(classifier, IMAGES)
     with_no_grad(classifier)
@@ -138,7 +138,7 @@ def test_a_network_that_cannot_be_copied_ends_the_run_when_it_is_changed(classif
     refused("explainer x changed the network module:Small, which cannot be copied", probe.restore, "explainer x")
 
 
-def test_a_network_that_never_answers_the_same_is_said_to_be_so(capsys):
+def test_probe_reports_nondeterministic_network(capsys):
     class Counting(Small):
         calls = 0
 
@@ -151,14 +151,14 @@ def test_a_network_that_never_answers_the_same_is_said_to_be_so(capsys):
     assert not probe.differs()
 
 
-def test_a_probe_counts_no_passes_and_draws_nothing(classifier):
+def test_probe_keeps_pass_count_and_random_state(classifier):
     before = classifier.passes, torch.get_rng_state()
     assert not Probe(classifier, IMAGES).differs()
     assert classifier.passes == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-def test_maps_that_depend_on_other_images_of_the_batch_are_seen():
+def test_differ_detects_maps_that_depend_on_batch():
     maps = torch.rand(4, 5, 5, generator=torch.Generator().manual_seed(3))
     by_little, far = torch.ones(4, 1, 1), torch.ones(4, 1, 1)
     by_little[0], far[0] = 1.004, 1.5  # a ReLU whose input is zero up to the last bits; use another image
@@ -191,7 +191,7 @@ def wandering(classifier, images, target):
 
 
 @pytest.mark.parametrize("own", [in_place, switching, wandering])
-def test_what_an_explainer_may_do_is_not_seen_by_others(own, classifier):
+def test_explainer_side_effects_are_undone(own, classifier):
     images, target, weight = IMAGES.clone(), TARGET.clone(), inner(classifier).fc.weight
     weight.grad = torch.ones_like(weight)
     flags, gradient = [parameter.requires_grad for parameter in classifier.parameters()], weight.grad
@@ -213,7 +213,7 @@ def test_what_an_explainer_may_do_is_not_seen_by_others(own, classifier):
     assert torch.equal(sb.load_explainer("gradient")(classifier, images, target), expected)
 
 
-def test_a_map_that_its_function_goes_on_writing_to_is_a_copy(classifier):
+def test_explainer_maps_are_copied(classifier):
     kept = torch.zeros(2, 6, 5)
 
     def reusing(classifier, images, target):
@@ -252,7 +252,7 @@ def rescaling(classifier, images, target):
 
 
 @pytest.mark.slow
-def test_an_explainer_that_changes_the_network_is_named_and_changes_no_score_of_others(shapes, tmp_path):
+def test_network_changing_explainer_affects_no_other_scores(shapes, tmp_path):
     def scored(out, explainers, **options):
         classifier = sb.load_classifier(Scaled(), mean=0, std=1, size=(32, 32))
         return started(tmp_path / out, shapes, classifier, explainers, **options)
@@ -308,7 +308,7 @@ MIXED = {
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("mix", MIXED)
-def test_maps_that_depend_on_the_batch_are_found_and_no_others(mix, size):
+def test_depends_on_batch_finds_only_batch_dependent_maps(mix, size):
     images = torch.rand(size, 3, 6, 5, generator=torch.Generator().manual_seed(1))
     images[:, :, 0, 0], images[:, :, 0, 1] = 0, 1
     function, expected = MIXED[mix]
@@ -329,7 +329,7 @@ def test_maps_that_depend_on_the_batch_are_found_and_no_others(mix, size):
 
 
 @pytest.mark.slow
-def test_explainers_of_the_package_are_tried_in_another_batch_only_if_the_network_mixes_images(shapes, tmp_path):
+def test_batch_check_reruns_only_for_mixing_networks(shapes, tmp_path):
     def made(mix, explainer):
         network = Mixing(MIXED[mix][0])
         classifier = sb.load_classifier(network, mean=0, std=1, size=(32, 32))
@@ -372,7 +372,7 @@ def inputs_of(classifier):
     )  # fmt: skip
 
 
-def test_a_metric_changes_nothing_for_the_next(classifier):
+def test_metric_cannot_change_inputs_of_other_metrics(classifier):
     metrics = [sb.load_metric(name) for name in ("saliency_miou", "saliency_deletion", "saliency_class_sensitivity")]
     alone = inputs_of(classifier)
     expected = [alone.score(metric).values for metric in metrics]
@@ -385,7 +385,7 @@ def test_a_metric_changes_nothing_for_the_next(classifier):
 
 
 @pytest.mark.slow
-def test_a_metric_that_changes_the_network_is_seen_in_a_run(shapes, resnet, tmp_path):
+def test_run_detects_metric_that_changes_network(shapes, resnet, tmp_path):
     def hooking(maps, masks, classifier):
         classifier.register_forward_hook(lambda module, inputs, output: 0 * output)
         return np.zeros(len(masks))
@@ -412,7 +412,7 @@ class Picky(nn.Module):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("error", [RuntimeError, ZeroDivisionError, ValueError, KeyError, AssertionError])
-def test_samples_for_which_the_model_raises_are_left_out_and_no_others(error, shapes, tmp_path):
+def test_only_samples_with_model_errors_are_left_out(error, shapes, tmp_path):
     model = Picky(error)
     classifier = sb.load_classifier(model, mean=0, std=1, size=(32, 32), labels=None)
     explainers = ["gradient", "random"]
@@ -448,7 +448,7 @@ def test_samples_for_which_the_model_raises_are_left_out_and_no_others(error, sh
         started(tmp_path / "strict", shapes, classifier, explainers, strict=True)
 
 
-def test_a_model_that_raises_for_every_picture_is_not_run(shapes, tmp_path):
+def test_model_that_fails_for_every_image_is_rejected(shapes, tmp_path):
     model = Picky()
     model.bad = [torch.zeros(3)]  # insertion passes black pictures
     classifier = sb.load_classifier(model, mean=0, std=1, size=(32, 32), labels=None)

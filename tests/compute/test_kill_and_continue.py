@@ -38,9 +38,7 @@ def whole(done, kills=1):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "places"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.thorough)])
-def test_runs_killed_at_any_moment_end_with_the_bytes_of_an_undisturbed_one(
-    rounds, places, children, shapes, resnet, tmp_path
-):
+def test_killed_runs_match_an_undisturbed_run(rounds, places, children, shapes, resnet, tmp_path):
     """Kill at the start, while merging, while compacting and between batches; widen the run between two kills."""
     done = runs(rounds, shapes, resnet, tmp_path, children)
     whole(done, rounds - 1)
@@ -72,18 +70,18 @@ SLOW, THOROUGH = pytest.mark.slow, pytest.mark.thorough
     case("one of two nodes", THOROUGH, lambda *places: nodes(1, *places)),
     case("suites end with the same tables", THOROUGH, lambda shapes, resnet, *places: suites(1, *places)),
 ])  # fmt: skip
-def test_what_is_killed_at_any_moment_ends_the_same(make, children, shapes, resnet, tmp_path):
+def test_killed_commands_match_undisturbed_commands(make, children, shapes, resnet, tmp_path):
     whole(make(shapes, resnet, tmp_path, children))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Children, OtherTimes])
-def test_answers_that_a_store_has_confirmed_outlive_any_kill_and_clock(kind, tmp_path):
+def test_confirmed_answers_survive_kills_and_clock_changes(kind, tmp_path):
     whole(in_sqlite(2, tmp_path, kind(tmp_path / "caches")), 3)
 
 
 @pytest.mark.thorough
-def test_answers_outlive_a_crash_of_the_database(children, tmp_path):
+def test_answers_survive_a_database_crash(children, tmp_path):
     if programs() is None:
         pytest.skip("needs PostgreSQL: apt-get install postgresql")
     done = in_postgres(2, tmp_path, children)
@@ -92,11 +90,11 @@ def test_answers_outlive_a_crash_of_the_database(children, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_run_at_other_times_has_the_same_bytes(shapes, resnet, tmp_path):
+def test_run_bytes_do_not_depend_on_the_clock(shapes, resnet, tmp_path):
     whole(runs(1, shapes, resnet, tmp_path, OtherTimes(tmp_path / "caches")), 0)
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts small file systems")
-def test_full_disks_are_said_and_lose_nothing(children, shapes, resnet, tmp_path):
+def test_full_disks_are_reported_and_lose_nothing(children, shapes, resnet, tmp_path):
     whole(disks(1, shapes, resnet, tmp_path, children), 3)

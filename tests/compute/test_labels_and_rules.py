@@ -65,11 +65,11 @@ def as_file(mapping, tmp_path):
     (["boxer", "Newfoundland"], BOXERS, 4, {"Newfoundland": 1, "boxr": 2}, "no entry for boxer"),  # probably misspelled
     (["boxer"], BOXERS, 4, {"cat": 1}, "no entry for boxer"),  # the map of another dataset
 ])  # fmt: skip
-def test_classes_that_do_not_match(labels, model, classes, mapping, words, tmp_path):
+def test_unmatched_classes_are_rejected(labels, model, classes, mapping, words, tmp_path):
     refused(words, match, labels, model, classes, as_file(mapping, tmp_path))
 
 
-def test_a_class_is_meant_by_a_name_or_a_number():
+def test_index_of_resolves_names_and_numbers():
     assert index_of("1", ["3", "0", "2", "1"], 4) == 3
     assert index_of(1, ["3", "0", "2", "1"], 4) == 3  # numbers as text in JSON, as in CSV
     assert index_of(1, MODEL, 4) == index_of("1", MODEL, 4) == 1
@@ -85,17 +85,17 @@ def test_a_class_is_meant_by_a_name_or_a_number():
     ("rule", "expected"),
     [("label", TargetTerms((3,))), ("predicted", TargetTerms((2,))), ("contrast:second", TargetTerms((2,), (1,)))],
 )
-def test_rules(rule, expected):
+def test_rules_select_expected_targets(rule, expected):
     assert load_rule(rule, MODEL, 4).terms("x", 1, LOGITS, [[0], [3]]) == expected
 
 
-def test_a_label_with_several_members_is_a_group():
+def test_label_with_several_classes_becomes_a_group():
     sides = load_rule("label", MODEL, 4).terms("x", 0, LOGITS, [[0, 1]])
     assert stack([sides], 4).tolist() == [[1, 1, 0, 0]]
     assert sides.text(MODEL) == "tabby cat|Siamese_Cat"
 
 
-def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
+def test_target_file_gives_classes_contrasts_and_groups(tmp_path):
     file = tmp_path / "targets.csv"
     file.write_text("image_id,target,against\na,pug,\nb,pug,beagle\nc,0|1,2|3\n")
     rule = load_rule(str(file), MODEL, 4)
@@ -116,7 +116,7 @@ def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
     (bytes(range(128, 256)), r"\bCSV\b"),
     ("lable", r"lable.*label.*predicted.*contrast:second"),
 ])  # fmt: skip
-def test_bad_target_files_and_rules(tmp_path, content, words):
+def test_invalid_target_files_and_rules_are_rejected(tmp_path, content, words):
     file = tmp_path / "targets.csv"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     refused(words, load_rule, "lable" if content == "lable" else str(file), MODEL, 4)
@@ -138,7 +138,7 @@ def listed(name):
     return table(f"labels_{name}")["members"]
 
 
-def test_every_class_of_voc_has_classes_of_imagenet_of_its_own():
+def test_voc_classes_map_to_disjoint_imagenet_classes():
     names = imagenet()
     members = match(voc(), names, 1000, known_maps.resolved("voc_to_imagenet", voc(), names, 1000))
     listed = [member for one in members for member in one]
@@ -170,7 +170,7 @@ def test_every_class_of_voc_has_classes_of_imagenet_of_its_own():
     assert (sizes["bird"], sizes["dog"], sizes["cat"]) == (59, 118, 5)
 
 
-def test_the_map_of_voc_follows_the_names_of_dataset_and_model():
+def test_voc_label_map_follows_dataset_and_model_names():
     names = imagenet()
     dataset = [*voc()[:-1], "tv/monitor"]
     plain = known_maps.resolved("voc_to_imagenet", dataset, None, 1000)
@@ -189,7 +189,7 @@ def members_of(name, dataset):
     return {label: {imagenet()[place] for place in places} for label, places in zip(dataset, members, strict=True)}
 
 
-def test_breeds_of_pets_have_their_class_of_imagenet_or_none():
+def test_pet_breeds_map_to_one_imagenet_class_or_none():
     breeds = table("groups_pets")["classes"]
     members = members_of("pets_to_imagenet", breeds)
     assert list(listed("pets_to_imagenet")) == breeds
@@ -203,7 +203,7 @@ def test_breeds_of_pets_have_their_class_of_imagenet_or_none():
     assert sum(map(len, members.values())) == 25
 
 
-def test_classes_of_coco_have_classes_of_imagenet_of_their_own_or_none():
+def test_coco_classes_map_to_disjoint_imagenet_classes():
     names = list(listed("coco_to_imagenet"))
     members = members_of("coco_to_imagenet", names)
     assert len(names) == 80
@@ -217,7 +217,7 @@ def test_classes_of_coco_have_classes_of_imagenet_of_their_own_or_none():
         assert listed("coco_to_imagenet")[shared] == listed("voc_to_imagenet")[other]
 
 
-def test_the_label_map_that_fits_is_found():
+def test_fitting_label_map_is_selected():
     pets = list(listed("pets_to_imagenet"))
     assert known_maps.fitting(pets, imagenet(), 1000) == "pets_to_imagenet"
     assert known_maps.fitting(pets, None, 1000) == "pets_to_imagenet"

@@ -42,7 +42,7 @@ def asked(explainer, **fields):
     return MapProvider(as_explainer(explainer), small(), SEEDS, **fields)
 
 
-def test_seeds_are_those_of_the_samples():
+def test_maps_use_seeds_of_their_samples():
     explainer, images = Recorder(), torch.rand(4, 3, 4, 5)
     explain = asked(explainer)
     maps = explain(images[[2, 0]], one_hot([1, 2], 3), [2, 0])
@@ -53,7 +53,7 @@ def test_seeds_are_those_of_the_samples():
     assert explainer.calls[-1] == SEEDS
 
 
-def test_what_is_there_is_not_made_again():
+def test_existing_maps_are_reused():
     explainer, images, target = Recorder(), torch.rand(4, 3, 4, 5), one_hot([0, 1, 2, 0], 3)
     first = asked(explainer)(images, target)
     explain = asked(explainer, first=(images, target, torch.from_numpy(first)))
@@ -68,7 +68,7 @@ def test_what_is_there_is_not_made_again():
     assert explainer.calls[-1] == SEEDS
 
 
-def test_another_classifier_is_explained_with_the_same_seeds_and_its_passes_count():
+def test_other_classifier_is_explained_and_passes_are_counted():
     images, target = torch.rand(4, 3, 4, 5), one_hot([0, 1, 2, 0], 3)
     own, other = (load_classifier(small(classes), mean=0, std=1) for classes in (3, 5))
     torch.nn.init.normal_(other.model[1].weight)
@@ -86,7 +86,7 @@ def test_another_classifier_is_explained_with_the_same_seeds_and_its_passes_coun
     assert own.passes - before == 2
 
 
-def test_what_is_not_finite_or_flat_is_told_by_sample():
+def test_non_finite_and_flat_maps_are_reported_by_sample():
     def broken(classifier, images, target):
         maps = images.mean(dim=1).clone()
         maps[0, 0, 0], maps[1] = float("nan"), 4
@@ -99,7 +99,7 @@ def test_what_is_not_finite_or_flat_is_told_by_sample():
     assert explain.flat == {3, 1}
 
 
-def test_a_batch_that_does_not_fit_is_halved_and_one_that_is_not_finite_in_it_found():
+def test_out_of_memory_batch_is_halved():
     def greedy(classifier, images, target):
         if len(images) > 1:
             raise RuntimeError("CUDA out of memory")
@@ -116,7 +116,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_one_that_is_not_finite_in_it_fo
     np.testing.assert_allclose(maps[kept], images[kept].mean(dim=1), rtol=1e-6)
 
 
-def test_other_errors_have_a_reason_and_refusals_pass():
+def test_explainer_errors_are_wrapped_and_user_errors_pass():
     def failing(classifier, images, target):
         raise OverflowError("too\nlarge")
 
@@ -182,7 +182,7 @@ def flat(classifier, images, target):
 
 
 @pytest.mark.slow
-def test_further_maps_that_fail_leave_the_sample_out_with_the_reason(shapes, resnet, tmp_path):
+def test_samples_with_failed_metric_maps_are_left_out(shapes, resnet, tmp_path):
     def started(explainer, name, **options):
         return run(dataset=shapes, model=resnet, explainers=explainer, out=tmp_path / name, limit=8, device="cpu",
                    metrics=["saliency_ccs", "saliency_pgs"], batch_size=4, progress=False, **options)  # fmt: skip
@@ -202,7 +202,7 @@ def test_further_maps_that_fail_leave_the_sample_out_with_the_reason(shapes, res
 
 
 @pytest.mark.slow
-def test_groups_of_a_run(shapes, resnet, tmp_path, capsys):
+def test_group_file_changes_ids_of_group_metrics(shapes, resnet, tmp_path, capsys):
     """A file of groups is part of a cell's identity. Samples without a runner-up are left out with the reason."""
     file = tmp_path / "groups.csv"
     file.write_text("class,group\ndisc,a\nring,a\nsquare,b\n")
@@ -229,7 +229,7 @@ def test_groups_of_a_run(shapes, resnet, tmp_path, capsys):
     assert "none.json is not a file" in capsys.readouterr().err
 
 
-def test_without_groups_the_metrics_that_need_them_are_refused(tmp_path, shapes):
+def test_group_metrics_are_rejected_without_groups(tmp_path, shapes):
     rows = datasets.load_dataset(str(shapes), split="test").select(range(4)).remove_columns("scene")
     plain = rows.cast_column("label", datasets.ClassLabel(names=[f"kind {number}" for number in range(8)]))
     plain.to_parquet(tmp_path / "data" / "test-00000.parquet")

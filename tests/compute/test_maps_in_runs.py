@@ -63,7 +63,7 @@ def grey(path, values):
 
 
 @pytest.mark.slow
-def test_every_form_of_the_same_maps_gives_the_same_cells(run, by_id, maps, tmp_path):
+def test_every_form_of_maps_gives_the_same_cells(run, by_id, maps, tmp_path):
     ids = list(by_id)
     table = pa.table({"image_id": ids, "map": [values.ravel() for values in by_id.values()]})
     pq.write_table(table, tmp_path / "maps.parquet")
@@ -84,7 +84,7 @@ def test_every_form_of_the_same_maps_gives_the_same_cells(run, by_id, maps, tmp_
 ONE = {"a": "a.npy"}
 
 
-def test_tensors_of_any_kind_are_maps(tmp_path):
+def test_maps_are_read_from_any_dense_tensor(tmp_path):
     values = torch.arange(12.0).reshape(2, 2, 3)
     kinds = {
         "of a batch": values[1], "of a graph": (values[1] * values.requires_grad_())[1], "whole": values[1].int(),
@@ -129,7 +129,7 @@ class OfAKind(torch.Tensor):
     *((lambda content=content: content, "is not the zip archive that torch.save writes")
       for content in (b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR.")),
 ])  # fmt: skip
-def test_files_of_torch_that_hold_something_else(content, words, tmp_path, monkeypatch):
+def test_torch_files_with_other_content_are_rejected(content, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "maps").mkdir()
     made, path = content(), tmp_path / "maps" / "a.pt"
@@ -176,13 +176,13 @@ def of_pickle(change):
     (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
     (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it contains a tuple"),
 ])  # fmt: skip
-def test_archives_of_torch_that_lie(change, options, words, tmp_path):
+def test_malformed_torch_archives_are_rejected(change, options, words, tmp_path):
     (tmp_path / "maps").mkdir()
     repacked(tmp_path / "maps" / "a.pt", change, **options)
     check_refused(tmp_path, words)
 
 
-def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
+def test_id_with_slash_is_read_from_subfolder(tmp_path):
     """`build folder` creates ids with a slash."""
     for name in ("cat/1", "dog/1"):
         (tmp_path / name).parent.mkdir()
@@ -197,7 +197,7 @@ def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
 
 
 @pytest.mark.slow
-def test_grey_pictures_are_maps(run, by_id, tmp_path):
+def test_grey_images_are_read_as_maps(run, by_id, tmp_path):
     scaled = {image_id: np.uint8(np.clip(128 + 40 * values, 0, 255)) for image_id, values in by_id.items()}
     pictures = run({"mine": folder_of(tmp_path / "grey", scaled, grey)}, name="png")
     deep = {image_id: values.astype(np.uint16) * 100 for image_id, values in scaled.items()}
@@ -208,7 +208,7 @@ def test_grey_pictures_are_maps(run, by_id, tmp_path):
 
 
 @pytest.mark.slow
-def test_with_explainers_beside_them_resumed_and_widened(run, maps):
+def test_run_with_maps_and_explainers_can_be_extended(run, maps):
     first = run({"mine": maps}, limit=3)
     both = run({"mine": maps, "other": -maps}, explainers=["random"], limit=COUNT)
     assert {cell.explainer for cell in both.cells} == {"mine", "other", "random"}
@@ -220,7 +220,7 @@ def test_with_explainers_beside_them_resumed_and_widened(run, maps):
 
 
 @pytest.mark.slow
-def test_maps_may_be_missing_only_where_none_is_asked_for(run, dataset, by_id):
+def test_maps_are_required_only_for_used_images(run, dataset, by_id):
     used = in_run_order(dataset)["image_id"][:COUNT]
     run({"mine": {image_id: by_id[image_id] for image_id in used}})
     fewer = {image_id: by_id[image_id] for image_id in used[1:]}
@@ -231,7 +231,7 @@ def test_maps_may_be_missing_only_where_none_is_asked_for(run, dataset, by_id):
 
 
 @pytest.mark.slow
-def test_the_command_line_takes_folders(run, shapes, resnet, by_id, tmp_path, capsys, monkeypatch):
+def test_command_line_accepts_map_folders(run, shapes, resnet, by_id, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder_of(tmp_path / "my maps", by_id)
     common = ["run", "--dataset", str(shapes), "--model", str(resnet), "--metrics", "saliency_miou", "--limit", "6",
@@ -248,7 +248,7 @@ def test_the_command_line_takes_folders(run, shapes, resnet, by_id, tmp_path, ca
     assert str(tmp_path) not in of_run(full.folder, "ada").result.command
 
 
-def test_the_call_in_python_has_a_place_for_arrays(run, maps, by_id, tmp_path):
+def test_recorded_call_has_placeholder_for_arrays(run, maps, by_id, tmp_path):
     first = run({"mine": maps}, name="both")
     done = run({"theirs": folder_of(tmp_path / "maps", by_id)}, name="both")
     assert {cell.value for cell in done.cells} == {
@@ -270,13 +270,13 @@ def test_the_call_in_python_has_a_place_for_arrays(run, maps, by_id, tmp_path):
     (lambda maps: {"nobody": maps[0]}, "maps mine, image nobody: the dataset has no image with this id"),
     (lambda maps: {}, "maps mine contains no map"),
 ])  # fmt: skip
-def test_arrays_that_are_not_as_they_should_be(given, words, run, maps, tmp_path):
+def test_invalid_map_arrays_are_rejected(given, words, run, maps, tmp_path):
     refused(words, run, {"mine": given(maps)})
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
-def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
+def test_invalid_map_files_are_rejected(run, by_id, tmp_path):
     first = next(iter(by_id))
 
     def broken(name, change):
@@ -315,14 +315,14 @@ def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
     (["gradcam=."], "gradcam is the name of an explainer"),
     (["mine=.", "mine=."], "two sets of maps are called mine"),
 ])  # fmt: skip
-def test_wrong_entries_are_one_line_before_anything_is_loaded(entries, words, capsys, tmp_path, monkeypatch):
+def test_invalid_maps_arguments_are_rejected_before_loading(entries, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = said(capsys, ["run", "--model", "m/m", "--out", "run", "--maps", *entries], code=2)
     assert words in shown
     assert shown.count("\n") == 1
 
 
-def test_maps_need_a_name_and_a_metric_that_needs_no_others(run, maps, shapes, resnet, tmp_path):
+def test_maps_need_name_and_metric_without_further_maps(run, maps, shapes, resnet, tmp_path):
     refused("saliency_max_sensitivity needs further maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
     refused("a template has no maps", sb.template, str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
     for given in (maps, [maps], 5):
@@ -349,7 +349,7 @@ def done(shapes, resnet, tmp_path_factory):
     return go(tmp_path_factory.mktemp("kept") / "run", shapes, resnet)
 
 
-def test_maps_are_those_of_the_explainer_to_the_last_bits_of_float16(done, shapes, resnet):
+def test_stored_maps_match_explainer_within_float16(done, shapes, resnet):
     seen = {}
 
     def gradient(classifier, images, target):
@@ -386,7 +386,7 @@ def test_maps_of_any_size_keep_their_digits_and_none_stays_none(tmp_path, size):
 
 
 @pytest.mark.slow
-def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resnet, done, tmp_path, monkeypatch):
+def test_keep_maps_can_be_added_without_rescoring(shapes, resnet, done, tmp_path, monkeypatch):
     first = go(tmp_path / "run", shapes, resnet, keep_maps=False)
     refused("--keep-maps", sb.load_maps, first)
     before = (first.folder / "records.parquet").read_bytes()
@@ -400,7 +400,7 @@ def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resne
     assert [cell.cell_id for cell in again.cells] == [cell.cell_id for cell in first.cells]
 
 
-def test_samples_without_a_map_are_left_out_and_the_run_is_complete(shapes, resnet, tmp_path):
+def test_invalid_maps_are_not_stored_and_run_is_complete(shapes, resnet, tmp_path):
     def torn(classifier, images, target):
         maps = images.mean(dim=1)
         maps[0, 0, 0] = float("nan")

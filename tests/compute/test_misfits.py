@@ -30,7 +30,7 @@ def run(transformer, tmp_path):
 
 
 @pytest.mark.parametrize("by", ["rule", "file"])
-def test_an_explainer_with_a_contrast_of_its_own_takes_no_other_one(by, run, tmp_path):
+def test_weighted_explainer_rejects_contrast_targets(by, run, tmp_path):
     rows = sb.load_dataset("shapes-xai")["image_id"]
     contrasts, plain = tmp_path / "contrasts.csv", tmp_path / "plain.csv"
     contrasts.write_text("image_id,target,against\n" + "".join(f"{row},0,1\n" for row in rows))
@@ -43,7 +43,7 @@ def test_an_explainer_with_a_contrast_of_its_own_takes_no_other_one(by, run, tmp
     assert run("gradcam_vit:on=weighted", target=other, out="other").cells
 
 
-def test_a_misfit_is_left_out_by_name_and_the_others_score_as_without_it(run, capsys, tmp_path):
+def test_unsuitable_explainer_is_left_out_and_reported(run, capsys, tmp_path):
     result = run("gradcam", "gae", "random")
     line = "gradcam is left out, because it does not fit the network: no convolutional block found"
     assert line in capsys.readouterr().err
@@ -69,12 +69,12 @@ def test_a_misfit_is_left_out_by_name_and_the_others_score_as_without_it(run, ca
     ("explainers", "further"),
     [(("gradcam", "gae"), {"strict": True}), (("gradcam", "random"), {}), (("gradcam", "gradcam_plus_plus"), {})],
 )
-def test_a_strict_run_or_one_without_another_explainer_is_refused_before_it_begins(run, tmp_path, explainers, further):
+def test_unsuitable_explainer_stops_strict_or_empty_run(run, tmp_path, explainers, further):
     refused(r"^gradcam does not fit the network: no convolutional block", run, *explainers, **further)
     assert not (tmp_path / "run").exists()
 
 
-def test_the_table_of_a_suite_says_what_does_not_fit_a_network_of_your_own(tmp_path, monkeypatch, capsys):
+def test_suite_table_reports_unsuitable_explainer(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net_of_suite.py").write_text(
         "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), "
@@ -102,7 +102,7 @@ def test_the_table_of_a_suite_says_what_does_not_fit_a_network_of_your_own(tmp_p
 
 
 @pytest.mark.slow
-def test_choose_leaves_a_misfit_out_by_name(transformer, tmp_path):
+def test_choose_reports_unsuitable_explainer(transformer, tmp_path):
     settings = {"dataset": "shapes-xai", "model": transformer, "metrics": ["saliency_miou"], "limit": 12,
                 "within": "20s", "progress": False}  # fmt: skip
     choice = sb.choose(**settings, explainers=["gradcam", "gae"], out=tmp_path / "choice")

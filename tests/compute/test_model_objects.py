@@ -53,7 +53,7 @@ def pipeline_of(folder):
 
 
 @pytest.mark.parametrize("made", [object_of, pipeline_of])
-def test_an_object_or_a_pipeline_is_what_its_folder_is(made, folder):
+def test_model_object_or_pipeline_equals_its_folder(made, folder):
     one, other = load_classifier(folder, device="cpu"), load_classifier(made(folder))
     images = one.prepare(rows()).images
     assert torch.equal(images, other.prepare(rows()).images)
@@ -71,7 +71,7 @@ def records(model, shapes, out, **options):
     return table.select(["cell_id", "image_id", "value", "prediction"]).to_pylist()
 
 
-def test_a_run_with_it_has_the_cells_and_scores_of_the_folder(folder, shapes, tmp_path):
+def test_run_with_model_object_matches_its_folder(folder, shapes, tmp_path):
     settings = {"explainers": ["gradient", "rise:masks=8"], "metrics": ["saliency_miou", "saliency_insertion:steps=4"]}
     made = pipeline_of(folder)
     made.model.train()
@@ -81,14 +81,14 @@ def test_a_run_with_it_has_the_cells_and_scores_of_the_folder(folder, shapes, tm
     assert state(made.model) == before
 
 
-def test_class_names_of_a_head_that_was_replaced_are_not_used(folder):
+def test_replaced_head_needs_new_class_names(folder):
     model = object_of(folder)
     model.classifier[1] = nn.Linear(12, 3)
     refused(r"3 logits.*8 class names.*labels=", load_classifier(model), torch.rand(1, 3, 32, 32))
     assert load_classifier(model, labels=list("abc"))(torch.rand(1, 3, 32, 32)).shape == (1, 3)
 
 
-def test_an_object_without_its_folder_stops_and_says_what_to_give(folder, tmp_path):
+def test_object_without_folder_needs_mean_and_std(folder, tmp_path):
     model = object_of(folder)
     fresh = ResNetForImageClassification(model.config)
     fresh.config._name_or_path = fresh.name_or_path = ""
@@ -101,7 +101,7 @@ def test_an_object_without_its_folder_stops_and_says_what_to_give(folder, tmp_pa
     assert given.geometry.resize == (32, 32)
 
 
-def test_what_is_given_replaces_what_the_object_knows(folder):
+def test_arguments_override_settings_of_model_object(folder):
     model = object_of(folder)
     other = load_classifier(model, mean=0.5, labels=list("abcdefgh"))
     assert other.mean.flatten().tolist() == [0.5] * 3
@@ -110,7 +110,7 @@ def test_what_is_given_replaces_what_the_object_knows(folder):
     assert other.geometry == load_classifier(model).geometry
 
 
-def test_a_timm_object_is_prepared_as_timm_prepares_it():
+def test_timm_object_matches_timm_preprocessing():
     model = timm.create_model("resnet10t", num_classes=1000).eval()
     classifier = load_classifier(model)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
@@ -131,7 +131,7 @@ def test_a_timm_object_is_prepared_as_timm_prepares_it():
 
 
 @pytest.mark.parametrize(("size", "given"), [(96, None), ((64, 96), (64, 96))])
-def test_a_timm_object_that_was_built_for_another_size_is_prepared_in_it(size, given):
+def test_timm_object_is_prepared_at_its_built_size(size, given):
     """`pretrained_cfg` still has the image size of timm's weights."""
     model = timm.create_model("test_vit", num_classes=4, img_size=size)
     classifier = load_classifier(model, device="cpu", size=given)
@@ -139,7 +139,7 @@ def test_a_timm_object_that_was_built_for_another_size_is_prepared_in_it(size, g
     assert classifier(classifier.prepare(rows(2, (120, 150))).images).shape == (2, 4)
 
 
-def test_a_torchvision_object_is_told_the_numbers_of_torchvisions_weights():
+def test_torchvision_object_error_names_default_mean_and_std():
     network = models.resnet18(num_classes=8)
     refused(r"ResNet.*mean=\(0\.485, 0\.456, 0\.406\), std=.*size=224", load_classifier, network)
     classifier = load_classifier(network, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), size=64)
@@ -147,7 +147,7 @@ def test_a_torchvision_object_is_told_the_numbers_of_torchvisions_weights():
 
 
 @pytest.mark.parametrize("make", [small, lambda: models.resnet18(num_classes=8)])
-def test_a_plain_module_needs_mean_and_std_everywhere(make, shapes, tmp_path):
+def test_plain_module_needs_mean_and_std_everywhere(make, shapes, tmp_path):
     model, images = make(), torch.rand(2, 3, 64, 64)
     calls = [
         lambda: load_classifier(model),
@@ -178,7 +178,7 @@ def logits_of(model, count=2):
     return load_classifier(model, mean=0, std=1)(torch.rand(count, 3, 16, 16))
 
 
-def test_logits_alone_or_under_their_name():
+def test_logits_are_read_from_tensor_or_dict():
     for forward in (lambda net, x: {"logits": net(x), "features": x}, lambda net, x: SimpleNamespace(logits=net(x)),
                     lambda net, x: net(x)):  # fmt: skip
         assert logits_of(Takes(forward)).shape == (2, 8)
@@ -194,7 +194,7 @@ def test_logits_alone_or_under_their_name():
     (small(nn.Softmax(dim=1)), "probabilities.*logits"),
     (small(nn.Softmax(dim=1)).bfloat16(), "probabilities.*logits"),
 ])  # fmt: skip
-def test_other_outputs_and_inputs_are_one_line(model, words):
+def test_unusable_inputs_and_outputs_are_rejected(model, words):
     for count in (1, 2):
         refused(words, logits_of, model, count)
 
@@ -207,12 +207,12 @@ def test_other_outputs_and_inputs_are_one_line(model, words):
         {"mean": "red"}, {"mean": (0.5, 0.5)}, {"mean": float("nan")}, {"std": 0}, {"std": (1, 1, -1)},
         {"std": None})),
 ])  # fmt: skip
-def test_what_is_no_module_size_mean_or_std_is_refused(model, given, words):
+def test_invalid_module_size_mean_or_std_is_rejected(model, given, words):
     refused(words, load_classifier, model, **given)
 
 
 @pytest.mark.parametrize("activation", [None, "sigmoid"])
-def test_the_outputs_of_a_last_sigmoid_are_refused_with_the_fix(activation):
+def test_sigmoid_outputs_are_rejected_with_fix(activation):
     model = load_classifier(small(nn.Sigmoid()), mean=0, std=1, activation=activation)
     refused(r"ends in a sigmoid.*without the sigmoid.*activation=.sigmoid", model, torch.rand(3, 3, 8, 8))
 
@@ -225,7 +225,7 @@ class SumsToOne(nn.Module):
         return torch.stack([0.25 + light, 0.75 + light], dim=1)
 
 
-def test_logits_that_sum_to_one_by_accident_stay_logits():
+def test_logits_that_sum_to_1_are_accepted():
     classifier = load_classifier(SumsToOne(), mean=0, std=1)
     assert classifier(torch.zeros(4, 3, 8, 8)).tolist() == [[0.25, 0.75]] * 4
     assert classifier.passes == 4
@@ -233,7 +233,7 @@ def test_logits_that_sum_to_one_by_accident_stay_logits():
     assert log(torch.rand(2, 3, 8, 8)).exp().sum(dim=1).tolist() == pytest.approx([1, 1])
 
 
-def test_the_check_is_made_once():
+def test_probability_check_runs_once():
     class Counting(SumsToOne):
         calls = 0
 
@@ -263,7 +263,7 @@ def state(model):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("options", [{}, {"precision": "bf16"}, {"channels_last": True}])
 @pytest.mark.parametrize("kind", ["module", "classifier"])
-def test_a_run_leaves_the_object_as_it_was(kind, options, folder, shapes, tmp_path):
+def test_run_keeps_model_object_unchanged(kind, options, folder, shapes, tmp_path):
     network = object_of(folder).train()
     model = network if kind == "module" else load_classifier(network).train()
     before, digest = state(model), load_classifier(object_of(folder)).digest
@@ -273,7 +273,7 @@ def test_a_run_leaves_the_object_as_it_was(kind, options, folder, shapes, tmp_pa
         assert (model.precision, model.channels_last, model.layer, model.digest) == ("fp32", False, None, digest)
 
 
-def test_a_variant_shares_weights_and_no_settings(folder):
+def test_reloaded_classifier_shares_weights_but_not_settings(folder):
     first = load_classifier(folder, device="cpu")
     second = load_classifier(first, precision="bf16", layer="resnet.encoder.stages.0")
     assert (first.precision, first.layer) == ("fp32", None)
@@ -284,7 +284,7 @@ def test_a_variant_shares_weights_and_no_settings(folder):
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16")])
-def test_half_precision_weights_are_said(dtype, name, folder, shapes, tmp_path):
+def test_run_reports_half_precision_weights(dtype, name, folder, shapes, tmp_path):
     object_of(folder).to(dtype).save_pretrained(tmp_path / "half")
     ConvNextImageProcessor(size={"shortest_edge": 32}).save_pretrained(tmp_path / "half")
     run = sb.run(dataset=str(shapes), model=str(tmp_path / "half"), explainers="gradient", metrics="saliency_miou",

@@ -36,7 +36,7 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_hub_model_knows_its_repository_and_commit(online, resnet):
+def test_hub_model_records_repository_and_commit(online, resnet):
     second, first = (commit.commit_id for commit in online.list_repo_commits(REPO)[:2])
     newest = load_classifier(REPO, device="cpu")
     assert (newest.id, newest.repo, newest.revision) == (REPO, REPO, second)
@@ -50,7 +50,7 @@ def test_a_hub_model_knows_its_repository_and_commit(online, resnet):
     assert load_classifier(REPO, device="cpu").repo == REPO
 
 
-def test_a_hub_model_loads_from_its_cache_when_the_hub_is_gone(online, monkeypatch):
+def test_hub_model_loads_from_cache_when_hub_is_down(online, monkeypatch):
     commit = load_classifier(REPO, device="cpu").revision
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     assert load_classifier(REPO, device="cpu").revision == commit
@@ -59,7 +59,7 @@ def test_a_hub_model_loads_from_its_cache_when_the_hub_is_gone(online, monkeypat
     assert load_classifier(REPO, revision=commit, device="cpu").revision == commit
 
 
-def test_an_object_of_a_hub_model_takes_the_processor_of_its_cached_snapshot(online, tmp_path):
+def test_hub_model_object_uses_cached_processor(online, tmp_path):
     by_name = load_classifier(REPO, device="cpu")
     model = AutoModelForImageClassification.from_pretrained(REPO)
     by_object = load_classifier(model)
@@ -76,7 +76,7 @@ def test_an_object_of_a_hub_model_takes_the_processor_of_its_cached_snapshot(onl
     refused(rf"mean=.*{REPO}", load_classifier, model)
 
 
-def test_a_folder_of_exactly_the_name_is_used_and_said(online, resnet, capsys):
+def test_folder_with_repository_name_is_used_and_reported(online, resnet, capsys):
     shutil.copytree(resnet, REPO)
     by_folder = load_classifier(REPO, device="cpu")
     assert (by_folder.repo, by_folder.revision) == (None, None)
@@ -88,13 +88,13 @@ def test_a_folder_of_exactly_the_name_is_used_and_said(online, resnet, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_folder_has_no_revisions_and_a_checkpoint(resnet, tmp_path):
+def test_folder_rejects_revision_and_needs_config(resnet, tmp_path):
     for name in (resnet, "torchvision:resnet18"):
         refused("revision", load_classifier, name, revision="main")
     refused(r"no config\.json", load_classifier, tmp_path)
 
 
-def test_unknown_repositories_and_revisions(online, resnet):
+def test_unknown_repositories_and_revisions_are_rejected(online, resnet):
     refused(r"'founder/tinny'.*not found on the Hub", load_classifier, "founder/tinny")
     refused(r"no revision 'v9' of founder/tiny", load_classifier, REPO, revision="v9")
     refused(r"did you mean google/vit-base-patch16-224\?", load_classifier, "google/vit-base-patch16-244")
@@ -107,7 +107,7 @@ def test_unknown_repositories_and_revisions(online, resnet):
 @pytest.mark.parametrize(("offline_mode", "words"), [
     (False, "the Hub cannot be reached"), (True, "not in the cache.*HF_HUB_OFFLINE is set"),
 ])  # fmt: skip
-def test_offline_is_said_at_once(offline, name, offline_mode, words, monkeypatch):
+def test_unreachable_hub_is_reported_quickly(offline, name, offline_mode, words, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline_mode)
     start = time.perf_counter()
     assert "did you mean" not in refused(words, load_classifier, name)
@@ -115,14 +115,14 @@ def test_offline_is_said_at_once(offline, name, offline_mode, words, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["./models/x", "../models/x", "/no/such/x", "models/x/y", "~/no/such/x", "a b/c"])
-def test_a_path_is_a_folder_that_is_not_there_and_the_hub_is_not_asked(offline, name):
+def test_missing_path_is_reported_without_asking_the_hub(offline, name):
     start = time.perf_counter()
     line = refused("there is no folder", load_classifier, name)
     assert time.perf_counter() - start < 1
     assert name in line
 
 
-def test_a_name_below_a_folder_says_what_lies_there(offline, resnet):
+def test_missing_model_error_lists_checkpoints_of_folder(offline, resnet):
     shutil.copytree(resnet, "models/first")
     shutil.copytree(resnet, "microsoft/resnet-18")
     for name, text in (("models/zzz", r"not a local folder \(models contains first\).*cannot be reached"),
@@ -143,7 +143,7 @@ def test_a_name_below_a_folder_says_what_lies_there(offline, resnet):
     ("models/resnet-50", None),
     ("models/empyt", None),  # a folder without a checkpoint
 ])  # fmt: skip
-def test_a_path_with_a_typo_suggests_the_nearest_checkpoint(offline, resnet, name, near):
+def test_misspelled_path_suggests_nearest_checkpoint(offline, resnet, name, near):
     for folder in ("models/resnet-18-pet", "models/runs/first/tiny", "resnet-18"):
         shutil.copytree(resnet, folder)
     Path("models/empty").mkdir()
@@ -151,7 +151,7 @@ def test_a_path_with_a_typo_suggests_the_nearest_checkpoint(offline, resnet, nam
     assert f"did you mean {near}?" in line if near else "did you mean" not in line
 
 
-def test_a_timm_repository_in_timm_s_own_layout(online, tmp_path):
+def test_hub_repository_in_timm_layout_is_loaded(online, tmp_path):
     """Repositories of timm on the Hub contain a config.json of timm and no processor file."""
     pretrained = timm.create_model("resnet10t", num_classes=4).pretrained_cfg
     kept = {key: pretrained[key] for key in ("input_size", "mean", "std", "crop_pct", "interpolation")}
@@ -169,6 +169,6 @@ def test_a_timm_repository_in_timm_s_own_layout(online, tmp_path):
     assert str(classifier.geometry).endswith("centre crop 176 x 176")
 
 
-def test_a_home_folder_is_expanded(resnet, monkeypatch):
+def test_home_folder_is_expanded(resnet, monkeypatch):
     monkeypatch.setenv("HOME", str(Path(resnet).parent))
     assert source_of(f"~/{Path(resnet).name}").folder == Path(resnet)

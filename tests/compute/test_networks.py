@@ -80,7 +80,7 @@ def test_logits_are_taken_from_a_dict_or_tuple(give, take):
         assert maps.equal(sb.load_explainer(name)(plain, images, target)), name
 
 
-def test_the_digest_follows_the_code_of_logits():
+def test_digest_follows_code_of_logits_function():
     def digest(take, **others):
         return load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take, **others).digest
 
@@ -100,7 +100,7 @@ class Taken(nn.Module):
         return output["scores"]
 
 
-def test_what_cannot_be_hashed_keeps_one_digest_for_as_long_as_it_is_loaded(capsys):
+def test_unhashable_logits_function_gets_digest_per_load(capsys):
     endless = (number for number in range(3))
     take = partial(lambda out, held: out["scores"], held=endless)
     classifier = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
@@ -109,7 +109,7 @@ def test_what_cannot_be_hashed_keeps_one_digest_for_as_long_as_it_is_loaded(caps
     assert classifier.digest != load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take).digest
 
 
-def test_logits_are_copied_with_the_classifier():
+def test_logits_function_is_copied_with_classifier():
     images = torch.rand(2, 3, 16, 16)
     classifier = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=doubled)
     with torch.no_grad():
@@ -137,11 +137,11 @@ def test_logits_are_copied_with_the_classifier():
     (as_dict, lambda out: out["features"], r"logits= of module:Net returns \(1, 8, 40, 32\)"),
     (as_dict, lambda out: None, r"logits= of module:Net returns NoneType"),
 ])  # fmt: skip
-def test_other_outputs_are_refused_with_what_to_pass(give, take, words):
+def test_other_outputs_are_rejected_with_fix(give, take, words):
     refused(words, explained, partial(Net, give=give), logits=take)
 
 
-def test_models_and_settings_that_do_not_fit_are_refused(resnet):
+def test_incompatible_models_and_settings_are_rejected(resnet):
     for model, settings, words in (
         (str(resnet), {"logits": scores_of}, "logits and name are for a torch module"),
         (load_classifier(resnet, device="cpu"), {"logits": scores_of}, "logits and name are for a torch module"),
@@ -157,7 +157,7 @@ def test_models_and_settings_that_do_not_fit_are_refused(resnet):
 # One channel
 
 
-def test_a_network_of_one_channel_gets_grey_images_and_a_line_says_so(capsys):
+def test_single_channel_network_gets_grey_images(capsys):
     network = Net(channels=1)
     classifier = load_classifier(network, mean=0.5, std=0.2)
     assert "module:Net takes one channel: images are converted to grey" in capsys.readouterr().err
@@ -168,7 +168,7 @@ def test_a_network_of_one_channel_gets_grey_images_and_a_line_says_so(capsys):
         assert torch.allclose(classifier(images), expected, atol=1e-3)  # with rounded weights
 
 
-def test_maps_of_a_grey_network_are_those_of_the_network_itself():
+def test_grey_network_maps_match_the_network_itself():
     network = Net(channels=1)
     images, target = torch.rand(2, 3, 16, 16), sb.targets.one_hot([1, 5], 8)
     classifier = load_classifier(network, mean=0.5, std=0.2)
@@ -193,7 +193,7 @@ class Wrapped(nn.Module):
         return self.network(self.before(images))
 
 
-def test_a_module_that_makes_images_grey_gets_colours(capsys):
+def test_module_that_converts_to_grey_gets_colour_images(capsys):
     network = Wrapped(Net(channels=1), lambda images: images[:, :1]).train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     classifier = load_classifier(network, mean=0, std=1)
@@ -211,13 +211,13 @@ def test_a_module_that_makes_images_grey_gets_colours(capsys):
         ResNetConfig(num_channels=1, embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], num_labels=5)
     ),
 ], ids=["perceptron", "traced", "transformers"])  # fmt: skip
-def test_other_networks_of_one_channel(make):
+def test_other_single_channel_networks_are_explained(make):
     classifier = load_classifier(make(), mean=0.5, std=0.2, size=28)
     assert classifier.channels == 1
     assert sb.explain(picture(), classifier, "gradient").map.shape == (28, 28)
 
 
-def test_a_grey_checkpoint(tmp_path):
+def test_grey_checkpoint_is_loaded_and_explained(tmp_path):
     processor = ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.4], image_std=[0.3])
     small_checkpoint(tmp_path, num_channels=1, processor=processor)
     classifier = load_classifier(str(tmp_path), device="cpu")
@@ -246,7 +246,7 @@ def plain_network(scale=1.0):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", SCRIPTS)
-def test_torchscript_scores_as_the_network_it_was_made_from(kind, tmp_path):
+def test_torchscript_maps_match_original_network(kind, tmp_path):
     network = plain_network()
     script = SCRIPTS[kind](network, tmp_path)
     classifier = load_classifier(script, mean=0.5, std=0.2)
@@ -263,7 +263,7 @@ def test_torchscript_scores_as_the_network_it_was_made_from(kind, tmp_path):
 @pytest.mark.sample(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", SCRIPTS)
-def test_the_digest_of_torchscript_follows_code_constants_and_weights(kind, tmp_path):
+def test_torchscript_digest_follows_code_constants_and_weights(kind, tmp_path):
     def digest(network):
         return load_classifier(SCRIPTS[kind](network, tmp_path), mean=0.5, std=0.2).digest
 
@@ -278,7 +278,7 @@ def test_the_digest_of_torchscript_follows_code_constants_and_weights(kind, tmp_
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_scripted_part_of_a_network_is_no_obstacle():
+def test_gradcam_accepts_network_with_scripted_part():
     network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), torch.jit.script(nn.Sequential(nn.AdaptiveAvgPool2d(1),
                             nn.Flatten(), nn.Linear(6, 4)))).eval()  # fmt: skip
     classifier = load_classifier(network, mean=0.5, std=0.2)
@@ -287,7 +287,7 @@ def test_a_scripted_part_of_a_network_is_no_obstacle():
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, partial(torch.compile, backend="eager")])
-def test_wrappers_are_taken_off(wrap):
+def test_network_wrappers_are_removed(wrap):
     network = plain_network()
     classifier = load_classifier(wrap(network), mean=0.5, std=0.2)
     assert classifier.model is network
@@ -319,11 +319,11 @@ class Numpy(Net):
     (Late, r"channels last.*permute\(0, 2, 3, 1\)"),
     (Numpy, "NumPy.*gradients do not flow.*rise"),
 ], ids=["quantised", "exported", "meta", "detection", "segmentation", "channels last", "numpy"])  # fmt: skip
-def test_what_cannot_be_used_is_refused_with_what_to_give(make, words):
+def test_unusable_networks_are_rejected_with_fix(make, words):
     refused(words, explained, make)
 
 
-def test_a_network_of_any_size_takes_pictures_of_any_size():
+def test_size_independent_network_accepts_any_image_size():
     classifier = load_classifier(Net(), mean=0.5, std=0.2)
     for height, width in ((40, 32), (33, 71)):
         assert sb.explain(picture(height, width), classifier, "gradcam").map.shape == (height, width)
@@ -341,7 +341,7 @@ def in_chunks(x):
     in_chunks,
     nn.Sequential(nn.Conv2d(3, 2, 32), nn.Flatten()),
 ])  # fmt: skip
-def test_a_picture_of_another_size_than_the_network_takes_is_refused_with_the_fix(forward):
+def test_wrong_image_size_is_rejected_with_fix(forward):
     class Sized(nn.Module):
         def forward(self, x):
             return forward(x)
@@ -356,6 +356,6 @@ class Patches(nn.Linear):
         return super().forward(pixel_values).mean(1)
 
 
-def test_a_network_that_takes_patches_is_not_blamed_on_the_image_size():
+def test_patch_network_error_does_not_blame_image_size():
     refused(r"takes images that are already cut into patches .*whose forward cuts the images",
             load_classifier(Patches(48, 4), mean=0, std=1), torch.rand(1, 3, 16, 16))  # fmt: skip

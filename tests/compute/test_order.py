@@ -40,13 +40,13 @@ def literal(ids, groups, seed, content):
 
 
 @given(GROUPS, st.integers(0, 3))
-def test_clusters_go_by_their_hash_and_stay_together(groups, seed):
+def test_order_sorts_whole_clusters_by_hash(groups, seed):
     ids = [f"{number}" for number in range(len(groups))]
     assert order_of(ids, groups, seed, "f").positions == literal(ids, groups, seed, "f")
 
 
 @given(GROUPS, st.integers(1, 45), st.integers(1, 45), st.integers(1, 5))
-def test_a_limit_is_the_beginning_of_a_greater_one(groups, first, second, size):
+def test_smaller_limit_is_prefix_of_larger_limit(groups, first, second, size):
     ids = [f"{number}" for number in range(len(groups))]
     order = order_of(ids, groups, 0, "f")
     few, many = order.first(min(first, second)), order.first(max(first, second))
@@ -61,7 +61,7 @@ def test_a_limit_is_the_beginning_of_a_greater_one(groups, first, second, size):
     assert chunks(many)[: len(chunks(few))] == chunks(few)
 
 
-def test_the_order_depends_on_seed_and_content_and_is_fair():
+def test_order_depends_on_seed_and_content():
     ids = [f"{number}" for number in range(1000)]
     orders = [order_of(ids, [None] * 1000, *key).positions for key in ((0, "f"), (1, "f"), (0, "g"))]
     assert len({tuple(order) for order in orders}) == 3
@@ -86,7 +86,7 @@ def rows(shapes):
 
 
 @pytest.mark.slow
-def test_a_run_reads_the_dataset_in_this_order(rows, resnet, tmp_path):
+def test_run_reads_dataset_in_hash_order(rows, resnet, tmp_path):
     data = in_memory(rows, GROUPED)
     table, model = loaded(data, resnet, tmp_path)
     expected = literal(data["image_id"], GROUPED, 0, fingerprint(data))
@@ -105,7 +105,7 @@ def test_a_run_reads_the_dataset_in_this_order(rows, resnet, tmp_path):
     assert other.fingerprint == table.fingerprint
 
 
-def test_limits_and_ids_are_those_of_the_dataset(shapes, rows, resnet, tmp_path):
+def test_limited_run_samples_across_labels_with_stable_ids(shapes, rows, resnet, tmp_path):
     table, model = loaded(rows.sort("label"), resnet, tmp_path, limit=16)
     classifier = model.classifier
     assert len({sample["label"] for batch in table.batches for sample in table.read(classifier, batch).rows}) > 4
@@ -145,7 +145,7 @@ def test_scores_do_not_depend_on_order(start, monkeypatch):
 
 
 @pytest.mark.slow
-def test_whole_groups_are_counted_and_said(start, rows):
+def test_limit_draws_and_reports_whole_groups(start, rows):
     data = in_memory(rows, [f"patient {number // 3}" for number in range(33)])
     done = start(dataset=data, limit=10)
     assert done.summary["dataset"]["used"] == 12
@@ -158,7 +158,7 @@ def test_whole_groups_are_counted_and_said(start, rows):
     assert "drawn as whole groups" not in start("all", dataset=data).report.read_text()
 
 
-def test_a_value_that_only_the_samples_beyond_the_limit_have_is_named(rows, resnet, tmp_path):
+def test_only_value_beyond_limit_is_rejected(rows, resnet, tmp_path):
     first = set(loaded(rows, resnet, tmp_path, limit=2)[0].samples.rows["scene"][:2])
     other = next(scene for scene in rows.features["scene"].names if rows.features["scene"].str2int(scene) not in first)
     refused(f"unknown value of scene '{other}'", loaded, rows, resnet, tmp_path, limit=2, only=[f"scene={other}"])
@@ -166,7 +166,7 @@ def test_a_value_that_only_the_samples_beyond_the_limit_have_is_named(rows, resn
     assert model.question.selection is not None
 
 
-def test_a_training_takes_whole_groups_in_the_dataset_own_order(rows):
+def test_training_limit_keeps_whole_groups_in_dataset_order(rows):
     data = in_memory(rows, GROUPED)
     chosen = first_rows(data, 5, 0, fingerprint(data))
     order = literal(data["image_id"], GROUPED, 0, fingerprint(data))

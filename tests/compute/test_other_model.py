@@ -83,7 +83,7 @@ def test_its_maps_are_those_of_the_explainer_for_its_own_label_in_and_outside_a_
         refused(words, score_samples, metric, batch.images, own, "gradient", **given, **wrong)
 
 
-def test_its_predictions_are_stored_as_those_of_the_model(done, shapes, scenes):
+def test_other_model_predictions_are_stored(done, shapes, scenes):
     table = pq.read_table(done.folder / "other_predictions.parquet")
     other = sb.load_classifier(scenes, device="cpu")
     batch, scene = batch_of(shapes, other, table["image_id"].to_pylist())
@@ -97,7 +97,7 @@ def test_its_predictions_are_stored_as_those_of_the_model(done, shapes, scenes):
     assert own["image_id"] == table["image_id"]
 
 
-def test_its_accuracy_stands_beside_the_models(done, start, scenes, tmp_path):
+def test_report_shows_accuracy_of_other_model(done, start, scenes, tmp_path):
     correct = pq.read_table(done.folder / "other_predictions.parquet")["correct"].to_pylist()
     other, own = done.summary["other_model"], done.summary["model"]
     assert other["accuracy"]["value"] == pytest.approx(np.mean(correct))
@@ -110,7 +110,7 @@ def test_its_accuracy_stands_beside_the_models(done, start, scenes, tmp_path):
     assert start(tmp_path / "alone", **ALONE).summary["other_model"] is None
 
 
-def test_the_command_takes_it_and_the_summary_repeats_it(shapes, resnet, scenes, tmp_path, capsys):
+def test_command_accepts_and_records_other_model(shapes, resnet, scenes, tmp_path, capsys):
     words = ["run", "--dataset", shapes, "--model", resnet, "--explainers", "centre", "--metrics", "saliency_miou",
              "--other-model", scenes, "--other-label", "scene", "--limit", 4, "--out", tmp_path / "run",
              "--device", "cpu"]  # fmt: skip
@@ -167,7 +167,7 @@ def test_it_can_be_added_to_a_run_and_then_belongs_to_it_and_a_lost_part_is_made
     refused("another other model", start, out, other_model=small_checkpoint(tmp_path / "again", names[::-1]))
 
 
-def test_metrics_share_the_maps_of_the_images_as_they_are(start, resnet, scenes, tmp_path):
+def test_metrics_share_maps_of_both_models(start, resnet, scenes, tmp_path):
     calls = []
 
     def counted(classifier, images, target):
@@ -180,7 +180,7 @@ def test_metrics_share_the_maps_of_the_images_as_they_are(start, resnet, scenes,
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_refused_in_one_line(start, scenes, tmp_path):
+def test_invalid_other_model_settings_are_rejected(start, scenes, tmp_path):
     names = sb.load_classifier(scenes, device="cpu").labels
     for changes, words in (
         ({"other_model": None, "other_label": None}, "shift compares with a second classifier; use --other-model"),
@@ -215,7 +215,7 @@ class Failing(torch.nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("error", "words"), [(True, "too dark"), (False, "NaN or infinite")])
-def test_samples_that_it_cannot_classify_are_left_out_of_its_metrics_alone(error, words, start, tmp_path):
+def test_other_model_failures_affect_only_its_metrics(error, words, start, tmp_path):
     names, about = registry.load("hub_builders", "shapes-xai"), {"mean": 0, "std": 1, "size": 32, "device": "cpu"}
     other = sb.load_classifier(Failing(error), labels=list(names.SCENES), **about)
     given = {"model": sb.load_classifier(Failing(), labels=list(names.OBJECTS), **about), "other_model": other,
@@ -230,7 +230,7 @@ def test_samples_that_it_cannot_classify_are_left_out_of_its_metrics_alone(error
     refused(words, start, tmp_path / "strict", **given, strict=True)
 
 
-def test_a_sample_without_its_label_is_left_out_as_expected(start, shapes, tmp_path, done):
+def test_sample_without_other_label_is_left_out_as_expected(start, shapes, tmp_path, done):
     rows, expected = sb.load_dataset(shapes), values(done)
     first, names = next(iter(expected)), rows.features["scene"].names
     texts = [

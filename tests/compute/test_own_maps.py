@@ -74,7 +74,7 @@ def by_image(folder, metric):
     return {row["image_id"]: (row["value"], row["reason"]) for row in rows if row["metric"] == metric}
 
 
-def test_the_template_says_what_to_explain_and_in_which_frame(blank, shapes, resnet):
+def test_template_lists_samples_and_prepared_frames(blank, shapes, resnet):
     told, files = read_template(blank)
     rows = list(csv.DictReader((blank / "samples.csv").open()))
     dataset, classifier = in_run_order(sb.load_dataset(shapes)), sb.load_classifier(resnet, device="cpu")
@@ -90,7 +90,7 @@ def test_the_template_says_what_to_explain_and_in_which_frame(blank, shapes, res
     np.testing.assert_array_equal(frames, prepared)
 
 
-def test_the_template_follows_the_target_rule(shapes, resnet, tmp_path):
+def test_template_follows_target_rule(shapes, resnet, tmp_path):
     settings = {"target": "contrast:second", "limit": 4, "images": "png", "progress": False}
     out = sb.template(str(shapes), str(resnet), tmp_path / "t", **settings)
     classifier = sb.load_classifier(resnet, device="cpu")
@@ -102,7 +102,7 @@ def test_the_template_follows_the_target_rule(shapes, resnet, tmp_path):
     assert np.abs(pictures / 255 - batch.images.permute(0, 2, 3, 1).numpy()).max() <= 0.5 / 255 + 1e-6
 
 
-def test_no_map_is_asked_for_of_what_a_run_leaves_out(shapes, resnet, tmp_path, monkeypatch):
+def test_template_skips_samples_that_a_run_leaves_out(shapes, resnet, tmp_path, monkeypatch):
     whole = Classifier.forward
 
     def broken(self, images):
@@ -118,7 +118,7 @@ def test_no_map_is_asked_for_of_what_a_run_leaves_out(shapes, resnet, tmp_path, 
     assert listed["predicted"] == [image_id for place, image_id in enumerate(listed["label"]) if place != 1]
 
 
-def test_parquet_is_the_same_as_files(blank, maps, values, tmp_path):
+def test_parquet_maps_equal_map_files(blank, maps, values, tmp_path):
     told, files = read_template(blank)
     expected = explainer_of("mine", maps, files, tuple(told.size), 0, files).version
     tables = {
@@ -132,7 +132,7 @@ def test_parquet_is_the_same_as_files(blank, maps, values, tmp_path):
         assert explainer_of("mine", tmp_path / name, files, tuple(told.size), 0, files).version == expected
 
 
-def test_the_identity_is_that_of_the_values(blank, values, tmp_path):
+def test_version_depends_on_map_values(blank, values, tmp_path):
     _, files = read_template(blank)
 
     def version(name, **changes):
@@ -188,7 +188,7 @@ def header(shape, dtype="<f4"):
     (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is not a .npy file"),
     (b"\x93NUMPY\x09\x00" + bytes(50), "is not a .npy file"),
 ])  # fmt: skip
-def test_what_only_looks_like_a_map_is_refused_by_its_file(content, words, blank, maps, values, tmp_path, monkeypatch):
+def test_malformed_map_file_is_rejected_by_name(content, words, blank, maps, values, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = maps / f"{next(iter(values))}.npy"
     file.write_bytes(content) if isinstance(content, bytes) else np.save(file, content)
@@ -197,7 +197,7 @@ def test_what_only_looks_like_a_map_is_refused_by_its_file(content, words, blank
     assert not (tmp_path / "exploded").exists()
 
 
-def test_unknown_files_links_and_empty_folders_are_refused(blank, maps, values, tmp_path):
+def test_unknown_files_links_and_empty_folders_are_rejected(blank, maps, values, tmp_path):
     (maps / "notes.txt").write_text("is left alone")
     np.save(maps / "stranger.npy", np.zeros((32, 32)))
     refused(r"the name of .*stranger\.npy is not the id of a known image", score, blank, maps)
@@ -219,7 +219,7 @@ def parquet(path, ids, maps):
     return path
 
 
-def test_ids_may_be_the_large_texts_that_pandas_writes(blank, values, tmp_path):
+def test_image_ids_may_be_large_strings(blank, values, tmp_path):
     ids, maps = list(values), [value.ravel() for value in values.values()]
     found = score(blank, parquet(tmp_path / "maps.parquet", pa.array(ids, pa.large_string()), maps))
     assert {cell.n for cell in found.cells} == {COUNT}
@@ -229,7 +229,7 @@ def test_ids_may_be_the_large_texts_that_pandas_writes(blank, values, tmp_path):
     assert "Precomputed maps." in found.report.read_text()
 
 
-def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
+def test_invalid_parquet_maps_are_rejected(blank, values, tmp_path):
     ids, good = list(values), [value.ravel() for value in values.values()]
     path = tmp_path / "maps.parquet"
     for names, maps, words in (
@@ -252,7 +252,7 @@ def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
 
 
 @given(st.text(min_size=1, max_size=300), st.integers(0, 10**6))
-def test_no_id_leads_out_of_the_folder(image_id, position):
+def test_map_file_names_stay_inside_the_folder(image_id, position):
     file = file_of(image_id, position)
     assert Path("maps", file).parent == Path("maps")
     assert re.fullmatch(r"[A-Za-z0-9_.~%-]{1,250}\.npy", file)
@@ -260,7 +260,7 @@ def test_no_id_leads_out_of_the_folder(image_id, position):
 
 
 @pytest.mark.parametrize("name", ["", "two words", "../up", "a" * 101, "<b>", "gradcam"])
-def test_a_name_that_is_none_or_taken(name, blank, maps):
+def test_invalid_or_taken_method_names_are_rejected(name, blank, maps):
     words = "gradcam is the name of an explainer" if name == "gradcam" else "cannot be the name of a method"
     refused(words, score, blank, maps, name)
 
@@ -270,13 +270,13 @@ def test_a_name_that_is_none_or_taken(name, blank, maps):
     ("saliency_roar", "saliency_roar also needs maps of the training images"),
     ("saliency_crowd_auc", "saliency_crowd_auc is computed from the answers of people"),
 ])  # fmt: skip
-def test_metrics_that_no_map_serves_are_refused_by_name_and_left_out_by_default(blank, maps, name, line):
+def test_metrics_that_need_more_than_maps_are_rejected(blank, maps, name, line):
     refused(line, score, blank, maps, metrics=[name])
     assert wants_more(sb.load_metric(name))  # so that these metrics are not among the defaults
     assert not wants_more(sb.load_metric("saliency_miou"))
 
 
-def test_a_further_map_is_refused_whoever_asks(blank, maps, values):
+def test_precomputed_explainer_rejects_further_maps(blank, maps, values):
     """Request maps of another picture or target with the seed of the same image.
 
     This raises an error instead of returning a wrong map.
@@ -292,7 +292,7 @@ def test_a_further_map_is_refused_whoever_asks(blank, maps, values):
         refused("no further maps", method, torch.nn.Identity(), *other, seeds=seeds)
 
 
-def test_another_dataset_or_model_than_the_templates(blank, maps, tmp_path):
+def test_template_of_other_dataset_or_model_is_rejected(blank, maps, tmp_path):
     other, told = shutil.copytree(blank, tmp_path / "other"), json.loads((blank / "template.json").read_text())
     for changes, words in (
         ({"identity": told["identity"] | {"fingerprint": "0" * 32}}, "the dataset has changed since"),
@@ -309,7 +309,7 @@ def test_another_dataset_or_model_than_the_templates(blank, maps, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_target_file_that_was_edited_after_the_template_is_noticed(maps, shapes, resnet, tmp_path):
+def test_edited_target_file_is_rejected(maps, shapes, resnet, tmp_path):
     rule = tmp_path / "rule.csv"
     ids = sb.load_dataset(shapes)["image_id"]
     rule.write_text("image_id,target\n" + "".join(f"{image_id},1\n" for image_id in ids))
@@ -319,7 +319,7 @@ def test_a_target_file_that_was_edited_after_the_template_is_noticed(maps, shape
     refused("the target has changed since", score, out, maps, out=tmp_path / "again")
 
 
-def test_the_settings_of_the_template_are_those_of_the_scores(maps, shapes, resnet, tmp_path, monkeypatch):
+def test_scoring_uses_settings_of_the_template(maps, shapes, resnet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("groups.json").write_text(json.dumps({"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}))
     settings = {"groups": "groups.json", "precision": "bf16", "batch_size": 4, "limit": COUNT}
@@ -331,14 +331,14 @@ def test_the_settings_of_the_template_are_those_of_the_scores(maps, shapes, resn
     assert done.summary["groups"]["name"] == "groups.json"
 
 
-def test_a_template_holds_no_objects_and_overwrites_nothing(shapes, resnet, tmp_path):
+def test_template_rejects_objects_and_non_empty_folders(shapes, resnet, tmp_path):
     refused(r"label_map \(dict ", sb.template, str(shapes), str(resnet), tmp_path / "t", label_map={"circle": 1})
     assert not (tmp_path / "t").exists()
     (tmp_path / "notes.txt").write_text("mine")
     refused("is not empty", sb.template, str(shapes), str(resnet), tmp_path)
 
 
-def test_the_example_of_the_template_makes_maps_that_can_be_scored(blank, tmp_path, monkeypatch, capsys):
+def test_template_example_makes_scorable_maps(blank, tmp_path, monkeypatch, capsys):
     mine = shutil.copytree(blank, tmp_path / "mine")
     runpy.run_path(str(mine / "example.py"))
     assert len(list((mine / "maps").glob("*.npy"))) == COUNT
@@ -360,7 +360,7 @@ def test_the_example_of_the_template_makes_maps_that_can_be_scored(blank, tmp_pa
     ("submit nowhere", "nowhere does not exist"),
     ("push results nowhere", "nowhere is not the folder of a finished run"),
 ])  # fmt: skip
-def test_one_line_at_the_terminal(line, words, capsys, tmp_path, monkeypatch):
+def test_command_errors_are_a_single_line(line, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = said(capsys, line.split(), code=2)
     assert words in shown

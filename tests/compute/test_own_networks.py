@@ -89,7 +89,7 @@ def own(tmp_path, monkeypatch):
     ("FILE:ready:mean=0,std=1", 8),
     ("script.pt:mean=0,std=1", 8),
 ])  # fmt: skip
-def test_a_text_gives_the_network_of_the_object(own, caplog, text, width):
+def test_model_string_loads_the_named_network(own, caplog, text, width):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         classifier = sb.load_classifier(text.replace("FILE", own[0]))
@@ -100,14 +100,14 @@ def test_a_text_gives_the_network_of_the_object(own, caplog, text, width):
     assert ("the weights under 'model' are used, not those under 'model_ema'" in caplog.text) == ("both" in text)
 
 
-def test_what_load_classifier_returns_keeps_its_settings(own):
+def test_factory_that_returns_classifier_keeps_settings(own):
     classifier = sb.load_classifier(f"{own[0]}:loaded")
     assert classifier.labels == list("abcdefgh")
     torch.testing.assert_close(classifier(IMAGES), own[1]["make"]()((IMAGES - 0.5) / 0.25))
 
 
 @pytest.mark.parametrize(("library", "name"), [("timm", "test_resnet"), ("torchvision", "squeezenet1_1")])
-def test_architectures_have_the_classes_of_their_weights(own, library, name):
+def test_architecture_gets_classes_of_its_weights(own, library, name):
     timm = pytest.importorskip("timm")
     from torchvision import models
 
@@ -154,7 +154,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_cannot_be_opened_is_one_line(own, text):
+def test_unusable_model_strings_are_rejected(own, text):
     torch.save({"0.weight": torch.ones(8, 3, 3, 3)}, "other.pth")
     for name in ("code.pth", "code.ckpt"):
         torch.save(nn.Linear(2, 2), name)
@@ -175,7 +175,7 @@ def test_what_cannot_be_opened_is_one_line(own, text):
 
 
 @pytest.mark.parametrize("stored", [[1, 2], "text", 5, torch.ones(3), {"width": 8}, {"lr": {}}])
-def test_arguments_that_a_checkpoint_stores_are_a_dict_or_nothing(own, stored):
+def test_unusable_hyper_parameters_of_checkpoint_are_ignored(own, stored):
     torch.save({"state_dict": own[1]["Trained"](8).state_dict(), "hyper_parameters": stored}, "strange.ckpt")
     assert sb.load_classifier(f"{own[0]}:Trained:width=8,weights=strange.ckpt,{PLAIN}")(IMAGES).shape == (2, 8)
 
@@ -200,7 +200,7 @@ def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
 @pytest.mark.parametrize(
     "text", ["./evil.py:make", "timm:resnet18:weights=a.pt", "torchvision:resnet18:weights=a.pt", "a.pt"]
 )
-def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
+def test_model_strings_from_other_people_are_never_loaded(own, tmp_path, text):
     refused("is never loaded by name; pass the network itself", refuse_own, text)
     common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
     with pytest.raises(UserError, match="by name; run it first with --model, then use --target predicted-by:"):

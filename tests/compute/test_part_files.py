@@ -61,7 +61,7 @@ def content(folder, group="explainer"):
     return {cell: in_order([rows[cell] for rows in read if cell in rows]).to_pylist() for cell in cells}
 
 
-def test_a_part_gives_back_results_of_many_batches(folder):
+def test_part_file_returns_results_of_many_batches(folder):
     many = [result(number, group) for number in range(3, 20) for group in ("one", "two")]
     path = folder.write([*many, result(5, "one", ["c" * 16], [0, 3], faults=1)])
     (part,) = folder.parts()
@@ -83,7 +83,7 @@ def test_a_part_gives_back_results_of_many_batches(folder):
 
 @pytest.mark.slow
 @given(st.permutations(range(6)), st.integers(1, 6), st.lists(st.integers(0, 5), max_size=3))
-def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, at_once, twice):
+def test_rows_do_not_depend_on_part_file_layout(tmp_path_factory, order, at_once, twice):
     folder = PartFolder(tmp_path_factory.mktemp("parts") / "scores", "run")
     for first in range(0, 6, at_once):
         folder.write([result(number) for number in order[first : first + at_once]])
@@ -94,13 +94,13 @@ def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, a
 
 
 @pytest.mark.parametrize(("first", "second"), [([3], [3]), ([2, 3], [3, 4]), ([3], [2, 3])])
-def test_the_first_of_two_results_of_a_sample_counts(first, second):
+def test_first_result_of_a_sample_is_kept(first, second):
     rows = table(first).to_pylist() + table(set(second) - set(first), 1).to_pylist()
     expected = sorted(rows, key=lambda row: row["position"])
     assert in_order([table(first), table(second, 1)]).to_pylist() == expected
 
 
-def test_predictions_are_read_from_any_file(folder):
+def test_predictions_are_read_across_files(folder):
 
     def predicted(number):
         samples = range(number * SIZE, (number + 1) * SIZE)
@@ -119,7 +119,7 @@ def test_predictions_are_read_from_any_file(folder):
         assert predictions.table(batch, ["logit"]).to_pydict() == {"logit": expected}
 
 
-def test_rows_that_do_not_fit_the_notes_are_no_part(folder):
+def test_part_with_inconsistent_metadata_is_ignored(folder):
     """The file is rejected even if its name matches, because a rewritten file can be renamed."""
     path = folder.write([result(0)])
     pq.write_table(pq.read_table(path), path, row_group_size=1)
@@ -127,7 +127,7 @@ def test_rows_that_do_not_fit_the_notes_are_no_part(folder):
     assert folder.parts() == []
 
 
-def test_every_flipped_bit_is_seen(folder, capsys):
+def test_flipped_bits_are_detected(folder, capsys):
     """Flip bits in the first and last 40 bytes and in random other bytes."""
     path = folder.write([result(number) for number in range(9)])
     expected, whole, dice = content(folder), path.read_bytes(), random.Random(0)
@@ -182,7 +182,7 @@ OTHERS = {name: copied(name) for name in STRAYS} | {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_only_whole_files_of_the_run_with_exact_names_count(folder, other, capsys):
+def test_only_intact_files_with_exact_names_are_used(folder, other, capsys):
     path = folder.write([result(0)])
     stray = OTHERS[other](path)
     assert [part.path for part in folder.check()] == [path] * path.exists()
@@ -198,7 +198,7 @@ def test_files_with_entries_to_redo_are_deleted(folder):
     assert list(folder.path.iterdir()) == [kept.path]
 
 
-def test_row_groups_are_of_one_size_however_the_rows_come(tmp_path):
+def test_row_groups_have_equal_size_for_any_input_chunks(tmp_path):
     schema = pa.schema([("number", pa.int64()), ("text", pa.string())])
     whole = pa.table({"number": range(25), "text": [f"{number % 4}" for number in range(25)]}, schema=schema)
     for name, sizes in (("one", [25]), ("many", [1] * 25), ("uneven", [0, 7, 3, 10, 1, 4])):
@@ -234,7 +234,7 @@ def all_files(out):
     return [path for name in ("scores", "thumbnails", "predictions") for path in (out / name).iterdir()]
 
 
-def test_the_score_comes_before_its_parts(shapes, resnet, tmp_path):
+def test_score_row_precedes_its_parts(shapes, resnet, tmp_path):
     out = go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_kae"], limit=3).folder
     own = pq.read_table(out / "records.parquet")["part"].to_pylist()
     names = own[: len(own) // 3]
@@ -258,7 +258,7 @@ def writer(shapes, resnet, tmp_path, monkeypatch):
         yield writer
 
 
-def test_a_file_holds_half_a_minute_of_work(writer):
+def test_results_are_written_every_30_seconds(writer):
     """Test that results are written after 30 seconds of work, so that a kill costs little."""
     folder = writer.store.scores
     for number in range(45):
@@ -272,7 +272,7 @@ def test_a_file_holds_half_a_minute_of_work(writer):
     assert [part.entries[0].starts for part in folder.parts()] == [starts[:30], starts[30:]]
 
 
-def test_a_month_of_work_is_a_few_hundred_files(writer):
+def test_month_of_work_needs_few_hundred_files(writer):
     """Files contain increasing amounts of work, but never more than 2 % of all work so far."""
     folder = writer.store.scores
     done = 0.0
@@ -294,7 +294,7 @@ def test_results_are_written_when_they_grow_large(writer, monkeypatch):
     assert len(folder.parts()) == 2
 
 
-def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, tmp_path, capsys):
+def test_stray_files_are_reported_once_and_change_nothing(undisturbed, shapes, resnet, tmp_path, capsys):
     """Strays are copies, notes, and the folder of an explainer that an earlier version of the package wrote."""
     out = tmp_path / "run"
     shutil.copytree(undisturbed, out)
@@ -311,7 +311,7 @@ def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, t
     assert bytes_of(out) == bytes_of(undisturbed)
 
 
-def test_damaged_pictures_are_left_out(undisturbed, shapes, resnet, tmp_path):
+def test_damaged_thumbnails_are_left_out(undisturbed, shapes, resnet, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(undisturbed, out)
     (path,) = (out / "thumbnails").iterdir()
@@ -329,7 +329,7 @@ def moody(classifier, images, target):
 
 
 @pytest.mark.slow
-def test_an_explainer_that_raised_is_asked_again(shapes, resnet, tmp_path, monkeypatch):
+def test_failed_explainer_is_retried(shapes, resnet, tmp_path, monkeypatch):
     expected = go(tmp_path / "well", shapes, resnet, explainers=[moody, "random"]).folder
     monkeypatch.setenv("MOOD", "bad")
     ill = go(tmp_path / "run", shapes, resnet, explainers=[moody, "random"])
@@ -344,7 +344,7 @@ def test_an_explainer_that_raised_is_asked_again(shapes, resnet, tmp_path, monke
     assert {cell["forward_passes"]["explain"] for cell in well.summary["cells"]} == {0}
 
 
-def test_records_are_those_of_a_slow_second_writing(undisturbed, shapes, resnet):
+def test_records_match_literal_row_by_row_reading(undisturbed, shapes, resnet):
     """Read every file row by row, look up samples by position, and sort in Python."""
     assert [len(list((undisturbed / name).iterdir())) for name in ("scores", "thumbnails", "predictions")] == [1, 1, 1]
     predictions = pq.read_table(undisturbed / "predictions.parquet").to_pylist()

@@ -50,7 +50,7 @@ def predictions(done):
     return pq.read_table(done.folder / "predictions.parquet").to_pylist()
 
 
-def test_samples_that_the_plan_does_not_name_take_no_part(done):
+def test_samples_outside_the_plan_are_left_out(done):
     classes = {row["image_id"]: row["label"] for row in predictions(done)}
     found = rows(done)
     scored = [classes[row["image_id"]] for row in found if row["value"] is not None]
@@ -64,7 +64,7 @@ def test_samples_that_the_plan_does_not_name_take_no_part(done):
 
 
 @pytest.mark.parametrize("metric", ["saliency_correctness", "saliency_confidence"])
-def test_scores_outside_a_run_are_those_of_the_run(metric, done, shapes, model):
+def test_score_parts_matches_scores_of_a_run(metric, done, shapes, model):
     ids = [row["image_id"] for row in predictions(done)]
     data = sb.load_dataset(str(shapes), split="train")
     places = {image_id: place for place, image_id in enumerate(data["image_id"])}
@@ -76,7 +76,7 @@ def test_scores_outside_a_run_are_those_of_the_run(metric, done, shapes, model):
         np.testing.assert_array_equal(values, expected, err_msg=part)
 
 
-def test_the_map_of_a_partner_is_the_one_that_it_gets_as_a_sample(shapes, model, tmp_path):
+def test_partner_uses_the_same_map_as_a_sample(shapes, model, tmp_path):
     made: dict = {}
 
     def noisy(classifier, images, target, *, seeds):
@@ -90,7 +90,7 @@ def test_the_map_of_a_partner_is_the_one_that_it_gets_as_a_sample(shapes, model,
 
 
 @pytest.mark.slow
-def test_metrics_with_the_same_partners_share_their_maps(shapes, model, tmp_path):
+def test_metrics_with_same_partners_share_maps(shapes, model, tmp_path):
     calls = []
 
     def counting(classifier, images, target):
@@ -106,7 +106,7 @@ def test_metrics_with_the_same_partners_share_their_maps(shapes, model, tmp_path
 
 
 @pytest.mark.slow
-def test_the_plan_is_part_of_the_ids_of_what_asks_for_it_and_of_nothing_else(done, shapes, model, tmp_path):
+def test_plan_changes_only_ids_of_partner_metrics(done, shapes, model, tmp_path):
     both = [*METRICS, "saliency_miou"]
     ids = [
         {cell.metric: cell.cell_id for cell in run(shapes, model, tmp_path / name, metrics=both, **changes).cells}
@@ -120,7 +120,7 @@ def test_the_plan_is_part_of_the_ids_of_what_asks_for_it_and_of_nothing_else(don
     assert all(set(cell.asked_for) == {"partners"} for cell in done.cells)
 
 
-def test_what_only_leaves_out_still_is_a_partner(done, shapes, model, tmp_path):
+def test_samples_excluded_by_only_remain_partners(done, shapes, model, tmp_path):
     label = next(row["label"] for row in rows(done) if row["value"] is not None)
     some = run(shapes, model, tmp_path / "run", only=(f"label={label}",))
     expected = {row["image_id"]: row["value"] for row in rows(done) if row["label"] == label}
@@ -128,7 +128,7 @@ def test_what_only_leaves_out_still_is_a_partner(done, shapes, model, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_start_with_another_limit_shows_no_cells_of_other_partners(shapes, model, tmp_path, capsys):
+def test_changed_limit_hides_cells_of_old_partners(shapes, model, tmp_path, capsys):
     run(shapes, model, tmp_path / "run", limit=24, explainers=["gradient", "random"])
     result = run(shapes, model, tmp_path / "run")
     assert [cell.explainer for cell in result.cells] == ["gradient", "gradient"]
@@ -140,7 +140,7 @@ def test_a_start_with_another_limit_shows_no_cells_of_other_partners(shapes, mod
         assert (tmp_path / "run" / name).read_bytes() == (fresh.folder / name).read_bytes()
 
 
-def test_a_map_of_a_partner_that_is_not_finite_is_a_fault_of_those_it_belongs_to(done, shapes, model, tmp_path):
+def test_non_finite_partner_map_is_a_fault_of_its_samples(done, shapes, model, tmp_path):
     partner = surest(done)
 
     def broken(classifier, images, target, *, seeds):
@@ -162,7 +162,7 @@ def surest(done):
     return max(logits, key=logits.__getitem__)
 
 
-def test_a_plan_that_names_no_samples_is_refused():
+def test_invalid_plans_are_rejected():
     given = Predictions(0, ["a", "b"], np.eye(2, dtype=bool), np.full((2, 2), 0.5, np.float32))
     correctness = load_metric("saliency_correctness")
 
@@ -179,7 +179,7 @@ def test_a_plan_that_names_no_samples_is_refused():
     assert first != second
 
 
-def test_functions_and_precomputed_maps_have_no_partners(shapes, model, tmp_path):
+def test_functions_and_precomputed_maps_reject_partners(shapes, model, tmp_path):
     refused(r"partners and plan=.* require each other", as_metric, lambda images, partners: images)
     maps = {"mine": np.random.default_rng(0).random((158, 32, 32))}
     refused("saliency_correctness needs further maps", run, shapes, model, tmp_path, explainers=[], maps=maps)

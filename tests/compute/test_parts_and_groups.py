@@ -47,7 +47,7 @@ def by_sample(done, metric, explainer="gradcam"):
     return {image_id: (score[0], parts) for image_id, (score, parts) in found.items()}
 
 
-def test_a_score_over_transforms_is_the_mean_of_those_that_keep_the_prediction(done):
+def test_consistency_is_mean_over_valid_transforms(done):
     found = by_sample(done, "saliency_consistency")
     for score, parts in found.values():
         assert len(parts) == 12
@@ -60,7 +60,7 @@ def test_a_score_over_transforms_is_the_mean_of_those_that_keep_the_prediction(d
     assert len(found) == 7
 
 
-def test_every_score_and_part_has_its_mean_and_interval(done):
+def test_summary_has_mean_and_interval_of_every_part(done):
     for cell in done.summary["cells"]:
         found = by_sample(done, cell["metric"], cell["explainer"])
         known = [score["value"] for score, _ in found.values() if score["value"] is not None]
@@ -75,7 +75,7 @@ def test_every_score_and_part_has_its_mean_and_interval(done):
 
 
 @pytest.mark.parametrize("change", ["value", "name", "only a part"])
-def test_a_submission_whose_parts_differ_from_its_records_is_refused(change, done):
+def test_submission_with_altered_parts_is_rejected(change, done):
     submission = of_run(done.folder, "ada")
     cells = [cell.model_dump() for cell in submission.result.cells]
     parts = next(cell["parts"] for cell in cells if cell["metric"] == "saliency_roae")
@@ -95,7 +95,7 @@ def test_a_submission_whose_parts_differ_from_its_records_is_refused(change, don
     refused(words, lambda: checked(result, recorded(result, table, path), path))
 
 
-def test_group_and_scalar_columns_reach_the_predictions(done, shapes):
+def test_predictions_contain_group_and_scalar_columns(done, shapes):
     table = pq.read_table(done.folder / "predictions.parquet")
     ids, rows = table["image_id"].to_pylist(), sb.load_dataset(shapes)
     places = [rows["image_id"].index(image_id) for image_id in ids]
@@ -111,12 +111,12 @@ def test_group_and_scalar_columns_reach_the_predictions(done, shapes):
     assert not {"image", "mask", "image_without_object"} & set(table.schema.names)
 
 
-def test_the_mean_of_parts_passes_over_what_is_missing():
+def test_mean_of_parts_skips_missing_values():
     values = np.array([[1.0, 2.0, np.nan], [np.nan] * 3, [0.0, 0.0, 0.0]])
     np.testing.assert_array_equal(mean_of_parts(values), [1.5, np.nan, 0.0])
 
 
-def test_without_a_column_group_there_is_none(shapes, resnet, tmp_path):
+def test_records_without_group_column_have_no_group(shapes, resnet, tmp_path):
     rows = sb.load_dataset(shapes).select(range(2)).remove_columns("group")
     rows.to_parquet(tmp_path / "data" / "test-00000.parquet")
     result = sb.run(dataset=tmp_path / "data", model=str(resnet), explainers="centre", metrics="saliency_miou",

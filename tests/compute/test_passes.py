@@ -41,7 +41,7 @@ def classifier_of(model):
 
 
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 30), st.integers(1, 5))
-def test_every_picture_counts_once_in_passes_of_one_size(images, count, size, most):
+def test_plan_covers_every_picture_once_in_equal_passes(images, count, size, most):
     found = list(plan(images, count, size, CPU, most))
     counted = []
     for one in found:
@@ -57,7 +57,7 @@ def test_every_picture_counts_once_in_passes_of_one_size(images, count, size, mo
         assert together == images * alone
 
 
-def test_what_is_asked_most_fits_as_the_definition_says():
+def test_plan_splits_common_counts_as_defined():
     """Check plans for masks, counts, windows, steps and exposures, with 256 and with 10 pictures per pass."""
     for count, size, pieces, each in ((4000, 256, 16, 250), (225, 256, 1, 225), (226, 256, 1, 226), (50, 10, 5, 10),
                                       (225, 10, 23, 10)):  # fmt: skip
@@ -67,7 +67,7 @@ def test_what_is_asked_most_fits_as_the_definition_says():
     assert [len(one.pictures) for one in plan(16, 50, 256, CPU, 8)] == [200] * 4  # 4 of the 5 images that fit
 
 
-def test_pictures_per_pass_hold_a_fixed_number_of_pixels():
+def test_pass_size_follows_fixed_number_of_pixels():
     assert passes.pictures_per_pass(torch.zeros(2, 3, 224, 224)) == PIXELS_PER_PASS["cpu"] // 224**2 == 10
     assert PIXELS_PER_PASS["cuda"] // 224**2 == 256
     assert passes.pictures_per_pass(torch.zeros(1, 3, 4096, 4096)) == 1
@@ -76,7 +76,7 @@ def test_pictures_per_pass_hold_a_fixed_number_of_pixels():
 
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 12, 100, None])
-def test_scores_of_many_pictures_in_their_order(batch_size, most, monkeypatch):
+def test_scores_of_returns_scores_in_picture_order(batch_size, most, monkeypatch):
     monkeypatch.setitem(passes.TOGETHER, "cpu", most)
     classifier = classifier_of(Network())
     images, target = torch.rand(3, 3, 12, 10), targets.contrast([0, 1, 2], [1, 2, 3], 4)
@@ -99,7 +99,7 @@ EXPLAINERS = [
 
 
 @pytest.mark.parametrize(("name", "smallest"), [(name, windows.SMALLEST) for name in EXPLAINERS] + [(EXPLAINERS[0], 0)])
-def test_no_bit_depends_on_batch_order_or_memory_layout(name, smallest, monkeypatch):
+def test_maps_do_not_depend_on_batch_order_or_layout(name, smallest, monkeypatch):
     monkeypatch.setattr(windows, "SMALLEST", smallest)
     monkeypatch.setattr(windows, "FEWEST", smallest)
     model = Network() if smallest else Network().layers  # the network can be copied
@@ -113,7 +113,7 @@ def test_no_bit_depends_on_batch_order_or_memory_layout(name, smallest, monkeypa
     assert torch.equal(other, whole)
 
 
-def test_a_pass_that_does_not_fit_is_halved_and_counted():
+def test_out_of_memory_pass_is_halved_and_counted():
     classifier, images = classifier_of(Network(room=5)), torch.rand(2, 3, 12, 10)
     target = targets.one_hot([0, 1], 4)
 
@@ -127,7 +127,7 @@ def test_a_pass_that_does_not_fit_is_halved_and_counted():
     assert torch.equal(halved, asked)
 
 
-def test_a_batch_of_single_pictures_that_does_not_fit_is_halved_too():
+def test_out_of_memory_batch_of_single_pictures_is_halved():
     images = torch.rand(7, 3, 8, 8)
     classifier, free = classifier_of(Network(room=2)), classifier_of(Network())
     found, expected = (
@@ -139,7 +139,7 @@ def test_a_batch_of_single_pictures_that_does_not_fit_is_halved_too():
     assert (free.halved, free.model.sizes) == (0, [7])
 
 
-def test_one_picture_that_does_not_fit_and_other_errors_are_raised():
+def test_single_picture_memory_and_other_errors_are_raised():
     classifier, images = classifier_of(Network(room=0)), torch.rand(2, 3, 12, 10)
 
     def forward(count):

@@ -61,7 +61,7 @@ def normalised(images):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CAPTUM)
-def test_captum(name, network, classifier, images):
+def test_captum_explainers_match_direct_attributions(name, network, classifier, images):
     attribution, options = CAPTUM[name](network)
     direct = attribution.attribute(normalised(images).requires_grad_(), target=CLASSES, **options).detach().sum(dim=1)
     attribution, options = CAPTUM[name](network)
@@ -78,7 +78,7 @@ def test_captum(name, network, classifier, images):
     assert attribution.forward_func is network
 
 
-def test_a_target_of_several_weights(network, classifier, images):
+def test_contrast_target_subtracts_captum_maps(network, classifier, images):
     """For linear maps, "A, not B", which captum cannot express, is the difference of the maps for A and B."""
     explainer = peers.captum(Saliency(network), abs=False)
     first, second = (explainer(classifier, images, row.expand(2, 5)) for row in torch.eye(5)[[2, 4]])
@@ -86,7 +86,7 @@ def test_a_target_of_several_weights(network, classifier, images):
     assert torch.allclose(contrast, first - second, atol=1e-6)
 
 
-def test_an_object_made_with_the_classifier_gets_images_as_they_are(network, classifier, images):
+def test_object_with_classifier_gets_unnormalised_images(network, classifier, images):
     maps = peers.captum(Saliency(classifier), abs=False)(classifier, images, ONE_HOT)
     given = images.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(classifier(given).gather(1, CLASSES[:, None]).sum(), given)
@@ -95,7 +95,7 @@ def test_an_object_made_with_the_classifier_gets_images_as_they_are(network, cla
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", [GradCAM, GradCAMPlusPlus, EigenCAM])
-def test_pytorch_grad_cam(kind, network, classifier, images):
+def test_grad_cam_explainers_match_pytorch_grad_cam(kind, network, classifier, images):
     cam = kind(model=network, target_layers=[network[2]])
     direct = cam(input_tensor=normalised(images), targets=[ClassifierOutputTarget(int(index)) for index in CLASSES])
     explainer = peers.grad_cam(cam)
@@ -106,7 +106,7 @@ def test_pytorch_grad_cam(kind, network, classifier, images):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_quantus(classifier, images):
+def test_quantus_explainer_matches_quantus(classifier, images):
     explainer = peers.quantus(quantus.explain, method="Saliency")
     maps = explainer(classifier, images, ONE_HOT)
     direct = quantus.explain(classifier, images.numpy(), CLASSES.numpy(), method="Saliency")
@@ -114,7 +114,7 @@ def test_quantus(classifier, images):
     refused("functions of Quantus explain one class", explainer, classifier, images, ONE_HOT - torch.eye(5)[[0, 0]])
 
 
-def test_zennit(network, classifier, images):
+def test_zennit_explainer_matches_zennit(network, classifier, images):
     attribution = pytest.importorskip("zennit.attribution")
     from zennit.composites import EpsilonPlusFlat
 
@@ -127,7 +127,7 @@ def test_zennit(network, classifier, images):
     assert peers.zennit(attribution.Gradient(network, EpsilonPlusFlat(epsilon=1e-3))).version != explainer.version
 
 
-def test_settings_are_the_version_and_the_network_is_not(network):
+def test_version_depends_on_settings_but_not_on_network(network):
     def version(attribution, **options):
         return peers.captum(attribution, **options).version
 
@@ -177,7 +177,7 @@ CONVERT = r"convert it to an explainer with saliency_bench\.peers\."
     ("Saliency is a class of captum", lambda net: sb.load_explainer(Saliency)),
     (f"Saliency is an object of captum; {CONVERT}captum", lambda net: sb.load_explainer(Saliency(nn.ReLU()))),
 ])  # fmt: skip
-def test_other_objects_and_wrong_options_are_refused(words, call, network):
+def test_wrong_objects_and_options_are_rejected(words, call, network):
     refused(words, call, network)
 
 
@@ -189,21 +189,21 @@ def test_other_objects_and_wrong_options_are_refused(words, call, network):
     (lambda maps: maps + 0j, "complex maps"),
     (lambda maps: {"maps": maps}, "returned dict, not maps"),
 ])  # fmt: skip
-def test_what_is_no_map_and_another_network_are_refused(change, said, classifier, images):
+def test_invalid_maps_and_other_networks_are_rejected(change, said, classifier, images):
     explainer = peers.quantus(lambda model, inputs, targets: change(torch.as_tensor(inputs)))
     refused(said, explainer, classifier, images, ONE_HOT)
     explainer = peers.captum(Saliency(made()))
     refused(r"captum\.Saliency was created with a network other than", explainer, classifier, images, ONE_HOT)
 
 
-def test_options_are_those_of_the_explainer_and_tell_two_of_them_apart(network, classifier, images):
+def test_options_distinguish_explainers(network, classifier, images):
     plain, signed = (peers.captum(Saliency(network), **options) for options in ({}, {"abs": False}))
     assert (str(plain), str(signed)) == ("captum.Saliency", "captum.Saliency:abs=False")
     assert (plain.identity[1], signed.identity[1]) == ("{}", '{"abs": false}')
     assert not torch.equal(plain(classifier, images, ONE_HOT), signed(classifier, images, ONE_HOT))
 
 
-def test_a_run_counts_passes_and_goes_on(network, shapes, tmp_path):
+def test_run_with_captum_counts_passes_and_resumes(network, shapes, tmp_path):
     def scored(limit):
         explainer = as_explainer(peers.captum(captum.attr.IntegratedGradients(network), n_steps=4))
         return sb.run(dataset=str(shapes), model=sb.load_classifier(network, mean=MEAN, std=STD), target="predicted",

@@ -73,7 +73,7 @@ def literal_reference(image, reference):
 
 @pytest.mark.parametrize("keep", ["top", "rest"])
 @pytest.mark.parametrize("reference", ["black", "blur", "mean", "farthest"])
-def test_probabilities_by_loops(made, keep, reference):
+def test_path_matches_literal_loops(made, keep, reference):
     classifier, images, target, maps = made
     target = contrast([1, 2, 3], 0, K)
     counts = [0, 1, 7, 29, 30]
@@ -95,7 +95,7 @@ def test_probabilities_by_loops(made, keep, reference):
             assert values[i, j] == pytest.approx(p[i + 1] - p[0], abs=1e-6)
 
 
-def test_pictures_are_classified_once_whatever_the_order(made):
+def test_pictures_are_classified_once_in_any_order(made):
     classifier, images, target, maps = made
     curves, other, counts = Curves(*made), Curves(*made), row_counts(H, W)
     insertion = curves.path("top", "black", counts)
@@ -113,7 +113,7 @@ def test_pictures_are_classified_once_whatever_the_order(made):
         assert np.array_equal(alone.path("top", "black", counts), insertion[i : i + 1])
 
 
-def test_each_sample_may_have_its_own_counts_and_several_weights(made):
+def test_weighted_each_accepts_counts_per_sample(made):
     classifier, _, target, _ = made
     weights = np.stack([target.numpy(), 1 - target.numpy()], axis=1)
     own = [[3], [], [0, 9, 30]]
@@ -127,7 +127,7 @@ def test_each_sample_may_have_its_own_counts_and_several_weights(made):
             np.testing.assert_allclose(found[i][:, side], expected, atol=1e-6)
 
 
-def test_classifier_and_images_are_left_as_they_were(made):
+def test_curves_keep_classifier_and_images_unchanged(made):
     classifier, images, target, maps = made
     classifier.train()
     before = images.clone(), maps.copy()
@@ -139,7 +139,7 @@ def test_classifier_and_images_are_left_as_they_were(made):
     assert np.array_equal(maps, before[1])
 
 
-def test_maps_may_be_tensors_and_one_target_may_stand_for_all(made):
+def test_curves_accept_tensors_and_a_shared_target(made):
     classifier, images, _, maps = made
     a = Curves(classifier, images, one_hot(1, K), torch.from_numpy(maps)).path("top", "black", [4])
     assert np.array_equal(a, Curves(classifier, images, one_hot([1] * B, K), maps).path("top", "black", [4]))
@@ -149,7 +149,7 @@ def test_maps_may_be_tensors_and_one_target_may_stand_for_all(made):
     assert Curves(*made).path("top", "black", []).shape == (B, 0)
 
 
-def test_what_does_not_fit_is_named(made):
+def test_invalid_curve_inputs_are_rejected(made):
     classifier, images, target, maps = made
     refused("use maps of the size of the images", Curves, classifier, images, target, maps[:, :3])
     refused(r"blakc.*\bblack\b", Curves(*made).path, "top", "blakc", [1])
@@ -168,7 +168,7 @@ def points(*given):
     return [curves.path("top", "black", [4]) for curves in batched_curves(*given)]
 
 
-def test_batches_of_any_number_of_images_in_any_form(made):
+def test_batched_curves_accept_any_batch_size_and_type(made):
     toy, images, target, maps = made
     classifier, whole = loaded(toy), Curves(*made).path("top", "black", [4])
     parts = points(classifier, images.numpy(), [1, 2, 3], maps, 2)
@@ -189,7 +189,7 @@ def test_batches_of_any_number_of_images_in_any_form(made):
         refused(words, list, batched_curves(*given))
 
 
-def test_counts():
+def test_row_counts_match_expected_steps():
     assert row_counts(3, 4).tolist() == [0, 4, 8, 12]
     assert row_counts(3, 4, 6).tolist() == [0, 2, 4, 6, 8, 10, 12]
     assert row_counts(3, 3, 2).tolist() == [0, 4, 9]
@@ -199,11 +199,11 @@ def test_counts():
 
 
 # two trapezoids: (0 + 1) / 2 * 0.2 + (1 + 0.5) / 2 * 0.6, over the width 0.8
-def test_area_by_hand():
+def test_area_matches_value_computed_by_hand():
     assert area(np.array([[0, 1, 0.5], [2, 2, 2]]), np.array([0.1, 0.3, 0.9])) == pytest.approx([0.55 / 0.8, 2])
 
 
-def test_noise_is_uniform_and_each_sample_s_own(made):
+def test_noise_is_uniform_and_seeded_per_sample(made):
     _, images, _, _ = made
     drawn = perturbation.noise(images, [4, 5, 4])
     assert torch.equal(drawn[0], drawn[2])
@@ -216,7 +216,7 @@ def test_noise_is_uniform_and_each_sample_s_own(made):
 
 
 @pytest.mark.parametrize("value", [0.0, 0.2, 0.5, 0.9, 1.0])
-def test_gaussian_noise_is_normal_around_the_value_and_stays_in_the_range(value):
+def test_gaussian_noise_matches_truncated_normal(value):
     """Compare with rejection sampling: normal draws around the value, of which draws outside [0, 1] are discarded."""
     drawn = perturbation.gaussian(torch.full((2, 3, 64, 64), value), [3, 3])
     assert torch.equal(drawn[0], drawn[1])
@@ -228,7 +228,7 @@ def test_gaussian_noise_is_normal_around_the_value_and_stays_in_the_range(value)
     assert not torch.equal(*perturbation.gaussian(torch.full((2, 3, 8, 8), value), [3, 4]))
 
 
-def test_the_noise_is_that_of_the_seeds(made):
+def test_curves_use_noise_of_given_seeds(made):
     classifier, images, target, maps = made
     curves = Curves(classifier, images, target, maps, seeds=[7, 8, 9])
     classifier.eval()
@@ -262,7 +262,7 @@ def literal_inpainting(image, kept):
 
 
 @pytest.mark.parametrize("share", [-1, 0, 0.02, 0.3, 0.9, 1])  # no pixel is kept, one pixel, ..., all pixels
-def test_inpainting_by_loops_over_squares(share):
+def test_inpainting_matches_literal_loops(share):
     images = torch.rand(3, 3, 11, 14, dtype=torch.float64)
     kept = torch.rand(3, 1, 11, 14) < share
     kept[:, 0, 5, 5] |= share >= 0
@@ -273,7 +273,7 @@ def test_inpainting_by_loops_over_squares(share):
 
 
 @pytest.mark.parametrize("keep", ["top", "rest"])
-def test_curves_inpaint_from_what_each_picture_keeps(made, keep):
+def test_curves_inpaint_from_kept_pixels(made, keep):
     classifier, images, target, maps = made
     found = Curves(classifier, images, target, maps).probabilities(keep, "inpaint", [7])[:, 0]
     top = torch.zeros(B, H * W, dtype=torch.bool)

@@ -13,7 +13,7 @@ TINY = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12], "d
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SOURCE.is_dir(), reason="the real samples are not here; tests/hub_builders uses made ones")
-def test_build_train_run_report(tmp_path, capsys):
+def test_build_train_run_and_report_work_on_pets(tmp_path, capsys):
     data, model, run = (str(tmp_path / name) for name in ("pet", "model", "run"))
     (tmp_path / "config.json").write_text(json.dumps(TINY | {"architectures": ["ResNetForImageClassification"]}))
     assert main(["build", "pet-xai", "--source", str(SOURCE), "--out", data]) == 0

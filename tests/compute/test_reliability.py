@@ -34,7 +34,7 @@ def noisy(classifier, images, target, *, seeds: list[int], draws: int = 6, width
 
 
 @pytest.mark.parametrize(("draws", "width"), [(2, 0.5), (6, 2.0), (40, 2.0), (10, 10.0)])
-def test_a_known_reliability_is_found_and_is_the_correlation_of_two_seeds(draws, width):
+def test_reliability_matches_known_value_and_seed_correlation(draws, width):
     known = 1 / (1 + width**2 / draws)
     images, target = torch.rand(40, 3, 32, 32), torch.ones(1, 2)
     one, two = (noisy(None, images, target, seeds=list(range(40 * s, 40 * s + 40)), draws=draws, width=width)
@@ -45,7 +45,7 @@ def test_a_known_reliability_is_found_and_is_the_correlation_of_two_seeds(draws,
     assert found.mean() == pytest.approx(np.mean(between), abs=0.015)
 
 
-def test_halves_by_hand():
+def test_reliability_of_halves_matches_hand_values():
     """Test that r = 0.6 gives 1.2 / 1.6, a negative r gives 0, and a constant half gives NaN.
 
     Scale and offset do not matter.
@@ -62,7 +62,7 @@ def test_halves_by_hand():
 
 @pytest.mark.parametrize("draws", [1, 2, 10, 1000])
 @pytest.mark.parametrize("median", [0.01, 0.49, 0.5, 0.79, 0.85, 0.9, 1.0])
-def test_the_draws_that_are_stated_reach_the_goal_and_fewer_do_not(median, draws):
+def test_suggested_draws_are_the_fewest_that_reach_the_goal(median, draws):
     about = Reliability(median=median, n=3, draws=draws)
 
     def of(count):  # signal / (signal + noise / count)
@@ -76,7 +76,7 @@ def test_the_draws_that_are_stated_reach_the_goal_and_fewer_do_not(median, draws
         assert about.wanted <= rounded(about.wanted) < 1.1 * about.wanted + 1
 
 
-def test_what_cannot_be_reached_is_not_stated():
+def test_unreachable_goal_suggests_no_draws():
     for median, draws, text in (
         # for 50 masks of RISE, whose estimate reaches .44 by chance
         (0.49, 50, "0.49 (below 0.8; 50 draws are too few to tell how many would reach 0.9)"),
@@ -86,7 +86,7 @@ def test_what_cannot_be_reached_is_not_stated():
         assert str(Reliability(median=median, n=1, draws=draws)) == text
 
 
-def test_single_draws_and_halves_of_another_shape(resnet):
+def test_single_draws_have_no_reliability(resnet):
     classifier = sb.load_classifier(str(resnet), device="cpu")
     images = torch.rand(2, 3, 32, 32)
     target = one_hot([0, 1], classifier(images).shape[1])
@@ -110,7 +110,7 @@ STOPPING = [("rise", "masks", 400, 0.45), ("rise:on=logit", "masks", 130, 0.6), 
 
 
 @pytest.mark.parametrize(("name", "option", "most", "wanted"), STOPPING)
-def test_draws_stop_at_the_first_block_that_is_reliable(name, option, most, wanted):
+def test_drawing_stops_at_first_reliable_block(name, option, most, wanted):
     """Compare with maps and reliabilities computed separately for each number of draws."""
     classifier = sb.load_classifier(small(3), mean=0.5, std=0.2, device="cpu")
     images, target = torch.rand(4, 3, 24, 24, generator=torch.Generator().manual_seed(1)), one_hot([0, 1, 2, 3], 4)
@@ -134,7 +134,7 @@ def test_draws_stop_at_the_first_block_that_is_reliable(name, option, most, want
         assert torch.equal(alone.maps[0], made.maps[index])
 
 
-def test_the_wanted_reliability_is_part_of_the_identity():
+def test_identity_includes_reliability_option():
     for name in ("rise", "lime", "smoothgrad", "gradient_shap"):
         usual, stopping = sb.load_explainer(name), sb.load_explainer(f"{name}:reliability=0.9")
         assert "reliability" not in usual.identity[1]  # as before this option existed
@@ -158,7 +158,7 @@ def started(shapes, resnet, tmp_path_factory):
     return start
 
 
-def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
+def test_run_stores_reliability_and_shows_median(started):
     run = started()
     assert pq.read_schema(run.folder / "reliability.parquet").equals(records.RELIABILITY)
     rows = [row for row in run.map_values() if row["draws"]]
@@ -190,7 +190,7 @@ def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
 
 
 @pytest.mark.slow
-def test_it_is_the_same_however_a_run_was_computed(started):
+def test_reliability_does_not_depend_on_batches_or_growth(started):
     first = (started().folder / "reliability.parquet").read_bytes()
     assert (started("other", batch_size=2).folder / "reliability.parquet").read_bytes() == first
     stopping = {"explainers": ["smoothgrad:samples=30,reliability=0.9", "rise:masks=40,reliability=0.3"]}
@@ -205,7 +205,7 @@ def test_it_is_the_same_however_a_run_was_computed(started):
     assert (grown.folder / "reliability.parquet").read_bytes() == first
 
 
-def test_without_random_draws_there_is_no_table(started):
+def test_run_without_random_draws_has_no_reliability(started):
     run = started("plain", explainers=["gradient"])
     assert not (run.folder / "reliability.parquet").exists()
     assert (len(run.map_values()), run.map_values().column_names) == (0, records.RELIABILITY.names)
@@ -214,7 +214,7 @@ def test_without_random_draws_there_is_no_table(started):
     assert "few draws</span>" not in run.report.read_text()
 
 
-def test_parts_of_an_earlier_version_say_nothing_of_their_maps(started, monkeypatch):
+def test_part_files_of_old_version_have_no_reliability(started, monkeypatch):
     earlier = [field for field in records.STORED if field.name not in ("reliability", "draws")]
     with monkeypatch.context() as before:
         before.setattr(records, "STORED", pa.schema(earlier))
@@ -227,7 +227,7 @@ def test_parts_of_an_earlier_version_say_nothing_of_their_maps(started, monkeypa
     assert [about["n"] for about in more.summary["reliability"].values()] == [6]
 
 
-def test_a_column_of_maps_is_stored_for_every_explainer(started, monkeypatch):
+def test_map_column_is_stored_for_every_explainer(started, monkeypatch):
     """Add a column in the two places where columns are defined.
 
     Maps of an earlier version lack the column, and adding a metric does not change their file.
@@ -250,7 +250,7 @@ def test_a_column_of_maps_is_stored_for_every_explainer(started, monkeypatch):
     assert (grown.folder / "reliability.parquet").read_bytes() == first
 
 
-def test_one_picture(resnet):
+def test_explain_reports_reliability(resnet):
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8))
     found = sb.explain(picture, str(resnet), noisy)
     assert 0 < found.reliability < 1
@@ -259,7 +259,7 @@ def test_one_picture(resnet):
     assert sb.explain(picture, str(resnet), "gradient").reliability is None
 
 
-def test_a_run_says_what_its_maps_explain_their_size_and_sign(started):
+def test_run_describes_target_size_and_sign_of_maps(started):
     def signed(classifier, images, target):
         return images.mean(dim=1) - 0.5
 

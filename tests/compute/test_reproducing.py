@@ -97,7 +97,7 @@ HISTORIES = {
 
 @pytest.mark.sample(1, 3)
 @pytest.mark.parametrize("history", HISTORIES)
-def test_the_command_gives_all_cells_of_the_summary_and_the_same_records(start, check_repeated, tmp_path, history):
+def test_stored_command_reproduces_cells_and_records(start, check_repeated, tmp_path, history):
     for explainers, metrics, settings in HISTORIES[history]:
         done = start(explainers, metrics, **settings)
     check_repeated(done)
@@ -106,13 +106,13 @@ def test_the_command_gives_all_cells_of_the_summary_and_the_same_records(start, 
 
 
 @pytest.mark.slow
-def test_words_that_a_shell_would_read_otherwise_are_quoted(start, check_repeated, rule):
+def test_special_shell_characters_are_quoted(start, check_repeated, rule):
     start(["centre"], target=str(rule))
     check_repeated(start(["random"], target=str(rule)))
 
 
 @pytest.mark.slow
-def test_one_command_is_enough_for_a_full_table(start):
+def test_full_table_needs_a_single_command(start):
     start(["centre", "random"], ["saliency_miou", "saliency_precision"])
     assert len(start(["random"]).summary["command"].splitlines()) == 1
     assert len(start(["edges"]).summary["command"].splitlines()) == 2
@@ -120,7 +120,7 @@ def test_one_command_is_enough_for_a_full_table(start):
 
 
 @pytest.mark.slow
-def test_the_commands_of_merged_runs_give_all_their_cells(start, tmp_path, monkeypatch):
+def test_commands_of_merged_runs_reproduce_all_cells(start, tmp_path, monkeypatch):
     start(["centre", "random"], out="first")
     start(["centre"], out="first")
     start(["edges", brightness], out="second")
@@ -140,20 +140,20 @@ OPTION_VALUES = [1, 1.0, 0.1, 1e-7, 1e22, True, None, "text", "1", "1.5", "null"
 
 
 @pytest.mark.parametrize("value", OPTION_VALUES, ids=repr)
-def test_an_option_is_spelled_so_that_it_is_read_back(value):
+def test_spelled_options_parse_back(value):
     name, found = parse(f"rise:first={spelled(value)},second=2")
     assert (name, found) == ("rise", {"first": value, "second": 2})
     assert type(found["first"]) is type(value)
 
 
-def test_the_text_of_an_explainer_or_metric_names_it():
+def test_text_of_explainer_or_metric_loads_it():
     for item, load in ((load_explainer("rise", masks=7, p=0.25), load_explainer),
                        (load_metric("saliency_miou", threshold="mask_area"), load_metric)):  # fmt: skip
         assert load(str(item)) == item
 
 
 @pytest.mark.slow
-def test_a_python_function_is_shown_as_a_call_that_says_what_it_was(start, check_repeated):
+def test_run_with_function_stores_python_call(start, check_repeated):
     start([brightness, "random"], target="predicted")
     done = start(["centre"], ["saliency_precision"], target="predicted")
     command = done.summary["command"]
@@ -169,7 +169,7 @@ def test_a_python_function_is_shown_as_a_call_that_says_what_it_was(start, check
 
 
 @pytest.mark.slow
-def test_objects_that_no_name_means_get_one_of_their_own(start, check_repeated):
+def test_unnamed_objects_get_unique_names_in_call(start, check_repeated):
     bound = partial(brightness, power=2.0)
     left, right = Shifted(1), Shifted(2)
     own = [brightness, bound, left, right, lambda classifier, images, target: images[:, 0],
@@ -187,7 +187,7 @@ def test_objects_that_no_name_means_get_one_of_their_own(start, check_repeated):
 
 
 @pytest.mark.slow
-def test_a_dataset_a_model_and_tables_are_shown_as_far_as_they_can_be_written_down(start, check_repeated, shapes):
+def test_call_describes_dataset_model_and_tables(start, check_repeated, shapes):
     network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 8))
     classes = [f"no {number}" for number in range(8)]
     model = sb.load_classifier(network, device="cpu", mean=0.25, std=(0.5, 0.5, 1), labels=classes)
@@ -202,14 +202,14 @@ def test_a_dataset_a_model_and_tables_are_shown_as_far_as_they_can_be_written_do
 
 
 @pytest.mark.slow
-def test_a_classifier_loaded_by_name_is_loaded_by_that_name(start, check_repeated, resnet):
+def test_call_reloads_classifier_by_its_name(start, check_repeated, resnet):
     done = start([brightness], model=sb.load_classifier(str(resnet), device="cpu", layer="resnet.encoder.stages.0"))
     assert "layer='resnet.encoder.stages.0'" in done.summary["command"]
     check_repeated(done, brightness=brightness)
 
 
 @pytest.mark.slow
-def test_what_is_submitted_names_no_folder_of_this_machine(start, rule, shapes, resnet, tmp_path):
+def test_submission_contains_no_local_folders(start, rule, shapes, resnet, tmp_path):
     extras = ({}, {"model": sb.load_classifier(str(resnet), device="cpu")}, {"explainers": [brightness]})
     for number, extra in enumerate(extras):
         settings = {"explainers": ["random"], "only": ["masked"], "target": str(rule)} | extra
@@ -220,7 +220,7 @@ def test_what_is_submitted_names_no_folder_of_this_machine(start, rule, shapes, 
             assert part in result.command
 
 
-def test_a_function_without_source_is_said_to_have_none(start):
+def test_function_without_source_is_noted_in_call(start):
     scope = {}
     exec("def typed(classifier, images, target):\n    return images[:, 0]", scope)
     (line,) = [line for line in start([scope["typed"]], limit=4).summary["command"].splitlines()
@@ -229,7 +229,7 @@ def test_a_function_without_source_is_said_to_have_none(start):
 
 
 @pytest.mark.slow
-def test_records_are_the_same_bytes_whatever_the_folders_are_called(start, shapes, resnet, tmp_path):
+def test_records_do_not_depend_on_folder_names(start, shapes, resnet, tmp_path):
     """Also test a dataset from another builder, which is named after its folder."""
     (tmp_path / "foreign").mkdir()
     sb.load_dataset(str(shapes)).to_parquet(tmp_path / "foreign" / "test.parquet")

@@ -40,7 +40,7 @@ METRICS = ["saliency_roar:trainings=1,epochs=2,images=24,batch_size=8", "salienc
 
 
 @pytest.mark.parametrize("keeps", ["top", "rest"])
-def test_replaced_pixels_take_the_colour_and_no_others(keeps):
+def test_only_replaced_pixels_take_the_colour(keeps):
     images, colour = torch.rand(3, 3, 6, 7), torch.tensor([0.1, 0.2, 0.3])
     maps = np.round(np.random.default_rng(0).normal(size=(3, 6, 7)).astype(np.float32), 1)  # with ties
     maps[2] = 0
@@ -54,7 +54,7 @@ def test_replaced_pixels_take_the_colour_and_no_others(keeps):
     assert torch.equal(changed(images, None, len(EXPOSURES) - 1, "rest", colour)[1, :, 2, 3], colour)
 
 
-def test_a_span_of_maps_is_read_whole_or_not_at_all(tmp_path):
+def test_damaged_span_of_maps_is_not_read(tmp_path):
     """Spans that are damaged or have another number of images are explained again."""
     path = tmp_path / "000000.npz"
     first = np.random.default_rng(0).integers(0, 9, (4, 100)).astype(np.uint8)
@@ -68,7 +68,7 @@ def test_a_span_of_maps_is_read_whole_or_not_at_all(tmp_path):
         assert span_files._read(path, 4) is None
 
 
-def test_the_score_is_the_area_under_the_mean_of_the_trainings():
+def test_score_is_area_under_mean_accuracy_of_trainings():
     answers = np.random.default_rng(1).integers(-1, 3, size=(20, 18))
     labels = np.eye(3, dtype=bool)[np.random.default_rng(2).integers(0, 3, size=20)]
     values = right_answers(answers, labels)
@@ -98,7 +98,7 @@ def outcomes(folder: Path) -> dict[str, dict]:
     return {path.name: json.loads(path.read_text()) for path in folder.glob("retraining/*/outcomes/*.json")}
 
 
-def test_controls_are_trained_once_and_not_scored_elsewhere(run):
+def test_controls_are_scored_only_by_retraining_metrics(run):
     by_metric: dict[str, list[str]] = {}
     for cell in run.cells:
         by_metric.setdefault(cell.metric, []).append(cell.explainer_text)
@@ -175,7 +175,7 @@ def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=2
 
 
 @pytest.mark.slow
-def test_networks_are_not_trained_on_the_images_that_they_are_asked_about(shapes, resnet, tmp_path, capsys):
+def test_networks_train_on_training_split_of_folder_or_memory(shapes, resnet, tmp_path, capsys):
     """Also check that splits in memory train the same networks as splits in a folder."""
     splits = datasets.DatasetDict({name: sb.load_dataset(shapes, name) for name in ("train", "validation", "test")})
     for name, dataset in (("folder", shapes), ("memory", splits)):
@@ -186,7 +186,7 @@ def test_networks_are_not_trained_on_the_images_that_they_are_asked_about(shapes
 
 
 @pytest.mark.slow
-def test_no_epoch_decodes_a_picture(shapes, resnet, tmp_path, monkeypatch):
+def test_epochs_decode_no_images(shapes, resnet, tmp_path, monkeypatch):
     decoded, prepare = [], ImageFile.ImageFile.load_prepare
     monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", lambda image: (decoded.append(image.size), prepare(image)))
     counts = []
@@ -204,7 +204,7 @@ def test_no_epoch_decodes_a_picture(shapes, resnet, tmp_path, monkeypatch):
     [(0.3, "top", "clean", "saliency_kar"), (0.05, "top", "clean", "saliency_kar"),
      (0.2, "rest", "modified", "saliency_roar"), (0.0, "rest", "modified", "saliency_roar")],
 )  # fmt: skip
-def test_a_training_is_what_the_documentation_says(run, shapes, resnet, exposure, keeps, test, metric):
+def test_training_matches_literal_implementation(run, shapes, resnet, exposure, keeps, test, metric):
     answers = literal(shapes, resnet, exposure, keeps, test)
     rows = [row for row in run.records().to_list() if row["metric"] == metric and row["explainer"] == "gradcam"]
     check_answers(rows, f"{exposure:g} training 1", answers, shapes)
@@ -238,7 +238,7 @@ def from_base(shapes, trained, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("initial", ["new", "base"])
-def test_networks_start_from_the_weights_that_the_model_was_trained_from(from_base, shapes, trained, initial):
+def test_networks_start_from_base_or_new_weights(from_base, shapes, trained, initial):
     given = str(trained[0]), 0.3, "top", "modified"
     recipe = {"epochs": 3, "images": 48, "rate": 0.01}
     both = {"new": literal(shapes, *given, **recipe), "base": literal(shapes, *given, **recipe, base=trained[1])}
@@ -249,7 +249,7 @@ def test_networks_start_from_the_weights_that_the_model_was_trained_from(from_ba
 
 
 @pytest.mark.slow
-def test_what_networks_start_from_is_part_of_the_ids_and_of_the_trainings(from_base, trained):
+def test_cell_ids_include_initial_weights(from_base, trained):
     cells = {cell.metric_options["initial"]: cell for cell in from_base.cells if cell.explainer == "gradcam"}
     digest = sb.load_classifier(str(trained[1]), device="cpu").digest
     assert cells["base"].asked_for["initial weights"] == digest
@@ -259,7 +259,7 @@ def test_what_networks_start_from_is_part_of_the_ids_and_of_the_trainings(from_b
 
 
 @pytest.mark.parametrize(("name", "exposures", "cells"), [("from_base", (0, 0.3, 1), 6), ("run", EXPOSURES, 3)])
-def test_a_score_is_the_area_over_the_exposures_of_its_parts(name, exposures, cells, request):
+def test_score_is_area_over_exposures_of_its_parts(name, exposures, cells, request):
     done = request.getfixturevalue(name)
     parts = [f"{exposure:g} training 1" for exposure in exposures]
     own = [cell for cell in done.cells if cell.metric == ("saliency_kar" if name == "from_base" else "saliency_roar")]
@@ -276,7 +276,7 @@ def test_a_score_is_the_area_over_the_exposures_of_its_parts(name, exposures, ce
 
 
 @pytest.mark.slow
-def test_trainings_of_fewer_exposures_serve_all_of_them(run, shapes, resnet, tmp_path, monkeypatch):
+def test_fewer_exposures_reuse_existing_trainings(run, shapes, resnet, tmp_path, monkeypatch):
     shutil.copytree(run.folder, tmp_path / "run")
     before = outcomes(tmp_path / "run")
     monkeypatch.setattr(fitting.Training, "next_epoch", lambda *given: pytest.fail("a network is trained again"))
@@ -292,7 +292,7 @@ def test_trainings_of_fewer_exposures_serve_all_of_them(run, shapes, resnet, tmp
         assert all(part.value == parts[cell.explainer][name] for name, part in cell.parts.items())
 
 
-def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resnet, trained, tmp_path):
+def test_models_without_base_weights_are_rejected(shapes, resnet, trained, tmp_path):
     scratch = shutil.copytree(trained[0], tmp_path / "scratch")
     log = json.loads((scratch / "training_log.json").read_text())
     (scratch / "training_log.json").write_text(json.dumps(log | {"base": None}))
@@ -308,12 +308,12 @@ def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resne
 
 
 @pytest.mark.parametrize("given", ["[0.5]", "[0,0]", "[0.5,0.2]", "[0,0.4]", "[]"])
-def test_exposures_are_two_or_more_of_those_there_are(given):
+def test_invalid_exposures_are_rejected(given):
     words = r"exposures=.* must be two or more of 0, 0\.05, "
     refused(words, sb.load_metric, f"saliency_roar:exposures={given}")
 
 
-def test_what_nothing_can_be_trained_with_is_refused_by_name(shapes, resnet, tmp_path):
+def test_invalid_training_settings_are_rejected(shapes, resnet, tmp_path):
     for wrong in ("trainings=0", "epochs=0", "learning_rate=0.0", "images=0", "test=other"):
         refused(wrong.partition("=")[0], sb.load_metric, f"saliency_roar:{wrong}")
     rows, settings = sb.load_dataset(shapes), {"dataset": shapes, "model": resnet, "explainers": ["random"]}
@@ -328,9 +328,7 @@ def test_what_nothing_can_be_trained_with_is_refused_by_name(shapes, resnet, tmp
 
 
 @pytest.mark.slow
-def test_a_training_that_was_stopped_goes_on_and_ends_with_the_same_outcomes(
-    run, shapes, resnet, tmp_path, monkeypatch
-):
+def test_resumed_training_gives_the_same_outcomes(run, shapes, resnet, tmp_path, monkeypatch):
     write, written = fitting.Training.write, []
 
     def stopping(self, *given):
@@ -354,7 +352,7 @@ def test_a_training_that_was_stopped_goes_on_and_ends_with_the_same_outcomes(
     assert len(written) == trained
 
 
-def test_networks_are_made_anew_from_the_generator_or_refused_by_name():
+def test_anew_redraws_weights_or_rejects_network():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
     network[1].running_mean += 1
     torch.manual_seed(3)
@@ -373,7 +371,7 @@ def test_networks_are_made_anew_from_the_generator_or_refused_by_name():
 
 
 @pytest.mark.parametrize("name", ["saliency_roar", "saliency_kar"])
-def test_the_evaluate_module_gives_the_area_as_a_run_does(name):
+def test_evaluate_module_matches_area_of_a_run(name):
     module = evaluate.load(str(Path(__file__).parents[2] / "metrics" / name))
 
     def area(accuracies, exposures):

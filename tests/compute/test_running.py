@@ -56,7 +56,7 @@ def start(shapes, resnet, tmp_path):
     return lambda name="run", **changes: go(tmp_path / name, shapes, resnet, **usual | changes)
 
 
-def test_of_one_sample_there_is_a_number_without_an_interval(start):
+def test_single_sample_has_value_but_no_interval(start):
     result = start(explainers=["centre", "random"], limit=1)
     for cell in result.summary["cells"]:
         assert [cell[name] for name in ("n", "low", "high", "rank")] == [1, None, None, None]
@@ -70,7 +70,7 @@ def rows_of(folder):
     return pq.read_table(folder / "records.parquet").to_pylist()
 
 
-def test_summary_table_and_report_are_made_of_the_records(done):
+def test_summary_and_report_match_records(done):
     rows, text, page = rows_of(done.folder), str(done), done.report.read_text()
     assert len(done.summary["cells"]) == 6
     for cell in done.summary["cells"]:
@@ -91,7 +91,7 @@ def test_summary_table_and_report_are_made_of_the_records(done):
     assert passes == {"gradcam": 24, "rise": 20 * 24, "random": 0}  # three whole batches of 8
 
 
-def test_adding_a_metric_adds_cells_and_redoes_none(start):
+def test_adding_a_metric_keeps_existing_cells(start):
     first = start(explainers=["gradcam"], limit=20)
     old = rows_of(first.folder)
     part = next((first.folder / "scores").glob("000000000-*.parquet"))
@@ -121,7 +121,7 @@ def dark(classifier, images, target):
 
 
 @pytest.mark.slow
-def test_scores_that_stand_for_something_out_of_the_ordinary_are_counted_beside_n(start):
+def test_unusual_scores_are_counted_and_marked(start):
     result = start(explainers=[dark, "centre"], metrics=["saliency_iosr", "saliency_pointing_game"])
     rows = [row for row in rows_of(result.folder) if (row["explainer"], row["metric"]) == ("dark", "saliency_iosr")]
     batch = "depends on its batch"  # by the median of the batch
@@ -159,7 +159,7 @@ def coloured(classifier, images, target):
 
 
 @pytest.mark.slow
-def test_a_bad_map_and_a_batch_that_raises_are_left_out(start):
+def test_invalid_maps_and_failed_batches_are_left_out(start):
     failing.calls = 0
     result = start(explainers=[nan, failing, "random"], metrics=METRICS, limit=16)
     cells = {(cell["explainer"], cell["metric"]): cell for cell in result.summary["cells"]}
@@ -193,7 +193,7 @@ def png_of(width, height, value=255):
 
 
 @pytest.mark.slow
-def test_samples_without_a_mask_are_left_out_with_their_reason(shapes, start, tmp_path):
+def test_samples_without_mask_are_left_out_with_reason(shapes, start, tmp_path):
     data, ids = damaged(shapes, tmp_path / "data", [(1, "mask", None), (4, "mask", png_of(32, 32, 0))])
     result = start(dataset=data, metrics=METRICS, limit=None)
     by_metric = {cell["metric"]: (cell["n"], cell["left_out"]) for cell in result.summary["cells"]}
@@ -207,7 +207,7 @@ def test_samples_without_a_mask_are_left_out_with_their_reason(shapes, start, tm
 
 
 @pytest.mark.slow
-def test_samples_that_cannot_be_read_do_not_end_a_run(shapes, resnet, start, tmp_path, capsys):
+def test_run_continues_after_unreadable_samples(shapes, resnet, start, tmp_path, capsys):
     data, _ = damaged(shapes, tmp_path / "data", [(0, "image", b"no picture"), (9, "mask", png_of(5, 6))])
     result = start(dataset=data, metrics=METRICS, limit=None)
     assert {cell["n"] for cell in result.summary["cells"]} == {10}
@@ -225,7 +225,7 @@ def test_samples_that_cannot_be_read_do_not_end_a_run(shapes, resnet, start, tmp
 
 
 @pytest.mark.parametrize("message", ["CUDA out of memory. Tried", "DefaultCPUAllocator: can't allocate memory"])
-def test_a_batch_too_large_for_memory_is_halved(message, start):
+def test_explainer_batch_is_halved_when_out_of_memory(message, start):
     def small_memory(classifier, images, target):
         if len(images) > 3:
             raise RuntimeError(message)
@@ -240,7 +240,7 @@ def test_a_batch_too_large_for_memory_is_halved(message, start):
 
 
 @pytest.mark.slow
-def test_predictions_that_do_not_fit_in_memory_are_made_in_halves_which_is_said(start, resnet, capsys):
+def test_prediction_batch_is_halved_when_out_of_memory(start, resnet, capsys):
     def small_memory(module, given):
         if len(given[0]) > 2:
             raise RuntimeError("CUDA out of memory. Tried to allocate")
@@ -258,7 +258,7 @@ def test_predictions_that_do_not_fit_in_memory_are_made_in_halves_which_is_said(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steady", [True, False])
-def test_a_network_that_answers_otherwise_when_asked_again_is_named(steady, start, resnet, capsys):
+def test_run_reports_nondeterministic_network(steady, start, resnet, capsys):
     model = sb.load_classifier(str(resnet), device="cpu")
     model.model.register_forward_pre_hook(lambda module, given: None if steady else (given[0] * torch.rand(()),))
     start(model=model, limit=4)
@@ -285,7 +285,7 @@ def test_writing_overlaps_the_next_explainer(start, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_second_run_into_the_same_folder_is_refused_by_name(start):
+def test_concurrent_run_into_same_folder_is_rejected(start):
     done = start(limit=2)
     with FileLock(done.folder / ".lock"):
         refused(f"another run is writing to {done.folder}", start, limit=2)
@@ -293,7 +293,7 @@ def test_a_second_run_into_the_same_folder_is_refused_by_name(start):
 
 
 @pytest.mark.slow
-def test_a_clock_that_jumps_changes_nothing(done, shapes, resnet, tmp_path, monkeypatch):
+def test_jumping_clock_changes_no_results(done, shapes, resnet, tmp_path, monkeypatch):
     jumps = itertools.cycle([2e9, 0.0, 1e9])
     monkeypatch.setattr(time, "time", lambda: next(jumps))
     found = go(tmp_path / "run", shapes, resnet)
@@ -306,7 +306,7 @@ def test_a_clock_that_jumps_changes_nothing(done, shapes, resnet, tmp_path, monk
     assert all(0 <= seconds <= timings["seconds"] for seconds in timings["explainers"].values())
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on_later(done, shapes, resnet, tmp_path, monkeypatch):
+def test_run_resumes_after_a_full_disk(done, shapes, resnet, tmp_path, monkeypatch):
     replace, calls = os.replace, []
 
     def full(*args):
@@ -340,7 +340,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(done, shapes, resnet,
     ({"explainers": [failing], "strict": True, "limit": 16}, "raised ZeroDivisionError: by design"),
     ({"explainers": [coloured]}, r"maps of shape \(8, 3, 32, 32\)"),
 ])  # fmt: skip
-def test_bad_input_is_one_line_and_leaves_no_half_result(changes, words, start, tmp_path):
+def test_invalid_input_is_rejected_without_partial_results(changes, words, start, tmp_path):
     refused(words, start, **changes)
     assert not (tmp_path / "run" / "summary.json").exists()
     assert not list(tmp_path.rglob("*.tmp"))
@@ -348,7 +348,7 @@ def test_bad_input_is_one_line_and_leaves_no_half_result(changes, words, start, 
     assert (tmp_path / "run").exists() is not is_seen_before_it_starts
 
 
-def test_data_and_folders_that_do_not_fit_are_refused(done, start, shapes, resnet, tmp_path):
+def test_incompatible_data_and_folders_are_rejected(done, start, shapes, resnet, tmp_path):
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5))
     refused("use --label-map", start, model=sb.load_classifier(model, mean=0, std=1))
     rows = sb.load_dataset(shapes).select([0, 1, 1])
@@ -362,7 +362,7 @@ def test_data_and_folders_that_do_not_fit_are_refused(done, start, shapes, resne
 
 
 @pytest.mark.slow
-def test_cells_of_an_earlier_start_with_fewer_samples_are_named_and_not_mixed_in(start, capsys):
+def test_cells_with_fewer_samples_are_reported_and_hidden(start, capsys):
     start(explainers=["gradcam"], limit=3)
     more = start(limit=20)
     assert [(cell["explainer"], cell["n"]) for cell in more.summary["cells"]] == [("random", 20)]
@@ -371,7 +371,7 @@ def test_cells_of_an_earlier_start_with_fewer_samples_are_named_and_not_mixed_in
 
 
 @pytest.mark.slow
-def test_run_json_holds_the_settings_of_the_latest_start_and_the_cells_of_all(start, tmp_path):
+def test_manifest_has_latest_settings_and_all_cells(start, tmp_path):
     start(limit=2, explainers=[my_own], label_map=dict.fromkeys(CLASSES, 1))
     start(limit=3, label_map=dict.fromkeys(CLASSES, 1))
     manifest = read_manifest(tmp_path / "run")
@@ -385,7 +385,7 @@ def test_run_json_holds_the_settings_of_the_latest_start_and_the_cells_of_all(st
 
 
 @pytest.mark.slow
-def test_the_runs_seed_is_that_of_the_mask_bank_unless_one_was_chosen(start):
+def test_rise_masks_use_the_run_seed_by_default(start):
     def value(name, explainer, seed):  # of all samples, because the seed also selects the samples of a limit
         (cell,) = start(name, explainers=[explainer], seed=seed, limit=None).summary["cells"]
         assert cell["explainer_text"] == explainer
@@ -398,7 +398,7 @@ def test_the_runs_seed_is_that_of_the_mask_bank_unless_one_was_chosen(start):
 
 
 @pytest.mark.slow
-def test_explainers_are_compared_over_the_same_samples_and_ranked(start, shapes):
+def test_explainers_are_compared_and_ranked(start, shapes):
     masks = {}
     for row in sb.load_dataset(str(shapes), split="train"):
         masks[np.asarray(row["image"]).tobytes()] = np.asarray(row["mask"]) > 0
@@ -454,7 +454,7 @@ def test_scores_of_maps_with_tied_pixels_are_marked(start):
         assert "flat maps (one value everywhere): flat 4 maps" in text
 
 
-def test_the_verdict_says_whose_maps_have_hardly_a_pixel_above_half_of_their_range(start, tmp_path):
+def test_verdict_names_explainers_with_peaked_maps(start, tmp_path):
     def square(side):
         """Return maps of 1,024 pixels with a bright square of this side.
 

@@ -47,7 +47,7 @@ def targets_of(result):
 
 
 @pytest.mark.slow
-def test_the_scores_are_those_of_a_file_of_the_same_classes(world):
+def test_predicted_by_matches_equivalent_target_file(world):
     folder, _, _, other = world
     of_other = run(world, "of-other", model=other, target="predicted", limit=12)
     named = pq.read_table(of_other.folder / "records.parquet", columns=["image_id", "prediction"]).to_pylist()
@@ -67,7 +67,7 @@ def test_the_scores_are_those_of_a_file_of_the_same_classes(world):
 
 
 @pytest.mark.slow
-def test_what_a_model_names_for_itself_is_its_prediction(world, tmp_path, capfd):
+def test_predicted_by_itself_equals_predicted(world, tmp_path, capfd):
     itself = run(world, "itself", target=f"predicted-by:{world[2]}", limit=4, explainers=["random"])
     assert itself.summary["target"] == "predicted"
     capfd.readouterr()
@@ -76,7 +76,7 @@ def test_what_a_model_names_for_itself_is_its_prediction(world, tmp_path, capfd)
 
 
 @pytest.mark.slow
-def test_another_model_that_takes_one_picture_at_a_time_names_the_same(world, monkeypatch):
+def test_predicted_by_falls_back_to_smaller_batches(world, monkeypatch):
     """As in a run, a batch is halved if memory runs out and split into single images if the model raises an error."""
     expected = run(world, "all-at-once", target=f"predicted-by:{world[3]}", limit=8, explainers=["gradcam"])
     for name, error in (("halves", MemoryError("out of memory")), ("one-by-one", RuntimeError("one, please"))):
@@ -102,7 +102,7 @@ def test_another_model_that_takes_one_picture_at_a_time_names_the_same(world, mo
 
 
 @pytest.mark.parametrize("by_file", [True, False])
-def test_the_same_names_in_another_order_are_other_targets(world, tmp_path, by_file):
+def test_other_class_order_changes_the_targets(world, tmp_path, by_file):
     """Use pictures without labels, for which label maps do not matter."""
     _, data, own, other = world
     pictures = sb.load_dataset(data, split="train").remove_columns("label")
@@ -122,7 +122,7 @@ def test_the_same_names_in_another_order_are_other_targets(world, tmp_path, by_f
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_path, caplog, is_named):
+def test_predicted_by_run_matches_classes_in_other_order(world, tmp_path, caplog, is_named):
     names = sb.load_classifier(world[2]).labels
     torch.manual_seed(2)
     last = torch.nn.Conv2d(3, len(names), 5)
@@ -142,7 +142,7 @@ def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_p
     assert "class names" not in caplog.text.replace("has no class names", "")
 
 
-def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
+def test_predicted_by_run_never_opens_the_stored_model(world, tmp_path, monkeypatch):
     """The model name in the run is a path chosen by the author of the run."""
     folder = str(
         small_checkpoint(tmp_path / "model", sb.load_classifier(world[3]).labels, seed=1, spread=50)
@@ -155,7 +155,7 @@ def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
     assert values(run(world, tmp_path / "run", target=f"predicted-by:{named.folder}", **chosen)) == values(expected)
 
 
-def test_a_run_of_other_or_of_fewer_images_is_refused(world):
+def test_predicted_by_rejects_other_or_fewer_images(world):
     short = run(world, "short", model=world[3], target="predicted", limit=4, explainers=["random"])
     for settings, words in (
         ({"target": f"predicted-by:{short.folder}"}, r"short has no prediction for .* images"),
@@ -174,13 +174,13 @@ def test_a_run_of_other_or_of_fewer_images_is_refused(world):
     (pa.array([None, [1, float("nan")]], pa.list_(pa.float32())), "logits of 'b' are not 2 numbers"),
     (pa.array([[1, None], [1, 2]], pa.list_(pa.float32())), "logits of 'a' are not 2 numbers"),
 ])  # fmt: skip
-def test_logits_that_are_no_logits_are_one_line(logits, words, tmp_path):
+def test_invalid_stored_logits_are_rejected(logits, words, tmp_path):
     columns = {"image_id": ["a", "b"]} | ({} if logits is None else {"logits": logits})
     pq.write_table(pa.table(columns), tmp_path / "predictions.parquet")
     refused(words, list, predicted_by._stored_logits(tmp_path / "predictions.parquet"))
 
 
-def test_classes_of_two_models_go_by_name_or_by_number(caplog):
+def test_same_classes_matches_by_name_or_number(caplog):
     assert same_classes(["a b", "c"], 2, ["C", "A_b"], 2, "m") == [1, 0]
     assert same_classes(None, 2, ["C", "A_b"], 2, "m") == [0, 1]
     assert same_classes(["LABEL_0", "LABEL_1"], 2, ["C", "A_b"], 2, "m") == [0, 1]

@@ -66,7 +66,7 @@ def stop_at(monkeypatch, call):
     return calls
 
 
-def test_the_checkpoint_is_a_classifier_with_the_class_names_and_a_squash_processor(trained, shapes):
+def test_checkpoint_loads_with_class_names_and_processor(trained, shapes):
     classifier = sb.load_classifier(trained, device="cpu")
     assert classifier.labels == sb.load_dataset(shapes).features["label"].names
     assert str(classifier.geometry) == "squash to 32 x 32 (bilinear)"
@@ -79,13 +79,13 @@ def test_the_checkpoint_is_a_classifier_with_the_class_names_and_a_squash_proces
 
 
 @pytest.mark.slow
-def test_equal_settings_give_equal_weights_and_another_seed_others(trained, shapes, tmp_path):
+def test_weights_are_reproducible_and_depend_on_seed(trained, shapes, tmp_path):
     assert equal(weights(trained), weights(go(shapes, tmp_path / "a")))
     assert not equal(weights(trained), weights(go(shapes, tmp_path / "b", seed=1)))
 
 
 @pytest.mark.slow
-def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(trained, shapes, tmp_path, monkeypatch):
+def test_resumed_training_gives_the_same_weights(trained, shapes, tmp_path, monkeypatch):
     calls = stop_at(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
@@ -97,7 +97,7 @@ def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(traine
 
 
 @pytest.mark.slow
-def test_mixed_precision_changes_the_passes_and_not_what_is_saved(trained, shapes, tmp_path):
+def test_mixed_precision_keeps_dtype_of_saved_weights(trained, shapes, tmp_path):
     folder, again = (go(shapes, tmp_path / name, precision="bf16") for name in "ab")
     first, found, repeated = weights(trained), weights(folder), weights(again)
     assert equal(found, repeated)
@@ -109,7 +109,7 @@ def test_mixed_precision_changes_the_passes_and_not_what_is_saved(trained, shape
     check_accuracy(folder, shapes)
 
 
-def test_the_best_epoch_is_kept(shapes, tmp_path, monkeypatch):
+def test_best_epoch_is_kept(shapes, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.1, 0.7])  # three on validation, one on test
     seen = []
 
@@ -136,7 +136,7 @@ def test_pretrained_weights_get_a_new_head(trained, shapes, tmp_path):
     assert torch.equal(network.state_dict()[stem], model.state_dict()[stem])
 
 
-def test_a_config_file_starts_from_random_weights(trained, shapes, tmp_path):
+def test_config_file_starts_from_random_weights(trained, shapes, tmp_path):
     out = go(shapes, tmp_path / "tiny", model=str(trained / "config.json"), epochs=1)
     assert sb.load_classifier(out, device="cpu").labels == sb.load_dataset(shapes).features["label"].names
 
@@ -155,13 +155,13 @@ def test_a_config_file_starts_from_random_weights(trained, shapes, tmp_path):
     ({"model": "./nowhere"}, r"\./nowhere"),
     ({"dataset": "nope"}, r"\bnope\b"),
 ])  # fmt: skip
-def test_bad_settings_are_refused_before_anything_is_written(changes, words, shapes, tmp_path):
+def test_invalid_settings_are_rejected_before_writing(changes, words, shapes, tmp_path):
     settings = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "epochs": 1, "size": 32, "device": "cpu"}
     refused(words, sb.train, **settings | changes, out=tmp_path / "x", progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_hold_something_else_are_refused(trained, shapes, tmp_path):
+def test_folders_with_other_content_are_rejected(trained, shapes, tmp_path):
     (tmp_path / "bare").mkdir()
     shutil.copy(trained / "config.json", tmp_path / "bare")
     refused(r"no weights .* to start from random weights, use .*config\.json", go, shapes, tmp_path / "x",
@@ -170,7 +170,7 @@ def test_folders_that_hold_something_else_are_refused(trained, shapes, tmp_path)
     refused("not empty", go, shapes, tmp_path / "bare")
 
 
-def test_a_state_of_another_network_is_not_continued(shapes, tmp_path, monkeypatch):
+def test_training_state_of_other_network_is_rejected(shapes, tmp_path, monkeypatch):
     stop_at(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
@@ -178,14 +178,14 @@ def test_a_state_of_another_network_is_not_continued(shapes, tmp_path, monkeypat
     refused("training run with other settings", go, shapes, tmp_path / "tiny", model=other)
 
 
-def test_training_leaves_the_callers_random_state_alone(shapes, tmp_path):
+def test_training_keeps_random_state(shapes, tmp_path):
     torch.manual_seed(3)
     before = torch.get_rng_state()
     go(shapes, tmp_path / "tiny", epochs=1, limit=32)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_finished_training_started_again_says_so_and_writes_nothing(trained, shapes, capsys):
+def test_restart_of_finished_training_writes_nothing(trained, shapes, capsys):
     """Also test a training that was killed after its last rename and left its state behind."""
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
     (state := trained.with_name("tiny.training.pt")).write_bytes(b"left over")
@@ -213,13 +213,13 @@ def fitted(shapes, train_rows, validation_rows, progress=False, changed=lambda r
     return log, classifier.model.state_dict()
 
 
-def test_the_same_recipe_and_rows_give_the_weights_of_train(trained, shapes):
+def test_fit_matches_weights_of_train(trained, shapes):
     log, found = fitted(shapes, *splits_of(shapes))
     assert log == log_of(trained)["epochs"]
     assert equal(weights(trained), found)
 
 
-def test_the_bar_of_a_training_counts_batches_and_names_the_epoch(shapes, capsys):
+def test_progress_bar_shows_batches_and_epoch(shapes, capsys):
     rows = splits_of(shapes)
     fitted(shapes, *rows, progress=True)
     batches = 3 * sum(-(-len(part) // fitting.Recipe().batch_size) for part in rows)
@@ -237,7 +237,7 @@ class Black(fitting.Counted):
         return torch.zeros_like(images), labels
 
 
-def test_a_recipe_can_train_on_changed_images(shapes):
+def test_fit_accepts_changed_images(shapes):
     """Changing images in a batch gives the same result as changing the pictures of the rows."""
     rows = splits_of(shapes)
     black = [part.map(lambda row: {"image": Image.new("RGB", row["image"].size)}) for part in rows]
@@ -285,7 +285,7 @@ def of_colours(colours, tmp_path_factory):
                     progress=False)  # fmt: skip
 
 
-def test_its_accuracy_is_the_mean_average_precision_over_images_that_count_once(of_colours, colours, tmp_path):
+def test_multi_label_accuracy_is_mean_average_precision(of_colours, colours, tmp_path):
     assert json.loads((of_colours / "config.json").read_text())["problem_type"] == "multi_label_classification"
     classifier = sb.load_classifier(str(of_colours), device="cpu")
     assert (classifier.activation, list(classifier.labels)) == ("sigmoid", NAMES)
@@ -305,7 +305,7 @@ def test_its_accuracy_is_the_mean_average_precision_over_images_that_count_once(
     assert run.summary["model"]["accuracy"]["value"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_loss_is_of_every_class_by_itself():
+def test_loss_matches_literal_formulas():
     logits, labels = torch.tensor([[0.3, -1.2], [2.0, 0.1]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
     each = [-np.log(1 / (1 + np.exp(-z))) if y else -np.log(1 - 1 / (1 + np.exp(-z)))
             for z, y in zip(logits.flatten().tolist(), labels.flatten().tolist(), strict=True)]  # fmt: skip
@@ -315,7 +315,7 @@ def test_the_loss_is_of_every_class_by_itself():
     )
 
 
-def test_a_dataset_that_does_not_know_all_classes_is_refused(shapes, tmp_path):
+def test_sigmoid_training_needs_labels_column(shapes, tmp_path):
     options = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "out": tmp_path / "out", "size": 32}
     for activation, words in (("sigmoid", "has no column labels"), ("sigmoit", "did you mean sigmoid")):
         refused(words, sb.train, **options, activation=activation, progress=False)

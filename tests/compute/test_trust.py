@@ -98,7 +98,7 @@ LOAD = "import sys, saliency_bench as sb; sb.load_classifier(sys.argv[1])"
 @pytest.mark.slow
 @pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("what", ["config", "processor"])
-def test_code_of_a_folder_is_neither_executed_nor_asked_about(hostile, what):
+def test_custom_code_of_checkpoint_is_never_executed(hostile, what):
     folder, mark = hostile(what)
     refused(".", load_classifier, folder)
     done = subprocess.run([sys.executable, "-c", LOAD, str(folder)], input="y\ny\n", capture_output=True, text=True)
@@ -110,7 +110,7 @@ def test_code_of_a_folder_is_neither_executed_nor_asked_about(hostile, what):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["config", "processor"])
-def test_train_executes_no_code_either(hostile, what, shapes, tmp_path):
+def test_train_never_executes_custom_code(hostile, what, shapes, tmp_path):
     folder, mark = hostile(what)
     command = [sys.executable, "-m", "saliency_bench", "train", "--dataset", str(shapes), "--model", str(folder),
                "--out", str(tmp_path / "out"), "--epochs", "1", "--limit", "4", "--size", "32"]  # fmt: skip
@@ -120,7 +120,7 @@ def test_train_executes_no_code_either(hostile, what, shapes, tmp_path):
     assert not mark.exists()
 
 
-def test_a_config_alone_executes_nothing(hostile, shapes, tmp_path):
+def test_training_from_config_never_executes_code(hostile, shapes, tmp_path):
     folder, mark = hostile("config")
     settings = {"dataset": str(shapes), "out": tmp_path / "out", "epochs": 1, "limit": 4}
     refused("downloaded code is never executed", sb.train, **settings, model=str(folder / "config.json"))
@@ -128,7 +128,7 @@ def test_a_config_alone_executes_nothing(hostile, shapes, tmp_path):
 
 
 @pytest.mark.slow
-def test_code_that_a_repository_offers_is_not_even_downloaded(hub, folder, tmp_path, monkeypatch):
+def test_code_of_repository_is_not_downloaded(hub, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     (folder / "own.py").write_text(SCRIPT.format(mark=str(mark := tmp_path / "executed")))
     (folder / "pytorch_model.bin").write_bytes(b"pickle")
@@ -163,7 +163,7 @@ def test_pickled_weights_are_not_opened(folder, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_one_file_of_a_checkpoint_is_told_to_be_its_folder(folder, name):
+def test_checkpoint_file_error_suggests_its_folder(folder, name):
     refused(rf"{name}.*use its folder", load_classifier, folder / name)
 
 
@@ -251,7 +251,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("kind", "settings", "words"), SETTINGS)
-def test_hostile_settings_are_one_line_and_take_no_memory(kind, settings, words, tmp_path, peak, monkeypatch):
+def test_hostile_settings_are_rejected_without_allocation(kind, settings, words, tmp_path, peak, monkeypatch):
     kernels = types.ModuleType("kernels")
     kernels.get_kernel = lambda *_, **__: pytest.fail("a kernel is fetched")
     monkeypatch.setitem(sys.modules, "kernels", kernels)
@@ -309,7 +309,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "words"), FAULTS)
-def test_files_that_are_not_as_they_should_be_are_named(fault, words, folder):
+def test_malformed_checkpoint_files_are_rejected(fault, words, folder):
     fault(folder)
     refusal(folder, words)
 
@@ -321,7 +321,7 @@ def vit(path, attention=None, **settings):
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(path)
 
 
-def test_weights_that_are_missing_are_not_allocated(tmp_path, peak):
+def test_missing_weights_are_not_allocated(tmp_path, peak):
     """Check the config as well as the shapes: transformers fills missing weights with new numbers."""
     vit(tmp_path, hidden_size=32)
     save_file({"none": torch.zeros(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -331,20 +331,20 @@ def test_weights_that_are_missing_are_not_allocated(tmp_path, peak):
 
 
 @pytest.mark.parametrize("name", [None, "eager"])
-def test_plain_attention_and_labels_with_such_names_are_let_through(folder, name):
+def test_plain_attention_and_suspicious_labels_are_accepted(folder, name):
     labels = ["backbone", "quantization_config", "attn_implementation"]
     change(folder, "config.json", _attn_implementation=name, id2label=dict(enumerate(labels)),
            label2id=dict.fromkeys(labels, 10 ** 9))  # fmt: skip
     assert load_classifier(folder, device="cpu").labels == labels
 
 
-def test_a_transformer_keeps_its_attention(tmp_path):
+def test_transformer_keeps_its_attention_implementation(tmp_path):
     vit(tmp_path, "sdpa", hidden_size=8)
     change(tmp_path, "config.json", _attn_implementation="sdpa")
     assert load_classifier(tmp_path, device="cpu").model.config._attn_implementation == "sdpa"
 
 
-def test_a_checkpoint_of_several_files_is_loaded(folder, tmp_path):
+def test_sharded_checkpoint_is_loaded(folder, tmp_path):
     whole = load_classifier(folder, device="cpu")
     whole.model.save_pretrained(tmp_path / "parts", max_shard_size="1KB")
     (folder / "preprocessor_config.json").rename(tmp_path / "parts" / "preprocessor_config.json")
@@ -366,7 +366,7 @@ def timm_checkpoint(path, architecture="resnet10t", **arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{"in_chans": 10**7}, {"layers": [8_000] * 4}, {"channels": [2**20] * 4}])
-def test_arguments_of_timm_are_bounded(tmp_path, peak, arguments):
+def test_timm_arguments_are_bounded(tmp_path, peak, arguments):
     refusal(timm_checkpoint(tmp_path, **arguments), "in_chans|modules|sum|parameters")
     assert peak() < 300_000
 
@@ -386,14 +386,14 @@ OUTSIDE = [
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("architecture", "arguments", "words"), OUTSIDE, ids=[f"{a} {b}" for a, b, _ in OUTSIDE])
-def test_a_timm_config_reaches_nothing_outside_its_folder(tmp_path, monkeypatch, architecture, arguments, words):
+def test_timm_config_cannot_access_external_files(tmp_path, monkeypatch, architecture, arguments, words):
     timm = pytest.importorskip("timm")
     folder = timm_checkpoint(tmp_path, architecture, **arguments)
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: pytest.fail("built"))
     refusal(folder, words)
 
 
-def test_harmless_arguments_of_timm_are_let_through(tmp_path):
+def test_harmless_timm_arguments_are_accepted(tmp_path):
     folder = timm_checkpoint(tmp_path, "resnet10t", act_layer="relu", drop_rate=0.1, in_chans=3, global_pool="avg")
     assert load_classifier(folder, device="cpu").labels == ["a", "b", "c"]
 
@@ -411,7 +411,7 @@ def classifier(resnet):
     return load_classifier(resnet, device="cpu")
 
 
-def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, classifier):
+def test_oversized_image_is_rejected_before_decoding(tmp_path, classifier):
     path = bomb(tmp_path / "bomb.png", (11_000, 11_000))
     assert path.stat().st_size < 100_000
     pictures = [path, path.read_bytes(), {"bytes": path.read_bytes(), "path": None}]
@@ -423,13 +423,13 @@ def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, 
     refused("million pixels", sb.explain, path, classifier, "gradient")
 
 
-def test_a_sliver_that_grows_when_its_shorter_side_is_enlarged(tmp_path):
+def test_thin_image_that_resizes_too_large_is_rejected(tmp_path):
     path = bomb(tmp_path / "sliver.png", (1_000_000, 1))
     folder = checkpoint(tmp_path / "model", ConvNextImageProcessor(size={"shortest_edge": 224}))
     refused(r"image 0.*1000000 x 1.*million pixels", load_classifier(folder, device="cpu").prepare, [{"image": path}])
 
 
-def test_an_opened_file_that_is_cut_off_is_one_line(tmp_path, classifier):
+def test_truncated_image_file_is_rejected(tmp_path, classifier):
     path = tmp_path / "cut.jpg"
     Image.effect_noise((200, 200), 50).save(path)
     path.write_bytes(path.read_bytes()[:2000])
@@ -456,14 +456,14 @@ def train(shapes, resnet, out):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["classifier.1.weight", "resnet.embedder.embedder.convolution.weight",
                                   "resnet.embedder.embedder.normalization.running_var"])  # fmt: skip
-def test_no_training_starts_from_weights_that_are_not_finite(tmp_path, train, out, resnet, name, value):
+def test_training_rejects_non_finite_weights(tmp_path, train, out, resnet, name, value):
     folder = shutil.copytree(resnet, tmp_path / "model")
     spoil(folder, name, value)
     refused(f"{folder} has NaN or infinite weights \\({name}\\)", train, model=str(folder))
     assert not list(out.parent.iterdir())
 
 
-def test_a_loss_that_is_not_finite_ends_the_training_with_one_line_and_no_file(train, out, monkeypatch):
+def test_non_finite_loss_stops_training_without_output(train, out, monkeypatch):
     refused(r"loss.*nan.*--learning-rate", train, learning_rate=1e30)
     assert not list(out.parent.iterdir())
     losses = iter([0.5, float("nan")])  # in a later epoch
@@ -475,7 +475,7 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_one_line_and_no_file(t
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("settings", [{"hidden_sizes": [11_600]}, {"depths": [30_000]}, {"num_labels": 10**6},
                                       {"_attn_implementation": "evil/kernel"}], ids=str)  # fmt: skip
-def test_a_config_alone_is_checked_as_well(tmp_path, train, peak, settings):
+def test_hostile_config_is_rejected_for_training(tmp_path, train, peak, settings):
     file = tmp_path / "config.json"
     ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic").to_json_file(file)
     change(tmp_path, "config.json", **settings)

@@ -65,7 +65,7 @@ def tokens_of(model, kind, texts):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_are_those_of_the_library(folder, kind):
+def test_logits_match_transformers(folder, kind):
     """Compare with the library in float64, which differs from its float32 by 1e-7 of the scale."""
     classifier = clip(folder, kind, prompts="a photo of a {}")
     model = AUTO.from_pretrained(folder(kind)).double()
@@ -87,7 +87,7 @@ def test_logits_are_those_of_the_library(folder, kind):
     assert of_object.digest == classifier.digest
 
 
-def test_templates_are_averaged_as_by_clip(folder):
+def test_template_embeddings_are_averaged_as_in_clip(folder):
     """Embed and normalise each prompt separately, average the embeddings of each class, and normalise again."""
     classifier, model = clip(folder), AUTO.from_pretrained(folder("clip")).double()
     rows = []
@@ -106,7 +106,7 @@ def test_templates_are_averaged_as_by_clip(folder):
     assert torch.equal(turned.model.text, classifier.model.text.flip(0))
 
 
-def test_identity_is_that_of_what_answers(folder):
+def test_digest_depends_on_texts_and_used_weights(folder):
     classifier = clip(folder)
     keys = set(classifier.state_dict())
     assert {"model.text", "model.scale", "model.bias", "model.visual_projection.weight"} <= keys
@@ -132,7 +132,7 @@ def test_identity_is_that_of_what_answers(folder):
         torch.set_num_threads(threads)
 
 
-def test_the_callers_model_stays_as_it_is_and_its_texts_run_once(folder, monkeypatch):
+def test_loading_keeps_model_and_encodes_texts_once(folder, monkeypatch):
     model = AUTO.from_pretrained(folder("clip"))
     before = copy.deepcopy(model.state_dict())
     classifier = load_classifier(model, **TEXTS)
@@ -144,7 +144,7 @@ def test_the_callers_model_stays_as_it_is_and_its_texts_run_once(folder, monkeyp
     classifier(torch.rand(2, 3, 32, 32))
 
 
-def test_a_pipeline_brings_tokenizer_and_processor(folder):
+def test_pipeline_provides_tokenizer_and_processor(folder):
     model = AUTO.from_pretrained(folder("clip"))
     model.name_or_path = model.config._name_or_path = ""
     made = hf.pipeline("zero-shot-image-classification", model=model, tokenizer=tokenizer_of("clip"),
@@ -154,7 +154,7 @@ def test_a_pipeline_brings_tokenizer_and_processor(folder):
     refused(words, load_classifier, model, **TEXTS, mean=0.5, std=0.5, size=32)
 
 
-def test_copies_and_precisions(folder, tmp_path):
+def test_copies_and_precisions_keep_logits(folder, tmp_path):
     classifier, images = clip(folder), torch.rand(4, 3, 32, 32)
     expected, scale = classifier(images), float(classifier.model.scale)
     copied = copy.deepcopy(classifier)
@@ -178,7 +178,7 @@ def test_copies_and_precisions(folder, tmp_path):
         assert 0 < (other(images) - expected).abs().max() < 0.05 * scale
 
 
-def test_maps_are_those_of_the_image_tower(folder):
+def test_maps_match_formulas_for_image_tower(folder):
     """Compare with the papers' formulas, computed from the towers and the attention of transformers."""
     kind = "clip, quick gelu, eager"
     classifier = clip(folder, kind)
@@ -207,7 +207,7 @@ def test_maps_are_those_of_the_image_tower(folder):
         assert maps.std() > 0
 
 
-def test_gradcam_reads_the_features_of_a_convolutional_image_tower(folder):
+def test_gradcam_uses_convolutional_image_tower(folder):
     classifier = clip(folder, "align", prompts="a {}", layer="vision_model.encoder.blocks.2")
     images = torch.rand(2, 3, 32, 32)
     kept = []
@@ -220,14 +220,14 @@ def test_gradcam_reads_the_features_of_a_convolutional_image_tower(folder):
     assert ours.allclose(maps, atol=1e-4 * float(maps.abs().max()))
 
 
-def test_a_tower_that_pools_by_attention_has_no_attention_maps(folder):
+def test_attention_pooling_tower_has_no_attention_maps(folder):
     classifier, images = clip(folder, "siglip", prompts="a {}"), torch.rand(1, 3, 32, 32)
     refused("attention-pooling head", sb.load_explainer("gae"), classifier, images, sb.targets.one_hot(0, 3))
     assert sb.explain(pictures()[0], classifier).explainer.startswith("integrated_gradients")
     assert sb.explain(pictures()[0], clip(folder), target="dog", against="cat").explainer == "gae"
 
 
-def test_sigmoid_and_softmax_are_chosen(folder):
+def test_activation_can_be_chosen(folder):
     assert clip(folder, activation="sigmoid").activation == "sigmoid"
     assert clip(folder, "siglip", prompts="a {}", activation="softmax").activation == "softmax"
     one, two = (clip(folder, "siglip", prompts="a {}", labels=labels) for labels in (["cat"], ["cat", "dog"]))
@@ -239,7 +239,7 @@ def test_sigmoid_and_softmax_are_chosen(folder):
     refused("one class, whose softmax is always 1", clip, folder, labels=["cat"])
 
 
-def test_naflex_pictures_of_a_square_are_those_of_the_processor(folder):
+def test_naflex_inputs_match_processor(folder):
     classifier = clip(folder, "siglip2", prompts="a {}")
     batch = classifier.prepare([{"image": picture} for picture in pictures()])
     given = processor_of("siglip2")(images=pictures(), return_tensors="pt")
@@ -271,11 +271,11 @@ def test_naflex_pictures_of_a_square_are_those_of_the_processor(folder):
     ({"labels": ["cat", "x" * 60]}, "has 71 tokens, but .* accepts 48"),
     ({"mean": 0.5}, "a checkpoint already has them"),
 ])  # fmt: skip
-def test_what_cannot_be_meant_is_refused(folder, changes, words):
+def test_invalid_prompts_and_labels_are_rejected(folder, changes, words):
     refused(words, clip, folder, **changes)
 
 
-def test_prompts_of_other_networks_are_refused(folder, resnet, tmp_path):
+def test_other_networks_reject_prompts(folder, resnet, tmp_path):
     towers = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     towers = {"text_config": towers, "vision_config": towers}
     hf.CLIPForImageClassification(hf.CLIPConfig(**towers)).save_pretrained(tmp_path)
@@ -290,7 +290,7 @@ def test_prompts_of_other_networks_are_refused(folder, resnet, tmp_path):
     refused(words, load_classifier, AUTO.from_pretrained(folder("clip")))
 
 
-def test_tokenizers_that_do_not_fit_are_refused(folder, tmp_path):
+def test_incompatible_tokenizers_are_rejected(folder, tmp_path):
     path = folder_of("clip", tmp_path / "small")
     for file in path.glob("*token*"):
         file.unlink()
@@ -310,7 +310,7 @@ def test_tokenizers_that_do_not_fit_are_refused(folder, tmp_path):
     refused("cannot distinguish 'cat' from 'dog'", load_classifier, made(tokenizer_of("align")), **TEXTS)
 
 
-def test_a_network_that_scores_otherwise_is_refused(folder):
+def test_network_with_other_scoring_is_rejected(folder):
     class Colder(hf.CLIPModel):
         def forward(self, *inputs, **settings):
             output = super().forward(*inputs, **settings)
@@ -321,7 +321,7 @@ def test_a_network_that_scores_otherwise_is_refused(folder):
     refused("Colder does not compute its scores as", load_classifier, colder, **TEXTS)
 
 
-def test_a_hub_model_comes_with_its_tokenizer(here, folder):
+def test_hub_model_loads_its_tokenizer(here, folder):
     api = here.api()
     api.create_repo("founder/clip")
     api.upload_folder(repo_id="founder/clip", folder_path=folder("clip"))
@@ -338,7 +338,7 @@ def cells(run):
 
 
 @pytest.mark.slow
-def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path):
+def test_cell_ids_depend_on_prompts(folder, shapes, tmp_path):
     settings = RUN | {"dataset": str(shapes), "model": str(folder("clip"))}
     first = sb.run(**settings, prompts="a photo of a {}", out=tmp_path / "first")
     other = sb.run(**settings, prompts="a small {}", out=tmp_path / "other")
@@ -382,7 +382,7 @@ def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path):
 
 
 @pytest.mark.slow
-def test_prompts_of_a_run_go_to_the_models_that_take_texts(folder, resnet, shapes, tmp_path):
+def test_run_prompts_go_only_to_text_models(folder, resnet, shapes, tmp_path):
     def run(name, model=str(resnet), **settings):
         return sb.run(**RUN | {"dataset": str(shapes), "explainers": "random", "limit": 4}, model=model,
                       out=tmp_path / name, **settings)  # fmt: skip
@@ -406,7 +406,7 @@ def test_underscores_of_class_names_become_spaces(folder):
     refused("prompts need a model given by name", sb.run, dataset="d", model=clip(folder), **settings)
 
 
-def test_one_picture_is_explained_from_the_command_line(folder, tmp_path, capsys):
+def test_explain_command_accepts_prompts(folder, tmp_path, capsys):
     pictures()[0].save(tmp_path / "picture.png")
     command = ["explain", str(tmp_path / "picture.png"), "--model", str(folder("clip")), "--out",
                str(tmp_path / "map.png"), "--json"]  # fmt: skip
@@ -423,7 +423,7 @@ def test_one_picture_is_explained_from_the_command_line(folder, tmp_path, capsys
     assert "there are no class names" in capsys.readouterr().err
 
 
-def test_a_template_holds_the_prompts(folder, shapes, tmp_path):
+def test_template_stores_prompts(folder, shapes, tmp_path):
     sb.template(str(shapes), str(folder("clip")), tmp_path / "mine", prompts=["a photo of a {}"], limit=2, device="cpu")
     assert "prompts=['a photo of a {}'], labels=['disc'" in (tmp_path / "mine" / "example.py").read_text()
     assert read_template(tmp_path / "mine")[0].spec.prompts == ("a photo of a {}",)

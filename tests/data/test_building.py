@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
     return sb.build("shapes-xai", tmp_path_factory.mktemp("built") / "shapes", progress=False, **SMALL)
 
 
-def test_load_dataset_finds_splits_and_features(folder):
+def test_load_dataset_returns_splits_and_features(folder):
     loaded = datasets.load_dataset(str(folder))
     assert {split: len(part) for split, part in loaded.items()} == {"train": 40, "validation": 14, "test": 6}
     assert loaded["test"].features == builders.columns(shapes_xai)
@@ -47,7 +47,7 @@ def test_load_dataset_finds_splits_and_features(folder):
     assert row["group"] is None
 
 
-def test_report_counts_and_fingerprints_are_those_of_the_data(folder):
+def test_report_counts_and_fingerprints_match_the_data(folder):
     report = json.loads((folder / "build_report.json").read_text())
     assert report["options"] == {"count": 60, "seed": 0, "size": 32}
     assert report["counts"]["samples"] == report["counts"]["masks"] == report["counts"]["found"] == 60
@@ -56,7 +56,7 @@ def test_report_counts_and_fingerprints_are_those_of_the_data(folder):
         assert sum(part["class_shares"]["label"].values()) == pytest.approx(1, abs=1e-3)
 
 
-def test_card_says_what_the_hub_reads(folder):
+def test_card_contains_hub_metadata(folder):
     from huggingface_hub import DatasetCard
 
     card = DatasetCard.load(folder / "README.md")
@@ -69,7 +69,7 @@ def test_card_says_what_the_hub_reads(folder):
     assert "# Shapes-XAI\n" in card.text
 
 
-def test_splits_are_70_15_15_and_dropping_an_image_moves_no_other():
+def test_hash_splits_are_70_15_15_and_depend_on_seed():
     splits = [building.split_of(0, f"image-{n}") for n in range(4000)]
     shares = [splits.count(split) / 4000 for split in ("train", "validation", "test")]
     assert shares == pytest.approx([0.70, 0.15, 0.15], abs=0.02)
@@ -80,7 +80,7 @@ def faulty(monkeypatch, samples):
     monkeypatch.setattr(shapes_xai, "samples", samples)
 
 
-def test_groups_stay_together_and_left_out_images_move_nothing(monkeypatch, tmp_path):
+def test_groups_stay_together_and_splits_are_stable(monkeypatch, tmp_path):
     def grouped(source, log, *, without: int = -1):
         for n in range(40):
             if n == without:
@@ -103,14 +103,14 @@ def test_groups_stay_together_and_left_out_images_move_nothing(monkeypatch, tmp_
     assert "| image | for the test | 1 |" in (tmp_path / "b/README.md").read_text()
 
 
-def test_a_split_without_images_is_not_there(tmp_path):
+def test_empty_split_is_omitted(tmp_path):
     """`datasets` cannot load an empty split."""
     folder = sb.build("shapes-xai", tmp_path / "three", progress=False, size=32, count=3)
     assert {split: len(part) for split, part in datasets.load_dataset(str(folder)).items()} == {"train": 3}
     refused(r"unknown split of .*'validation'; known: .*train", sb.load_dataset, folder, split="validation")
 
 
-def test_an_error_midway_leaves_nothing(monkeypatch, tmp_path):
+def test_failed_build_leaves_no_files(monkeypatch, tmp_path):
     def breaks(source, log):
         yield from ({"image_id": str(n), "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)} for n in range(250))
         raise RuntimeError("midway")
@@ -121,7 +121,7 @@ def test_an_error_midway_leaves_nothing(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_existing_folders(folder, monkeypatch, tmp_path):
+def test_existing_dataset_requires_overwrite(folder, monkeypatch, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     drawn = shapes_xai.drawn
@@ -176,7 +176,7 @@ def test_a_build_that_is_in_place_is_finished_and_a_further_start_says_so_and_wr
     refused(r"out.*--overwrite", sb.build, "shapes-xai", out, progress=False, **SMALL)
 
 
-def test_links_in_a_source_are_followed(tmp_path):
+def test_symlinks_in_a_source_are_followed(tmp_path):
     """Test a COCO folder whose files are links to another disk, and links that form a circle."""
     for name in ("cat/a", "cat/b", "dog/c"):
         picture = tmp_path / "disk" / f"{name}.png"
@@ -193,7 +193,7 @@ def test_links_in_a_source_are_followed(tmp_path):
     assert (counts["samples"], counts["label"]) == (3, {"cat": 2, "dog": 1})
 
 
-def test_a_source_without_a_usable_image_says_why(tmp_path):
+def test_source_without_usable_images_is_rejected(tmp_path):
     (tmp_path / "images" / "cat").mkdir(parents=True)
     for name in "abc":
         (tmp_path / "images" / "cat" / f"{name}.png").write_bytes(b"no picture")
@@ -201,7 +201,7 @@ def test_a_source_without_a_usable_image_says_why(tmp_path):
             tmp_path / "images", progress=False)  # fmt: skip
 
 
-def test_a_lock_that_cannot_be_opened_does_not_stop_a_build(tmp_path, monkeypatch):
+def test_unopenable_lock_does_not_stop_a_build(tmp_path, monkeypatch):
     """Test a lock file of another user, for example."""
     monkeypatch.setattr(output_folder, "cache_folder", lambda: tmp_path)
     (tmp_path / "locks" / f"{output_folder.seed_of(tmp_path / 'out'):016x}.lock").mkdir(parents=True)
@@ -209,7 +209,7 @@ def test_a_lock_that_cannot_be_opened_does_not_stop_a_build(tmp_path, monkeypatc
         pass
 
 
-def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
+def test_overwrite_rejects_foreign_folders(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     refused("not a dataset built by this command", sb.build, "shapes-xai", tmp_path, overwrite=True, progress=False)
     assert (tmp_path / "thesis.txt").exists()
@@ -223,12 +223,12 @@ def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
     ("pet-xai", {"source": "no/such/folder"}, "does not exist"),
     ("shapes-xai", {"license": "mit"}, "shapes-xai has a fixed license; leave it out"),
 ])  # fmt: skip
-def test_errors_in_one_line(name, options, message, tmp_path):
+def test_invalid_build_arguments_are_rejected(name, options, message, tmp_path):
     refused(message, sb.build, name, tmp_path / "new" / "out", progress=False, **options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_builder_mistakes_are_named(monkeypatch, tmp_path):
+def test_invalid_builder_rows_raise_value_error(monkeypatch, tmp_path):
     same = {"image_id": "a", "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)}
     for rows, words in (([dict(same), dict(same)], "'a' twice"), ([same | {"colour": 1}], "colour")):
         faulty(monkeypatch, lambda source, log, rows=rows: iter(rows))
@@ -236,7 +236,7 @@ def test_builder_mistakes_are_named(monkeypatch, tmp_path):
             sb.build("shapes-xai", tmp_path / "out", progress=False)
 
 
-def test_a_large_split_has_several_shards(monkeypatch, tmp_path):
+def test_large_split_has_several_shards(monkeypatch, tmp_path):
     monkeypatch.setattr("saliency_bench.data.shards.SHARD_BYTES", 1000)
     shards = Shards(tmp_path, "train", datasets.Features({"text": datasets.Value("string")}))
     for n in range(250):
@@ -265,7 +265,7 @@ def test_a_fingerprint_sees_pixels_and_colours_of_a_png_and_not_its_compression(
     assert print_of(images[0])[1] != print_of(images[1])[1]
 
 
-def test_a_giant_picture_is_refused_before_it_is_decoded():
+def test_huge_and_empty_images_are_rejected():
     file = io.BytesIO()
     Image.new("1", (9000, 9000)).save(file, "PNG")
     with pytest.raises(UnreadableError, match="more than 64 million pixels"):
@@ -274,14 +274,14 @@ def test_a_giant_picture_is_refused_before_it_is_decoded():
         decode(b"")
 
 
-def test_command(tmp_path, capsys):
+def test_command_builds_and_reports_counts(tmp_path, capsys):
     command = ["build", "shapes-xai", "--size", "32", "--count", "20", "--out", str(tmp_path / "shapes")]
     assert "samples   20" in said(capsys, command)
     assert said(capsys, [*command, "--seed", "1"], 2).strip().startswith("saliency-bench: error:")
     assert json.loads(said(capsys, [*command, "--overwrite", "--json"]))["counts"]["samples"] == 20
 
 
-def test_a_bar_shows_how_far_a_build_is(tmp_path, capsys, monkeypatch):
+def test_progress_bar_shows_build_progress(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "EVERY", 0)  # seconds between two lines
     building.build("shapes-xai", tmp_path / "out", size=32, count=70)
     steps = capsys.readouterr().err
@@ -294,7 +294,7 @@ def test_a_bar_shows_how_far_a_build_is(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-def test_progress_that_nobody_reads_any_more_does_not_stop_the_work(monkeypatch):
+def test_broken_progress_output_does_not_block_threads(monkeypatch):
     """Test that a thread whose output fails does not block the other threads."""
     monkeypatch.setattr(progress, "EVERY", 0)
     shown = progress.bar(total=4)

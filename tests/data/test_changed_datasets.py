@@ -72,7 +72,7 @@ def colours(folder, split="test"):
     return [row["image"].getpixel((0, 0))[0] for row in sb.load_dataset(folder, split)]
 
 
-def test_rows_that_were_rotated_are_loaded_as_they_are_now(tmp_path):
+def test_reordered_rows_are_reloaded(tmp_path):
     """Test a folder without a card; the next tests have a card."""
     path = parquet(tmp_path / "set", card="")
     assert colours(tmp_path / "set") == [0, 40, 80, 120]
@@ -82,7 +82,7 @@ def test_rows_that_were_rotated_are_loaded_as_they_are_now(tmp_path):
 
 @pytest.mark.parametrize("keeping_dates",
                          [shutil.copytree, lambda a, b: shutil.copytree(a, b, copy_function=shutil.copy)])  # fmt: skip
-def test_a_changed_copy_is_not_the_original(tmp_path, keeping_dates):
+def test_changed_copy_differs_from_the_original(tmp_path, keeping_dates):
     parquet(tmp_path / "one" / "set")
     assert colours(tmp_path / "one" / "set") == [0, 40, 80, 120]
     keeping_dates(tmp_path / "one", tmp_path / "two")
@@ -99,7 +99,7 @@ def folder_of_pictures(folder):
 
 
 @pytest.mark.parametrize("card", [True, False])
-def test_a_table_beside_pictures(tmp_path, card):
+def test_changed_metadata_table_is_reloaded(tmp_path, card):
     folder = tmp_path / "set"
     lines = [{"file_name": f"{number}.bmp", "kind": CLASSES[number % 2]} for number in range(4)]
     for line in lines:
@@ -115,7 +115,7 @@ def test_a_table_beside_pictures(tmp_path, card):
 
 
 @pytest.mark.slow
-def test_a_changed_built_folder_is_reported_and_renamed(shapes, resnet, tmp_path, capsys):
+def test_changed_built_folder_is_reported_and_renamed(shapes, resnet, tmp_path, capsys):
     folder = shutil.copytree(shapes, tmp_path / "mine")
     settings = {"dataset": folder, "model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"],
                 "limit": 4, "progress": False}  # fmt: skip
@@ -130,7 +130,7 @@ def test_a_changed_built_folder_is_reported_and_renamed(shapes, resnet, tmp_path
     refused("another dataset", sb.run, **settings, out=tmp_path / "run")
 
 
-def test_what_of_a_built_folder_counts_as_changed(shapes, tmp_path, capsys):
+def test_added_shard_changes_a_built_folder_but_notes_do_not(shapes, tmp_path, capsys):
     folder = shutil.copytree(shapes, tmp_path / "mine")
     for path in folder.glob("data/train-*"):  # a split that is not requested
         path.unlink()
@@ -149,7 +149,7 @@ def test_what_of_a_built_folder_counts_as_changed(shapes, tmp_path, capsys):
     refused(r"sha256", find, folder)
 
 
-def test_a_hash_is_remembered_until_the_file_changes(tmp_path, monkeypatch):
+def test_file_hash_is_cached_until_the_file_changes(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(b"one")
     monkeypatch.setattr(hashing, "SETTLED", 0)
@@ -209,7 +209,7 @@ def test_what_was_loaded_is_remembered_until_a_file_changes(stored, monkeypatch)
 
 
 @pytest.mark.slow
-def test_another_process_finds_what_was_remembered(tmp_path):
+def test_fingerprint_cache_is_shared_between_processes(tmp_path):
     """Test that the file name does not depend on the order of sets, which differs between processes."""
     picture(tmp_path / "picture.png", (40, 0, 0))
     cell = {"bytes": (tmp_path / "picture.png").read_bytes(), "path": None}
@@ -229,14 +229,14 @@ def test_another_process_finds_what_was_remembered(tmp_path):
         assert subprocess.check_output(line, env=environment, text=True) == printed
 
 
-def test_fingerprint_of_a_file_that_has_just_changed_is_not_remembered(tmp_path, monkeypatch):
+def test_fingerprint_of_a_fresh_file_is_not_cached(tmp_path, monkeypatch):
     parquet(tmp_path / "set")
     times = counted(monkeypatch)
     assert len({fingerprint(sb.load_dataset(tmp_path / "set")) for _ in range(2)}) == 1
     assert len(times) == 2
 
 
-def test_remembered_fingerprints_are_of_these_rows_and_names(tmp_path, monkeypatch):
+def test_cached_fingerprint_is_not_used_for_other_rows_or_names(tmp_path, monkeypatch):
     """Test slices, other rows, other class names and rows in memory. They must not use the dataset's fingerprint."""
     monkeypatch.setattr(hashing, "SETTLED", 0)
     parquet(tmp_path / "set")
@@ -260,7 +260,7 @@ def of_others(maps, columns):
 
 
 @pytest.mark.parametrize(("column", "changed"), [("image", 1), ("mask", 5), ("other", 9)])
-def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, column, changed):
+def test_image_changed_during_the_run_stops_the_run(tmp_path, resnet, column, changed):
     for number in range(12):
         picture(tmp_path / f"{number}.bmp", (number * 20, 0, 0))
     paths = [str(tmp_path / f"{number}.bmp") for number in range(12)]
@@ -277,7 +277,7 @@ def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, co
     refused("1 changed during the run", list, map(partial(data.read, model.classifier), data.batches))
 
 
-def test_a_dataset_that_was_shortened_is_one_line_with_both_numbers(tmp_path):
+def test_shortened_dataset_error_states_both_counts(tmp_path):
     """Test the error of `datasets` itself, which contains a list of SplitInfo."""
     folder = sb.build("shapes-xai", tmp_path / "shapes", size=32, count=40, progress=False)
     (table,) = (folder / "data").glob("test-*.parquet")

@@ -45,7 +45,7 @@ def test_embedded_dataset_is_built_once(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dataset_is_called_the_same_wherever_it_lies(folder, tmp_path, monkeypatch):
+def test_dataset_name_is_independent_of_its_location(folder, tmp_path, monkeypatch):
     assert {data.find(name).name for name in (folder, "shapes-xai", "saliency-bench/shapes-xai")} == {"shapes-xai"}
     assert data.find(shutil.copytree(folder, tmp_path / "elsewhere")).name == "shapes-xai"
     monkeypatch.chdir(tmp_path)
@@ -59,7 +59,7 @@ def test_a_dataset_is_called_the_same_wherever_it_lies(folder, tmp_path, monkeyp
     assert data.find("./elsewhere").name == "folder:elsewhere"
 
 
-def test_a_hub_name_of_what_the_package_draws_says_so(capsys):
+def test_hub_name_of_a_generated_dataset_gives_a_hint(capsys):
     data._complain_once.cache_clear()
     data.find("shapes-xai", **SMALL)
     assert capsys.readouterr().err == ""
@@ -69,7 +69,7 @@ def test_a_hub_name_of_what_the_package_draws_says_so(capsys):
 
 
 @pytest.mark.slow
-def test_a_folder_is_used_by_exactly_its_name_and_a_line_says_so(folder, tmp_path, monkeypatch, capsys, no_hub):
+def test_local_folder_takes_precedence_and_is_reported(folder, tmp_path, monkeypatch, capsys, no_hub):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folder, "pet-xai")
     data._complain_once.cache_clear()
@@ -88,7 +88,7 @@ def test_a_folder_is_used_by_exactly_its_name_and_a_line_says_so(folder, tmp_pat
     assert data.find("shapes-xai").folder.parent.name == "datasets"
 
 
-def test_names_of_the_hub_with_a_revision():
+def test_hub_name_parses_the_revision():
     assert hub_name("ada/pets@main") == ("ada/pets", "main", False)
     assert hub_name("hub:ada/pets", "v1") == ("ada/pets", "v1", True)
     assert hub_name("ada/pets@v1", "v1").revision == "v1"
@@ -97,7 +97,7 @@ def test_names_of_the_hub_with_a_revision():
 
 
 @pytest.mark.slow
-def test_a_dataset_in_memory(folder, resnet, tmp_path):
+def test_in_memory_dataset_matches_its_folder(folder, resnet, tmp_path):
     rows = sb.load_dataset(folder)
     assert sb.load_dataset(rows) is rows
     assert sb.load_dataset(datasets.DatasetDict({"train": rows, "test": rows})) is rows
@@ -129,7 +129,7 @@ def only_train(folder, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["saved", "dict", "pictures", "rows"])
-def test_a_split_named_train_is_used_where_it_is_the_only_one_and_a_line_says_so(kind, only_train, capsys):
+def test_single_train_split_is_used_and_reported(kind, only_train, capsys):
     name = only_train[kind]
     data._complain_once.cache_clear()
     assert str(sb.load_dataset(name).split) == "train"
@@ -144,7 +144,7 @@ def test_a_split_named_train_is_used_where_it_is_the_only_one_and_a_line_says_so
         data.find(name).load("test")
 
 
-def test_rows_of_a_dict_with_train_alone_are_of_train_also_where_they_do_not_say_so(only_train, resnet, tmp_path):
+def test_unnamed_rows_of_a_train_only_dict_are_the_train_split(only_train, resnet, tmp_path):
     unnamed = datasets.Dataset(only_train["rows"].data, info=only_train["rows"].info)
     assert unnamed.split is None
     datasets.DatasetDict({"train": unnamed}).save_to_disk(tmp_path / "unnamed")
@@ -154,7 +154,7 @@ def test_rows_of_a_dict_with_train_alone_are_of_train_also_where_they_do_not_say
     assert "--split train" in run.summary["command"]
 
 
-def test_a_slice_of_train_is_no_test_split(folder, capsys):
+def test_slice_of_train_is_used_as_train(folder, capsys):
     rows = datasets.load_dataset(str(folder), split="train[:4]")
     data._complain_once.cache_clear()
     assert data.find(rows).load_usual("test")[1] == "train"
@@ -162,7 +162,7 @@ def test_a_slice_of_train_is_no_test_split(folder, capsys):
     refused(r"is the split train, not validation", sb.load_dataset, rows, "validation")
 
 
-def test_a_refused_split_names_the_option(only_train, folder):
+def test_unknown_split_error_names_the_option(only_train, folder):
     refused(r"'dev'; known: train \(--split\)", sb.load_dataset, only_train["pictures"], "dev")
     refused(r"'tset'; did you mean test\? \(--split\)", sb.load_dataset, folder, "tset")
     refused(r"is the split train, not dev; use split='train' \(--split train\)", sb.load_dataset, only_train["saved"],
@@ -170,7 +170,7 @@ def test_a_refused_split_names_the_option(only_train, folder):
 
 
 @pytest.mark.slow
-def test_two_processes_may_ask_for_it_at_once(tmp_path):
+def test_two_processes_share_an_embedded_dataset(tmp_path):
     code = f"from saliency_bench.data.loading import embedded; print(embedded('shapes-xai', {SMALL}))"
     environment = {**os.environ, "SALIENCY_BENCH_CACHE": str(tmp_path)}
     both = [
@@ -182,7 +182,7 @@ def test_two_processes_may_ask_for_it_at_once(tmp_path):
     assert folders == {str(folder) for folder in (tmp_path / "datasets").iterdir()}
 
 
-def test_loading_a_folder_is_silent_and_leaves_the_settings(folder, tmp_path, capfd):
+def test_loading_a_folder_is_silent_and_keeps_settings(folder, tmp_path, capfd):
     shown, level = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
     shutil.copytree(folder, tmp_path / "fresh")
     sb.load_dataset(tmp_path / "fresh")
@@ -190,7 +190,7 @@ def test_loading_a_folder_is_silent_and_leaves_the_settings(folder, tmp_path, ca
     assert (datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()) == (shown, level)
 
 
-def test_fingerprint_is_of_the_content_alone(folder, tmp_path):
+def test_fingerprint_depends_on_content_only(folder, tmp_path):
     here = sb.load_dataset(folder, split="train")
     shutil.copytree(folder, tmp_path / "copy")
     there, known = sb.load_dataset(tmp_path / "copy", split="train"), data.fingerprint(here)
@@ -214,7 +214,7 @@ def test_fingerprint_is_of_the_content_alone(folder, tmp_path):
     ("saliency-bench/shapes-xai", {"split": "tset", **SMALL}, "unknown split of .*'tset'"),
     ("someone/something", {}, "someone/something"),
 ])  # fmt: skip
-def test_errors_in_one_line(name, options, message, no_hub):
+def test_invalid_names_and_options_are_rejected(name, options, message, no_hub):
     refused(message, sb.load_dataset, name, **options)
 
 
@@ -222,7 +222,7 @@ def test_errors_in_one_line(name, options, message, no_hub):
     ("./shapez", "shapes"), ("data/shapez/x", "data/shapes/x"), ("./dta/shape", "data/shapes"),
     ("dta/shapes", "data/shapes"), ("coinz", "coins"),
 ])  # fmt: skip
-def test_a_path_with_a_typo_suggests_the_nearest_folder(name, near, tmp_path, monkeypatch, no_hub, capsys):
+def test_misspelled_path_suggests_the_nearest_folder(name, near, tmp_path, monkeypatch, no_hub, capsys):
     for path in ("shapes", "data/shapes/x", "coins"):
         (tmp_path / path).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -234,7 +234,7 @@ def test_a_path_with_a_typo_suggests_the_nearest_folder(name, near, tmp_path, mo
         refused(rf"did you mean (the folder )?{near}\?", sb.load_dataset, name)
 
 
-def test_a_folder_without_dataset_and_a_damaged_one(folder, tmp_path):
+def test_missing_and_damaged_dataset_folders_are_rejected(folder, tmp_path):
     refused("contains no readable dataset", sb.load_dataset, tmp_path)
     (tmp_path / "notes.txt").write_text("some text")
     refused('no column "image"', sb.load_dataset, tmp_path, split="train")
@@ -243,7 +243,7 @@ def test_a_folder_without_dataset_and_a_damaged_one(folder, tmp_path):
     refused("damaged", sb.load_dataset, tmp_path / "damaged")
 
 
-def test_columns_that_are_missing():
+def test_missing_columns_are_rejected():
     rows = datasets.Dataset.from_dict({"text": ["a"]})
     refused("image", data.fingerprint, rows)
     refused("label", data.class_names, rows)

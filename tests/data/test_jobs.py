@@ -31,7 +31,7 @@ sb.build("shapes-xai", sys.argv[1], progress=False, size=32, count=640, workers=
 """
 
 
-def test_what_jobs_say_comes_in_their_order(monkeypatch, tmp_path):
+def test_job_messages_keep_their_order(monkeypatch, tmp_path):
     def one(log, n):
         time.sleep(0.002 * (n % 3))
         if n % 5 == 0:
@@ -54,7 +54,7 @@ def test_what_jobs_say_comes_in_their_order(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_build_goes_on_and_ends_with_the_same_bytes(tmp_path):
+def test_killed_build_resumes_to_identical_bytes(tmp_path):
     out, batches = tmp_path / "out", tmp_path / ".out.building" / "batches"
     process = subprocess.Popen([sys.executable, "-c", BUILD, out, "2"], env=os.environ | {"OMP_NUM_THREADS": "1"})
     while len(list(batches.glob("*.parquet"))) < 4 and process.poll() is None:
@@ -72,7 +72,7 @@ def test_a_killed_build_goes_on_and_ends_with_the_same_bytes(tmp_path):
     assert content(sb.build("shapes-xai", tmp_path / "again", progress=False, size=32, count=640)) == content(out)
 
 
-def test_a_changed_file_is_made_again(tmp_path):
+def test_changed_file_changes_the_job_key(tmp_path):
     def make(log, path):
         pass
 
@@ -86,7 +86,7 @@ def test_a_changed_file_is_made_again(tmp_path):
     assert before != Job(make, tmp_path).key()
 
 
-def test_batches_made_for_other_classes_are_made_again(tmp_path):
+def test_batches_are_rebuilt_for_other_classes(tmp_path):
     def folder(*names):
         schema = datasets.Features({"label": datasets.ClassLabel(names=names)}).arrow_schema
         rows = JobBatches(tmp_path, lambda sample: {"label": sample["label"]}, schema, 1)
@@ -96,7 +96,7 @@ def test_batches_made_for_other_classes_are_made_again(tmp_path):
     assert [folder("cat", "dog"), folder("cat", "dog"), folder("cat", "cow")] == [1, 1, 2]
 
 
-def test_an_error_in_a_job_stops_the_build_and_leaves_nothing(monkeypatch, tmp_path):
+def test_job_error_stops_the_build_and_leaves_no_files(monkeypatch, tmp_path):
     done = []
 
     def one(log, n):
@@ -123,7 +123,7 @@ def process_pools(monkeypatch):
 
 
 @pytest.mark.slow
-def test_processes_give_the_same_bytes_as_one_thread(process_pools, tmp_path, capfd):
+def test_processes_and_single_thread_give_identical_bytes(process_pools, tmp_path, capfd):
     source = _examples.write("disease-xai", tmp_path / "source", 32)
     options = {"source": source, "progress": False, "crop_mm": 25.0}
     alone = sb.build("disease-xai", tmp_path / "1", workers=1, **options)
@@ -149,7 +149,7 @@ def row(sample):
 
 
 @pytest.mark.thorough
-def test_a_build_by_processes_that_was_killed_resumes(process_pools, tmp_path):
+def test_killed_build_with_processes_resumes(process_pools, tmp_path):
     source = _examples.write("disease-xai", tmp_path / "source", 96)
     script = f"""
 import saliency_bench as sb
@@ -172,7 +172,7 @@ sb.build("disease-xai", {str(tmp_path / "out")!r}, source={str(source)!r}, progr
 
 
 @pytest.mark.slow
-def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, monkeypatch):
+def test_worker_process_errors_and_kills_are_reported(tmp_path, monkeypatch):
     (tmp_path / "away_from_here.py").write_text(AWAY)
     monkeypatch.syspath_prepend(tmp_path)
     away = importlib.import_module("away_from_here")
@@ -191,7 +191,7 @@ def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, mon
 
 
 @pytest.mark.slow
-def test_a_process_ends_with_the_one_that_started_it(tmp_path):
+def test_worker_process_ends_with_its_parent(tmp_path):
     (tmp_path / "away_from_here.py").write_text("def row(sample):\n    import os\n    return {'image_id': os.getpid()}")
     script = f"""
 import sys, time
@@ -224,7 +224,7 @@ def alive(pid):
         return False
 
 
-def test_the_callers_warnings_stay_as_they_were(tmp_path):
+def test_build_keeps_warning_filters_of_the_caller(tmp_path):
     before = list(warnings.filters)
     sb.build("shapes-xai", tmp_path / "out", progress=False, workers=4, **SMALL)
     assert list(warnings.filters) == before
@@ -251,7 +251,7 @@ print(int(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").re
 
 
 @pytest.mark.thorough
-def test_memory_is_the_same_for_10000_images_as_for_1000(tmp_path):
+def test_peak_memory_does_not_grow_with_image_count(tmp_path):
     """Test that 10,000 images of 12 kB, which are 120 MB, need no more memory than 1,000."""
 
     def peak(count, turn=0):

@@ -41,7 +41,7 @@ def is_object(images):
     return ((images - colour).abs() < 0.02).all(-3)
 
 
-def test_the_pets_come_in_minibatches_by_every_route(here, pets):
+def test_every_loading_route_gives_the_same_minibatches(here, pets):
     """Compare the folder, `load_dataset` and plain `datasets` from the Hub, in any format, with a literal reading."""
     api = here.api()
     api.create_repo("saliency-bench/pets", repo_type="dataset", exist_ok=True)
@@ -78,7 +78,7 @@ NEAREST = {"interpolation": v2.InterpolationMode.NEAREST}
     lambda image, mask: (image.flip(-1), mask.flip(-1)),
     lambda image, mask: [v2.functional.crop(each, 1, 2, 12, 18) for each in (image, mask)],
 ], ids=lambda transform: type(transform).__name__)  # fmt: skip
-def test_the_mask_stays_on_its_object(transform):
+def test_transforms_keep_the_mask_on_its_object(transform):
     torch.manual_seed(1)
     for image, mask, _ in sb.torch_dataset(coloured(), transform=transform):
         assert mask.shape == image.shape[1:]
@@ -86,7 +86,7 @@ def test_the_mask_stays_on_its_object(transform):
         assert type(image) is type(mask) is torch.Tensor
 
 
-def test_normalising_and_colours_leave_the_mask_alone():
+def test_colour_transforms_leave_the_mask_unchanged():
     rows = coloured()
     change = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.ColorJitter(0.5),
                          v2.Normalize((0.5,) * 3, (0.2,) * 3)])  # fmt: skip
@@ -95,7 +95,7 @@ def test_normalising_and_colours_leave_the_mask_alone():
         assert not torch.allclose(plain[0], changed[0])
 
 
-def test_samples_without_a_mask_have_an_empty_one_and_so_do_emptied_masks():
+def test_missing_and_cropped_masks_are_empty():
     batches = DataLoader(sb.torch_dataset(coloured(without=(1, 4))), batch_size=6)
     ((_, masks, labels),) = batches
     assert masks.flatten(1).any(1).tolist() == [True, False, True, True, False, True]
@@ -111,7 +111,7 @@ def test_workers_give_the_same_batches():
                for a, b in zip(first, second, strict=True))  # fmt: skip
 
 
-def test_other_labels_and_mask_values():
+def test_label_column_and_mask_values_are_applied():
     rows = coloured().add_column("kind", [3, 1, 4, 1, 5, 9])
     data = sb.torch_dataset(rows, label_column="kind")
     assert [int(label) for _, _, label in data] == [3, 1, 4, 1, 5, 9]
@@ -122,7 +122,7 @@ def test_other_labels_and_mask_values():
         assert torch.equal(mask, is_object(image))
 
 
-def test_an_upright_picture_has_an_upright_mask():
+def test_exif_rotation_applies_to_the_mask():
     exif, files = Image.Exif(), {"image": BytesIO(), "mask": BytesIO()}
     exif[0x0112] = 6  # the file is stored rotated by 90 degrees
     for name, file in files.items():
@@ -149,14 +149,14 @@ def test_an_upright_picture_has_an_upright_mask():
     ({"mask_values": "grey-ish"}, "grey-ish"),
     ({"colour": 1}, "colour"),
 ])  # fmt: skip
-def test_what_cannot_be_batched_is_refused_with_the_reason(change, words):
+def test_invalid_transforms_and_options_are_rejected(change, words):
     if words is None:  # rows in memory without a split are accepted for any split
         assert len(sb.torch_dataset(coloured(), **change)) == 6
         return
     refused(words, lambda: sb.torch_dataset(coloured(), **change)[0])
 
 
-def test_sizes_labels_and_masks_that_do_not_fit_are_named():
+def test_incompatible_sizes_labels_and_masks_are_rejected():
     both = datasets.concatenate_datasets([coloured(2), coloured(2, (30, 20))])
     refused(r"3 x 16 x 24 and 3 x 20 x 30.*Resize", next, iter(DataLoader(sb.torch_dataset(both), batch_size=4)))
     _, masks, _ = next(iter(DataLoader(sb.torch_dataset(both, transform=v2.Resize((8, 8))), batch_size=4)))
@@ -174,7 +174,7 @@ def test_sizes_labels_and_masks_that_do_not_fit_are_named():
 
 
 @pytest.mark.slow
-def test_the_page_trains_a_network_that_is_right_for_the_right_reasons(tmp_path, monkeypatch):
+def test_mask_penalty_of_the_docs_page_improves_saliency(tmp_path, monkeypatch):
     """Recompute the penalty by a loop over samples, and check what the page states about its two networks."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "minibatches.md").read_text(encoding="utf-8")

@@ -25,14 +25,14 @@ def scene(seed, size=(96, 144)):
     return np.asarray(Image.fromarray(noise).resize(size[::-1], Image.Resampling.BICUBIC))
 
 
-def test_hash_is_that_of_the_literal_definition():
+def test_difference_hash_matches_literal_definition():
     pixels = np.random.default_rng(0).integers(0, 256, (80, 90)).astype(np.uint8)
     means = pixels.reshape(8, 10, 9, 10).mean(axis=(1, 3)).round()
     bits = "".join("1" if means[r, c] > means[r, c + 1] else "0" for r in range(8) for c in range(8))
     assert difference_hash(png(pixels)) == int(bits, 2)
 
 
-def test_copies_are_near_and_other_pictures_are_not():
+def test_resized_copies_are_near_and_other_images_far():
     hashes = [difference_hash(png(scene(seed))) for seed in range(40)]
     for seed in range(40):
         small = np.asarray(Image.fromarray(scene(seed)).resize((100, 66), Image.Resampling.BILINEAR))
@@ -52,13 +52,13 @@ def slowly(hashes, splits):
 
 @given(st.lists(st.tuples(st.sampled_from([0, 2**64 - 1, 0x0F0F << 20]), st.sets(st.integers(0, 63), max_size=3),
                           st.integers(0, 2)), max_size=30))  # fmt: skip
-def test_banded_search_finds_what_comparing_all_finds(drawn):
+def test_banded_search_matches_comparing_all_pairs(drawn):
     hashes = [base ^ sum(1 << bit for bit in flips) for base, flips, _ in drawn]
     splits = [split for _, _, split in drawn]
     assert across(np.array(hashes, np.uint64), np.array(splits, np.int64)) == slowly(hashes, splits)
 
 
-def test_many_equal_pictures_cost_no_more_than_many_others(monkeypatch):
+def test_search_handles_many_equal_hashes(monkeypatch):
     monkeypatch.setattr("saliency_bench.data.near_duplicates.AT_ONCE", 64)
     hashes = np.r_[np.zeros(50_000, np.uint64), np.arange(300, dtype=np.uint64)]
     splits = np.r_[np.arange(50_000) % 3, np.full(300, 2)]
@@ -67,7 +67,7 @@ def test_many_equal_pictures_cost_no_more_than_many_others(monkeypatch):
     assert len(found) == np.count_nonzero(splits[:50_000]) + sum(int(n).bit_count() <= NEAR for n in range(300))
 
 
-def test_a_build_names_them(monkeypatch, tmp_path):
+def test_build_reports_near_duplicates_across_splits(monkeypatch, tmp_path):
     def samples(source, log):
         for n in range(60):
             yield {"image_id": f"i{n}", "label": "disc", "image": scene(n % 30)}

@@ -140,7 +140,7 @@ def united(rows, words="lists .* a sample has one image; combine"):
 
 @pytest.mark.sample(3, 5)
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_numbers(form, rows, run, tmp_path):
+def test_every_dataset_form_gives_the_same_scores(form, rows, run, tmp_path):
     (tmp_path / "data").mkdir()
     expected, found = run(rows), run(FORMS[form](rows, tmp_path / "data"))
     assert scores(found) == scores(expected)
@@ -155,11 +155,11 @@ def test_every_form_gives_the_same_numbers(form, rows, run, tmp_path):
     [([[0, 1], [None, 0]], "a number of at most 32 bits in every pixel"), ([[0, 1], [0]], "rows of equal length"),
      ([[0, 2**40]] * 2, "Integer value 1099511627776 not in range"), ([0, 1], r"a mask has two axes, \(H, W\)")],
 )  # fmt: skip
-def test_numbers_that_are_no_mask_are_one_line(mask, words, rows, run):
+def test_invalid_mask_arrays_are_rejected(mask, words, rows, run):
     refused(f"the column mask contains arrays .*{words}", run, with_masks(rows, [mask] * 6))
 
 
-def test_labels_that_are_text_become_classes(rows, tmp_path):
+def test_text_labels_become_classes(rows, tmp_path):
     assert sb.load_dataset(rows).features["label"].names == ["cat", "dog"]
     assert sb.load_dataset(rows)["label"] == [1, 0, 0, 1, 1, 0]
     only_dogs = datasets.DatasetDict(train=rows, test=rows.select([0, 3]))
@@ -175,7 +175,7 @@ def test_labels_that_are_text_become_classes(rows, tmp_path):
      ("dev", "validation", "validation"), ("train", "Training", "Training"), ("test", "testing", "testing"),
      ("TEST", "test", "test")],
 )  # fmt: skip
-def test_a_split_is_found_by_its_other_names_and_a_line_says_so(asked, there, used, rows, tmp_path, capsys):
+def test_split_aliases_are_resolved_and_reported(asked, there, used, rows, tmp_path, capsys):
     loading._complain_once.cache_clear()
     splits = datasets.DatasetDict({there: rows.select([0, 1]), "more": rows})
     splits.save_to_disk(tmp_path)
@@ -185,13 +185,13 @@ def test_a_split_is_found_by_its_other_names_and_a_line_says_so(asked, there, us
         assert f"{name} has no split {asked}; its split {used} is used" in capsys.readouterr().err
 
 
-def test_a_split_of_which_there_are_two_is_not_guessed(rows):
+def test_ambiguous_split_alias_is_rejected(rows):
     both = datasets.DatasetDict(val=rows, valid=rows)
     refused("unknown split of the dataset 'validation'", find(both).load_usual, "validation")
     refused("unknown split of the dataset 'test'", find(both).load_usual, "test")
 
 
-def test_folders_of_splits_are_no_classes(rows, tmp_path, capsys):
+def test_split_folders_are_not_classes(rows, tmp_path, capsys):
     for index, name in enumerate(("train/0.png", "train/1.png", "test/2.png")):
         path = tmp_path / "pictures" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ def test_folders_of_splits_are_no_classes(rows, tmp_path, capsys):
     refused(words, sb.build, "folder", tmp_path / "built", tmp_path / "pictures", progress=False)
 
 
-def test_a_cache_that_is_not_writable_is_reported_and_replaced(rows, tmp_path, monkeypatch, capsys):
+def test_unwritable_cache_is_reported_and_replaced(rows, tmp_path, monkeypatch, capsys):
     rows.to_parquet(tmp_path / "mine.parquet")
     picture_folder(tmp_path / "pictures", rows)
     (tmp_path / "file").write_text("")
@@ -215,13 +215,13 @@ def test_a_cache_that_is_not_writable_is_reported_and_replaced(rows, tmp_path, m
         assert capsys.readouterr().err.count(f"cannot write to the cache folder {blocked}: {why}") == 1
 
 
-def test_a_dict_is_that_split_and_no_other(rows, run):
+def test_dataset_dict_uses_the_requested_split(rows, run):
     held = datasets.DatasetDict(train=rows.select([0, 1]), test=rows)
     assert (run(held, split="train").cells[0].n, run(held).cells[0].n) == (2, 6)
     refused(r"pass dataset\['test'\]\.select", sb.load_dataset, held, "test[:2]")
 
 
-def test_pictures_of_16_bits_run_and_arrays_say_how_they_become_pictures(rows, run):
+def test_16_bit_images_run_and_arrays_are_rejected(rows, run):
     """Test that a run reads the stored 16 bits and does not clip them."""
     deep = [drawing(index)[..., 0].astype(np.uint16) * 200 for index in range(len(NAMES))]
     content, numbers = rows.remove_columns("image").to_dict(), []
@@ -243,7 +243,7 @@ def in_window(values):
 
 
 @pytest.mark.slow
-def test_columns_that_are_missing_are_named_with_those_there_are(rows, run, capsys):
+def test_missing_columns_error_lists_available_columns(rows, run, capsys):
     run(rows)
     line = "the dataset has no column image_id (it has: image, label, mask): samples are identified by their positions"
     assert capsys.readouterr().err.count(line) == 1
@@ -259,7 +259,7 @@ def test_columns_that_are_missing_are_named_with_those_there_are(rows, run, caps
     refused(r"contains int64 without class names; add names with dataset\.cast_column", run, numbered)
 
 
-def test_without_masks_the_other_metrics_run_and_a_line_says_why_there_is_no_number(rows, run, capsys):
+def test_run_without_masks_skips_only_mask_metrics(rows, run, capsys):
     plain = rows.remove_columns("mask").add_column("image_id", list("abcdef"))
     found = run(plain)
     line = "the dataset has no column mask (it has: image, label, image_id): without masks saliency_miou shows -"
@@ -276,7 +276,7 @@ def test_without_masks_the_other_metrics_run_and_a_line_says_why_there_is_no_num
     assert "the dataset has no masks: without masks saliency_miou shows -" in capsys.readouterr().err
 
 
-def test_the_command_line_takes_a_parquet_file_and_folders_of_pictures(rows, resnet, tmp_path, capsys):
+def test_command_runs_on_a_parquet_file(rows, resnet, tmp_path, capsys):
     named = datasets.Dataset.from_dict({"image": rows["image"], "label": ["disc", "star"] * 3})
     named.cast_column("image", datasets.Image()).to_parquet(tmp_path / "mine.parquet")
     line = ["run", "--dataset", tmp_path / "mine.parquet", "--model", resnet, "--explainers", "centre",
@@ -292,7 +292,7 @@ def test_the_command_line_takes_a_parquet_file_and_folders_of_pictures(rows, res
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["bytes", "structs"])
-def test_a_parquet_file_that_datasets_has_not_written(form, rows, run, tmp_path):
+def test_foreign_parquet_file_gives_the_same_scores(form, rows, run, tmp_path):
     encoded = {column: [pictures.png(np.asarray(row[column])) for row in rows] for column in ("image", "mask")}
     if form == "structs":
         encoded = {name: [{"bytes": one, "path": None} for one in held] for name, held in encoded.items()}
@@ -302,7 +302,7 @@ def test_a_parquet_file_that_datasets_has_not_written(form, rows, run, tmp_path)
     assert [cell.value for cell in run(tmp_path / "mine.parquet").cells] == [cell.value for cell in run(rows).cells]
 
 
-def test_data_without_the_splits_of_a_training_say_what_makes_them(rows, resnet, tmp_path, capsys):
+def test_training_without_splits_error_suggests_a_hash_split(rows, resnet, tmp_path, capsys):
     for number in range(40):
         folder = tmp_path / "pictures" / NAMES[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
@@ -321,7 +321,7 @@ def test_data_without_the_splits_of_a_training_say_what_makes_them(rows, resnet,
         assert sb.train(dataset=data, model=resnet, out=tmp_path / name, epochs=1, size=32, progress=False).is_dir()
 
 
-def test_one_split_is_not_trained_and_tested_on(rows, resnet, tmp_path):
+def test_training_rejects_a_single_split(rows, resnet, tmp_path):
     rows.to_parquet(tmp_path / "mine.parquet")
     rows.save_to_disk(tmp_path / "saved")
     for single in (rows, tmp_path / "mine.parquet", tmp_path / "saved"):
@@ -342,7 +342,7 @@ def trimaps(rows):
     return values
 
 
-def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_says(rows, run, tmp_path, capsys):
+def test_three_valued_masks_need_mask_values(rows, run, tmp_path, capsys):
     values = trimaps(rows)
     marked = [{**row, "mask": Image.fromarray(value)} for row, value in zip(rows, values, strict=True)]
     folder = picture_folder(tmp_path / "data" / "test", marked).parent
@@ -367,7 +367,7 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
     refused("foreground=reddish is not valid", run, folder, mask_values="reddish")
 
 
-def test_the_command_line_counts_ambiguous_masks(rows, resnet, tmp_path, capsys):
+def test_command_reports_ambiguous_masks(rows, resnet, tmp_path, capsys):
     named = with_masks(rows, [Image.fromarray(value) for value in trimaps(rows)]).remove_columns("label")
     named.to_parquet(tmp_path / "mine.parquet")
     line = ["run", "--dataset", tmp_path / "mine.parquet", "--model", resnet, "--explainers", "centre", "--metrics",

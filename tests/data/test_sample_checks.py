@@ -47,7 +47,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("column", "value", "words"), CASES.values(), ids=CASES)
-def test_what_cannot_be_run_is_one_line_before_the_model_is_loaded(column, value, words, rows, tmp_path, monkeypatch):
+def test_invalid_samples_are_rejected_before_loading_the_model(column, value, words, rows, tmp_path, monkeypatch):
     value = rows[0][0]["image_id"] if value == "shapes-%s" else value
     dataset = changed(rows, column, value)
     monkeypatch.setattr("saliency_bench.compute.loading.load.load_with_texts", lambda *_, **__: pytest.fail("loaded"))
@@ -79,11 +79,11 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("column", "value", "kind", "words"), KINDS.values(), ids=KINDS)
-def test_columns_of_another_kind_are_named(column, value, kind, words, rows):
+def test_columns_of_wrong_type_are_rejected(column, value, kind, words, rows):
     refused(words, check_samples, changed(rows, column, value, kind))
 
 
-def test_what_may_be_absent_may(rows):
+def test_optional_values_may_be_missing(rows):
     for column, value in (("mask", None), ("label", None), ("label", -1), ("image_id", "ünï cödé/1 .png")):
         check_samples(changed(rows, column, value))
     check_samples(changed(rows, "labels", ["disc"], datasets.List(datasets.Value("string"))))
@@ -92,7 +92,7 @@ def test_what_may_be_absent_may(rows):
     check_samples(changed(rows, "label", 0, datasets.Value("int64")).remove_columns(["image_id"]))
 
 
-def test_ids_that_are_no_text(rows):
+def test_ids_that_are_not_utf8_are_rejected(rows):
     table = changed(rows, "image_id", "b").data.table
     ids = pa.array([b"a", b"b", b"c", b"\xff\xfe", b"e", b"f"])
     bad = pa.Array.from_buffers(pa.string(), 6, ids.buffers())
@@ -101,7 +101,7 @@ def test_ids_that_are_no_text(rows):
     refused("image_id contains bytes that are not UTF-8", check_samples, datasets.Dataset(table))
 
 
-def test_a_target_file_that_names_other_images_is_refused(shapes, resnet, tmp_path):
+def test_target_file_with_unknown_images_is_rejected(shapes, resnet, tmp_path):
     ids = list(sb.load_dataset(shapes)["image_id"])
     (tmp_path / "targets.csv").write_text("image_id,target\n" + "".join(f"{one},disc\n" for one in [*ids, "shapes-x"]))
     refused(r"targets.csv .*shapes-x \(1 in all\)", sb.run, dataset=shapes, model=resnet, explainers="random",

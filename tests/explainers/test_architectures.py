@@ -125,7 +125,7 @@ def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal,
 
 @pytest.mark.sample(2, 2)
 @pytest.mark.parametrize("name", REDUCED)
-def test_every_explainer_gives_a_map_or_names_those_that_do(name, explainer_of, map_or_refusal, others_named):
+def test_explainers_return_map_or_suggest_alternatives(name, explainer_of, map_or_refusal, others_named):
     make, *sizes = REDUCED[name]
     maps = explain_all(lambda: alive(make()), *sizes, explainer_of, map_or_refusal, others_named)
     assert maps.keys() >= ON_ALL
@@ -140,7 +140,7 @@ OF_ONE_SIZE = {  # and an unsupported image size
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("network", OF_ONE_SIZE)
-def test_images_of_a_size_that_a_network_does_not_take_are_refused_by_it(network, explainer_of, map_or_refusal):
+def test_unsupported_image_size_is_rejected(network, explainer_of, map_or_refusal):
     make, side = OF_ONE_SIZE[network]
     classifier = load_classifier(make(), device="cpu", mean=0, std=1)
     for name in contracts.complete("explainers"):
@@ -154,7 +154,7 @@ def test_images_of_a_size_that_a_network_does_not_take_are_refused_by_it(network
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", FULL)
-def test_the_same_with_all_layers_and_channels(name, explainer_of, map_or_refusal, others_named):
+def test_full_size_networks_have_map_or_alternatives(name, explainer_of, map_or_refusal, others_named):
     make, side, *layers = FULL[name]
     maps = explain_all(lambda: settled(alive(make()), side), side, *layers, explainer_of, map_or_refusal, others_named)
     assert maps.keys() >= ON_ALL

@@ -62,7 +62,7 @@ def are_maps_of(images, maps):
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_map_or_methods_that_give_one(name, network, classifier_of, maps_or_a_way_out):
+def test_explainers_return_map_or_suggest_alternatives(name, network, classifier_of, maps_or_a_way_out):
     maps, way_out = maps_or_a_way_out(name, classifier_of(network), IMAGES)
     assert are_maps_of(IMAGES, maps) or way_out
 
@@ -70,7 +70,7 @@ def test_a_map_or_methods_that_give_one(name, network, classifier_of, maps_or_a_
 @pytest.mark.sample(14)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit", "iia"])
-def test_the_explainers_of_attention_are_defined_on_all_of_them(name, network, classifier_of):
+def test_attention_explainers_support_every_transformer(name, network, classifier_of):
     classifier, explainer = classifier_of(network), load_explainer(name)
     rows = [torch.eye(5)[[index, index]] for index in range(5)]
     maps = torch.stack([explainer(classifier, IMAGES, row) for row in rows])
@@ -150,7 +150,7 @@ def test_all_explainers_of_attention_are_defined_but_tattr_only_where_it_has_a_r
 
 
 @pytest.mark.parametrize("network", REFUSED)
-def test_a_head_that_attends_by_itself_is_refused_by_all_that_read_attention(network, explained, maps_or_a_way_out):
+def test_attention_explainers_reject_attention_pooling_head(network, explained, maps_or_a_way_out):
     classifier = with_large_weights(REFUSED[network])
     for name in [*BY_ATTENTION, "tattr"]:
         _, refusal = explained(name, classifier, IMAGES)
@@ -160,7 +160,7 @@ def test_a_head_that_attends_by_itself_is_refused_by_all_that_read_attention(net
 
 @pytest.mark.parametrize("network", ["vit", "dinov2 with registers", "timm, registers", "torchvision"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_wide_image_has_a_map_or_is_refused(name, network, classifier_of, explained, maps_or_a_way_out):
+def test_wide_image_has_map_or_is_rejected(name, network, classifier_of, explained, maps_or_a_way_out):
     classifier = classifier_of(network)
     takes_it = network in ("dinov2 with registers", "timm, registers")
     if takes_it or load_explainer(name).baseline:
@@ -181,7 +181,7 @@ TRUE_SIZES = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("network", TRUE_SIZES)
-def test_true_sizes(network, maps_or_a_way_out):
+def test_full_size_transformers_have_map_or_alternatives(network, maps_or_a_way_out):
     torch.manual_seed(0)
     model = TRUE_SIZES[network]()
     if network.endswith("torchvision"):

@@ -73,7 +73,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "before", "form", "options"), CASES)
-def test_maps_agree_with_a_literal_second_writing(name, before, form, options, tiny, attended):
+def test_attention_maps_match_literal_loop(name, before, form, options, tiny, attended):
     model = tiny(before=before, **({"seed": 5} if name == "gradcam_vit" else {"blocks": 3}))
     classifier = load_classifier(model, device="cpu", mean=0, std=1)
     ours = load_explainer(name, **options)(classifier, IMAGES, TARGETS[form])
@@ -92,7 +92,7 @@ def test_maps_agree_with_a_literal_second_writing(name, before, form, options, t
 
 
 @pytest.mark.parametrize("name", ["gradcam", "gradcam_vit"])
-def test_the_backward_pass_stops_at_the_layer_that_is_read(name, tiny):
+def test_backward_pass_stops_at_explained_layer(name, tiny):
     if name == "gradcam_vit":
         model = tiny()
         layer = model.blocks[1]["qkv"]

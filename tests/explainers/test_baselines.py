@@ -12,7 +12,7 @@ def classifier():
     return load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 3)), device="cpu", mean=0, std=1)
 
 
-def test_random_is_uniform_and_redrawn_for_every_seed_class_and_picture(classifier):
+def test_random_is_uniform_and_varies_by_seed_class_and_image(classifier):
     images, target = torch.rand(2, 3, 64, 64), targets.one_hot([0, 0], 3)
     explainer = load_explainer("random")
     maps = explainer(classifier, images, target)
@@ -29,7 +29,7 @@ def test_random_is_uniform_and_redrawn_for_every_seed_class_and_picture(classifi
         assert abs(correlation) < 0.06
 
 
-def test_centre_is_the_gaussian_of_its_formula(classifier):
+def test_centre_matches_gaussian_formula(classifier):
     (values,) = load_explainer("centre", sigma=0.5)(classifier, torch.rand(1, 3, 5, 9), targets.one_hot([0], 3))
     assert values[2, 4] == 1
     assert values[0, 4] == pytest.approx(float(torch.exp(torch.tensor(-((2 / 2.5) ** 2) / 2))))

@@ -88,7 +88,7 @@ def settings():
 
 @pytest.mark.sample(4, 3)
 @pytest.mark.parametrize("state", STATES)
-def test_settings_of_torch_change_no_map_and_stay(state, tiny):
+def test_torch_settings_change_no_map_and_are_preserved(state, tiny):
     for model, explainers in ((Convolutions(), OF_CONVOLUTIONS), (tiny(), OF_ATTENTION)):
         for explainer in explainers:
             expected = maps_of(model, explainer)
@@ -99,7 +99,7 @@ def test_settings_of_torch_change_no_map_and_stay(state, tiny):
             assert maps.requires_grad == maps.is_inference() == False  # noqa: E712
 
 
-def test_autocast_inside_of_a_network_is_a_part_of_it():
+def test_autocast_inside_network_is_kept():
     class Half(Convolutions):
         def forward(self, x):
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -110,7 +110,7 @@ def test_autocast_inside_of_a_network_is_a_part_of_it():
     assert not torch.equal(Half()(images), Convolutions()(images))
 
 
-def test_a_network_that_was_made_in_inference_mode_has_gradients():
+def test_network_made_in_inference_mode_has_gradients():
     expected = maps_of(Convolutions(), "gradient")
     with torch.inference_mode():
         model = Convolutions()
@@ -120,7 +120,7 @@ def test_a_network_that_was_made_in_inference_mode_has_gradients():
     assert not model.plain.is_inference()
 
 
-def test_a_tensor_of_inference_mode_that_is_out_of_reach_is_named():
+def test_unreachable_inference_mode_tensor_is_rejected():
     model = Convolutions()
     with torch.inference_mode():
         model.kept = [torch.ones(1, 6, 1, 1)]
@@ -128,7 +128,7 @@ def test_a_tensor_of_inference_mode_that_is_out_of_reach_is_named():
     refused("inference_mode", maps_of, model, "gradient")
 
 
-def test_tensors_cached_in_the_first_pass_take_gradients():
+def test_tensor_cached_in_inference_mode_keeps_scores():
     class Keeps(Convolutions):
         factor = None
 
@@ -146,7 +146,7 @@ def test_tensors_cached_in_the_first_pass_take_gradients():
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("state", ["autocast", "inference mode"])
-def test_a_run_has_the_scores_of_outside(state, shapes, tmp_path):
+def test_run_in_autocast_or_inference_mode_keeps_scores(state, shapes, tmp_path):
     settings = {
         "dataset": str(shapes), "explainers": ["gradcam", "gradient"], "target": "predicted", "limit": 4,
         "metrics": ["saliency_energy", "saliency_deletion:steps=4"], "batch_size": 2, "device": "cpu",
@@ -189,7 +189,7 @@ def test_checkpointing_changes_no_map(kind, tiny):
 
 
 @pytest.mark.parametrize("switch", ["timm", "vit"])
-def test_checkpointing_of_libraries_changes_no_map(switch, vision_transformer):
+def test_library_checkpointing_changes_no_map(switch, vision_transformer):
     plain, model = vision_transformer(switch), vision_transformer(switch)
     model.load_state_dict(plain.state_dict())
     if switch == "timm":
@@ -221,7 +221,7 @@ def of_a_function(model):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("how", [in_place, of_a_layer, of_a_function])
-def test_compiled_networks_run_as_they_are_written(how, tiny):
+def test_compiled_networks_give_eager_maps(how, tiny):
     for explainer in OF_CONVOLUTIONS:
         model = how(Convolutions())
         model(IMAGES)
@@ -244,7 +244,7 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("kind", HOOKS)
-def test_backward_hooks_that_look_on_change_no_map_and_stay(kind):
+def test_read_only_backward_hooks_change_no_map_and_remain(kind):
     seen = []
     for explainer in OF_CONVOLUTIONS:
         expected, model = maps_of(Convolutions(), explainer), Convolutions()
@@ -261,7 +261,7 @@ def test_backward_hooks_that_look_on_change_no_map_and_stay(kind):
 
 
 @pytest.mark.parametrize("kind", HOOKS)
-def test_backward_hooks_that_change_gradients_are_named(kind):
+def test_backward_hooks_that_change_gradients_are_rejected(kind):
     model = Convolutions()
     handle = HOOKS[kind](model, lambda gradients: tuple(None if g is None else 2 * g for g in gradients))
     try:
@@ -270,7 +270,7 @@ def test_backward_hooks_that_change_gradients_are_named(kind):
         handle.remove()
 
 
-def test_an_explainer_may_change_gradients_by_hooks_of_its_own():
+def test_explainer_hooks_may_change_gradients():
     def doubled(classifier, images, target):
         handle = classifier.model.second.register_full_backward_hook(lambda m, i, o: (2 * i[0],))
         try:
@@ -283,7 +283,7 @@ def test_an_explainer_may_change_gradients_by_hooks_of_its_own():
     assert torch.equal(maps_of(model, doubled), 2 * maps_of(model, "gradient:reduction=sum"))
 
 
-def test_hooks_and_flags_of_parameters_stay():
+def test_parameter_hooks_and_flags_are_preserved():
     model, seen = Convolutions().eval(), []
     model.first.weight.register_hook(seen.append)
     model.second.requires_grad_(False).train()
@@ -296,7 +296,7 @@ def test_hooks_and_flags_of_parameters_stay():
     assert model.second.weight.grad is None
 
 
-def test_settings_are_back_after_an_error():
+def test_settings_are_restored_after_error():
     def faulty(classifier, images, target):
         torch.set_default_dtype(torch.float64)
         raise RuntimeError
@@ -311,7 +311,7 @@ def test_settings_are_back_after_an_error():
     assert len(model.second._backward_hooks) == 1
 
 
-def test_threads_that_share_a_network_get_the_maps_of_a_single_thread_and_restore_its_state(tiny):
+def test_threads_sharing_a_network_match_single_thread(tiny):
     def explained(number):
         for explainer in OF_CONVOLUTIONS:
             maps[number].append(load_explainer(explainer)(classifier, IMAGES, TARGET))
@@ -336,7 +336,7 @@ def test_threads_that_share_a_network_get_the_maps_of_a_single_thread_and_restor
     assert [module.training for module in (model.first, model.second)] == [False, True]
 
 
-def test_the_last_thread_to_leave_sets_the_process_back():
+def test_last_thread_restores_process_settings():
     entered, left = threading.Event(), threading.Event()
 
     def stays():
@@ -356,26 +356,26 @@ def test_the_last_thread_to_leave_sets_the_process_back():
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
-def test_transforms_of_torch_are_refused(transform):
+def test_torch_func_transforms_are_rejected(transform):
     classifier, gradient = classifier_of(Convolutions()), load_explainer("gradient")
     with pytest.raises(UserError, match=r"torch\.func"):
         transform(lambda images: gradient(classifier, images, TARGET).sum())(IMAGES[None])
 
 
-def test_a_weight_that_is_computed_is_no_feature_map():
+def test_weight_normalised_network_keeps_maps():
     model = Convolutions()
     nn.utils.parametrizations.weight_norm(model.second)
     for explainer in OF_CONVOLUTIONS:
         torch.testing.assert_close(maps_of(model, explainer), maps_of(Convolutions(), explainer), rtol=1e-3, atol=1e-6)
 
 
-def test_torchscript_of_inference_mode_is_named():
+def test_torchscript_made_in_inference_mode_is_rejected():
     with torch.inference_mode():
         model = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(288, 3)))
     refused("inference_mode", classifier_of, model)
 
 
-def test_a_network_of_float64_computes_in_it():
+def test_float64_network_computes_in_float64():
     class Makes(Convolutions):
         def forward(self, x):
             return super().forward(x @ torch.eye(x.shape[-1]))

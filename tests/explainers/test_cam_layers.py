@@ -82,14 +82,14 @@ def shrink(model):
 
 @pytest.mark.sample(2, 5)
 @pytest.mark.parametrize("name", TORCHVISION)
-def test_torchvision(name):
+def test_torchvision_networks_use_expected_cam_layer(name):
     side, expected, grid = TORCHVISION[name]
     layer, layout = found(torchvision(name), side)
     assert (layer, layout.axes, layout.grid) == (expected, "BCHW", grid)
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers(name):
+def test_transformers_networks_use_expected_cam_layer(name):
     network, config, options, expected, axes = TRANSFORMERS[name]
     layer, layout = found(network(config(**options)), 64)
     assert (layer, layout.axes, layout.grid) == (expected, axes, (2, 2))
@@ -104,7 +104,7 @@ POOLING = {
 
 
 @pytest.mark.parametrize("order", POOLING)
-def test_what_comes_after_pooling_is_not_read(order):
+def test_cam_layer_is_before_pooling(order):
     torch.manual_seed(0)
     block, layer = POOLING[order]
     stem, conv, relu = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.ReLU()
@@ -118,7 +118,7 @@ def layout_of_side(side):
     return MapLayout("BCHW", (side, side))
 
 
-def test_within_a_block_that_pools_its_activation_is_read():
+def test_cam_layer_is_activation_inside_pooling_block():
     first, second = (Custom(lambda net, x: F.max_pool2d(net.act(net.conv(x)), 2), act=nn.ReLU(),
                               conv=nn.Conv2d(inside, outside, 3, padding=1))
                      for inside, outside in ((3, 4), (4, 6)))  # fmt: skip
@@ -126,7 +126,7 @@ def test_within_a_block_that_pools_its_activation_is_read():
     assert found(model, 16) == ("1.act", layout_of_side(8))
 
 
-def test_a_class_score_map_is_not_a_feature_map_but_as_many_channels_as_classes_are():
+def test_class_score_map_is_not_a_cam_layer():
     torch.manual_seed(0)
     features = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU())
     scores = nn.Sequential(nn.Conv2d(6, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -161,7 +161,7 @@ def logits_of(net, x):
 
 
 @pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
-def test_swin_is_read_as_pytorch_grad_cam_reads_it_when_told_its_axes(library):
+def test_gradcam_on_swin_matches_pytorch_grad_cam(library):
     """Test also that other readers of feature maps are defined, and that readers of attention refuse its windows."""
     ((model, layer, to_maps),) = [rest for name, *rest in swins() if name == library]
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
@@ -302,7 +302,7 @@ def made(logits, layers):
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_the_layer_that_all_goes_through_is_read(name):
+def test_cam_layer_contains_all_evidence(name):
     layer, features, logits, layers = CUT[name]
     classifier = made(lambda net, x: logits(net, features(net, x)), layers)
     assert cam_layer(classifier, PICTURES) == layer
@@ -322,7 +322,7 @@ def test_the_layer_that_all_goes_through_is_read(name):
 
 
 @pytest.mark.parametrize("name", PARTIAL)
-def test_no_map_is_made_of_a_part_of_the_evidence(name):
+def test_networks_without_layer_of_all_evidence_are_rejected(name):
     logits, layers, why = PARTIAL[name]
     classifier = made(logits, layers)
     for method in [*READERS, "cebp"]:
@@ -337,7 +337,7 @@ def test_no_map_is_made_of_a_part_of_the_evidence(name):
         assert "no layer contains all evidence" in reason
 
 
-def test_a_layer_that_was_named_is_read_with_a_line_if_a_branch_goes_past_it(caplog):
+def test_named_layer_with_partial_evidence_logs_one_warning(caplog):
     torch.manual_seed(0)
     network = models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=4)
     classifier = load_classifier(alive(network), mean=0, std=1, device="cpu")
@@ -356,7 +356,7 @@ def test_a_layer_that_was_named_is_read_with_a_line_if_a_branch_goes_past_it(cap
 
 
 @pytest.mark.parametrize(("name", "layer"), [("a mirrored copy", "a"), ("crops, one by one", "a.1")])
-def test_a_layer_of_several_views_is_refused_also_if_it_was_named(name, layer):
+def test_named_layer_that_sees_several_views_is_rejected(name, layer):
     classifier, gradcam = made(*PARTIAL[name][:2]), load_explainer("gradcam", layer=layer)
     refused(r"runs \d times in one forward pass", gradcam, classifier, PICTURES, TARGET)
     loaded = classifier.variant(layer=layer)
@@ -387,7 +387,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_tokens_in_another_order_than_the_image_are_no_map(order):
+def test_cam_layer_rejects_tokens_out_of_row_order(order):
     images, target = torch.rand(2, 3, 32, 32), targets.one_hot([0, 2], 3)
 
     def loaded(mixes, layer=None):
@@ -419,7 +419,7 @@ KEPT = {
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MOVED | KEPT)
-def test_a_map_that_does_not_lie_as_the_image_does_is_refused(name):
+def test_cam_layer_rejects_misaligned_feature_maps(name):
     move, images, target = (MOVED | KEPT)[name], torch.rand(2, 3, 32, 32), targets.one_hot([0, 2], 4)
 
     def loaded(layer=None, late=False):
@@ -454,7 +454,7 @@ DEEP = {  # networks in which each position sees nearly the whole image
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DEEP)
-def test_a_mirrored_or_padded_image_is_noticed_by_maps_of_wide_receptive_fields(name):
+def test_misalignment_is_detected_in_wide_receptive_fields(name):
     make, side = DEEP[name]
     torch.manual_seed(0)
     net, images = make(), torch.rand(1, 3, side, side)
@@ -474,7 +474,7 @@ def test_a_mirrored_or_padded_image_is_noticed_by_maps_of_wide_receptive_fields(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("side", [64, 128])
-def test_tokens_of_hiera_are_read_where_they_lie_in_rows(side):
+def test_hiera_uses_layer_with_tokens_in_row_order(side):
     torch.manual_seed(0)
     config = hf.HieraConfig(image_size=[side] * 2, embed_dim=16, depths=[1, 1, 2, 1], num_heads=[1, 2, 2, 2],
                             num_labels=5)  # fmt: skip
@@ -486,7 +486,7 @@ def test_tokens_of_hiera_are_read_where_they_lie_in_rows(side):
     refused(words, load_explainer("gradcam"), scrambled, images, targets.one_hot([1], 5))
 
 
-def test_a_module_that_runs_several_times_is_read_as_several_modules_are():
+def test_shared_module_matches_separate_modules():
     _, features, logits, layers = CUT["a shared ReLU"]
     shared = made(lambda net, x: logits(net, features(net, x)), layers)
     apart = made(lambda net, x: read(net, net.d(net.b(net.c(net.a(x))))), layers | {"d": nn.ReLU})
@@ -503,7 +503,7 @@ def overwritten(net, x):
     return read(net, kept + features)
 
 
-def test_a_network_that_writes_to_what_its_gradient_needs_is_refused_by_what_takes_gradients():
+def test_gradient_explainers_reject_in_place_changes():
     classifier = made(overwritten, {"a": body, "b": further})
     assert fitting(classifier, PICTURES)[0] == "rise"
     for method in ("gradient", "gradcam:layer=a.0", "iia:layer=a.0,steps=1"):
@@ -526,7 +526,7 @@ TRANSFORMED = [  # (logits, error message or "")
 ]
 
 
-def test_a_branch_that_goes_past_the_patches_of_a_transformer_is_seen():
+def test_branch_around_transformer_patches_is_rejected():
     torch.manual_seed(0)
     sizes = {"image_size": 16, "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     block = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)

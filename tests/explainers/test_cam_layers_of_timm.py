@@ -44,7 +44,7 @@ def built(name):
 
 @pytest.mark.sample(1, 8)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_is_read_at_its_last_features(name):
+def test_cam_layer_is_last_feature_map_of_family(name):
     classifier, images = built(name)
     layer = cam_layer(classifier, images)
     layout = layout_of(classifier, images, layer)
@@ -93,7 +93,7 @@ def assert_row_by_row(classifier, images, layer, layout):
 
 @pytest.mark.sample(1, 6)
 @pytest.mark.parametrize("name", TOKENS)
-def test_tokens_that_are_no_grid_are_refused_with_what_to_do(name):
+def test_tokens_without_grid_are_rejected(name):
     classifier, images = built(name)
     refused(r"name a layer with layer=.*rise", cam_layer, classifier, images)
 
@@ -115,7 +115,7 @@ class TwoHeads(nn.Module):
         return self.head(tokens[:, 0]) + 0.5 * self.aux(tokens[:, 1:]).amax(dim=1)
 
 
-def test_a_second_head_over_tokens_gives_no_features_but_a_block_of_as_many_channels_does():
+def test_second_token_head_is_not_a_cam_layer():
     images = torch.rand(1, 3, 16, 16)
     two = load_classifier(TwoHeads(6, "aux"), mean=0, std=1, device="cpu")
     refused("name a layer", cam_layer, two, images)

@@ -61,7 +61,7 @@ WEIGHTED = {
 
 
 @pytest.mark.parametrize("form", WEIGHTED)
-def test_a_weighted_contrast_is_the_class_less_its_rivals_by_their_softmax(form):
+def test_weighted_contrast_matches_published_formula(form):
     """Compare with the formula phi_t - sum_s a_s phi_s of Wang and Wang.
 
     In their code it is the map of p_t, which differs by the factor p (1 - p).
@@ -83,7 +83,7 @@ def test_a_weighted_contrast_is_the_class_less_its_rivals_by_their_softmax(form)
         assert (ours[index] < 0).any()
 
 
-def test_a_weighted_contrast_of_a_sure_network_is_not_flat_and_others_are_refused():
+def test_weighted_contrast_of_confident_network_is_not_flat():
     model, images = small(7).eval(), torch.rand(2, 3, 16, 16)
     with torch.no_grad():
         model[-1].bias[0] += 40
@@ -215,7 +215,7 @@ def enlarged(values, height, width, align_corners):
     return out
 
 
-def test_a_flat_channel_shows_nothing_and_a_contrast_with_itself_is_the_mean_of_the_channels():
+def test_contrast_with_itself_is_mean_of_channels():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 2))
     model[0].weight.data[0] = 0
     classifier = load_classifier(model, layer="0", device="cpu", mean=0, std=1)

@@ -101,7 +101,7 @@ def literal(model, image, row, contrastive):
 @pytest.mark.parametrize("contrastive", [False, True])
 @pytest.mark.parametrize("target", [targets.one_hot([0, 2], 3), targets.contrast([0, 1], [2, 0], 3),
                                     targets.group([0, 2], 3)])  # fmt: skip
-def test_agrees_with_a_slow_second_writing_of_its_equations(contrastive, target):
+def test_cebp_matches_literal_loop(contrastive, target):
     model, images = Network().eval(), torch.rand(2, 3, 13, 12)
     classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.3,) * 3, device="cpu")
     ours = load_explainer("cebp", layer="stem", contrastive=contrastive)(classifier, images, target)
@@ -120,7 +120,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_it_is_not_defined_for_is_refused_with_names_of_others(what):
+def test_cebp_rejects_unsupported_operations(what):
     other = Custom(lambda net, x: net.head(REFUSED[what](net.convolution(x)).flatten(1)),
                    convolution=nn.Conv2d(3, 4, 3), head=nn.Linear(4 * 6 * 6, 3))  # fmt: skip
     refused("cebp.*gradcam.*gradient.*rise", load_explainer("cebp"), loaded(other), torch.rand(1, 3, 8, 8),

@@ -73,12 +73,12 @@ def images():
 
 
 @pytest.mark.parametrize("name", contracts.names("explainers"))
-def test_nothing_that_an_explainer_must_have_is_missing(name):
+def test_explainer_is_complete(name):
     contracts.check("explainers", name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, images, explainer_of):
+def test_maps_are_finite_and_have_image_shape(name, classifier, images, explainer_of):
     # Use a contrast, because cutting a random network's map at zero might leave nothing.
     maps = explainer_of(name)(classifier, images, targets.contrast([0, 1, 2, 3], [1, 2, 3, 4], CLASSES))
     assert (maps.shape, maps.dtype) == ((4, 20, 28), torch.float32)
@@ -88,7 +88,7 @@ def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, imag
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_classes_of_a_single_logit_are_those_of_a_head_with_both_signs(name, images, explainer_of, error_of):
+def test_single_logit_head_matches_two_class_head(name, images, explainer_of, error_of):
     """A head with weights w has the same maps as a head with weights -w and w, for both classes."""
     one, two = maker_of(name)(), maker_of(name)()
     for network in (one, two):
@@ -105,7 +105,7 @@ def test_the_classes_of_a_single_logit_are_those_of_a_head_with_both_signs(name,
 
 @pytest.mark.parametrize("on", ["logit", "probability"])
 @pytest.mark.parametrize("name", NAMES)
-def test_classes_at_minus_infinity_change_no_map_of_another_class(name, on, images, explainer_of):
+def test_minus_infinity_logits_keep_maps_of_other_classes(name, on, images, explainer_of):
     def masked(logit):
         rest = torch.arange(CLASSES) > 2
         return loaded(around(maker_of(name)(), lambda inner, x: logits_of(inner(x)).masked_fill(rest, logit)))
@@ -120,7 +120,7 @@ def test_classes_at_minus_infinity_change_no_map_of_another_class(name, on, imag
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if name != "rise"]
 )  # maps of these explainers have the sign of the logits
-def test_maps_have_both_signs_where_that_is_declared(name, classifier, images, explainer_of):
+def test_maps_have_both_signs_where_declared(name, classifier, images, explainer_of):
     signed, target = DECLARED[name].signed, targets.one_hot([0, 1, 2, 3], CLASSES)
     assert (explainer_of(name)(classifier, images, target).min() < 0) == (signed is True)
     if isinstance(signed, dict):
@@ -129,7 +129,7 @@ def test_maps_have_both_signs_where_that_is_declared(name, classifier, images, e
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classifier, explainer_of, error_of):
+def test_maps_are_deterministic_and_independent_of_batch_size(name, classifier, explainer_of, error_of):
     images = torch.rand(16, 3, 20, 28, generator=torch.Generator().manual_seed(2))
     target = targets.one_hot([i % CLASSES for i in range(16)], CLASSES)
     explainer, seeds = explainer_of(name), list(range(100, 116))
@@ -148,7 +148,7 @@ def step_of(explainer):
 
 
 @pytest.mark.parametrize("name", IN_PASSES)
-def test_passes_of_another_size_hardly_matter(name, classifier, images, explainer_of, error_of):
+def test_maps_do_not_depend_on_pass_size(name, classifier, images, explainer_of, error_of):
     explainer, target = explainer_of(name), targets.one_hot([0, 1, 2, 3], CLASSES)
     small = load_explainer(name, **dict(explainer.options) | {"batch_size": 3})(classifier, images, target)
     assert error_of(small, explainer(classifier, images, target)) <= 1e-5 + step_of(explainer)
@@ -156,7 +156,7 @@ def test_passes_of_another_size_hardly_matter(name, classifier, images, explaine
 
 @pytest.mark.parametrize("batch_size", [2, 5])
 @pytest.mark.parametrize("name", IN_PASSES)
-def test_no_pass_is_larger_than_asked_for(name, batch_size, images, explainer_of):
+def test_passes_do_not_exceed_batch_size(name, batch_size, images, explainer_of):
     """Memory depends on the size of a pass, not on the number of points, masks, windows or channels."""
     sizes = []
     network = around(convolutional(), lambda inner, x: sizes.append(len(x)) or inner(x))
@@ -166,7 +166,7 @@ def test_no_pass_is_larger_than_asked_for(name, batch_size, images, explainer_of
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_form_of_target(name, classifier, images, explainer_of):
+def test_explainer_supports_every_target_form(name, classifier, images, explainer_of):
     forms = {
         "class": targets.one_hot([0, 1, 2, 3], CLASSES),
         "contrast": targets.contrast([0, 1, 2, 3], [1, 2, 3, 4], CLASSES),
@@ -183,7 +183,7 @@ def test_every_form_of_target(name, classifier, images, explainer_of):
 
 
 @pytest.mark.parametrize("name", WITH_TARGET)
-def test_one_row_stands_for_all_and_a_group_of_one_is_a_class(name, classifier, images, explainer_of):
+def test_single_row_and_one_class_group_match_class_target(name, classifier, images, explainer_of):
     explainer = explainer_of(name)
     single = explainer(classifier, images, targets.one_hot([2], CLASSES))
     assert torch.equal(single, explainer(classifier, images, targets.one_hot([2] * 4, CLASSES)))
@@ -191,7 +191,7 @@ def test_one_row_stands_for_all_and_a_group_of_one_is_a_class(name, classifier, 
 
 
 @pytest.mark.parametrize("name", ZERO_FOR_NOTHING)
-def test_a_contrast_of_a_class_with_itself_is_zero(name, classifier, images, explainer_of):
+def test_contrast_of_class_with_itself_is_zero(name, classifier, images, explainer_of):
     assert explainer_of(name)(classifier, images, targets.contrast(3, 3, CLASSES)).abs().max() == 0
 
 
@@ -228,7 +228,7 @@ def state_of(classifier):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_callers_model_and_random_states_are_left_as_they_were(name, images, explainer_of):
+def test_explainer_preserves_model_and_random_state(name, images, explainer_of):
     model = Failing(maker_of(name)())
     classifier = loaded(model)
     classifier.train()
@@ -252,7 +252,7 @@ def test_the_callers_model_and_random_states_are_left_as_they_were(name, images,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_half_precision_gives_float32_maps_near_those_of_full(name, images, explainer_of):
+def test_half_precision_maps_are_float32_and_close_to_full(name, images, explainer_of):
     target, make = targets.one_hot([0, 1, 2, 3], CLASSES), maker_of(name)
     full = explainer_of(name)(loaded(make()), images, target)
     for network, precision in ((make(), "bf16"), (make().bfloat16(), "fp32")):
@@ -262,7 +262,7 @@ def test_half_precision_gives_float32_maps_near_those_of_full(name, images, expl
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_memory_layout_of_images_and_network_hardly_matters(name, classifier, images, explainer_of, error_of):
+def test_maps_do_not_depend_on_memory_layout(name, classifier, images, explainer_of, error_of):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
     expected = explainer_of(name)(classifier, images, target)
     last = images.contiguous(memory_format=torch.channels_last)
@@ -271,7 +271,7 @@ def test_memory_layout_of_images_and_network_hardly_matters(name, classifier, im
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, explainer_of):
+def test_training_mode_gives_evaluation_maps(name, images, explainer_of):
     """Dropout is off, and the running statistics of batch norms are used and not changed."""
     classifier, target = loaded(maker_of(name)()), targets.one_hot([0, 1, 2, 3], CLASSES)
     expected = explainer_of(name)(classifier, images, target)
@@ -280,7 +280,7 @@ def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, e
 
 @pytest.mark.parametrize("size", [(5, 4), (2, 3), (1, 1)])
 @pytest.mark.parametrize("name", ON_CONVOLUTIONS)
-def test_small_images_have_a_map_or_are_refused(name, size, explainer_of, map_or_refusal, others_named):
+def test_small_images_have_map_or_are_rejected(name, size, explainer_of, map_or_refusal, others_named):
     """Options have their defaults, except for options that set the amount of computation."""
     classifier = load_classifier(convolutional(), device="cpu", mean=0, std=1)
     explainer = explainer_of(name, window=None, stride=None)
@@ -320,7 +320,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", ON_CONVOLUTIONS)
-def test_how_a_network_is_written_hardly_matters(name, images, explainer_of, error_of):
+def test_equivalent_network_code_gives_same_maps(name, images, explainer_of, error_of):
     def explained(*written):
         network = loaded(Written(*written), layer="second")
         return explainer_of(name)(network, images, targets.one_hot([0, 1, 2, 3], CLASSES))
@@ -331,7 +331,7 @@ def test_how_a_network_is_written_hardly_matters(name, images, explainer_of, err
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_gradients_the_map_is_the_same_or_refused(name, images, explainer_of, map_or_refusal, others_named):
+def test_network_without_gradients_keeps_map_or_is_rejected(name, images, explainer_of, map_or_refusal, others_named):
     target = targets.one_hot([0], CLASSES)
     network, explainer = maker_of(name)(), explainer_of(name)
     switched_off = around(network, torch.no_grad()(lambda inner, x: logits_of(inner(x))))
@@ -343,13 +343,13 @@ def test_without_gradients_the_map_is_the_same_or_refused(name, images, explaine
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_hashable_and_printable(name):
+def test_explainer_is_hashable_and_printable(name):
     explainer, again = load_explainer(name), load_explainer(name)
     assert (hash(explainer), explainer, str(explainer)) == (hash(again), again, name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_costs_the_forward_passes_that_it_says(name, classifier, images, explainer_of):
+def test_explainer_runs_declared_number_of_passes(name, classifier, images, explainer_of):
     explainer, declared = explainer_of(name), DECLARED[name]
     target = targets.one_hot([0], CLASSES)
     explainer(classifier, images, target)  # the network is inspected once

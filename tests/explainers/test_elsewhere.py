@@ -26,7 +26,7 @@ def network():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_line_gives_the_same_maps(name, network):
+def test_printed_code_gives_same_maps(name, network):
     for package in ("captum", "pytorch_grad_cam"):
         pytest.importorskip(package)
     classifier = sb.load_classifier(network, mean=(0.4,) * 3, std=(0.2,) * 3)
@@ -49,5 +49,5 @@ def test_the_line_gives_the_same_maps(name, network):
     np.testing.assert_allclose(their_maps, maps, atol=2e-3 * np.abs(maps).max())
 
 
-def test_several_explainers_have_a_line():
+def test_common_explainers_have_code_for_other_packages():
     assert {"gradient", "integrated_gradients", "gradcam", "scorecam"} <= set(NAMES)

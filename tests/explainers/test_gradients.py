@@ -84,7 +84,7 @@ STOPPED = {
 
 
 @pytest.mark.parametrize("join", STOPPED)
-def test_a_part_without_gradients_is_named_where_it_counts(join, capsys):
+def test_branch_without_gradients_is_reported(join, capsys):
     torch.manual_seed(0)
     a, b, c = (nn.Conv2d(channels, 6, 3, padding=1) for channels in (3, 3, 6))
     network = Custom(lambda net, x: join(net, net.a(x).relu(), x), a=a, b=b, c=c, head=nn.Linear(6, 4)).eval()
@@ -130,7 +130,7 @@ RELUS = {
 
 
 @pytest.mark.parametrize("relu", RELUS.values(), ids=RELUS)
-def test_every_way_to_write_a_relu_is_met(relu, error_of):
+def test_every_form_of_relu_is_guided(relu, error_of):
     images, target = torch.rand(3, 3, 9, 8), targets.one_hot([0, 1, 3], 4)
     guided, gradient = load_explainer("guided_backprop"), load_explainer("gradient")
     maps, modules = guided(written(relu), images, target), written(nn.ReLU())
@@ -139,7 +139,7 @@ def test_every_way_to_write_a_relu_is_met(relu, error_of):
 
 
 @pytest.mark.parametrize("other", [nn.GELU(), nn.SiLU(), nn.LeakyReLU(), lambda x: x.clamp(min=-1), torch.tanh])
-def test_a_network_without_relu_is_refused_with_names_of_others(other):
+def test_network_without_relu_is_rejected(other):
     refused("guided_backprop.*gradient.*smoothgrad", load_explainer("guided_backprop"), written(other),
             torch.rand(1, 3, 9, 8), targets.one_hot([0], 4))  # fmt: skip
 

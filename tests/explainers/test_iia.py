@@ -21,7 +21,7 @@ def upsampled(small, *size):
 
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_agrees_with_a_slow_second_writing_of_its_equation(published, batch_size, error_of):
+def test_iia_matches_literal_loop(published, batch_size, error_of):
     trunk, head = parts()
     classifier = load_classifier(nn.Sequential(trunk, head), mean=(0.4,) * 3, std=(0.2,) * 3, layer="0", device="cpu")
     images, target, steps = torch.rand(2, 3, 12, 10), targets.contrast([0, 3], [1, 2], 4), 4
@@ -67,7 +67,7 @@ AFTER_THE_LAYER = {
 
 @pytest.mark.parametrize("model", AFTER_THE_LAYER.values(), ids=AFTER_THE_LAYER)
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_all_else_stays_what_it_is_for_the_image(model, batch_size, error_of):
+def test_iia_computes_other_branches_from_full_image(model, batch_size, error_of):
     images, target = torch.rand(2, 3, 6, 6), targets.one_hot([1], 3)
     model(images)
     explainer = load_explainer("iia", steps=2, layer="layer", published=True, batch_size=batch_size)
@@ -135,7 +135,7 @@ def of_the_last_block(model, x, weights, steps):
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("before", [0, 1, 3])
 @pytest.mark.parametrize(("published", "batch_size"), [(False, None), (False, 5), (True, None), (True, 5)])
-def test_attention_agrees_with_a_slow_second_writing(published, batch_size, before, tiny, error_of):
+def test_iia_on_attention_matches_literal_loop(published, batch_size, before, tiny, error_of):
     model = tiny(blocks=3, before=before)
     classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.5,) * 3, device="cpu")
     images, target = torch.rand(2, 3, 8, 12), targets.contrast([0, 2], [1, 0], 3)
@@ -148,7 +148,7 @@ def test_attention_agrees_with_a_slow_second_writing(published, batch_size, befo
         assert error_of(ours[index], upsampled(row[before:].view(2, 3), 8, 12)) <= 1e-4
 
 
-def test_published_on_every_kind_of_transformer(vision_transformer):
+def test_published_iia_supports_every_transformer(vision_transformer):
     images, explainer = torch.rand(2, 3, 32, 32), load_explainer("iia", steps=2, published=True)
     for name in vision_transformer.names:
         classifier = loaded(vision_transformer(name))
@@ -160,7 +160,7 @@ def test_published_on_every_kind_of_transformer(vision_transformer):
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("batch_size", [None, 7])
 @pytest.mark.parametrize("attention", [False, True])
-def test_its_passes_are_counted(published, batch_size, attention, tiny):
+def test_iia_runs_declared_number_of_passes(published, batch_size, attention, tiny):
     network = tiny() if attention else nn.Sequential(*parts())
     classifier = loaded(network, layer=None if attention else "0")
     explainer = load_explainer("iia", published=published, batch_size=batch_size)

@@ -17,7 +17,7 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
     *((make, *sizes, "zero") for make in (small, Branched) for sizes in ((6, 4), (5, 5), (14, 3))),
     *((small, 6, 4, baseline) for baseline in ("black", "white", "blur")),
 ])  # fmt: skip
-def test_agrees_with_captum(make, window, stride, baseline):
+def test_occlusion_matches_captum(make, window, stride, baseline):
     model = make().eval()
     images, labels = torch.rand(2, 3, 14, 18), torch.tensor([0, 3])
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
@@ -101,7 +101,7 @@ CASES = [
 
 @pytest.mark.parametrize("in_part", [False, True])
 @pytest.mark.parametrize(("make", "height", "width", "window", "stride", "on"), CASES)
-def test_agrees_with_a_slow_second_writing_of_its_equation(make, height, width, window, stride, on, in_part, request):
+def test_occlusion_matches_literal_loop(make, height, width, window, stride, on, in_part, request):
     checks = request.getfixturevalue("checks") if in_part else []
     torch.manual_seed(0)
     classifier = load_classifier(make().eval(), mean=MEAN, std=STD, device="cpu")
@@ -136,7 +136,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(make, height, width, 
     assert all(unchanged.saved > 0 for unchanged in checks) or window == height
 
 
-def test_a_window_is_an_eighth_of_the_shorter_side_half_a_window_apart():
+def test_default_window_is_an_eighth_of_shorter_side():
     classifier = load_classifier(small(), device="cpu", mean=0, std=1)
     images, target = torch.rand(1, 3, 32, 48), targets.one_hot([1], 4)
     default = load_explainer("occlusion")(classifier, images, target)
@@ -146,7 +146,7 @@ def test_a_window_is_an_eighth_of_the_shorter_side_half_a_window_apart():
 @pytest.mark.parametrize("make", [resnet, vgg, efficientnet_lite, mobilenet, lambda: begins(written_to_a_view)])
 @pytest.mark.parametrize(("largest", "pictures"), [(0.5, 7), (0.2, 12), (2, 1)])
 @torch.no_grad()
-def test_logits_in_part_are_those_of_whole_pictures(make, largest, pictures, monkeypatch):
+def test_partial_computation_keeps_logits(make, largest, pictures, monkeypatch):
     """Compare in float64, so that a single wrong position in a feature map is detected."""
     monkeypatch.setattr(windows, "LARGEST", largest)
     torch.manual_seed(pictures)
@@ -179,7 +179,7 @@ def replaced_data(net, x):
 
 @pytest.mark.parametrize("fewest", [0, 10**6])
 @pytest.mark.parametrize("make", [resnet, mobilenet])
-def test_covering_pixels_that_have_the_fill_changes_nothing(make, fewest, checks, monkeypatch):
+def test_covering_pixels_of_fill_colour_changes_nothing(make, fewest, checks, monkeypatch):
     monkeypatch.setattr(windows, "FEWEST", fewest)
     torch.manual_seed(0)
     classifier, target = load_classifier(make().eval(), mean=0.5, std=0.2, device="cpu"), targets.one_hot([1], 4)
@@ -212,7 +212,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("case", WHOLE)
-def test_other_networks_pass_whole_pictures_and_the_log_says_why(case, checks, monkeypatch, caplog, request):
+def test_unsupported_networks_get_whole_images_and_log_reason(case, checks, monkeypatch, caplog, request):
     function, reason = WHOLE[case]
     monkeypatch.setattr(windows, "SAVING", 0.6)
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from saliency_bench.types import Batch
 page = site_page("explainers")
 
 
-def test_the_page_has_what_the_docstrings_say_without_any_network(tmp_path):
+def test_page_without_network_shows_docstrings(tmp_path):
     page.write(tmp_path, models=None)
     text = (tmp_path / "explainers.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)$", text, flags=re.MULTILINE) == registry.names("explainers")
@@ -21,7 +21,7 @@ def test_the_page_has_what_the_docstrings_say_without_any_network(tmp_path):
     assert "- `masks=4000`: " in text.partition("## rise")[2]
 
 
-def test_an_explainer_that_refuses_a_network_is_left_for_the_next_with_its_reason(monkeypatch):
+def test_page_gives_reason_for_missing_map(monkeypatch):
     module = registry.load("explainers", "centre")
 
     @explainer(version=1)
@@ -40,7 +40,7 @@ def test_an_explainer_that_refuses_a_network_is_left_for_the_next_with_its_reaso
     assert "Explainers without a picture:\n\n- centre: only for transformers\n" in page.page(["top"], reasons)
 
 
-def test_samples_are_seen_rightly_lie_whole_in_the_image_and_away_from_the_middle():
+def test_samples_are_correct_uncut_and_off_centre():
     masks = torch.zeros(4, 9, 9, dtype=torch.bool)
     for mask, (row, column) in zip(masks, [(4, 4), (6, 6), (1, 1), (0, 4)], strict=True):
         mask[row, column] = True
@@ -49,7 +49,7 @@ def test_samples_are_seen_rightly_lie_whole_in_the_image_and_away_from_the_middl
     assert page.telling(batch, torch.tensor([True, True, False, True])) == [1, 0]
 
 
-def test_a_sample_with_a_constant_map_is_passed_over(monkeypatch, tmp_path):
+def test_sample_with_constant_map_is_skipped(monkeypatch, tmp_path):
     batch = Batch(torch.rand(2, 3, 9, 9), torch.ones(2, 9, 9, dtype=torch.bool), torch.zeros(2), list("ab"), [None] * 2)
     classifier = load_classifier(
         torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(243, 2)), labels=["a", "b"], mean=0, std=1
@@ -65,7 +65,7 @@ def test_a_sample_with_a_constant_map_is_passed_over(monkeypatch, tmp_path):
     assert torch.equal(shown[0], batch.images[0])
 
 
-def test_a_picture_shows_the_image_and_every_map(tmp_path):
+def test_picture_shows_image_and_every_map(tmp_path):
     maps = {name: np.random.default_rng(0).normal(size=(8, 8)) for name in ("one", "two")}
     page.draw(tmp_path / "maps.png", torch.rand(3, 8, 8), torch.eye(8) > 0, maps)
     with Image.open(tmp_path / "maps.png") as picture:

@@ -28,7 +28,7 @@ MADE = {  # error message: explainers
 
 
 @pytest.mark.parametrize(("text", "words"), [(text, words) for words in MADE for text in MADE[words].split()])
-def test_an_option_is_refused_before_anything_is_computed(text, words):
+def test_invalid_option_is_rejected_before_computation(text, words):
     refused(words, lambda: load_explainer(text)(None, None, None))
 
 
@@ -55,7 +55,7 @@ EXPLAINED = {
 
 
 @pytest.mark.parametrize("text", EXPLAINED)
-def test_a_network_or_layer_is_refused_by_name(text, tiny):
+def test_unsupported_network_or_layer_is_rejected(text, tiny):
     network, words = EXPLAINED[text]
     classifier = load_classifier(tiny() if network == "tiny" else network, device="cpu", mean=0, std=1)
     refused(words, load_explainer(text), classifier, torch.rand(1, 3, 8, 12), targets.one_hot([0], 3))

@@ -70,7 +70,7 @@ def test_rise_agrees_with_a_slow_second_writing(height, width, cells, border, st
 
 
 @pytest.mark.parametrize(("height", "width", "cells"), [(224, 224, 7), (30, 44, 4), (9, 9, 2)])
-def test_reflected_masks_are_those_of_the_authors(height, width, cells):
+def test_reflected_masks_match_published_code(height, width, cells):
     """Compare with the published lines: resize(grid[i], up_size, order=1, mode="reflect", anti_aliasing=False)[...]."""
     resize = pytest.importorskip("skimage.transform").resize
     grids, rows, columns = rise.bank(6, cells, 0.5, 3, height, width)
@@ -84,7 +84,7 @@ def test_reflected_masks_are_those_of_the_authors(height, width, cells):
     assert np.abs(ours - clamped).max() > 0.2
 
 
-def test_the_bank_is_a_fair_draw_within_its_ranges():
+def test_mask_bank_is_fair_and_within_range():
     grids, rows, columns = rise.bank(4000, 7, 0.3, 0, 100, 60)
     assert (set(grids.unique().tolist()), grids.mean()) == ({0.0, 1.0}, pytest.approx(0.3, abs=0.005))
     assert (rows.min(), rows.max()) == (0, 14)  # ceil(100 / 7) = 15
@@ -147,7 +147,7 @@ def test_lime_agrees_with_a_slow_second_writing(on, stepped_up):
 
 @settings(max_examples=40)
 @given(st.integers(2, 30), st.integers(1, 12), st.integers(0, 5), st.floats(1e-2, 10), st.integers(0, 2**32 - 1))
-def test_the_batched_solution_is_that_of_scikit_learn(count, pieces, padding, ridge, seed):
+def test_batched_ridge_matches_scikit_learn(count, pieces, padding, ridge, seed):
     rng = np.random.default_rng(seed)
     shown = rng.random((2, count, pieces)) > 0.5
     scores, weights = rng.normal(size=(2, count)), rng.random((2, count)) + 0.01
@@ -166,7 +166,7 @@ def test_superpixels_shrink_with_images_below_224(side, kernel_size):
     assert torch.equal(lime.superpixels(images, None, 50.0, 0.2), lime.superpixels(images, kernel_size, 50.0, 0.2))
 
 
-def test_draws_are_fair_show_everything_first_and_differ_by_seed():
+def test_draws_are_fair_and_depend_on_seed():
     shown = lime.draws(3, 2000, 10)
     assert shown[0].all()
     assert shown.float().mean() == pytest.approx(0.5, abs=0.01)
@@ -174,7 +174,7 @@ def test_draws_are_fair_show_everything_first_and_differ_by_seed():
     assert not torch.equal(shown, lime.draws(4, 2000, 10))
 
 
-def test_a_missing_library_is_one_line(monkeypatch):
+def test_missing_scikit_image_error_names_install_command(monkeypatch):
     original = builtins.__import__
 
     def without(name, *rest):

@@ -113,7 +113,7 @@ def literal(model, image, weights, gradients, start):
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("form", TARGETS)
-def test_it_is_the_literal_propagation(form, before, start, tiny, attended):
+def test_tattr_matches_literal_propagation(form, before, start, tiny, attended):
     """Compare in double precision, because rules that divide by small sums amplify rounding errors."""
     model, target = tiny(width=4, before=before).double(), TARGETS[form].expand(2, -1)
     ours = load_explainer("tattr", start=start)(loaded(model), IMAGES, target)
@@ -147,7 +147,7 @@ QUICK = {"x * sigmoid(c x)": lambda x: x * torch.sigmoid(1.702 * x), "method": l
 
 
 @pytest.mark.parametrize("way", QUICK)
-def test_quick_gelu_is_an_activation_however_it_is_written(way, tiny):
+def test_every_form_of_quick_gelu_is_supported(way, tiny):
     """x * sigmoid(1.702 x) equals silu(1.702 x) / 1.702, and every step of it has a rule."""
     known = with_activation(tiny, lambda x: torch.nn.functional.silu(1.702 * x) / 1.702)
     maps = [load_explainer("tattr")(loaded(model), STEM_IMAGES, STEM_TARGET)
@@ -160,7 +160,7 @@ def test_quick_gelu_is_an_activation_however_it_is_written(way, tiny):
     (lambda x: x * torch.sigmoid(x.flip(-1).roll(1, dims=-1)), "no rule"),
     (lambda x: x * (2 * x), "no rule for 'mul'"), (lambda x: x.add_(2 * x), "no rule for 'add_'"),
 ])  # fmt: skip
-def test_an_operation_without_a_rule_is_refused_by_name(operation, words, tiny):
+def test_operation_without_rule_is_rejected(operation, words, tiny):
     model = loaded(with_activation(tiny, operation))
     refused(f"{words}.*gae", load_explainer("tattr"), model, STEM_IMAGES, STEM_TARGET)
 
@@ -177,7 +177,7 @@ STEMS = {
 
 @pytest.mark.parametrize("name", ["tattr", "gae", "attention"])
 @pytest.mark.parametrize("stem", STEMS)
-def test_a_stem_before_the_patches_changes_what_is_seen_and_nothing_else(stem, name, tiny):
+def test_map_with_stem_matches_map_of_stem_output(stem, name, tiny):
     """The map equals the map of the network without the stem if the output of the stem is the image."""
     torch.manual_seed(0)
     first, network = STEMS[stem](), tiny()
@@ -190,7 +190,7 @@ def test_a_stem_before_the_patches_changes_what_is_seen_and_nothing_else(stem, n
 
 
 @pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit", "iia"])
-def test_patches_that_are_pooled_are_still_patches(name, tiny):
+def test_attention_explainers_support_pooled_patches(name, tiny):
     network = tiny()
     network.patch = nn.Sequential(nn.Conv2d(3, 8, 2, stride=2), nn.ReLU(), nn.AvgPool2d(2))
     maps = load_explainer(name)(

@@ -80,7 +80,7 @@ def maps_of(model, explainer, images=IMAGES):
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", [Reshaped, Unfolded, ByUnfold, Split])
 @pytest.mark.parametrize("before", [0, 1, 3])
-def test_maps_do_not_depend_on_how_the_patches_are_computed(kind, before, tiny):
+def test_maps_do_not_depend_on_patch_implementation(kind, before, tiny):
     images = IMAGES[..., :24]
     model, plain = (tiny(before=before, patches=48) for _ in range(2))
     model.patch = kind(plain.patch)
@@ -117,7 +117,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_patches_are_found_in_any_order(order):
+def test_patch_tokens_are_matched_in_any_order(order):
     places, expected = ORDERS[order], Ordered(list(range(17)), 0)
     model = Ordered(places, places.index(0))
     seen = tokens_of(classifier_of(model), IMAGES)
@@ -141,7 +141,7 @@ def overlapping(mixed):
     lambda patch: overlapping(False), lambda patch: overlapping(True),
     lambda patch: Custom(lambda net, x: net.patch(standardised(x, 1, 2, 3)), patch=Reshaped(patch)),
 ], ids=["overlapping", "mixed", "each image normalised by itself"])  # fmt: skip
-def test_patches_are_those_of_the_last_feature_map(stem, tiny):
+def test_patches_match_last_feature_map(stem, tiny):
     model = tiny(patches=64)
     model.patch = stem(model.patch)
     assert torch.equal(tokens_of(classifier_of(model), IMAGES).patches, 1 + torch.arange(64).view(8, 8))
@@ -163,13 +163,13 @@ class Cropped(Reshaped):
 
 
 @pytest.mark.parametrize(("stem", "patches"), [(Mixer, 64), (Cropped, 16)])
-def test_tokens_that_are_not_the_patches_of_the_picture_are_refused(stem, patches, tiny):
+def test_tokens_that_do_not_match_patches_are_rejected(stem, patches, tiny):
     model = tiny(patches=patches)
     model.patch = stem(model.patch)
     refused(r"module:Tiny does not have one token per patch.*rise", tokens_of, classifier_of(model), IMAGES)
 
 
-def test_tokens_are_those_of_the_image_size(tiny):
+def test_token_grid_follows_image_size(tiny):
     classifier = classifier_of(tiny(patches=48))
     assert tokens_of(classifier, torch.rand(1, 3, 32, 24)).patches.shape == (8, 6)
     assert tokens_of(classifier, torch.rand(1, 3, 24, 32)).patches.shape == (6, 8)
@@ -195,7 +195,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_attention_works_without_gradients_and_other_methods_report_the_cut(cut, tiny):
+def test_raw_attention_works_and_gradients_report_the_cut(cut, tiny):
     class Probed(tiny):
         """Linear probe on features without gradients."""
 

@@ -77,7 +77,7 @@ def service(monkeypatch):
 built = partial(built_by, action_xai)
 
 
-def test_each_pair_is_asked_once_and_never_again(source, service, monkeypatch, tmp_path):
+def test_question_answer_pairs_are_queried_once(source, service, monkeypatch, tmp_path):
     folder = build("action-xai", tmp_path / "out", source=source, progress=False)
     assert len(service) == 3
     assert service[1] == (  # P0, appendix C
@@ -110,7 +110,7 @@ def annotations(path, frames):
 
 
 @pytest.mark.parametrize("place", ["", "images", "mpii_human_pose_v1_u12_2"])
-def test_frames_of_one_video_are_a_group(source, place):
+def test_frames_of_a_video_form_a_group(source, place):
     frames = {"000001.jpg": 7, "000003.jpg": 7, "000002.jpg": None}
     annotations(source / place / "mpii_human_pose_v1_u12_1.mat", frames)
     samples, log = built(source, ask=False)
@@ -119,7 +119,7 @@ def test_frames_of_one_video_are_a_group(source, place):
     assert not any("mpii" in remark["id"] for remark in log.remarks)
 
 
-def test_annotations_of_one_image_and_damaged_ones(source):
+def test_mpii_annotations_accept_one_image_and_reject_damage(source):
     path = source / "mpii_human_pose_v1_u12_1.mat"
     assert any(path.name == remark["id"] for remark in built(source, ask=False)[1].remarks)
     annotations(path, {"000003.jpg": 2})
@@ -129,7 +129,7 @@ def test_annotations_of_one_image_and_damaged_ones(source):
         refused(r"mpii_human_pose_v1_u12_1\.mat cannot be read", built, source, ask=False)
 
 
-def test_masks_votes_and_groups(source):
+def test_masks_are_majority_votes_and_groups_are_images(source):
     samples, log = built(source, ask=False)
     votes = np.zeros((24, 32), int)
     for top in (2, 4, 6):
@@ -141,7 +141,7 @@ def test_masks_votes_and_groups(source):
     assert {e["id"]: e["reason"] for e in log.left_out} == dict.fromkeys(["t1", "t2", "v2"], "no pointing annotation")
 
 
-def test_without_answers_and_without_token(source, monkeypatch):
+def test_missing_token_error_names_its_variable(source, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     refused(r"\b3\b.*gpt-4o-mini.*answers\.jsonl.*set OPENAI_API_KEY", built, source)
@@ -149,7 +149,7 @@ def test_without_answers_and_without_token(source, monkeypatch):
     refused(r"set MY_TOKEN\b", built, source, model="someone/model", token="MY_TOKEN")
 
 
-def test_answers_of_other_models_and_wordings_do_not_count(source, service):
+def test_replies_of_other_models_and_prompts_are_ignored(source, service):
     line = {"model": "other", "prompt": _language_model.WORDING, "question": action_xai.QUESTION, "answer": "ironing"}
     old = line | {"model": "m", "prompt": "older"}
     text = "\n".join(json.dumps(one | {"reply": "no"}) for one in (line, old)) + '\n{"model": "m"}\nhalf a li'
@@ -219,7 +219,7 @@ def server(monkeypatch):
         listening.shutdown()
 
 
-def test_a_server_is_asked_through_the_client_of_the_hub(source, server, tmp_path):
+def test_custom_server_receives_chat_requests_without_hub_token(source, server, tmp_path):
     samples, log = built(source, server=f"{server.address}/v1", model="tiny")
     assert sorted(samples) == ["t1", "v1", "v2"]
     reasons = {entry["id"]: entry["reason"] for entry in log.left_out}
@@ -235,7 +235,7 @@ def test_a_server_is_asked_through_the_client_of_the_hub(source, server, tmp_pat
     assert len(server.requests) == 3
 
 
-def test_the_providers_of_the_hub_get_the_token(source, server, monkeypatch):
+def test_hub_providers_receive_the_hub_token(source, server, monkeypatch):
     router = huggingface_hub.inference._providers.CONVERSATIONAL_AUTO_ROUTER
     monkeypatch.setattr(router, "base_url", server.address)
     samples, _ = built(source, model="meta-llama/Llama-3.1-8B-Instruct")
@@ -246,7 +246,7 @@ def test_the_providers_of_the_hub_get_the_token(source, server, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["openai", "server", "named", "named for any model"])
-def test_gpt_4o_mini_gets_the_token_of_openai_and_nothing_keeps_it(source, server, monkeypatch, tmp_path, capfd, how):
+def test_openai_token_is_sent_but_never_stored(source, server, monkeypatch, tmp_path, capfd, how):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-first")
     monkeypatch.setenv("MY_TOKEN", "sk-second")
     monkeypatch.setattr(_language_model, "OPENAI", f"{server.address}/v1")
@@ -267,7 +267,7 @@ def test_gpt_4o_mini_gets_the_token_of_openai_and_nothing_keeps_it(source, serve
         assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
-def test_a_server_that_repeats_the_token_does_not_bring_it_into_errors_or_answers(source, server, monkeypatch):
+def test_echoed_token_is_hidden_in_errors_and_replies(source, server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-first")
     server.plan = ["echo"]
     with pytest.raises(UserError, match="did not answer") as caught:
@@ -279,7 +279,7 @@ def test_a_server_that_repeats_the_token_does_not_bring_it_into_errors_or_answer
 
 
 @pytest.mark.parametrize("token", ["sk-abc123", "hf_abcDEF", "my token", "$TOKEN"])
-def test_a_token_is_not_taken_for_the_name_of_its_variable_and_not_repeated(source, tmp_path, token):
+def test_token_instead_of_variable_name_is_rejected_and_hidden(source, tmp_path, token):
     with pytest.raises(UserError, match="name of the variable that contains the token") as caught:
         build("action-xai", tmp_path / "out", source=source, token=token)
     assert token not in str(caught.value)
@@ -288,7 +288,7 @@ def test_a_token_is_not_taken_for_the_name_of_its_variable_and_not_repeated(sour
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("passing", [429, 500, 503, "slow"])
-def test_a_busy_server_is_asked_again(source, server, monkeypatch, passing):
+def test_busy_server_is_retried(source, server, monkeypatch, passing):
     monkeypatch.setattr(_language_model, "SECONDS", 0.3)
     server.plan = [passing, None, passing, passing]
     assert sorted(built(source, server=server.address)[0]) == ["t1", "v1", "v2"]
@@ -301,7 +301,7 @@ def test_a_busy_server_is_asked_again(source, server, monkeypatch, passing):
     (b"{}", 2, "did not answer"), (b'{"choices": []}', 2, "did not answer"),
     (json.dumps(completion(None)).encode(), 2, "its reply is empty"),
 ])  # fmt: skip
-def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan, calls, text):
+def test_failing_server_error_keeps_earlier_replies(source, server, plan, calls, text):
     server.plan = [None, plan, plan, plan, plan]
     message = refused(text, built, source, server=server.address)
     assert message.endswith("start again, the replies so far are kept")
@@ -312,19 +312,19 @@ def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan
     assert len(server.requests) == calls + 2
 
 
-def test_a_server_that_is_not_there_and_a_wrong_address(source):
+def test_unreachable_server_and_invalid_address_are_rejected(source):
     refused(r"did not answer: .*refused", built, source, server="http://127.0.0.1:9")
     for wrong in ("localhost", "http://[::", "file:///etc/passwd"):
         refused(r"server=.* is not an address.*http://", built, source, server=wrong)
 
 
-def test_a_token_does_not_travel_unencrypted(source, monkeypatch):
+def test_token_is_not_sent_over_http(source, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-first")
     message = refused(r"server=http://example\.org/v1 .*https", built, source, server="http://example.org/v1")
     assert "sk-first" not in message
 
 
-def test_replies():
+def test_replies_are_parsed_as_yes_or_no():
     for reply, yes in {"Yes": 1, "yes.": 1, "**No**": 0, "NO, it is": 0, "maybe": 0, "": 0}.items():
         log = BuildLog()
         assert _language_model._yes(("q", "a"), reply, log) == yes, reply
@@ -332,7 +332,7 @@ def test_replies():
 
 
 @pytest.mark.parametrize("fault", ["text", "pickle", "text array", "four axes", "nan", "zeros", "claims too much"])
-def test_wrong_maps_are_named(source, fault):
+def test_invalid_maps_are_reported(source, fault):
     path = source / "ACT-X/visual/val/v1.npy"
     arrays = {"text array": np.array([["a"]]), "four axes": np.zeros((1, 2, 3, 4)), "nan": np.full((2, 2), np.nan),
               "zeros": np.zeros((3, 4, 4)), "pickle": np.array([{}, None])}  # fmt: skip
@@ -345,7 +345,7 @@ def test_wrong_maps_are_named(source, fault):
     assert "v1" in [entry["id"] for entry in log.left_out]
 
 
-def test_packed_maps(source):
+def test_npz_maps_match_npy_maps(source):
     maps = np.load(source / "ACT-X/visual/val/v1.npy")
     expected = built(source, ask=False)[0]["v1"]["mask"]
     (source / "ACT-X/visual/val/v1.npy").unlink()
@@ -355,7 +355,7 @@ def test_packed_maps(source):
     assert "unpacks to more than" in built(source, ask=False)[1].left_out[2]["reason"]
 
 
-def test_odd_entries_and_missing_parts(source, tmp_path):
+def test_invalid_entries_are_reported_and_parts_required(source, tmp_path):
     path = source / "ACT-X/textual/exp_test_split.json"
     odd = {"a": 1, "b": {"iid": "x"}, "c": {"iid": "../../x", "ans": "run"}, "t1": {"iid": 1, "ans": "x"}}
     path.write_text(json.dumps(odd))

@@ -45,7 +45,7 @@ def voc(tmp_path):
     return tmp_path, values
 
 
-def test_voc_gives_one_sample_for_each_class_of_an_image(voc):
+def test_voc_yields_one_sample_per_class_of_an_image(voc):
     source, values = voc
     samples, _ = built_by(voc_val, source, parts="test")
     assert sorted(samples) == ["2007_000001:cat", "2007_000001:person", "2007_000003:boat", "2007_000005:bus"]
@@ -54,7 +54,7 @@ def test_voc_gives_one_sample_for_each_class_of_an_image(voc):
     assert samples["2007_000001:cat"]["labels"] == samples["2007_000001:person"]["labels"] == ["cat", "person"]
 
 
-def test_one_sample_an_image_and_images_dropped_by_content(voc):
+def test_voc_yields_one_sample_per_image_and_drops_classes(voc):
     source, values = voc
     samples, _ = built_by(voc_val, source, parts="test", classes="image")
     assert sorted(samples) == ["2007_000001", "2007_000003", "2007_000005"]
@@ -70,7 +70,7 @@ def test_one_sample_an_image_and_images_dropped_by_content(voc):
     refused(r"classes=one .*image", built_by, voc_val, source, classes="one")
 
 
-def test_voc_trains_on_its_own_training_list(tmp_path):
+def test_voc_trains_on_its_training_list(tmp_path):
     samples, _ = built_by(voc_val, _examples.write("voc-val", tmp_path, 40, 32))
     splits = splits_of(samples)
     names = set((tmp_path / "VOCdevkit/VOC2012/ImageSets/Segmentation/val.txt").read_text().split())
@@ -80,7 +80,7 @@ def test_voc_trains_on_its_own_training_list(tmp_path):
     refused(r"parts=both.*test", built_by, voc_val, tmp_path, parts="both")
 
 
-def test_voc_2007_with_boxes(tmp_path):
+def test_voc_2007_builds_masks_from_boxes(tmp_path):
     source = _examples.write("voc-val detection", tmp_path, 4, 48)
     root = source / "VOCdevkit/VOC2007"
     objects = [("cat", 3, 4, 10, 8), ("person", 20, 20, 40, 40), ("cat", 30, 1, 48, 2), ("unicorn", 1, 1, 2, 2)]
@@ -105,7 +105,7 @@ def test_voc_2007_with_boxes(tmp_path):
     assert "the list contains no training images" in log.remarks[0]["text"]
 
 
-def test_coco_unites_the_objects_of_a_class(tmp_path):
+def test_coco_merges_objects_of_a_class(tmp_path):
     _examples.write("coco-val", tmp_path, 4, 48)
     samples, log = built_by(coco_val, tmp_path, parts="test")
     assert (len(samples), samples["000000000001:dog"]["labels"]) == (8, ["person", "dog"])
@@ -117,7 +117,7 @@ def test_coco_unites_the_objects_of_a_class(tmp_path):
     assert whole.sum() == 2 * 81
 
 
-def test_coco_draws_images_to_train_on_where_the_source_has_them(tmp_path):
+def test_coco_samples_training_images_if_available(tmp_path):
     _examples.write("coco-val", tmp_path, 4, 32)
     samples, log = built_by(coco_val, tmp_path, classes="image", train_images=3)
     splits = splits_of(samples)
@@ -132,7 +132,7 @@ def test_coco_draws_images_to_train_on_where_the_source_has_them(tmp_path):
     assert "the source has no training images" in log.remarks[0]["text"]
 
 
-def test_coco_2014(tmp_path):
+def test_coco_builds_from_2014_images(tmp_path):
     _coco.example(tmp_path, 3, 32, "val2014")
     samples, _ = built_by(coco_val, tmp_path, year=2014, classes="image")
     assert {sample["source_split"] for sample in samples.values()} == {"val2014"}
@@ -142,7 +142,7 @@ def test_coco_2014(tmp_path):
     assert len(log.left_out) == 3
 
 
-def test_food_has_thirty_classes_and_ten_pictures_of_each(tmp_path):
+def test_food_101_samples_ten_test_images_of_thirty_classes(tmp_path):
     _examples.write("food-101", tmp_path, 1, 32)
     folder, more = tmp_path / "food-101", [f"pizza/{n}" for n in range(30)]
     for name in more:
@@ -162,7 +162,7 @@ def test_food_has_thirty_classes_and_ten_pictures_of_each(tmp_path):
     refused(r"\bapple_pie\b", built_by, food_101, tmp_path)
 
 
-def test_imagenet_boxes_and_names_that_come_twice(tmp_path):
+def test_imagenet_masks_are_boxes_and_duplicate_names_get_ids(tmp_path):
     _examples.write("imagenet-val", tmp_path / "a", 4, 48)
     samples, log = built_by(imagenet_val, tmp_path / "a", parts="test")
     names = log.classes["label"]
@@ -174,7 +174,7 @@ def test_imagenet_boxes_and_names_that_come_twice(tmp_path):
 
 
 @pytest.mark.parametrize("to", ["val", "ILSVRC2012_img_val", ""])
-def test_imagenet_as_image_net_org_packs_it(tmp_path, to):
+def test_imagenet_devkit_layout_matches_kaggle_layout(tmp_path, to):
     """Test that the layout of image-net.org gives the same samples as Kaggle's layout."""
     kaggle, other = built_by(imagenet_val, _examples.write("imagenet-val", tmp_path / "a", 6, 48))
     _examples.write("imagenet-val devkit", tmp_path / "b", 6, 48)
@@ -191,7 +191,7 @@ def test_imagenet_as_image_net_org_packs_it(tmp_path, to):
             assert (sample["mask"] == kaggle[name]["mask"]).all()
 
 
-def test_imagenet_draws_images_to_train_on_where_the_source_has_them(tmp_path):
+def test_imagenet_samples_training_images_if_available(tmp_path):
     _examples.write("imagenet-val", tmp_path, 12, 32)
     samples, _ = built_by(imagenet_val, tmp_path, train_per_class=2)
     splits = splits_of(samples)
@@ -201,7 +201,7 @@ def test_imagenet_draws_images_to_train_on_where_the_source_has_them(tmp_path):
     assert {sample["source_split"] for sample in trained} == {"train"}
 
 
-def test_imagenet_triplets_of_image_class_and_group(tmp_path, monkeypatch):
+def test_imagenet_groups_publish_without_images_and_rejoin(tmp_path, monkeypatch):
     """Publish the triplets without images, and join them with the images by file name."""
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path / "cache"))
     source, samples = tmp_path / "source", {}
@@ -229,7 +229,7 @@ def test_imagenet_triplets_of_image_class_and_group(tmp_path, monkeypatch):
     assert dict(zip(whole["image_id"], whole["class_group"], strict=True)) == groups
 
 
-def test_imagenet_devkit_that_cannot_be_right(tmp_path):
+def test_invalid_imagenet_devkit_is_rejected(tmp_path):
     _examples.write("imagenet-val devkit", tmp_path, 4, 48)
     folder = tmp_path / "ILSVRC2012_devkit_t12/data"
     (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n5\n")
@@ -244,7 +244,7 @@ def test_imagenet_devkit_that_cannot_be_right(tmp_path):
     refused(r"LOC_synset_mapping\.txt.*synset_words\.txt.*meta\.mat", built_by, imagenet_val, tmp_path)
 
 
-def test_imagenet_with_the_class_at_the_end_of_the_names(tmp_path):
+def test_imagenet_reads_class_from_file_name(tmp_path):
     """Read the names of val_images.tar.gz on the Hub."""
     _examples.write("imagenet-val devkit", tmp_path, 4, 48)
     name = "ILSVRC2012_val_00000001"
@@ -252,7 +252,7 @@ def test_imagenet_with_the_class_at_the_end_of_the_names(tmp_path):
     assert built_by(imagenet_val, tmp_path)[0][f"{name}_n03126707"]["label"] == "crane (n03126707)"
 
 
-def test_imagenet_folders_alone_get_the_names_of_the_package(tmp_path):
+def test_imagenet_folders_use_bundled_class_names(tmp_path):
     wnids = [f"n{n:08d}" for n in range(1000)]
     for wnid in wnids:
         (tmp_path / "val" / wnid).mkdir(parents=True)
@@ -264,7 +264,7 @@ def test_imagenet_folders_alone_get_the_names_of_the_package(tmp_path):
     refused(r"LOC_synset_mapping\.txt", built_by, imagenet_val, tmp_path)
 
 
-def test_openimages_one_kind_of_animal(tmp_path):
+def test_openimages_keeps_images_of_one_animal_category(tmp_path):
     _examples.write("openimages-animals", tmp_path, 6, 48)
     with (tmp_path / "validation-annotations-bbox.csv").open("a") as file:
         file.write("0000000000000000,x,/m/cat,1,0,0.5,0,0.5\n0000000000000002,x,/m/owl,1,7,0.5,0,0.5\n")
@@ -285,7 +285,7 @@ def test_openimages_one_kind_of_animal(tmp_path):
     assert (box == expected).all()
 
 
-def test_openimages_of_one_photographer_are_a_group_that_is_in_one_part(tmp_path):
+def test_openimages_of_a_photographer_share_a_split(tmp_path):
     _examples.write("openimages-animals", tmp_path, 40, 48)
     listing = tmp_path / "validation-images-with-rotation.csv"
     address = "https://www.flickr.com/people/"
@@ -315,7 +315,7 @@ def test_openimages_of_one_photographer_are_a_group_that_is_in_one_part(tmp_path
     assert "validation-images-with-rotation.csv" in log.remarks[0]["id"]
 
 
-def test_a_built_set_has_the_parts_and_all_labels(tmp_path):
+def test_built_voc_has_all_splits_and_labels(tmp_path):
     source = _examples.write("voc-val", tmp_path / "in", 30, 32)
     folder = build("voc-val", tmp_path / "out", source=source, progress=False)
     rows = datasets.load_dataset(str(folder))

@@ -49,7 +49,7 @@ built = partial(built_by, cancer_xai)
 
 
 @pytest.mark.parametrize("axes", ["RAS", "LPS", "LAS", "RPI", "SRA", "ASL", "PIR", "IPL"])
-def test_axes_and_flips_come_from_the_affine(tmp_path, axes):
+def test_nifti_slices_are_upright_for_any_affine(tmp_path, axes):
     nifti(tmp_path / "v.nii.gz", body(), axes, tilt=0.3)
     volume = Nifti(tmp_path / "v.nii.gz")
     assert len(volume) == 9
@@ -61,7 +61,7 @@ def test_axes_and_flips_come_from_the_affine(tmp_path, axes):
 
 
 @given(st.floats(0.1, 5), st.floats(-2000, 2000))
-def test_slope_and_intercept_are_applied(tmp_path_factory, slope, inter):
+def test_nifti_slope_and_intercept_are_applied(tmp_path_factory, slope, inter):
     path = tmp_path_factory.mktemp("scaled") / "v.nii"
     nifti(path, body()[:3, :4, :2], slope=slope, inter=inter)
     stored = body()[:3, :4, :2].astype(float)
@@ -71,7 +71,7 @@ def test_slope_and_intercept_are_applied(tmp_path_factory, slope, inter):
     )
 
 
-def test_a_tumour_and_a_normal_slice(source):
+def test_tumour_and_normal_slices_match_source_pixels(source):
     samples, log = built(source)
     labels = {name: sample["label"] for name, sample in samples.items()}
     assert labels == {f"pancreas_00{n}": "tumour" for n in (1, 4, 5)} | {"PANCREAS_0001": "normal"}
@@ -90,13 +90,13 @@ def test_a_tumour_and_a_normal_slice(source):
 
 
 @pytest.mark.slow
-def test_slices_are_drawn_by_seed_whatever_the_order_of_the_array(source):
+def test_slices_are_sampled_by_seed_for_any_axis_order(source):
     for case in ("pancreas_001", "pancreas_004", "pancreas_005"):
         numbers = {built(source, seed=seed)[0][case]["slice_index"] for seed in range(8)}
         assert numbers == {3, 4, 5}
 
 
-def test_flipped_dicom_series_gives_the_same_picture(source):
+def test_flipped_dicom_series_gives_the_same_image(source):
     folder = source / "Pancreas-CT/PANCREAS_0001/study/series"
     before = built(source)[0]["PANCREAS_0001"]["image"]
     for path in folder.iterdir():
@@ -108,7 +108,7 @@ def test_flipped_dicom_series_gives_the_same_picture(source):
     assert (built(source)[0]["PANCREAS_0001"]["image"] == before).all()
 
 
-def test_padding_and_what_is_no_number_are_air(tmp_path):
+def test_padding_and_nan_become_air(tmp_path):
     pixels = np.full((4, 4), 50.0)
     pixels[0] = 2000 - 1024
     dicom(tmp_path / "p.dcm", pixels, (0, 0, 0), "1", "2", "3", PixelPaddingValue=2000)
@@ -121,7 +121,7 @@ def test_padding_and_what_is_no_number_are_air(tmp_path):
     assert Nifti(tmp_path / "v.nii.gz").slice(0)[39, 29] == -1000
 
 
-def test_what_is_wrong_with_a_case_is_named(source):
+def test_invalid_cases_are_reported_with_a_reason(source):
     images, labels = source / "Task07_Pancreas/imagesTr", source / "Task07_Pancreas/labelsTr"
     for number in (10, 11, 12, 13, 16):
         nifti(images / f"pancreas_0{number}.nii.gz", body())
@@ -146,7 +146,7 @@ def test_what_is_wrong_with_a_case_is_named(source):
     assert reasons["PANCREAS_0002"] == "the folder contains no readable DICOM file"
 
 
-def test_missing_slices_are_named(tmp_path):
+def test_missing_slices_are_reported(tmp_path):
     root = _examples.write("cancer-xai", tmp_path, 2)
     (root / "Pancreas-CT/PANCREAS_0001/study/series/1-002.dcm").unlink()
     samples, log = built(root)
@@ -155,7 +155,7 @@ def test_missing_slices_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("number", [0.0, float("nan")])
-def test_an_affine_that_says_nothing(tmp_path, number):
+def test_nifti_without_usable_affine_is_rejected(tmp_path, number):
     nifti(tmp_path / "v.nii", body())
     content = bytearray((tmp_path / "v.nii").read_bytes())
     content[252:256] = (0).to_bytes(2, "little") + (2).to_bytes(2, "little")  # qform_code, sform_code

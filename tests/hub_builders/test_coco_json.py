@@ -44,7 +44,7 @@ def pixels(row):
     return None if row["mask"] is None else int((np.asarray(row["mask"]) > 0).sum())
 
 
-def test_a_sample_for_each_class_and_where_the_size_is_not_written(tmp_path):
+def test_samples_per_class_need_no_stated_image_size(tmp_path):
     objects = [{"segmentation": OUTLINE}, {"segmentation": [[22, 4, 28, 4, 28, 8, 22, 8]]},
                {"segmentation": OUTLINE, "category_id": 3}]  # fmt: skip
     source(tmp_path, objects)
@@ -64,7 +64,7 @@ def test_a_sample_for_each_class_and_where_the_size_is_not_written(tmp_path):
 @pytest.mark.parametrize("instead", [
     {"segmentation": []}, {"segmentation": None}, {"keypoints": [5, 5, 2, 6, 6, 2], "num_keypoints": 2},
 ])  # fmt: skip
-def test_boxes_for_objects_without_an_outline(tmp_path, instead):
+def test_boxes_option_draws_objects_without_outline(tmp_path, instead):
     source(tmp_path, [{"bbox": [4, 4, 16, 8]} | instead])
     words = "with keypoints and without an outline; use --boxes" if "keypoints" in instead else "--boxes"
     assert words in built(tmp_path)[1]["a:cat", "mask"]
@@ -73,7 +73,7 @@ def test_boxes_for_objects_without_an_outline(tmp_path, instead):
     assert left_out == {}
 
 
-def test_pixels_of_a_box():
+def test_box_covers_expected_pixels():
     assert boxed([1, 2, 2, 1], 4, 5).nonzero()[0].tolist() == [2, 2]
     assert boxed([1, 2, 2, 1], 4, 5).nonzero()[1].tolist() == [1, 2]
     assert not boxed([1.6, 2, 0.8, 9], 4, 5).any()
@@ -82,7 +82,7 @@ def test_pixels_of_a_box():
             boxed(wrong, 4, 5)
 
 
-def test_pictures_are_found_by_the_end_of_their_path(tmp_path):
+def test_images_match_by_path_suffix(tmp_path):
     content = source(tmp_path, [{"segmentation": OUTLINE}], ("deep/a.jpg", "b.jpg", "c/d.jpg", "e/d.jpg"))
     for place, name in enumerate(("a.jpg", "./b.JPG", "d.jpg", "nowhere.jpg")):
         content["images"][place]["file_name"] = name
@@ -93,7 +93,7 @@ def test_pictures_are_found_by_the_end_of_their_path(tmp_path):
                         ("nowhere.jpg", "image"): "no image with this file_name"}  # fmt: skip
 
 
-def test_what_is_no_coco_is_one_line_and_json_is_the_file_of_annotations(tmp_path, capsys):
+def test_json_option_rejects_files_that_are_not_coco(tmp_path, capsys):
     source(tmp_path, [{"segmentation": OUTLINE}])
     line = ["build", "coco-json", "--json", tmp_path / "my.json", "--images", tmp_path / "pictures"]
     line = [str(word) for word in [*line, "--out", tmp_path / "out"]]
@@ -124,7 +124,7 @@ WHOLE = ones((20, 30), ((4, 12), (4, 20)))
     ("a", 3),
     (0, "00"),
 ])  # fmt: skip
-def test_ids_of_any_kind(tmp_path, first, second):
+def test_ids_may_be_integers_floats_or_strings(tmp_path, first, second):
     content = source(tmp_path, [], ("a.jpg", "b.jpg"))
     content["images"][0]["id"], content["images"][1]["id"] = first, second
     content["categories"][0]["id"], content["categories"][1]["id"] = second, first  # dog, cat
@@ -136,7 +136,7 @@ def test_ids_of_any_kind(tmp_path, first, second):
     assert (set(rows), left_out) == ({"a:dog", "b:cat"}, {})
 
 
-def test_what_is_no_id_or_means_no_image_is_named(tmp_path):
+def test_invalid_ids_and_references_are_reported(tmp_path):
     content = source(tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 5, "id": 7}])
     content["images"] += [{"id": odd, "file_name": "a.jpg"} for odd in (None, True, "", [1])]
     content["images"] += [{"id": 8, "file_name": "b.jpg"}, {"id": 9, "file_name": "x/c.heic"}]
@@ -157,7 +157,7 @@ BAD = [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7], [0, 0, 900, 0, 5, 5], [0, 0, None, 0
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_bad_part_of_an_outline_does_not_cost_the_mask(tmp_path, bad, apart):
+def test_invalid_outline_part_keeps_the_rest_of_the_mask(tmp_path, bad, apart):
     objects = [{"segmentation": [FLAT, bad]}] if not apart else [{"segmentation": one} for one in ([FLAT], [bad])]
     source(tmp_path, objects)
     rows, left_out = built(tmp_path)
@@ -172,7 +172,7 @@ def test_a_bad_part_of_an_outline_does_not_cost_the_mask(tmp_path, bad, apart):
 
 @pytest.mark.parametrize("given", ["", "images"])
 @pytest.mark.parametrize("listing", ["result.json", "annotations/instances_default.json", "_annotations.coco.json"])
-def test_exports_are_found_from_their_folder_and_from_images(tmp_path, given, listing):
+def test_annotations_are_found_from_root_or_image_folder(tmp_path, given, listing):
     content = source(tmp_path, [{"segmentation": OUTLINE}])
     content["images"][0]["file_name"] = "images/a.jpg"
     (tmp_path / "pictures").rename(tmp_path / "images")
@@ -185,7 +185,7 @@ def test_exports_are_found_from_their_folder_and_from_images(tmp_path, given, li
 
 
 @pytest.mark.parametrize(("listing", "beside"), [("_annotations.coco.json", ""), ("labels.json", "data")])
-def test_splits_with_annotations_of_their_own_are_one_dataset(tmp_path, listing, beside):
+def test_splits_with_separate_annotations_are_merged(tmp_path, listing, beside):
     content = source(tmp_path, [{"segmentation": OUTLINE}])
     for number, split in enumerate(("train", "valid", "test")):
         folder = tmp_path / "in" / split
@@ -207,13 +207,13 @@ def test_splits_with_annotations_of_their_own_are_one_dataset(tmp_path, listing,
     assert [row["image_id"] for row in sb.load_dataset(single)] == ["a:cat"]
 
 
-def test_folders_of_splits_below_one_file_of_annotations(tmp_path):
+def test_split_folders_share_one_annotation_file(tmp_path):
     source(tmp_path, [{"segmentation": OUTLINE}], images=("val2017/a.jpg",))
     out = sb.build("coco-json", tmp_path / "out", tmp_path / "pictures", json=str(tmp_path / "my.json"), progress=False)
     assert len(sb.load_dataset(out, split="validation")) == 1
 
 
-def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path):
+def test_unmatched_names_report_examples_of_both_sides(tmp_path):
     objects = [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}]
     content = source(tmp_path, objects, ("a.jpg", "b.jpg"))
     content["images"][0]["file_name"] = "x/other.jpg"
@@ -250,7 +250,7 @@ def portrait(folder, box, orientation=6, size=(30, 20), **more):
 
 @pytest.mark.parametrize("orientation", [5, 6, 7, 8])
 @pytest.mark.parametrize("asked", [{}, {"upright": True}, {"stored": True}])
-def test_points_outside_of_one_frame_prove_the_other(tmp_path, orientation, asked):
+def test_points_outside_a_frame_determine_the_orientation(tmp_path, orientation, asked):
     portrait(tmp_path, LOW, orientation)
     np.testing.assert_array_equal(mask_in(built(tmp_path, **asked)[0]["a:cat"]), ones((30, 20), LOW))
     portrait(tmp_path, FAR, orientation)
@@ -260,7 +260,7 @@ def test_points_outside_of_one_frame_prove_the_other(tmp_path, orientation, aske
 
 @pytest.mark.parametrize("size", [(30, 20), None])
 @pytest.mark.parametrize("orientation", [2, 3, 4, 5, 6, 7, 8])
-def test_where_both_frames_fit_the_user_says_which(tmp_path, orientation, size):
+def test_ambiguous_orientation_requires_an_option(tmp_path, orientation, size):
     portrait(tmp_path, MIDDLE, orientation, size)
     rows, left_out = built(tmp_path)
     assert rows["a:cat"]["mask"] is None
@@ -273,7 +273,7 @@ def test_where_both_frames_fit_the_user_says_which(tmp_path, orientation, size):
     refused(words, built, tmp_path, upright=True, stored=True)
 
 
-def test_the_upright_size_and_run_lengths_prove_their_frame(tmp_path):
+def test_stated_size_and_rle_determine_the_orientation(tmp_path):
     from pycocotools import mask as library
 
     portrait(tmp_path, MIDDLE, size=(20, 30))  # as CVAT writes it
@@ -287,7 +287,7 @@ def test_the_upright_size_and_run_lengths_prove_their_frame(tmp_path):
         np.testing.assert_array_equal(mask_in(built(tmp_path)[0]["a:cat"]), expected)
 
 
-def test_a_stray_point_proves_nothing(tmp_path):
+def test_stray_point_does_not_determine_the_orientation(tmp_path):
     (rows, columns) = MIDDLE
     portrait(tmp_path, (rows, columns), segmentation=[*corners(rows, columns), [0, 0, 5, 900, 5, 5]])
     assert "use --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
@@ -296,7 +296,7 @@ def test_a_stray_point_proves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_label_studios_own_converter_and_its_portraits(tmp_path, orientation):
+def test_label_studio_exports_of_rotated_images_are_read(tmp_path, orientation):
     """Test a converter that states the size of the file.
 
     It scales outlines to this size, but it writes boxes for the upright image.

@@ -26,12 +26,12 @@ EXAMPLES = contracts.examples()
 
 
 @pytest.mark.parametrize("name", contracts.names("hub_builders"))
-def test_nothing_that_a_dataset_must_have_is_missing(name):
+def test_builder_defines_all_required_attributes(name):
     contracts.check("hub_builders", name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_terms_and_help(name, capsys):
+def test_builder_help_states_licence_rule_and_options(name, capsys):
     builder = registry.load("hub_builders", name)
     assert getattr(builder, "SPLIT", "test") in building.SPLITS
     if builder.LICENSE == "other":  # the Hub requires a name in its own spelling, and an address
@@ -56,7 +56,7 @@ def test_terms_and_help(name, capsys):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(name, tmp_path):
+def test_missing_source_and_empty_folder_are_rejected(name, tmp_path):
     name, options = name.partition(" ")[0], _examples.options(name)
     refused(r"--source DIR \(source=DIR\) with ", build, name, tmp_path / "out", progress=False, **options)
     (tmp_path / "empty").mkdir()
@@ -75,7 +75,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_missing_part_is_named_with_the_home_of_the_dataset(name, tmp_path):
+def test_missing_part_error_names_part_and_dataset_home(name, tmp_path):
     home, *parts = PARTS[name]
     for number, part in enumerate(parts):
         source = _examples.write(name, tmp_path / str(number), 3, 32)
@@ -86,7 +86,7 @@ def test_a_missing_part_is_named_with_the_home_of_the_dataset(name, tmp_path):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
+def test_job_keys_depend_on_every_file_read(name, tmp_path):
     """Test that a resumed build repeats jobs whose files have changed."""
     source, options = _examples.write(name, tmp_path, 6, 48), _examples.options(name)
     jobs = list(registry.load("hub_builders", name.partition(" ")[0]).samples(source, BuildLog(), **options))
@@ -99,7 +99,7 @@ def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_no_list_of_the_source_is_read_twice(name, tmp_path, monkeypatch):
+def test_source_lists_are_read_once(name, tmp_path, monkeypatch):
     source, options = _examples.write(name, tmp_path, 6, 48), _examples.options(name)
     times: Counter = Counter()
     real = io.open
@@ -131,7 +131,7 @@ def opened_by(jobs):
 
 @pytest.mark.sample(4, 6)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
+def test_build_is_identical_with_one_and_three_threads(name, tmp_path):
     source, options = _examples.write(name, tmp_path / "source", 6, 48), _examples.options(name)
     dataset = name.partition(" ")[0]
     folders = [build(dataset, tmp_path / str(workers), source=source, progress=False, workers=workers, **options)

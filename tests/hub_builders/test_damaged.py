@@ -255,14 +255,14 @@ def said(log):
     return len(log.left_out) + len(log.remarks)
 
 
-def test_there_are_enough_of_them():
+def test_at_least_300_damage_cases_exist():
     assert len(CASES) >= 300
     assert len({kind for _, _, kind in CASES}) >= 25
 
 
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("name", contracts.examples())
-def test_examples_lose_nothing(whole, name):
+def test_undamaged_examples_keep_every_image(whole, name):
     _, rows, log = whole(name)
     assert len(rows) >= 2
     left_out = [entry for entry in log.left_out if entry["what"] == "image"]
@@ -274,7 +274,7 @@ def test_examples_lose_nothing(whole, name):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.sample(19, 300)
 @pytest.mark.parametrize(("name", "file", "kind"), CASES)
-def test_damaged(whole, tmp_path, name, file, kind):
+def test_damaged_source_is_reported_or_rejected(whole, tmp_path, name, file, kind):
     source, rows, log = whole(name)
     damaged = tmp_path / "source"
     shutil.copytree(source, damaged, copy_function=os.link)

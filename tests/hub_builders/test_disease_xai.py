@@ -73,14 +73,14 @@ def literal(points):
     return inside
 
 
-def test_pixels_of_the_contour_lie_outside():
+def test_contour_pixels_are_excluded():
     points = tuple(outline((5, 7), (2, 4)))
     assert sorted(map(tuple, _lidc.enclosed(points).tolist())) == [(r, c) for r in (5, 6, 7) for c in (2, 3, 4)]
     assert len(_lidc.enclosed(((3, 3),))) == len(_lidc.enclosed(((3, 3), (4, 3), (3, 3)))) == 0
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_contours_of_the_real_readings_enclose_what_the_literal_rule_says():
+def test_enclosed_pixels_of_real_contours_match_literal_rule():
     compared, holes, points, readings = 0, 0, 0, 0
     for path in sorted(REAL.rglob("*.xml")):
         series = _lidc.series_of(path)
@@ -103,7 +103,7 @@ def test_contours_of_the_real_readings_enclose_what_the_literal_rule_says():
 
 
 @pytest.mark.skipif(not SLICES.is_dir(), reason="the real samples are not here")
-def test_agreement_of_four_real_readers_is_that_of_counting():
+def test_agreement_of_four_real_readers_matches_counting():
     seen = 0
     for nodule in sorted(SLICES.glob("*/nodule-*")):
         files = [sorted((nodule / f"mask-{k}").iterdir()) for k in range(4)]
@@ -121,7 +121,7 @@ def test_agreement_of_four_real_readers_is_that_of_counting():
     assert seen == 6
 
 
-def test_marks_that_overlap_mean_one_nodule_and_chains_of_them_too():
+def test_overlapping_marks_and_chains_form_one_nodule():
     def voxels(*numbers):
         return np.array(numbers)
 
@@ -134,13 +134,13 @@ def test_marks_that_overlap_mean_one_nodule_and_chains_of_them_too():
     assert len(same) == 2  # only outlines of different readers are merged
 
 
-def test_at_least_half_of_those_who_marked_it():
+def test_agreed_voxels_are_marked_by_at_least_half():
     a, b, c, d = (np.array(one) for one in ([1, 2, 3], [2, 3], [3, 4], [3, 5]))
     assert (_lidc.agreed([a]).tolist(), _lidc.agreed([a, b]).tolist()) == ([1, 2, 3], [1, 2, 3])
     assert (_lidc.agreed([a, b, c]).tolist(), _lidc.agreed([a, b, c, d]).tolist()) == ([2, 3], [2, 3])
 
 
-def test_a_nodule_and_its_surroundings(source):
+def test_nodule_and_surrounding_crops_match_reader_marks(source):
     samples, log = built(source, centred=True, crop_mm=21.0)
     assert [*samples] == ["LIDC-IDRI-0007-111111-nodule-1", "LIDC-IDRI-0007-111111-beside-1"]
     one, other = samples.values()
@@ -162,7 +162,7 @@ def test_a_nodule_and_its_surroundings(source):
     assert log.left_out == []
 
 
-def test_window(source):
+def test_ct_window_maps_units_to_grey_values(source):
     samples, _ = built(source, centred=True)
     grey = samples["LIDC-IDRI-0007-111111-nodule-1"]["image"][..., 0]
     lung = round((-820 + 600 + 750) / 1500 * 255)
@@ -171,7 +171,7 @@ def test_window(source):
     assert greys.tolist() == [0, 0, 128, 255, 255]
 
 
-def test_surroundings_are_away_from_every_mark(source):
+def test_surrounding_crops_avoid_every_mark(source):
     reading = _lidc.reading_of(source / "tcia-lidc-xml/157/158.xml")
     slices = disease_xai.slices_of(source / "LIDC-IDRI/LIDC-IDRI-0007/01-01-2000-NA/3000566-NA", SERIES)[0]
     boxes = disease_xai.marked(reading, slices[5].place, slices, (0.7, 0.7))
@@ -186,7 +186,7 @@ def test_surroundings_are_away_from_every_mark(source):
     assert disease_xai.surrounding(units, [(0, 0, SIZE, SIZE)], (60, 30, 20.0), 0) is None
 
 
-def test_the_nodule_is_not_always_in_the_middle(source):
+def test_nodule_position_in_the_crop_varies(source):
     places = []
     for seed in range(12):
         samples, _ = built(source, seed=seed, crop_mm=40.0)
@@ -196,7 +196,7 @@ def test_the_nodule_is_not_always_in_the_middle(source):
     assert np.ptp([place[0] for place in places]) > 30
 
 
-def test_readers_are_counted_and_a_table_names_patients(source):
+def test_min_readers_filters_and_metadata_names_patients(source):
     samples, log = built(source, min_readers=4)
     assert (samples, log.left_out[0]["reason"]) == ({}, "marked by fewer than 4 readers")
     refused("min_readers must be 1 to 4", built, source, min_readers=5)
@@ -204,7 +204,7 @@ def test_readers_are_counted_and_a_table_names_patients(source):
     assert next(iter(built(source)[0])).startswith("LIDC-IDRI-0099")
 
 
-def test_a_reading_that_ends_too_early_is_named(source):
+def test_truncated_reading_is_reported(source):
     path = source / "tcia-lidc-xml/157/158.xml"
     path.write_bytes(path.read_bytes()[:-40])  # the header, and so the series, can be read
     samples, log = built(source)
@@ -212,7 +212,7 @@ def test_a_reading_that_ends_too_early_is_named(source):
     assert log.left_out[0]["reason"].startswith("158.xml is not usable XML (")
 
 
-def test_what_is_missing_or_odd_is_named(source):
+def test_invalid_readings_and_series_are_reported(source):
     xml = source / "tcia-lidc-xml/157"
     (xml / "160.xml").write_text(lidc_xml("1.2.3", [], "IdriReadMessage", "http://www.nih.gov/idri"))
     (xml / "161.xml").write_text(lidc_xml("1.2.3", SESSIONS))
@@ -242,7 +242,7 @@ def test_what_is_missing_or_odd_is_named(source):
      ({"Rows": 9999, "Columns": 9999}, "more than 64 million pixels"), ({"PixelData": b"\0" * 10}, "a readable DICOM"),
      ({"NumberOfFrames": 900}, "not a readable DICOM file"), ({"RescaleSlope": "nan"}, "a readable DICOM")],
 )  # fmt: skip
-def test_a_damaged_middle_slice_is_named(source, tags, reason):
+def test_damaged_middle_slice_is_reported(source, tags, reason):
     folder = source / "LIDC-IDRI/LIDC-IDRI-0007/01-01-2000-NA/3000566-NA"
     dicom(folder / "1-005.dcm", chest(SIZE, SIZE), (-50, -50, -87.5), uid(5), SERIES, "LIDC-IDRI-0007", **tags)
     samples, log = built(source)
@@ -251,7 +251,7 @@ def test_a_damaged_middle_slice_is_named(source, tags, reason):
 
 
 @pytest.mark.skipif(not CT.is_dir(), reason="the real samples are not here")
-def test_a_real_ct_series():
+def test_real_ct_series_is_read():
     from saliency_bench.hub_builders._volumes import gaps, series_in, slices_of, units_of
 
     ((folder, head),) = series_in(CT)
@@ -264,7 +264,7 @@ def test_a_real_ct_series():
     assert -3024 <= units.min() < -1000 < 1000 < units.max()
 
 
-def test_missing_parts_are_named(source, tmp_path):
+def test_missing_parts_are_rejected(source, tmp_path):
     (source / "tcia-lidc-xml").rename(tmp_path / "gone")
     refused(r"\bXML\b", built, source / "LIDC-IDRI")
     refused(r"DICOM.*Cancer Imaging Archive", built, tmp_path / "gone")

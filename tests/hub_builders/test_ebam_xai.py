@@ -50,7 +50,7 @@ def built(source, **options):
     return built_by(ebam_xai, source, **FREE | options)
 
 
-def test_pairs_with_and_without_the_object(source):
+def test_image_pairs_differ_only_inside_the_mask(source):
     samples, log = built(source)
     pairs = set(product(("dog", "cup"), ("abbey", "beach", "corn/field")))
     assert {(s["label"], s["scene"]) for s in samples.values()} == pairs
@@ -65,7 +65,7 @@ def test_pairs_with_and_without_the_object(source):
         assert np.ptp(rows) < np.ptp(columns) if sample["label"] == "cup" else np.ptp(rows) > np.ptp(columns)
 
 
-def test_no_photograph_and_no_scene_in_two_splits(source, tmp_path):
+def test_photographs_and_scenes_stay_in_one_split(source, tmp_path):
     folder = build("ebam-xai", tmp_path / "out", source=source, progress=False, **FREE)
     places: dict = {}
     for split, rows in datasets.load_dataset(str(folder)).items():
@@ -77,7 +77,7 @@ def test_no_photograph_and_no_scene_in_two_splits(source, tmp_path):
     assert set.union(*places.values()) == {"train", "validation", "test"}
 
 
-def test_the_detector_keeps_what_it_names_rightly(source, monkeypatch):
+def test_detector_keeps_recognised_objects_and_empty_scenes(source, monkeypatch):
     looked = []
 
     def look(picture):
@@ -102,7 +102,7 @@ def test_the_detector_keeps_what_it_names_rightly(source, monkeypatch):
     assert len(looked) == 100
 
 
-def test_the_detector_says_what_it_needs(source, monkeypatch):
+def test_missing_detector_weights_error_names_the_option(source, monkeypatch):
     from torchvision.models import detection
 
     def absent(*args, **kwargs):
@@ -140,7 +140,7 @@ def weights(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_faster_rcnn_gives_coco_ids_over_the_confidence(weights):
+def test_faster_rcnn_returns_coco_ids_above_confidence(weights):
     picture = np.random.default_rng(0).integers(0, 256, (60, 80, 3)).astype(np.uint8)
     weights({18: 9.0, 0: 0.0})
     look = _detector.faster_rcnn()
@@ -171,7 +171,7 @@ def test_faster_rcnn_filters_a_build(source, weights, tmp_path):
     assert lines == [{"what": f"coco-{10 * n + k}", "found": [18]} for n in range(1, 5) for k in (0, 1)]
 
 
-def test_weights_that_are_a_program_are_not_run(source, weights):
+def test_pickled_code_in_weights_is_not_executed(source, weights):
     class Evil:
         def __reduce__(self):
             return (Path.touch, (source / "evil",))
@@ -181,12 +181,12 @@ def test_weights_that_are_a_program_are_not_run(source, weights):
     assert not (source / "evil").exists()
 
 
-def test_answers_that_cannot_be_kept(source):
+def test_unwritable_detections_file_is_rejected(source):
     (source / "detections.jsonl").mkdir()
     refused(r"detections\.jsonl", built, source, detector=True)
 
 
-def test_rare_classes_and_small_objects_go(source):
+def test_rare_classes_and_small_objects_are_left_out(source):
     refused("no object class is left", built, source, least=21)
     samples, _ = built(source, least_pixels=1, least=20)
     assert {s["label"] for s in samples.values()} == {"dog", "cup"}
@@ -198,7 +198,7 @@ def test_rare_classes_and_small_objects_go(source):
     assert log.left_out[0] == {"id": "object class dog", "what": "image", "reason": "fewer than 20 cut-outs"}
 
 
-def test_damaged_parts_are_named_and_missing_ones_too(source, tmp_path):
+def test_damaged_photographs_are_reported_and_scenes_required(source, tmp_path):
     for n in range(1, 21):
         (source / f"train2017/{n}.png").write_bytes(b"")
     samples, log = built(source, per_pair=2)

@@ -43,7 +43,7 @@ built = partial(built_by, environment_xai)
 
 
 @pytest.mark.parametrize("layout", [easy, deep, flat])
-def test_exact_names_in_each_layout(tmp_path, layout):
+def test_every_layout_matches_exact_category_names(tmp_path, layout):
     layout(tmp_path)
     samples, _ = built(tmp_path)
     assert sorted({s["category"] for s in samples.values()}) == sorted(NAMES)
@@ -55,7 +55,7 @@ def test_exact_names_in_each_layout(tmp_path, layout):
     assert {sample["source_split"] for sample in samples.values()} == splits
 
 
-def test_layouts_beside_one_another(tmp_path):
+def test_all_layouts_combine_in_one_source(tmp_path):
     for layout in (easy, deep, flat):
         layout(tmp_path)
     samples, _ = built(tmp_path)
@@ -63,7 +63,7 @@ def test_layouts_beside_one_another(tmp_path):
     assert len(samples) == 12 + 1 + 12
 
 
-def test_drawn_by_seed_masks_and_what_is_left_out(tmp_path):
+def test_per_class_limits_images_and_invalid_files_are_reported(tmp_path):
     deep(tmp_path, "data_large")
     for n in range(2, 30):
         save(tmp_path / f"data_large/p/pond/{n:08d}.jpg")
@@ -81,7 +81,7 @@ def test_drawn_by_seed_masks_and_what_is_left_out(tmp_path):
                               {"id": "urban", "text": "1 more images of this class were not drawn"}]  # fmt: skip
 
 
-def test_lists_that_lead_elsewhere_or_are_wrong(tmp_path):
+def test_invalid_list_entries_are_reported_or_rejected(tmp_path):
     flat(tmp_path)
     listing = (tmp_path / "places365_val.txt").read_text()
     (tmp_path / "places365_val.txt").write_text(listing + "../../secret.jpg 2\nPlaces365_val_00000002.jpg 3\n")
@@ -94,7 +94,7 @@ def test_lists_that_lead_elsewhere_or_are_wrong(tmp_path):
         refused(message, built, tmp_path)
 
 
-def test_missing_parts_are_named(tmp_path):
+def test_missing_parts_are_rejected(tmp_path):
     refused(r"places365_standard/train/.*places2\.csail", built, tmp_path)
     flat(tmp_path)
     (tmp_path / "categories_places365.txt").unlink()
@@ -104,7 +104,7 @@ def test_missing_parts_are_named(tmp_path):
     refused(r"\bpond\b", built, tmp_path / "b")
 
 
-def test_the_published_release(tmp_path):
+def test_published_release_is_read(tmp_path):
     for name in ("nature/a.jpg", "urban/b.jpg"):
         save(tmp_path / "image" / name)
     (tmp_path / "attention_label").mkdir()

@@ -39,7 +39,7 @@ def coco(root, images, split="train2017"):
 built = partial(built_by, gender_xai)
 
 
-def test_whole_words_in_any_case():
+def test_gender_words_match_whole_words_in_any_case():
     captions = {"A man rides a horse": "man", "WOMAN'S hat on a shelf": "woman", "Two Men and a dog": "men",
                 "a fireman, a snowman and a mannequin": "", "a man-made lake": "", "Humans, womanly, manly": "",
                 "Women/men entrance": "women men", "a man.": "man"}  # fmt: skip
@@ -47,7 +47,7 @@ def test_whole_words_in_any_case():
         assert gender_xai.words_of([caption]) == set(words.split()), caption
 
 
-def test_which_images_stay_and_why_the_others_do_not(tmp_path):
+def test_images_are_selected_by_captions_and_persons(tmp_path):
     images = {
         1: (["A man walks.", "someone walks"], [PERSON, {"category_id": 18, "area": 9.0}]),
         2: (["a woman", "A WOMAN sits"], [PERSON]),
@@ -89,7 +89,7 @@ def test_masks_that_people_drew_go_before_the_outline_which_stands_in_only_when_
     assert log.left_out == [{"id": "000000000003", "what": "mask", "reason": "no mask was drawn"}]
 
 
-def test_as_many_as_asked_for_are_drawn_and_another_image_moves_one_at_most(tmp_path):
+def test_per_class_sampling_is_stable_when_an_image_is_added(tmp_path):
     images = {n: ([("a man", "a woman")[n % 2]], [PERSON]) for n in range(1, 61)}
     fewer = {key: value for key, value in images.items() if key != 7}
     more, log = built(coco(tmp_path / "a", images), per_class=10)
@@ -103,7 +103,7 @@ def test_as_many_as_asked_for_are_drawn_and_another_image_moves_one_at_most(tmp_
 
 
 @given(st.lists(st.booleans(), min_size=12, max_size=400))
-def test_run_lengths_plain_and_compressed(pixels):
+def test_plain_and_compressed_rle_decode_to_the_mask(pixels):
     mask = np.zeros((12, (len(pixels) + 11) // 12), bool)
     mask.T.flat[: len(pixels)] = pixels
     flat = mask.T.ravel()
@@ -124,7 +124,7 @@ def test_run_lengths_plain_and_compressed(pixels):
     {"size": [HEIGHT, WIDTH], "counts": "\x00ä"},
     {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]},
 ])  # fmt: skip
-def test_hostile_segmentations_never_reach_the_library(wrong):
+def test_invalid_segmentations_are_rejected(wrong):
     with pytest.raises(UnreadableError):
         _coco.mask_of(wrong, HEIGHT, WIDTH)
 
@@ -139,7 +139,7 @@ def release(root, rows, name="labels.csv"):
     return root
 
 
-def test_the_published_release(tmp_path):
+def test_published_release_is_read(tmp_path):
     attention = np.zeros((224, 224))
     attention[56:112, 112:168] = 1
     soft = json.dumps((attention * 0.4).tolist())
@@ -159,13 +159,13 @@ def test_the_published_release(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["no json", "[1, 2]", "{}", "[[NaN]]", "[" * 5000, '[[""x""]]'])
-def test_a_wrong_attention_label_is_named(tmp_path, content):
+def test_invalid_attention_label_is_reported(tmp_path, content):
     samples, log = built(release(tmp_path, [("a.jpg", content)]))
     assert samples["a"]["mask"] is None
     assert log.left_out[1]["reason"].startswith("its attention label is n")
 
 
-def test_rows_over_several_lines_are_found_again(tmp_path):
+def test_multi_line_attention_rows_are_read(tmp_path):
     attention = np.zeros((224, 224), int)
     attention[:10] = 255
     broken = json.dumps(attention.tolist()).replace("], [", "],\r\n[")
@@ -176,7 +176,7 @@ def test_rows_over_several_lines_are_found_again(tmp_path):
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_areas_of_real_masks_are_those_of_the_annotations():
+def test_areas_of_real_masks_match_annotations():
     content = json.loads((REAL / "annotations/instances_train2017.json").read_text())
     sizes = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
     crowds, apart = 0, 0

@@ -46,7 +46,7 @@ def grids(shapes, fitted, tmp_path_factory):
     return sb.build("grid-xai", out, source=shapes, model=str(fitted), progress=False)
 
 
-def test_every_cell_is_an_image_of_its_own_class_that_the_classifier_is_sure_of(shapes, fitted, grids):
+def test_grid_cells_show_distinct_confident_classes(shapes, fitted, grids):
     rows, source = load_folder(str(grids), split="test"), load_folder(str(shapes), split="test")
     classifier = sb.load_classifier(str(fitted), device="cpu")
     by_id = {row["image_id"]: row for row in source}
@@ -70,7 +70,7 @@ def test_every_cell_is_an_image_of_its_own_class_that_the_classifier_is_sure_of(
     assert max(used.values()) == 1
 
 
-def test_who_chose_is_in_the_ids_and_the_fingerprint(shapes, resnet, grids, tmp_path):
+def test_ids_and_fingerprint_contain_the_choosing_model(shapes, resnet, grids, tmp_path):
     rows, report = load_folder(str(grids), split="test"), json.loads((grids / "build_report.json").read_text())
     digest = rows[0]["chosen_by_digest"]
     assert all(row["image_id"].startswith(digest[:8]) for row in rows)
@@ -79,13 +79,13 @@ def test_who_chose_is_in_the_ids_and_the_fingerprint(shapes, resnet, grids, tmp_
     assert fingerprint(rows) == report["splits"]["test"]["fingerprint"] != fingerprint(renamed)
 
 
-def test_a_uniform_map_has_chance(grids, fitted):
+def test_uniform_map_scores_chance_level(grids, fitted):
     rows, classifier = load_folder(str(grids), split="test"), sb.load_classifier(str(fitted), device="cpu")
     masks = classifier.prepare([rows[0], rows[1]]).masks.numpy()
     assert load_metric("saliency_energy")(np.ones(masks.shape), masks).tolist() == [0.25, 0.25]
 
 
-def test_a_run_of_another_classifier_says_who_chose(grids, fitted, resnet, tmp_path):
+def test_run_of_another_classifier_reports_the_choosing_model(grids, fitted, resnet, tmp_path):
     def started(model):
         out = tmp_path / model.name
         return sb.run(dataset=str(grids), model=str(model), explainers="centre", metrics="saliency_energy", out=out,
@@ -99,7 +99,7 @@ def test_a_run_of_another_classifier_says_who_chose(grids, fitted, resnet, tmp_p
     assert "Images chosen by" in other.report.read_text()
 
 
-def test_the_command_line(shapes, fitted, grids, tmp_path, capsys):
+def test_command_builds_grids_and_requires_a_model(shapes, fitted, grids, tmp_path, capsys):
     given = ["build", "grid-xai", "--from", str(shapes), "--model", str(fitted), "--out", str(tmp_path / "out")]
     assert main([*given, "--count", "2", "--quiet"]) == 0
     rows = load_folder(str(tmp_path / "out"), split="test")
@@ -112,11 +112,11 @@ def test_the_command_line(shapes, fitted, grids, tmp_path, capsys):
     [({"cells": 1}, "cells must be at least 2"), ({"confidence": 1.5}, "confidence"), ({"count": 0}, "count"),
      ({"cells": 3}, r"a grid has 9 classes.*--confidence")],
 )  # fmt: skip
-def test_what_cannot_be_built_is_named(shapes, fitted, tmp_path, options, line):
+def test_invalid_grid_options_are_rejected(shapes, fitted, tmp_path, options, line):
     refused(line, sb.build, "grid-xai", tmp_path / "out", source=shapes, model=str(fitted), progress=False, **options)
 
 
-def test_grids_take_the_classes_with_most_images_left_and_no_image_twice():
+def test_grids_use_largest_classes_and_no_image_twice():
     chosen = {0: [0, 1, 2, 3], 1: [10, 11], 2: [20, 21], 3: [30, 31], 4: [40]}
     grids = grids_of(chosen, 4, 500, seed=0)
     label_of = {image: label for label, images in chosen.items() for image in images}
@@ -136,7 +136,7 @@ def test_cells_are_joined_row_by_row():
     assert mask.tolist() == [[False] * 6] * 2 + [[True] * 3 + [False] * 3] * 2
 
 
-def test_images_without_label_or_of_a_group_that_is_taken_are_not_chosen(shapes, fitted):
+def test_unlabelled_images_and_used_groups_are_not_chosen(shapes, fitted):
     rows = load_folder(str(shapes), split="test")
     names, classifier = rows.features["label"].names, sb.load_classifier(str(fitted), device="cpu")
     plain = confident(rows, classifier, names, None, 0.99)

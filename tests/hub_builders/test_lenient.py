@@ -45,7 +45,7 @@ def copied(source, target, copy):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_one_folder_too_high(whole, name):
+def test_source_one_folder_too_high_is_accepted(whole, name):
     source, expected = whole(name)
     assert ids(name, source.parent) == expected
 
@@ -56,14 +56,14 @@ def test_one_folder_too_high(whole, name):
     ("coco-val", "annotations"), ("security-xai", "JPEGImage"), ("food-101", "food-101/images"),
     ("gender-xai release", "attention_label"), ("cancer-xai", "Task07_Pancreas"),
 ])  # fmt: skip
-def test_one_folder_too_deep(whole, name, folder):
+def test_source_one_folder_too_deep_is_accepted(whole, name, folder):
     source, expected = whole(name)
     assert ids(name, source / folder) == expected
 
 
 @pytest.mark.parametrize("ending", [".JPG", ".jpeg", ".JPEG"])
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if not name.startswith("imagenet")])
-def test_jpegs_by_other_endings(whole, tmp_path, name, ending):
+def test_other_jpeg_extensions_are_accepted(whole, tmp_path, name, ending):
     source, expected = whole(name)
     copied(source, tmp_path, lambda a, b: os.link(a, b.with_suffix(ending) if b.suffix == ".jpg" else b))
     found = ids(name, tmp_path)
@@ -72,28 +72,28 @@ def test_jpegs_by_other_endings(whole, tmp_path, name, ending):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_lists_that_begin_with_a_byte_order_mark(whole, tmp_path, name):
+def test_lists_with_byte_order_mark_are_accepted(whole, tmp_path, name):
     source, expected = whole(name)
     marks = dict.fromkeys((*LISTS, ".json"), b"\xef\xbb\xbf")
     copied(source, tmp_path, lambda a, b: b.write_bytes(marks.get(a.suffix, b"") + a.read_bytes()))
     assert ids(name, tmp_path) == expected
 
 
-def test_two_copies_are_not_chosen_between(tmp_path):
+def test_several_copies_of_a_source_are_rejected(tmp_path):
     for name in ("a", "b"):
         _examples.write("pet-xai", tmp_path / name, 2, 32)
     refused(r"several copies: .*/a, .*/b; pass one", lambda: list(pet_xai.samples(tmp_path, BuildLog())))
     assert list(pet_xai.samples(tmp_path / "a", BuildLog()))
 
 
-def test_of_two_years_of_voc_the_one_asked_for_is_taken(tmp_path):
+def test_requested_voc_year_is_used(tmp_path):
     _examples.write("voc-val", tmp_path, 2, 32)
     _examples.write("voc-val detection", tmp_path, 2, 32)
     assert list(voc_val.samples(tmp_path / "VOCdevkit", BuildLog()))
     assert list(voc_val.samples(tmp_path, BuildLog(), year=2007, lists="detection"))
 
 
-def test_a_folder_that_only_happens_to_lie_beside_a_source_is_not_taken_for_it(tmp_path):
+def test_unrelated_sibling_folder_is_not_the_source(tmp_path):
     _examples.write("pet-xai", tmp_path, 2, 32)
     (tmp_path / "other").mkdir()
     assert base_of(tmp_path / "other", "images", "annotations") == tmp_path / "other"

@@ -72,7 +72,7 @@ def built(photos, store, tmp_path, *options):
     return rows, masks, json.loads((out / "build_report.json").read_text())
 
 
-def test_masks_of_people_become_those_of_the_dataset(photos, store, tmp_path):
+def test_build_uses_consensus_masks_of_a_study(photos, store, tmp_path):
     rows, masks, report = built(photos, store, tmp_path)
     assert rows["image_id"] == list(masks) == ["IMG_1.jpg", "IMG_2.jpg", "IMG_3.jpg", "IMG_4.jpg"]
     assert (rows.features["label"].names, rows["annotators"]) == (["cat", "dog"], [3, 2, 1, 0])
@@ -115,18 +115,18 @@ def test_rule_people_and_accepted_answers_are_chosen(photos, store, tmp_path):
     ({"annotations": "study.db", "people": ("eve",)}, "has no person eve"),
     ({"annotations": "study.db", "study": "other"}, "no such study"),
 ])  # fmt: skip
-def test_wrong_options_are_one_line(photos, store, tmp_path, options, line, monkeypatch):
+def test_invalid_options_are_rejected(photos, store, tmp_path, options, line, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(line, sb.build, "masks", tmp_path / "out", photos, progress=False, **options)
 
 
-def test_a_study_of_another_dataset_is_refused(store, tmp_path, photos):
+def test_study_of_another_dataset_is_rejected(store, tmp_path, photos):
     (photos / "cat/IMG_1.jpg").rename(photos / "cat/other.jpg")
     words = r"the study belongs to another dataset: .* has no image IMG_1.jpg"
     refused(words, sb.build, "masks", tmp_path / "out", photos, progress=False, annotations=str(store))
 
 
-def test_exports_name_the_files_of_the_photographs(photos, store, tmp_path):
+def test_coco_export_builds_the_same_masks(photos, store, tmp_path):
     """Test that `build coco-json` reads the COCO file and the photographs.
 
     Its masks equal the masks of `build masks`.

@@ -49,7 +49,7 @@ def source(tmp_path):
 built = partial(built_by, object_xai)
 
 
-def test_single_class_images_stay_and_the_others_are_named(source):
+def test_single_class_images_are_kept_and_others_reported(source):
     samples, log = built(source)
     expected = {"2007_000001": ("aeroplane", "train"), "2007_000002": ("tvmonitor", "val")}
     assert columns(samples, "label", "source_split") == expected
@@ -67,7 +67,7 @@ def test_single_class_images_stay_and_the_others_are_named(source):
     assert [remark["id"] for remark in log.remarks] == ["2007_000003"]
 
 
-def test_augmented_as_png_and_as_the_original_matlab_files(source):
+def test_augmented_segmentation_reads_png_and_matlab_files(source):
     from scipy.io import savemat
 
     root = source / "VOCdevkit/VOC2012"

@@ -45,7 +45,7 @@ def pixels(picture):
 
 
 @pytest.mark.parametrize("value", [9, 65535])
-def test_an_orientation_that_is_none_is_upright(tmp_path, value):
+def test_invalid_orientation_means_upright(tmp_path, value):
     Image.effect_noise((WIDTH, HEIGHT), 60).convert("RGB").save(tmp_path / "a.png")
     image, exif = Image.open(tmp_path / "a.png"), Image.Exif()
     exif[0x0112] = value
@@ -54,7 +54,7 @@ def test_an_orientation_that_is_none_is_upright(tmp_path, value):
     assert (picture.width, picture.height, picture.orientation) == (WIDTH, HEIGHT, 1)
 
 
-def test_exif_that_cannot_be_read_is_taken_off_and_the_picture_stays(tmp_path):
+def test_unreadable_exif_is_removed_and_image_kept(tmp_path):
     Image.effect_noise((WIDTH, HEIGHT), 60).convert("RGB").save(tmp_path / "a.jpg")
     data = (tmp_path / "a.jpg").read_bytes()
     for content in (b"Exif\0\0II*\0", b"Exif\0\0no tiff at all", b"Exif\0\0MM\0*\xff\xff\xff\xff"):
@@ -87,7 +87,7 @@ def builder_of(name):
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "ebam-xai"])
-def test_masks_of_every_builder_turn_with_their_pictures(upright, tmp_path, name, orientation):
+def test_masks_of_every_builder_rotate_with_their_images(upright, tmp_path, name, orientation):
     source, before = upright(name)
     shutil.copytree(source, tmp_path / "source")
     for path in (tmp_path / "source").rglob("*"):
@@ -106,7 +106,7 @@ def test_masks_of_every_builder_turn_with_their_pictures(upright, tmp_path, name
     assert len(told) == (0 if orientation < 2 else len({id(s["image"]) for s in after.values()}))
 
 
-def test_the_objects_that_are_pasted_are_upright(upright, tmp_path):
+def test_pasted_objects_are_upright(upright, tmp_path):
     source, _ = upright("ebam-xai")
     shutil.copytree(source, tmp_path / "source")
     root, builder = tmp_path / "source", builder_of("ebam-xai")
@@ -153,7 +153,7 @@ def xml_of(size, *corners):
 
 @pytest.mark.parametrize("drawn_on", ["stored", "upright", "another"])
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
+def test_annotations_follow_the_orientation_of_their_size(tmp_path, orientation, drawn_on):
     """Test annotations in three sizes.
 
     Annotations with the size of the stored file are rotated. Annotations with the size of the upright image are not
@@ -219,7 +219,7 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_masks_that_people_drew(tmp_path, orientation):
+def test_annotator_masks_follow_the_orientation(tmp_path, orientation):
     mask = drawing(tmp_path / "a.jpg", orientation)
     put(tmp_path / "mask.png", mask * np.uint8(255))
     picture, marked = read(tmp_path / "a.jpg"), _annotators.MaskFiles((tmp_path / "mask.png",))

@@ -39,7 +39,7 @@ def built(tmp_path, **options):
 THREE = BOX * np.uint8(2) + np.eye(20, 30, dtype=np.uint8)
 
 
-def test_a_picture_of_16_bits_is_taken_as_the_page_of_a_study_shows_it(tmp_path):
+def test_16_bit_image_matches_the_study_page(tmp_path):
     values = np.linspace(30_000, 31_000, BOX.size).reshape(BOX.shape).astype(np.uint16)
     mask(tmp_path / "images/cat/1.png", values)
     mask(tmp_path / "masks/1.png")
@@ -60,7 +60,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_mask_that_cannot_be_used_is_left_out_with_the_reason(tmp_path, reason):
+def test_unusable_mask_is_left_out_with_a_reason(tmp_path, reason):
     values, foreground = REFUSED[reason]
     picture(tmp_path / "images/cat/1.png")
     mask(tmp_path / "masks/1.png", values)
@@ -69,7 +69,7 @@ def test_a_mask_that_cannot_be_used_is_left_out_with_the_reason(tmp_path, reason
     assert rows["cat/1"]["mask"] is None
 
 
-def test_masks_of_which_none_is_called_like_a_picture_are_refused_with_the_name_that_would_fit(tmp_path):
+def test_unmatched_masks_error_names_the_expected_file(tmp_path):
     picture(tmp_path / "images/cat/1.jpg")
     mask(tmp_path / "masks/1_mask.png")
     words = r"the folder contains 1_mask\.png, but the mask of cat/1\.jpg must be named cat/1\.png or 1\.png"
@@ -90,7 +90,7 @@ BLURRED = ("a JPEG mask with blurred values; save masks as PNG, or set a thresho
     ("cat/1.png dog/1.png", "dog/1.png", "dog/1", {"cat/1": NONE}),  # the mask of another class
     ("cat/ka\u0308se.png", "käse.png", "cat/ka\u0308se", {}),  # accents have two spellings
 ])  # fmt: skip
-def test_which_mask_belongs_to_which_picture(tmp_path, pictures, masks, used, left_out):
+def test_masks_match_images_by_name(tmp_path, pictures, masks, used, left_out):
     for name in pictures.split():
         picture(tmp_path / "images" / name)
     for name in masks.split():
@@ -100,7 +100,7 @@ def test_which_mask_belongs_to_which_picture(tmp_path, pictures, masks, used, le
     assert reasons == {(name, "mask"): reason for name, reason in left_out.items()}
 
 
-def test_masks_below_the_pictures_are_no_class(tmp_path):
+def test_masks_inside_the_image_folder_are_not_a_class(tmp_path):
     picture(tmp_path / "images/cat/1.png")
     picture(tmp_path / "images/dog/1.png")
     mask(tmp_path / "images/masks/cat/1.png")
@@ -109,7 +109,7 @@ def test_masks_below_the_pictures_are_no_class(tmp_path):
     refused("a separate folder", built, tmp_path, masks=str(tmp_path / "images"), overwrite=True)
 
 
-def test_folders_of_splits_and_a_picture_in_no_class(tmp_path):
+def test_split_folders_become_splits_and_loose_images_left_out(tmp_path):
     for name in ("train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg", "test/dog/4.jpg"):
         picture(tmp_path / "images" / name)
     rows, left_out = built(tmp_path)
@@ -122,7 +122,7 @@ def test_folders_of_splits_and_a_picture_in_no_class(tmp_path):
     assert len(rows) == 4
 
 
-def test_a_hash_splits_what_has_no_split(tmp_path):
+def test_hash_option_splits_unsplit_images(tmp_path):
     for number in range(40):
         picture(tmp_path / f"images/cat/{number}.jpg")
     assert set(Counter(row for row in read_report(built_folder(tmp_path))["splits"])) == {"test"}
@@ -136,7 +136,7 @@ def built_folder(tmp_path, **options):
     return sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False, overwrite=True, **options)
 
 
-def test_a_table_gives_labels_splits_and_groups(tmp_path):
+def test_table_provides_labels_splits_and_groups(tmp_path):
     for number in range(6):
         picture(tmp_path / f"images/{number}.jpg")
     (tmp_path / "images/7.heic").write_bytes(b"x")
@@ -172,7 +172,7 @@ def test_a_table_gives_labels_splits_and_groups(tmp_path):
     ({"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
     ({"title": "two\nlines"}, "the name of a dataset must be one line"),
 ])  # fmt: skip
-def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
+def test_invalid_sources_and_options_are_rejected(tmp_path, options, words):
     picture(tmp_path / "images/0.jpg")
     if isinstance(options, str):
         (tmp_path / "t.csv").write_text(options)
@@ -181,13 +181,13 @@ def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
 
 
 @pytest.mark.parametrize("names", [("JPEGImages/0.jpg", "SegmentationClass/0.png"), ("train/images/0.jpg",)])
-def test_folders_of_a_layout_are_no_classes(tmp_path, names):
+def test_layout_folders_are_not_classes(tmp_path, names):
     for name in names:
         picture(tmp_path / "images" / name)
     refused(f"has folders named {names[0].split('/')[-2]}, which is usually not a class", built, tmp_path)
 
 
-def test_the_command_line(tmp_path, capsys):
+def test_command_reports_masks_and_accepts_foreground(tmp_path, capsys):
     for name in ("cat/1.jpg", "dog/2.jpg"):
         picture(tmp_path / "images" / name)
     mask(tmp_path / "masks/1.png", THREE)
@@ -202,7 +202,7 @@ def test_the_command_line(tmp_path, capsys):
     sb.build("folder", tmp_path / "other", images=tmp_path / "images", masks=str(tmp_path / "masks"), progress=False)
 
 
-def test_own_data_is_called_by_its_folder_and_no_dataset_has_the_name_of_a_layout(tmp_path, monkeypatch):
+def test_user_dataset_is_named_after_its_folder(tmp_path, monkeypatch):
     from saliency_bench.data.loading import find
 
     picture(tmp_path / "images/cat/1.jpg")
@@ -213,7 +213,7 @@ def test_own_data_is_called_by_its_folder_and_no_dataset_has_the_name_of_a_layou
     refused("unknown dataset 'folder'", sb.load_dataset, "folder")
 
 
-def test_own_data_without_a_licence_are_published_under_a_name(tmp_path):
+def test_publishing_without_licence_requires_a_name(tmp_path):
     from saliency_bench.publishing.datasets import dataset_publication
 
     picture(tmp_path / "images/disc/1.png")
@@ -225,7 +225,7 @@ def test_own_data_without_a_licence_are_published_under_a_name(tmp_path):
     assert sent.repo == "someone/cats"
 
 
-def test_own_data_have_a_name_and_a_licence_in_card_report_and_page(tmp_path, resnet, capsys):
+def test_name_and_licence_appear_in_card_report_and_page(tmp_path, resnet, capsys):
     for number in range(4):
         picture(tmp_path / f"images/{('disc', 'ring')[number % 2]}/{number}.png")
     words = ["--images", str(tmp_path / "images"), "--out", str(tmp_path / "out")]
@@ -255,7 +255,7 @@ NOT_READ = {
 HIDDEN = [".DS_Store", "Thumbs.db", "._1.jpg", "desktop.ini"]
 
 
-def test_every_file_of_a_folder_is_used_or_named(tmp_path):
+def test_every_file_is_used_or_reported(tmp_path):
     folder = tmp_path / "images/cat"
     folder.mkdir(parents=True)
     noise = Image.effect_noise((30, 20), 60).convert("RGB")
@@ -275,20 +275,20 @@ def test_every_file_of_a_folder_is_used_or_named(tmp_path):
     assert remark["text"].startswith("5 hidden files or folders are ignored")
 
 
-def test_a_folder_without_a_picture_says_what_it_holds(tmp_path):
+def test_folder_without_images_error_lists_its_files(tmp_path):
     (tmp_path / "images/cat").mkdir(parents=True)
     for name in ("1.heic", "2.HEIC", "3.mp4"):
         (tmp_path / "images/cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
     refused(r"has no readable images \(2 left out: a HEIC image.* pillow-heif", built, tmp_path)
 
 
-def test_all_endings_of_the_formats_that_are_read(tmp_path):
+def test_extensions_match_supported_pillow_formats(tmp_path):
     Image.init()
     formats = {ending: name for ending, name in Image.registered_extensions().items() if name in FORMATS}
     assert {*formats, ".mpo"} == set(ENDINGS)
 
 
-def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
+def test_files_beside_the_image_folder_are_reported(tmp_path):
     picture(tmp_path / "in/images/1.png")
     mask(tmp_path / "in/masks/1.png")
     mask(tmp_path / "in/masks/deep/.DS_Store.png")
@@ -307,7 +307,7 @@ def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["yolo", "coco-json"])
-def test_so_is_what_lies_beside_pictures_with_annotations(tmp_path, layout):
+def test_files_beside_annotated_images_are_reported(tmp_path, layout):
     picture(tmp_path / "in/deep/images/1.png")
     for other in ("in/more/2.png", "in/deep/loose.png"):
         picture(tmp_path / other)

@@ -8,7 +8,7 @@ from saliency_bench import registry
 
 
 @pytest.mark.slow
-def test_the_page_has_every_dataset_and_its_picture(tmp_path):
+def test_page_shows_every_dataset_and_its_samples(tmp_path):
     site_page("datasets").write(tmp_path)
     text = (tmp_path / "datasets.md").read_text(encoding="utf-8")
     for name in registry.names("hub_builders"):

@@ -66,12 +66,12 @@ def built(source):
     return built_by(pet_xai, source)
 
 
-def test_breeds_are_37_in_the_order_of_the_class_ids():
+def test_breeds_are_37_in_alphabetical_order():
     assert (len(pet_xai.BREEDS), sorted(pet_xai.BREEDS, key=str.lower)) == (37, pet_xai.BREEDS)
     assert sum(breed[0].isupper() for breed in pet_xai.BREEDS) == 12  # cats
 
 
-def test_what_stays_and_what_is_left_out_with_which_reason(built):
+def test_left_out_images_and_masks_have_reasons(built):
     samples, log = built
     left_out = reasons(log)
     assert list(samples) == sorted(samples)
@@ -93,7 +93,7 @@ def test_what_stays_and_what_is_left_out_with_which_reason(built):
     assert without == {"Abyssinian_6", "Abyssinian_7", "beagle_1", "boxer_1", "pug_3"}
 
 
-def test_odd_images_become_png_and_plain_ones_keep_their_bytes(built, source):
+def test_unusual_images_become_png_and_jpegs_keep_their_bytes(built, source):
     samples, _ = built
     assert samples["Abyssinian_1"]["image"].data == (source / "images/Abyssinian_1.jpg").read_bytes()
     for name in ("Abyssinian_2", "Abyssinian_3", "Abyssinian_4", "Abyssinian_5"):
@@ -104,7 +104,7 @@ def test_odd_images_become_png_and_plain_ones_keep_their_bytes(built, source):
         assert samples[name]["mask"].shape == (SIZE[1], SIZE[0])
 
 
-def test_columns(built):
+def test_columns_match_list_and_head_boxes(built):
     samples, log = built
     rows = columns(samples, "label", "species", "source_split", "head_box")
     assert rows["Abyssinian_1"] == ("Abyssinian", "cat", "trainval", [2, 3, 12, 11])
@@ -115,12 +115,12 @@ def test_columns(built):
     assert "entities" in log.remarks[0]["text"]
 
 
-def test_border_is_an_option(source):
+def test_border_option_adds_the_border_to_the_mask(source):
     for border, expected in ((False, trimap() == 1), (True, trimap() != 2)):
         assert (built_by(pet_xai, source, border=border)[0]["Abyssinian_1"]["mask"] == expected).all()
 
 
-def test_label_of_the_list_wins_and_the_report_says_so(source):
+def test_list_label_overrides_file_name_and_is_reported(source):
     text = (source / "annotations/list.txt").read_text()
     (source / "annotations/list.txt").write_text(text.replace("Abyssinian_1 1", "Abyssinian_1 6"))
     samples, log = built_by(pet_xai, source)
@@ -130,6 +130,6 @@ def test_label_of_the_list_wins_and_the_report_says_so(source):
 
 
 @pytest.mark.parametrize("row", ["Abyssinian_1", "Abyssinian_1 0 1 1", "Abyssinian_1 38 1 1", "Abyssinian_1 x 1 1"])
-def test_a_bad_row_of_the_list_is_named_by_its_line(source, row):
+def test_invalid_list_row_error_names_its_line(source, row):
     (source / "annotations/list.txt").write_text(f"# head\n{row}\n")
     refused(r"list\.txt line 2", built_by, pet_xai, source)

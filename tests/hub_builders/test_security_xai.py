@@ -47,7 +47,7 @@ def source(tmp_path):
 built = partial(built_by, security_xai)
 
 
-def test_boxes_become_objects_and_mask(source):
+def test_boxes_become_objects_and_a_mask(source):
     samples, log = built(source)
     first, expected = samples["P00001"], np.zeros(SIZE[::-1], bool)
     expected[3:8, 2:10] = expected[19:28, 34:40] = True
@@ -63,7 +63,7 @@ def test_boxes_become_objects_and_mask(source):
     assert {"id": "P00002", "text": "object 'Bomb' is not one of the 6 items and is left out"} in log.remarks
 
 
-def test_clean_images_are_drawn_by_seed(source):
+def test_clean_images_are_sampled_by_seed(source):
     def clean(**options):
         return sorted(name for name, sample in built(source, **options)[0].items() if sample["label"] == "clean")
 
@@ -73,7 +73,7 @@ def test_clean_images_are_drawn_by_seed(source):
     assert all(sample["mask"] is None for sample in built(source)[0].values() if sample["label"] == "clean")
 
 
-def test_without_lists_the_xml_tells(source):
+def test_labels_come_from_xml_without_lists(source):
     for path in (source / "ImageSet/10").iterdir():
         path.unlink()
     samples, log = built(source, balanced=False)
@@ -91,7 +91,7 @@ def first_counted(source, **files):
     return samples, log, remark
 
 
-def test_boxes_count_from_0_or_1_by_what_all_of_them_show(source):
+def test_box_origin_is_inferred_from_all_boxes(source):
     """Test how boxes are counted: from 0 if a coordinate is 0, and from 1 if a box ends at the width."""
     samples, _, remark = first_counted(source, P00001=xml(("Gun", 3, 4, 10, 8), ("Knife", 5, 5, 40, 9)))
     assert remark.endswith("are counted from 1: 0 boxes have a 0, 1 end at the width or height of their image")
@@ -105,7 +105,7 @@ def test_boxes_count_from_0_or_1_by_what_all_of_them_show(source):
 
 
 @pytest.mark.parametrize("empty", ["<object/>", "<object><name>Gun</name><bndbox/></object>"])
-def test_an_object_without_a_box_is_skipped_and_counted(source, empty):
+def test_object_without_a_box_is_skipped_and_counted(source, empty):
     content = xml(("Gun", 3, 4, 10, 8)).replace("<object>", empty + "<object>", 1)
     samples, log, _ = first_counted(source, P00001=content)
     assert samples["P00001"]["objects"] == [{"name": "Gun", "box": [3, 4, 10, 8]}]
@@ -129,12 +129,12 @@ def test_names_that_lead_elsewhere_names_twice_and_odd_values(source):
 
 
 @pytest.mark.parametrize("text", ["", "image,Gun\na,1\n", "name,Bomb\na,1\n", "name,Gun\n\xff\xfe"])
-def test_a_list_of_another_form_is_one_line(source, text):
+def test_malformed_list_is_rejected(source, text):
     (source / "ImageSet/10/train.csv").write_bytes(text.encode("latin-1"))
     refused(r"train\.csv", built, source)
 
 
-def test_rasterised_box_is_the_pixels_between_its_corners():
+def test_rasterised_box_includes_its_corners():
     for box in ([1, 1, 3, 2], [2, 2, 2, 2], [-5, 0, 3, 99]):
         mask = rasterised(box, 4, 6)
         for row in range(4):

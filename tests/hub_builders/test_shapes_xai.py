@@ -20,7 +20,7 @@ def masks():
     return np.array([shapes_xai.drawn(index, 48)["mask"] for index in range(2000)])
 
 
-def test_pixels_are_the_same_everywhere():
+def test_pixels_match_the_golden_hash():
     digest = sha256()
     for index in range(64):
         drawing = shapes_xai.drawn(index)
@@ -30,7 +30,7 @@ def test_pixels_are_the_same_everywhere():
 
 
 @pytest.mark.parametrize("size", [32, 33, 64, 224])
-def test_image_differs_from_the_empty_scene_exactly_inside_the_mask(size):
+def test_image_differs_from_scene_only_inside_the_mask(size):
     for index in range(16):
         drawing = shapes_xai.drawn(index, size, seed=1)
         assert drawing["image"].shape == drawing["image_without_object"].shape == (size, size, 3)
@@ -41,21 +41,21 @@ def test_image_differs_from_the_empty_scene_exactly_inside_the_mask(size):
 
 
 @pytest.mark.slow
-def test_objects_fill_2_to_20_percent_alike_in_all_classes(masks):
+def test_objects_fill_2_to_20_percent_in_every_class(masks):
     shares = masks.mean(axis=(1, 2))
     assert 0.02 < shares.min() < shares.max() < 0.20
     means = [shares[kind :: len(shapes_xai.OBJECTS)].mean() for kind in range(len(shapes_xai.OBJECTS))]
     assert max(means) / min(means) < 1.15
 
 
-def test_parts_are_covered_alike_but_the_centre_half_as_often(masks):
+def test_objects_cover_the_centre_half_as_often(masks):
     coverage, share = masks.mean(axis=0).reshape(6, 8, 6, 8).mean(axis=(1, 3)), masks.mean()
     assert 0.5 * share < coverage.min() < coverage.max() < 1.6 * share
     assert abs(masks[:, 24, 24].mean() - share / 2) < 4 * (share / 2 / len(masks)) ** 0.5
 
 
 @pytest.mark.parametrize("kind", range(0, 8, 3))
-def test_places_counted_one_by_one(kind):
+def test_visible_pixels_and_centre_cover_match_brute_force(kind):
     """Count visible pixels and cover of the centre by pasting the silhouette at every position."""
     alpha, _ = shapes_xai.painted_object(list(shapes_xai.OBJECTS)[kind], 32, ((0, 0, 0),) * 2, shapes_xai.Dice(kind))
     shape = alpha > 0
@@ -69,7 +69,7 @@ def test_places_counted_one_by_one(kind):
             assert covers[row, column] == canvas[48, 48]
 
 
-def test_centred_gaussian_does_no_better_than_chance(masks):
+def test_centred_gaussian_is_at_most_chance(masks):
     """Test that a centred Gaussian is at chance by AUC, by mass, and by IoU at equal area."""
     y, x = np.mgrid[:48, :48] - 24
     order = np.argsort(x * x + y * y, axis=None, kind="stable")
@@ -92,7 +92,7 @@ def test_classes_and_scenes_are_balanced_and_crossed():
     assert len(set(pairs)) == 64
 
 
-def test_an_image_depends_on_the_seed_not_on_the_count():
+def test_image_depends_on_seed_but_not_on_count():
     few, many = (built_by(shapes_xai, None, size=32, count=count)[0] for count in (3, 9))
     assert list(few) == ["shapes-000000", "shapes-000001", "shapes-000002"]
     assert all((few[name]["image"] == many[name]["image"]).all() for name in few)
@@ -100,5 +100,5 @@ def test_an_image_depends_on_the_seed_not_on_the_count():
 
 
 @pytest.mark.parametrize("options", [{"size": 31}, {"size": 10_000}, {"count": 0}])
-def test_options_that_cannot_be_drawn(options):
+def test_invalid_options_are_rejected(options):
     refused(next(iter(options)), built_by, shapes_xai, None, **options)

@@ -31,7 +31,7 @@ def built(folder, **options):
     return read_back(sb.build("yolo", folder / "out", folder / "in", progress=False, overwrite=True, **options))
 
 
-def test_pixels_of_boxes_and_outlines_by_hand():
+def test_boxes_and_outlines_match_pixels_by_hand():
     expected = np.zeros((8, 10), bool)
     expected[2:6, 2:6] = True
     assert (shape_of(BOX.split(), 8, 10) == expected).all()
@@ -60,7 +60,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_labels_are_found_where_programs_put_them(tmp_path, layout):
+def test_labels_are_found_in_every_layout(tmp_path, layout):
     at, labels = LAYOUTS[layout]
     picture(tmp_path / "in" / at)
     text(tmp_path / "in" / labels, f"1 {BOX}\n\n1.0 0.85 0.0625 0.1 0.125\n")
@@ -76,7 +76,7 @@ def test_labels_are_found_where_programs_put_them(tmp_path, layout):
 
 
 @pytest.mark.slow
-def test_names_of_the_classes(tmp_path):
+def test_class_names_are_read_from_yaml_and_text(tmp_path):
     text(tmp_path / "data.yaml", NAMES + "nc: 2\n")
     assert names_in(tmp_path / "data.yaml") == {0: "no", 1: "cat"}  # `no` is not a truth value here
     text(tmp_path / "data.yaml", "names:\n  7: dog\n  2: 1e3\n")
@@ -97,7 +97,7 @@ def test_names_of_the_classes(tmp_path):
         refused(message, names_in, tmp_path / "data.yaml")
 
 
-def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
+def test_invalid_labels_are_reported_and_valid_ones_kept(tmp_path):
     contents = {"good": f"0 {BOX}\n1 {BOX}\n", "empty": "\n", "confidence": f"0 {BOX} 0.9\n1 {BOX}\n",
                 "strange": f"9 {BOX}\n0 {BOX}\n", "words": f"cat {BOX}\n", "unknown": f"9 {BOX}\n"}  # fmt: skip
     for name, content in contents.items():
@@ -128,7 +128,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_labels_are_those_of_the_upright_picture_unless_they_were_drawn_on_the_file(tmp_path, stored):
+def test_stored_option_places_labels_on_the_stored_file(tmp_path, stored):
     exif = Image.Exif()
     exif[0x0112] = 6  # the stored image of 10 x 8 is on its side; upright it is 8 x 10, rotated clockwise
     picture(tmp_path / "in/a.jpg", exif)
@@ -142,7 +142,7 @@ def test_labels_are_those_of_the_upright_picture_unless_they_were_drawn_on_the_f
     assert f"drawn on the {'file' if stored else 'upright image'}" in report["remarks"][0]["text"]
 
 
-def test_splits_by_hash_and_the_command_line(tmp_path, capsys):
+def test_command_splits_images_by_hash(tmp_path, capsys):
     for number in range(30):
         picture(tmp_path / f"in/images/{number}.png")
         text(tmp_path / f"in/labels/{number}.txt", f"{number % 2} {BOX}\n")
@@ -154,7 +154,7 @@ def test_splits_by_hash_and_the_command_line(tmp_path, capsys):
     assert set(read_report(tmp_path / "out")["splits"]) == {"train", "validation", "test"}
 
 
-def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
+def test_missing_parts_error_names_the_option(tmp_path):
     picture(tmp_path / "in/a.png")
     refused("pass --names FILE", built, tmp_path)
     text(tmp_path / "in/classes.txt", "dog\n")
@@ -172,7 +172,7 @@ def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
 
 @pytest.mark.parametrize("shape", ["[17, 3]", "[2, 2]"])
 @pytest.mark.parametrize("names", ["", "classes.txt"])
-def test_poses_are_refused(tmp_path, shape, names):
+def test_pose_datasets_are_rejected(tmp_path, shape, names):
     picture(tmp_path / "in/images/a.png")
     text(tmp_path / "in/labels/a.txt", f"1 {BOX} 0.3 0.4 0.5 0.6\n")  # with two points, eight numbers like an outline
     text(tmp_path / "in/classes.txt", "no\ncat\n")
@@ -190,7 +190,7 @@ def test_poses_are_refused(tmp_path, shape, names):
     "0.5 0.5 0.4 0.4 0.1 0.9 1 0 0 0 0.6 0.6 1 0 0 0",
     "outline 0.1 0.2 0.9 0.1 0.8 0.9 1 0.7 0.5 1", "outline 0 0 1 0 1 1 0 1 0 0", "outline 0 0 0.5 0 1 0 1 1 0 1",
 ])  # fmt: skip
-def test_poses_are_refused_by_their_lines_and_outlines_are_not(tmp_path, line):
+def test_pose_lines_are_left_out_and_outlines_kept(tmp_path, line):
     picture(tmp_path / "in/images/a.png")
     text(tmp_path / "in/classes.txt", "no\ncat\n")
     text(tmp_path / "in/labels/a.txt", f"1 {line.removeprefix('outline ')}\n")
@@ -201,7 +201,7 @@ def test_poses_are_refused_by_their_lines_and_outlines_are_not(tmp_path, line):
         assert "its labels are poses (a box, and points with a visibility)" in str(left_out)
 
 
-def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
+def test_labels_of_label_studio_uploads_and_cvat_are_read(tmp_path):
     """Test Label Studio's export without images, and CVAT's YOLO 1.1."""
     picture(tmp_path / "in/obj_Train_data/a.png")
     text(tmp_path / "in/obj_Train_data/ab12cd34-a.txt", f"1 {BOX}\n")

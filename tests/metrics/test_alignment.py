@@ -92,7 +92,7 @@ def module_of(name):
 
 @pytest.mark.parametrize("name", LITERALS)
 @given(MAPS, MASKS, st.data())
-def test_every_score_by_loops(name, maps, masks, data):
+def test_scores_match_literal_loop(name, maps, masks, data):
     literal, known = LITERALS[name]
     options = {key: data.draw(values) for key, values in known.items()}
     scores = getattr(module_of(name), name)(maps, masks, **options)
@@ -101,7 +101,7 @@ def test_every_score_by_loops(name, maps, masks, data):
 
 
 @given(MAPS, MASKS)
-def test_average_precision_is_scikit_learn_s(maps, masks):
+def test_average_precision_matches_scikit_learn(maps, masks):
     theirs = pytest.importorskip("sklearn.metrics").average_precision_score
     masks[:, 0, 0] = True
     rng = np.random.default_rng(0)
@@ -113,7 +113,7 @@ def test_average_precision_is_scikit_learn_s(maps, masks):
 
 @pytest.mark.parametrize("name", ["saliency_miou", "saliency_precision", "saliency_recall"])
 @given(MAPS, MASKS, st.booleans())
-def test_a_sweep_is_one_score_after_the_other(name, maps, masks, normalised):
+def test_threshold_sweep_matches_single_scores(name, maps, masks, normalised):
     module = module_of(name)
     swept = getattr(module, f"{name}_sweep")(maps, masks, THRESHOLDS, normalise=normalised)
     assert getattr(module, f"{name}_sweep")(maps, masks, []).shape == (3, 0)
@@ -128,7 +128,7 @@ def test_a_sweep_is_one_score_after_the_other(name, maps, masks, normalised):
     ("saliency_precision", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
     ("saliency_recall", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
 ])  # fmt: skip
-def test_is_a_metric_of_quantus(name, peer, options):
+def test_scores_match_quantus(name, peer, options):
     quantus, rng = pytest.importorskip("quantus"), np.random.default_rng(0)
     maps, masks = rng.permutation(5 * 72).reshape(5, 8, 9).astype(np.float32) + 1, rng.random((5, 8, 9)) > 0.6
     for one, mask in zip(maps, masks, strict=True):
@@ -142,7 +142,7 @@ def test_is_a_metric_of_quantus(name, peer, options):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "peer"), [("miou", "binary_jaccard_index"), ("precision", "binary_precision"),
                                             ("recall", "binary_recall")])  # fmt: skip
-def test_is_that_of_torchmetrics(name, peer):
+def test_scores_match_torchmetrics(name, peer):
     binary = getattr(pytest.importorskip("torchmetrics.functional.classification"), peer)
     rng = np.random.default_rng(0)
     maps, masks = rng.normal(size=(6, 8, 9)).astype(np.float32), rng.random((6, 8, 9)) > 0.6
@@ -164,6 +164,6 @@ def test_maps_without_positive_values_score_0_and_are_marked(name):
 
 
 @given(MAPS, MASKS, st.sampled_from([0, 0.5, 0.99]))
-def test_a_map_without_a_salient_area_is_marked(maps, masks, threshold):
+def test_map_without_salient_area_is_marked(maps, masks, threshold):
     area = load_metric("saliency_iosr", threshold=threshold)(maps, np.ones_like(masks))
     assert module_of("saliency_iosr").marked(maps, masks, threshold=threshold).tolist() == (area == 0).tolist()

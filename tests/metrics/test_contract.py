@@ -82,12 +82,12 @@ def numbers(metric, inputs, which=slice(None)):
 
 
 @pytest.mark.parametrize("name", contracts.names("metrics"))
-def test_nothing_that_a_metric_must_have_is_missing(name):
+def test_metric_is_complete(name):
     contracts.check("metrics", name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_says_what_must_be_known(name):
+def test_metric_declares_paper_range_and_inputs(name):
     metric = load_metric(name)
     assert "http" in metric.declaration.paper
     assert metric.range[0] < metric.range[1]
@@ -96,7 +96,7 @@ def test_says_what_must_be_known(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_card_names_its_kind_and_every_option(name):
+def test_card_lists_tags_and_every_option(name):
     text = (registry.files("metrics")[name].parent / "README.md").read_text()
     front, card = text.removeprefix("---\n").split("---\n", 1)
     fields = yaml.safe_load(front)
@@ -108,7 +108,7 @@ def test_the_card_names_its_kind_and_every_option(name):
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", NAMES)
-def test_gives_one_number_a_sample_and_changes_nothing(name, inputs):
+def test_metric_scores_every_sample_and_keeps_inputs(name, inputs):
     metric = load_metric(name)
     before = {key: value.clone() if key in ("images", "target") else value for key, value in inputs.items()}
     before |= {key: inputs[key].copy() for key in ("maps", "masks")}
@@ -126,7 +126,7 @@ def test_gives_one_number_a_sample_and_changes_nothing(name, inputs):
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_part_of_a_score_has_a_name(name, inputs):
+def test_every_score_part_has_a_name(name, inputs):
     metric = load_metric(name)
     (scores, parts), names = metric.with_parts(**asked(metric, inputs)), metric.parts(inputs["classifier"])
     assert len(set(names)) == len(names)
@@ -139,7 +139,7 @@ def test_every_part_of_a_score_has_a_name(name, inputs):
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_is_its_samples_one_by_one(name, inputs):
+def test_batch_scores_match_single_samples(name, inputs):
     metric = load_metric(name)
     single = np.concatenate([numbers(metric, inputs, slice(i, i + 1)) for i in range(B)])
     np.testing.assert_allclose(numbers(metric, inputs), single, atol=1e-6)
@@ -147,7 +147,7 @@ def test_a_batch_is_its_samples_one_by_one(name, inputs):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES)
-def test_marks_samples_by_what_it_is_given_and_says_why(name, inputs):
+def test_metric_marks_samples_only_if_declared(name, inputs):
     metric = load_metric(name)
     marks = metric.marks(**asked(metric, inputs))
     assert bool(metric.declaration.mark) == (marks is not None)
@@ -176,7 +176,7 @@ MARK = 0.123
 @pytest.mark.sample(8, 20)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_reads_a_classifier_without_probabilities_has_no_score_for_that_sample(name, value, inputs):
+def test_sample_without_probabilities_has_no_score(name, value, inputs):
     inputs["images"][1, 0, -1, -1] = MARK
     metric = load_metric(name)
     expected = numbers(metric, inputs | {"logits": inputs["classifier"](inputs["images"]).detach()})
@@ -192,6 +192,6 @@ def test_what_reads_a_classifier_without_probabilities_has_no_score_for_that_sam
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMES)
-def test_says_the_same_twice(name, inputs):
+def test_scores_are_deterministic(name, inputs):
     metric = load_metric(name)
     np.testing.assert_array_equal(scores(metric, inputs), scores(metric, inputs))

@@ -55,7 +55,7 @@ def test_cauc_by_loops(slow, step, threshold, salient, fill):
         assert scores[i] == pytest.approx(literal_cauc(*path), abs=1e-6)
 
 
-def test_several_classes_of_a_side_add_up(slow):
+def test_class_probabilities_of_a_side_add_up(slow):
     scores = saliency_cauc(slow.curves(class_vs_group(0, [0, 1, 3], K)), step=2)
     for i, score in enumerate(scores):
         path = literal_path(slow, i, {0}, {1, 3}, 2, 0.5, "range", "mean")
@@ -78,7 +78,7 @@ def test_one_class_is_compared_with_the_most_probable_other_or_with_that_of_its_
                 assert np.isnan([score, drops[i]]).all()
 
 
-def test_groups_are_asked_for_by_the_option_that_needs_them(slow):
+def test_group_rival_requires_groups(slow):
     assert load_metric("saliency_cauc").inputs == ("curves",)
     assert load_metric("saliency_cauc", rival="group").inputs == ("curves", "groups")
     module = evaluate.load(str(registry.files("metrics")["saliency_cauc"].parent))
@@ -91,7 +91,7 @@ def test_groups_are_asked_for_by_the_option_that_needs_them(slow):
 
 
 @pytest.mark.parametrize("metric", [saliency_cauc, saliency_cdrop])
-def test_few_salient_pixels_and_constant_maps_get_nothing(slow, metric):
+def test_few_salient_pixels_and_constant_maps_score_zero(slow, metric):
     slow.maps = np.zeros((3, H, W), np.float32)
     slow.maps[1, 0, :3] = 1
     assert metric(slow.curves(one_hot([0, 1, 2], K)), step=4).tolist() == [0, 0, 0]
@@ -121,7 +121,7 @@ def test_cdrop_by_loops(slow):
     assert lengths == {1, 2, 3, 4}
 
 
-def test_only_the_points_that_count_are_classified(slow):
+def test_only_scored_points_are_classified(slow):
     """The whole image and the last three points of each path are classified; the paths have 1, 20 and 29 points."""
     slow.maps = np.zeros((3, H, W), np.float32)
     slow.maps[0, 0, 0], slow.maps[1, :4], slow.maps[2] = 1, 1, np.arange(1, 31).reshape(H, W)

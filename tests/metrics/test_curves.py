@@ -134,7 +134,7 @@ def test_insertion_is_the_area_by_a_loop_over_the_curve(reference, start):
     assert insertion(classifier, images, maps, target, reference=reference, start=start) == pytest.approx(expected)
 
 
-def test_a_contrast_may_gain_2_from_its_start():
+def test_contrast_may_gain_2_over_its_start():
     """p of class 1 minus p of class 0 changes from -1 to 1, so the curve minus its start ends at 2."""
     curves = Curves(Additive(corner()), torch.ones(1, 3, SIZE, SIZE), contrast([1], [0], 2),
                     np.arange(16, 0, -1).reshape(1, 4, 4))  # fmt: skip
@@ -144,7 +144,7 @@ def test_a_contrast_may_gain_2_from_its_start():
     assert load_metric("saliency_insertion", reference="blur").range == (-2, 2)  # minus the start
 
 
-def test_rise_authors_reading():
+def test_insertion_matches_loop_of_rise_authors():
     """Test RISE's loop. It sums n + 1 points from the blurred image, subtracts half of both ends, and divides by n."""
     rng = np.random.default_rng(3)
     classifier = Additive(rng.dirichlet(np.ones(16)).reshape(SIZE, SIZE), mean=0.4)
@@ -163,7 +163,7 @@ def test_rise_authors_reading():
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("cells", "side", "limit"), [(2, 64, 2e-5), (4, 64, 2e-5), (7, 224, 5e-6)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_last_digits_of_an_enlarged_map_hardly_move_the_score(cells, side, limit, dtype):
+def test_rounding_noise_hardly_changes_score_of_enlarged_map(cells, side, limit, dtype):
     """Cells that differ by a millionth, as between batch sizes, are rounded before they are enlarged.
 
     If the last digits determined the order, scores of Grad-CAM for a ResNet-18 at 64 pixels (2 x 2 cells) would differ
@@ -212,7 +212,7 @@ def right(p, members):
 
 @both
 @pytest.mark.parametrize("fill", ["black", "mean"])
-def test_accuracy_at_each_exposure_and_its_area_by_loops(slow, score, fill):
+def test_accuracies_and_area_match_literal_loop(slow, score, fill):
     labels = [0, 1, 2]
     curves = slow.curves(one_hot(labels, K))
     scores, metric = score(curves, reference=fill), load_metric(score.__name__, reference=fill)
@@ -232,7 +232,7 @@ def test_accuracy_at_each_exposure_and_its_area_by_loops(slow, score, fill):
 
 @both
 @pytest.mark.parametrize("labels", [[{0}, {1}, {2}], [{3}, {3}, {3}], [{1, 3}, {0, 2}, {0, 1, 2, 3}]])
-def test_right_is_the_label_whatever_the_map_explains(slow, score, labels):
+def test_accuracy_uses_label_whatever_the_target(slow, score, labels):
     """Maps of another class, a contrast and a group are also scored by comparing the prediction with the label."""
     expected = [right(drawn(score, slow, i, 9), members) for i, members in enumerate(labels)]
     for target in (one_hot([1, 2, 3], K), contrast([0, 0, 0], [1, 2, 3], K), group([1, 3], K)):
@@ -240,7 +240,7 @@ def test_right_is_the_label_whatever_the_map_explains(slow, score, labels):
 
 
 @both
-def test_with_sigmoid_outputs_right_is_above_one_half(slow, score):
+def test_sigmoid_prediction_is_correct_above_one_half(slow, score):
     slow.classifier.activation = "sigmoid"
     labels = [{0}, {1, 2}, {3}]
     for exposure, count in ((0.3, 9), (0.5, 15)):
@@ -281,7 +281,7 @@ def impute(image, kept):
 
 
 @pytest.mark.parametrize("share", [0.05, 0.4, 0.9])
-def test_imputed_as_by_a_dense_system(share):
+def test_imputation_matches_dense_system(share):
     rng = np.random.default_rng(0)
     image, kept = rng.random((3, 8, 11)), rng.random((8, 11)) < share
     kept[3, 4] = True
@@ -289,7 +289,7 @@ def test_imputed_as_by_a_dense_system(share):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.6])
-def test_without_noise_the_pictures_are_those_of_quantus(share):
+def test_imputation_without_noise_matches_quantus(share):
     pytest.importorskip("quantus")
     from quantus.functions.perturb_func import noisy_linear_imputation
 
@@ -300,7 +300,7 @@ def test_without_noise_the_pictures_are_those_of_quantus(share):
 
 
 @given(KEPT, st.integers(-3, 3), st.integers(-4, 4))
-def test_imputed_lies_between_what_is_kept_and_follows_every_affine_change(kept, factor, shift):
+def test_imputation_is_bounded_and_follows_affine_changes(kept, factor, shift):
     image = np.random.default_rng(2).random((3, 5, 7))
     filled = impute(image, kept)
     assert (filled[:, kept] == image[:, kept]).all()
@@ -310,7 +310,7 @@ def test_imputed_lies_between_what_is_kept_and_follows_every_affine_change(kept,
     np.testing.assert_allclose(impute(image[:, ::-1].copy(), kept[::-1].copy()), filled[:, ::-1], atol=1e-12)
 
 
-def test_the_noise_is_slight_and_the_seed_s():
+def test_noise_is_small_and_set_by_seed():
     images = torch.zeros(2, 3, 40, 40)
     drawn = slight_noise(images, [4, 9])
     assert drawn.flatten(1).std(dim=1).tolist() == pytest.approx([NOISE, NOISE], rel=0.05)

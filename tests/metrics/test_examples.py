@@ -24,7 +24,7 @@ from saliency_bench.bound_metric import load_metric
 
 
 @pytest.mark.parametrize("name", contracts.complete("metrics"))
-def test_the_docstring_s_example_gives_what_it_says(name):
+def test_docstring_example_prints_expected_output(name):
     module = registry.load("metrics", name, part="score")
     assert "\nExample" in inspect.getdoc(getattr(module, name))  # equal for Python 3.13, which strips indentation
     examples = [one for one in doctest.DocTestFinder().find(module) if one.examples]
@@ -43,7 +43,7 @@ def dynamic_modules(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", registry.names("metrics"))
-def test_modules_pass_the_common_test_of_evaluate(name, dynamic_modules, monkeypatch):
+def test_modules_pass_evaluate_common_test(name, dynamic_modules, monkeypatch):
     """Run the checks of `LocalModuleTest.test_load` in tests/test_metric_common.py of the evaluate repository."""
     load, folder = evaluate.load, registry.files("metrics")[name].parent
     monkeypatch.setattr(evaluate, "load", lambda name, **options: load(os.path.join(folder.parent, name), **options))
@@ -57,7 +57,7 @@ def test_modules_pass_the_common_test_of_evaluate(name, dynamic_modules, monkeyp
 
 
 @pytest.mark.parametrize("name", registry.names("metrics"))
-def test_the_module_and_its_card_have_the_same_example(name):
+def test_module_and_card_have_same_example(name):
     """Test that `inputs_description` shows the code of "How to use" in README.md, which prints what the card shows."""
     folder = registry.files("metrics")[name].parent
     code, printed = re.search(
@@ -83,7 +83,7 @@ def test_a_page_has_the_scores_of_each_map():
     assert text.endswith("\n## How to use\n\nSo.\n")
 
 
-def test_metrics_that_ask_people_or_train_networks_are_not_measured_for_a_picture():
+def test_page_omits_metrics_with_people_or_training():
     names = page.measured()
     assert {"saliency_miou", "saliency_energy", "saliency_insertion", "saliency_road"} <= set(names)
     assert not {"saliency_roar", "saliency_crowd_auc", "saliency_cauc"} & set(names)

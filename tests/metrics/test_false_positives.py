@@ -92,7 +92,7 @@ def literal_contrast(maps, masks, right, share, each):
 @pytest.mark.parametrize("chosen", ["both", "each"])
 @pytest.mark.parametrize("name", ["saliency_mcs", "saliency_mcr"])
 @given(MAPS, MASKS, RIGHT)
-def test_contrasts_by_loops(name, chosen, maps, masks, right):
+def test_contrasts_match_literal_loop(name, chosen, maps, masks, right):
     metric = load_metric(name, filter=chosen)
     scores, parts = metric.with_parts(**asked(metric, maps, masks, right))
     expected = literal_contrast(maps, masks, right, name.endswith("mcr"), chosen == "each")
@@ -107,7 +107,7 @@ def test_contrasts_by_loops(name, chosen, maps, masks, right):
 
 @pytest.mark.slow
 @given(MAPS, MASKS, RIGHT)
-def test_the_rate_by_loops(maps, masks, right):
+def test_rate_matches_literal_loop(maps, masks, right):
     metric = load_metric("saliency_idr")
     found = metric(**asked(metric, maps, masks, right, without=maps[0]))
     for sample, mask in enumerate(masks):
@@ -118,7 +118,7 @@ def test_the_rate_by_loops(maps, masks, right):
         assert found[sample] == pytest.approx(expected, nan_ok=True)
 
 
-def test_the_rate_of_all_pictures_counts_what_the_scene_model_gets_wrong():
+def test_rate_of_all_images_includes_wrong_predictions():
     """Test equation 14 with three images. The region gains, loses and gains, and some predictions are wrong."""
     masks = np.zeros((3, 4, 4), bool)
     masks[:, :2, :2] = True
@@ -135,7 +135,7 @@ def test_the_rate_of_all_pictures_counts_what_the_scene_model_gets_wrong():
 @pytest.mark.parametrize(("name", "score", "parts"), [
     ("saliency_mcs", 0.5625, [0.625, 0.0625]), ("saliency_mcr", 8 / 9, [1, 1 / 9]), ("saliency_idr", 1, None),
 ])  # fmt: skip
-def test_the_examples_of_the_docstrings(name, score, parts):
+def test_scores_match_docstring_examples(name, score, parts):
     metric, without = load_metric(name), np.where(QUARTER, 0, OF_SCENE)[None]
     inputs = asked(metric, np.stack([OF_OBJECT, OF_SCENE])[:, None], QUARTER[None], np.ones((2, 1), bool), without)
     found, own = metric.with_parts(**inputs)
@@ -143,7 +143,7 @@ def test_the_examples_of_the_docstrings(name, score, parts):
     assert own is parts is None or own[0].tolist() == pytest.approx(parts)
 
 
-def test_what_is_above_the_99th_percentile_is_clipped():
+def test_values_above_99th_percentile_are_clipped():
     one = np.arange(1000, dtype=np.float32).reshape(1, 25, 40)
     spiked = one.copy()
     spiked[0, -1, -5:] = 1e6
@@ -188,7 +188,7 @@ def planted(shapes):
 
 
 @pytest.mark.slow
-def test_planted_maps_come_out_as_computed_by_hand(planted, tmp_path):
+def test_planted_maps_get_expected_scores(planted, tmp_path):
     rows, of_objects, of_scenes, masks = planted
 
     def drawn(classifier, images, of_object, of_scene):
@@ -229,7 +229,7 @@ def test_planted_maps_come_out_as_computed_by_hand(planted, tmp_path):
     assert {cell.metric: cell.rank for cell in done.cells if cell.explainer == "truth" and cell.rank} == {}  # few
 
 
-def test_each_is_the_difference_of_the_means_over_what_each_model_has_right(planted, tmp_path):
+def test_filter_each_is_difference_of_model_means(planted, tmp_path):
     rows, of_objects, of_scenes, _ = planted
     wrong = [replace_known(of_objects, rows, lambda index: index % 3 == 0),
              replace_known(of_scenes, rows, lambda i: i < 9)]  # fmt: skip
@@ -254,7 +254,7 @@ def replace_known(classifier, rows, is_wrong):
 
 
 @pytest.mark.slow
-def test_outside_a_run_they_are_what_the_run_says(planted, tmp_path):
+def test_score_samples_matches_run(planted, tmp_path):
     rows, of_objects, of_scenes, _ = planted
     rows = rows.select(range(6))
     batch = of_objects.prepare(rows[:], columns=["image_without_object"])

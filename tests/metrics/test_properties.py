@@ -77,7 +77,7 @@ def scored(metric, curves):
     return metric(curves, curves.target > 0) if "labels" in metric.inputs else metric(curves)
 
 
-def test_what_is_tested_here_is_there():
+def test_listed_metrics_exist():
     assert set(OF_REGIONS) <= set(ALIGNMENT)
     assert set(BY_ORDER) | set(BY_VALUE) <= set(CURVES)
     assert {"saliency_miou", "saliency_precision", "saliency_recall"} <= set(NORMALISED)
@@ -86,7 +86,7 @@ def test_what_is_tested_here_is_there():
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ALIGNMENT)
 @given(MASKS.map(with_both))
-def test_the_mask_is_the_best_map(name, masks):
+def test_mask_is_the_best_map(name, masks):
     metric = load_metric(name)
     assert (metric(masks, masks) == metric.range[metric.higher_is_better]).all()
 
@@ -94,7 +94,7 @@ def test_the_mask_is_the_best_map(name, masks):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OF_REGIONS)
 @given(MASKS.map(with_both), MAPS)
-def test_the_mask_s_inverse_is_the_worst_map(name, masks, maps):
+def test_inverse_mask_is_the_worst_map(name, masks, maps):
     score = load_metric(name)
     # Break the ties of the inverse, because average precision handles tied pixels together, which raises the score.
     inverse = ~masks * 100 + np.random.default_rng(0).permutation(masks.size).reshape(masks.shape)
@@ -111,7 +111,7 @@ def test_the_mask_s_inverse_is_the_worst_map(name, masks, maps):
                          + [(name, {"threshold": "mask_area", "normalise": normalise}) for name in NORMALISED
                             for normalise in (True, False)])  # fmt: skip
 @given(MAPS, MASKS, st.sampled_from(INCREASING))
-def test_strictly_increasing_change_alters_nothing_in_what_looks_at_the_order(name, options, maps, masks, change):
+def test_increasing_transform_keeps_rank_based_scores(name, options, maps, masks, change):
     changed = change(maps.astype(np.float64)).astype(np.float32)
     assert distinct(maps) == distinct(changed)
     score = load_metric(name, **options)
@@ -121,7 +121,7 @@ def test_strictly_increasing_change_alters_nothing_in_what_looks_at_the_order(na
 @pytest.mark.parametrize("name", BY_ORDER)
 @settings(max_examples=25)
 @given(MAPS, st.sampled_from(INCREASING))
-def test_strictly_increasing_change_alters_no_curve(network, name, maps, change):
+def test_increasing_transform_keeps_curves(network, name, maps, change):
     changed = change(maps.astype(np.float64)).astype(np.float32)
     assert distinct(maps) == distinct(changed)
     np.testing.assert_array_equal(by_curves(name, network, changed), by_curves(name, network, maps))
@@ -130,7 +130,7 @@ def test_strictly_increasing_change_alters_no_curve(network, name, maps, change)
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NORMALISED)
 @given(MAPS, MASKS, st.integers(-4, 4), st.integers(-64, 64))
-def test_positive_affine_change_alters_nothing_in_what_normalises(name, maps, masks, exponent, shift):
+def test_affine_transform_keeps_normalised_scores(name, maps, masks, exponent, shift):
     # Powers of two and small whole numbers are exact in float32, so results are bit-identical.
     changed = maps * np.float32(2.0**exponent) + np.float32(shift)
     np.testing.assert_array_equal(load_metric(name)(changed, masks), load_metric(name)(maps, masks))
@@ -139,7 +139,7 @@ def test_positive_affine_change_alters_nothing_in_what_normalises(name, maps, ma
 @pytest.mark.parametrize("name", BY_VALUE)
 @settings(max_examples=25)
 @given(MAPS, st.integers(-4, 4), st.integers(-64, 64))
-def test_positive_affine_change_alters_nothing_in_a_share_of_the_range(network, name, maps, exponent, shift):
+def test_affine_transform_keeps_range_based_curves(network, name, maps, exponent, shift):
     changed = maps * np.float32(2.0**exponent) + np.float32(shift)
     before = by_curves(name, network, maps, step=2)
     np.testing.assert_array_equal(by_curves(name, network, changed, step=2), before)
@@ -161,7 +161,7 @@ class Monotone(nn.Module):
 @pytest.mark.parametrize("name", BY_ORDER)
 @settings(max_examples=25)
 @given(arrays(np.float64, (1, 4, 4), elements=st.integers(-4, 8).map(lambda x: x / 8)), st.permutations(range(16)))
-def test_order_by_contribution_is_best_and_its_reverse_worst(name, weights, order):
+def test_contribution_order_is_best_and_reverse_worst(name, weights, order):
     metric = load_metric(name)
     images = torch.from_numpy(np.random.default_rng(0).random((1, 3, 4, 4))).float()
     contribution = images[:, 0].numpy() * weights
@@ -192,7 +192,7 @@ def test_no_path_is_classified_twice(options):
     assert len(classifier.seen) == curves.passes == needed
 
 
-def test_a_run_counts_the_passes_that_metrics_share(shapes, resnet, tmp_path):
+def test_run_counts_shared_passes_once(shapes, resnet, tmp_path):
     metrics = ["insertion", "deletion", "kae", "roae", "insertion:start=subtract"]
     result = sb.run(dataset=str(shapes), model=str(resnet), explainers=["centre"], out=tmp_path, limit=3, batch_size=3,
                     metrics=[f"saliency_{name}" for name in metrics], progress=False, device="cpu")  # fmt: skip

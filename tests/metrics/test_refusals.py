@@ -43,7 +43,7 @@ LOADED = {  # error message: metrics
 
 
 @pytest.mark.parametrize(("text", "words"), [(text, words) for words in LOADED for text in LOADED[words].split()])
-def test_an_option_is_refused_when_the_metric_is_loaded(text, words):
+def test_invalid_option_is_rejected_when_loading(text, words):
     refused(words, load_metric, text)
 
 
@@ -64,7 +64,7 @@ CALLED = [
 
 
 @pytest.mark.parametrize(("name", "options", "words"), CALLED)
-def test_an_option_is_refused_where_the_function_is_called(name, options, words, slow):
+def test_invalid_option_is_rejected_when_calling(name, options, words, slow):
     is_of_curves = "curves" in load_metric(name).inputs
     inputs = [slow.curves(one_hot([0, 1, 2], 4))] if is_of_curves else [np.ones((1, 2, 2)), np.ones((1, 2, 2))]
     with pytest.raises(ValueError, match=words):

@@ -82,7 +82,7 @@ def test_correctness_and_confidence_by_hand(dark_and_white):
     assert parts[0, [0, 2]].tolist() == [0, 1]
 
 
-def test_a_flat_map_marks_nothing(dark_and_white):
+def test_flat_map_has_no_salient_pixels(dark_and_white):
     flat, given = mask_of(*[[2, 2, 2, 2]] * 4), {"labels": [1, 1], "k": 1}
     parts = score_parts("saliency_confidence", dark_and_white, loaded(Custom(corner)), flat, **given)
     np.testing.assert_allclose(parts[0], [0, 0.5, 0], atol=1e-7)
@@ -148,7 +148,7 @@ def _means(rows, plain, label, of):
 
 
 @pytest.mark.parametrize(("threshold", "by"), [(0.5, "value"), (0.3, "value"), (60.0, "percentile")])
-def test_every_part_by_loops(threshold, by):
+def test_parts_match_literal_loop(threshold, by):
     torch.manual_seed(0)
     classifier, images = loaded(linear()), torch.rand(23, 3, 4, 5)
     labels = [index % 3 for index in range(20)] + [5, 6, 6]
@@ -162,7 +162,7 @@ def test_every_part_by_loops(threshold, by):
             np.testing.assert_allclose(found[sample], own[place], atol=2e-6)
 
 
-def test_pseudo_f1_of_a_hand_worked_case():
+def test_pseudo_f1_matches_hand_computed_case():
     """The score is 2 / (1 / 0.6 + 1 / 0.8) = 0.96 / 1.4.
 
     It is 0 if no image is recognised or every inverse is recognised.
@@ -184,7 +184,7 @@ def predictions(draw):
 
 
 @given(predictions(), st.integers(1, 4), st.integers(1, 3))
-def test_of_each_class_the_surest_go_with_the_least_sure_one_to_one(given_, k, pairings):
+def test_plan_pairs_most_and_least_confident_of_each_class(given_, k, pairings):
     found = plan({"k": k, "pairings": pairings}, given_)
     scored = np.isfinite(given_.probabilities).all(axis=1)
     for column in range(3):
@@ -202,7 +202,7 @@ def test_of_each_class_the_surest_go_with_the_least_sure_one_to_one(given_, k, p
 
 
 @given(predictions(), st.randoms())
-def test_the_order_of_the_samples_does_not_matter(given_, random):
+def test_plan_does_not_depend_on_sample_order(given_, random):
     order = list(range(len(given_.ids)))
     random.shuffle(order)
     other = replace(given_, ids=[given_.ids[place] for place in order], right=given_.right[order],
@@ -216,7 +216,7 @@ def test_the_order_of_the_samples_does_not_matter(given_, random):
 
 
 @given(MAPS, st.integers(0, 99), st.integers(0, 99))
-def test_percentiles_give_every_map_as_many_pixels_and_lie_in_each_other(maps, first, second):
+def test_percentile_regions_have_fixed_size_and_are_nested(maps, first, second):
     few, many = (salient_pixels(maps, max(one), "percentile")
                  if one[0] != one[1] else salient_pixels(maps, one[0], "percentile")
                  for one in ((first, second), (min(first, second),) * 2))  # fmt: skip
@@ -227,13 +227,13 @@ def test_percentiles_give_every_map_as_many_pixels_and_lie_in_each_other(maps, f
 
 @settings(max_examples=20)
 @given(arrays(np.float64, (2, 5), elements=st.floats(0.001, 1)))
-def test_entropy_is_scipy_s(weights):
+def test_entropy_matches_scipy(weights):
     from scipy.stats import entropy as of_scipy
 
     np.testing.assert_allclose(entropy(weights / weights.sum(1, keepdims=True)), of_scipy(weights, axis=1), rtol=1e-12)
 
 
-def test_what_a_head_does_not_have_is_refused_by_name(dark_and_white):
+def test_options_unsupported_by_head_are_rejected(dark_and_white):
     classifier = loaded(Custom(corner))
     refused("top=5 needs a softmax over more than five classes; this model has a softmax over 2 classes", score_parts,
             "saliency_correctness:top=5", dark_and_white, classifier, LEFT, labels=[1, 1])  # fmt: skip
@@ -244,7 +244,7 @@ def test_what_a_head_does_not_have_is_refused_by_name(dark_and_white):
     assert parts[0, [0, 2, 4]].tolist() == [1, 0, 0]  # p > 0.5 is recognised: 9 / 10 against 1 / 2
 
 
-def test_labels_are_asked_for_and_a_target_is_not(dark_and_white):
+def test_labels_are_required_and_target_is_rejected(dark_and_white):
     inputs = "saliency_correctness", dark_and_white, loaded(Custom(corner)), LEFT
     refused("pass labels, the class of each image", score_parts, *inputs)
     refused("leave out target", score_parts, *inputs, labels=[1, 1], target=[1, 1])
@@ -284,7 +284,7 @@ def test_own_region_agrees_with_pictures_made_pixel_by_pixel(reference, threshol
     np.testing.assert_array_equal(reduce(found, {}), found[:, 0])
 
 
-def test_everything_has_the_accuracy_of_the_image_and_a_constant_map_that_of_the_reference():
+def test_full_map_scores_as_image_and_flat_map_as_reference():
     torch.manual_seed(4)
     classifier, images = linear().eval(), torch.rand(30, 3, HEIGHT, WIDTH)
     whole, flat = np.ones((30, HEIGHT, WIDTH), np.float32), np.ones((30, HEIGHT, WIDTH), np.float32)
@@ -298,7 +298,7 @@ def test_everything_has_the_accuracy_of_the_image_and_a_constant_map_that_of_the
     assert found[:, 0].tolist() == [float(index % CLASSES == of_black) for index in range(30)]
 
 
-def test_five_of_a_sigmoid_or_of_five_classes_are_not_there():
+def test_top5_is_undefined_for_sigmoid_or_five_classes():
     network = Custom(lambda net, x: x.mean(dim=(1, 2, 3))[:, None] * torch.tensor([[4.0, 1, 1, 1, 1]]) - 1)
     images, maps = torch.ones(1, 3, 2, 2), np.array([[[1, 0], [1, 1]]], np.float32)
     five = Curves(network, images, one_hot([0], 5), maps)

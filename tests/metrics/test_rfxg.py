@@ -72,14 +72,14 @@ def scored(name, classifier, images, explainer, groups=GROUPS, seeds=None, **opt
 
 
 @pytest.mark.parametrize(("name", "value"), zip(NAMES, [0.3375, 0.16875, 0.2296875, 0.2296875], strict=True))
-def test_by_hand(name, value):
+def test_scores_match_hand_computed_example(name, value):
     groups = ClassGroups("two", ((0, 1), (2, 3)))
     assert scored(name, Halves(), torch.ones(2, 3, 4, 4), halves, groups) == pytest.approx([value] * 2, abs=1e-6)
 
 
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_direction_follows_the_options(name, published):
+def test_score_direction_follows_options(name, published):
     """Score the true evidence and its negation.
 
     With the published options, all metrics but PGS score the truth lower.
@@ -148,7 +148,7 @@ def literal(name, classifier, image, explainer, groups, published):
 
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_score_by_loops(name, published):
+def test_scores_match_literal_loop(name, published):
     module = Mixture(seed=2)
     images = torch.cat([torch.stack([module.picture(k) for k in range(K)]), torch.rand(4, 3, SIZE, SIZE)])
     classifier = load_classifier(module, device="cpu", mean=0, std=1)
@@ -160,7 +160,7 @@ def test_every_score_by_loops(name, published):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_map_of_its_own_and_nine_passes_for_each_defined_sample(name):
+def test_each_defined_sample_costs_one_map_and_nine_passes(name):
     asked = []
 
     def watching(classifier, images, target):
@@ -192,14 +192,14 @@ def test_a_map_of_its_own_and_nine_passes_for_each_defined_sample(name):
     (ClassGroups("nested", ((0, 1), (0, 1, 2))), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
     (ClassGroups("none", ((2, 3),)), []),
 ])  # fmt: skip
-def test_what_is_not_defined_is_not_a_number(groups, defined):
+def test_undefined_scores_are_nan(groups, defined):
     module = Mixture()
     images = module.picture(1)[None]
     assert [name for name in NAMES if not np.isnan(scored(name, module, images, truth, groups)).any()] == defined
 
 
 @pytest.mark.parametrize("reference", ["blur", "mean", "noise", "inpaint", "farthest", "gaussian"])
-def test_other_references(reference):
+def test_other_references_match_curves(reference):
     module, images = Mixture(), torch.rand(2, 3, SIZE, SIZE)
     scores = scored("saliency_pgs", module, images, truth, seeds=[8, 9], reference=reference)
     classifier = load_classifier(module, device="cpu", mean=0, std=1)

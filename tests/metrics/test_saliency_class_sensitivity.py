@@ -26,7 +26,7 @@ def said_of(count):
         return classifier, images, classifier(images)
 
 
-def test_every_score_by_loops_and_by_scipy():
+def test_scores_match_literal_loop_and_scipy():
     classifier, images, logits = said_of(4)
     explain = MapProvider(as_explainer(input_x_gradient), classifier, range(4))
     scores = saliency_class_sensitivity(images, logits, explain)
@@ -42,7 +42,7 @@ def test_every_score_by_loops_and_by_scipy():
 
 
 @given(MAPS, MAPS)
-def test_pearson_is_scipy_s(one, two):
+def test_pearson_matches_scipy(one, two):
     for a, b, found in zip(one, two, pearson(one, two), strict=True):
         if np.ptp(a) == 0 or np.ptp(b) == 0:
             assert found == 0
@@ -53,12 +53,12 @@ def test_pearson_is_scipy_s(one, two):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_tiny_and_huge_maps_lose_nothing(scale):
+def test_pearson_does_not_depend_on_map_scale(scale):
     one, two = np.random.default_rng(0).normal(size=(2, 1, 4, 4))
     assert pearson(one * scale, two) == pytest.approx(pearson(one, two))
 
 
-def test_an_explainer_that_ignores_the_class_gets_1_and_a_constant_map_is_not_ranked():
+def test_class_independent_maps_score_1_and_flat_maps_nan():
     (classifier, images, logits), calls = said_of(3), []
 
     def bright(classifier, images, target):
@@ -75,7 +75,7 @@ def test_an_explainer_that_ignores_the_class_gets_1_and_a_constant_map_is_not_ra
 
 
 @pytest.mark.parametrize("constant", ["most likely", "least likely"])
-def test_one_constant_map_of_the_two_is_enough(constant):
+def test_one_constant_map_gives_no_score(constant):
     classifier, images, logits = said_of(2)
     flat_class = (logits.argmax(dim=1) if constant == "most likely" else logits.argmin(dim=1)).tolist()
 

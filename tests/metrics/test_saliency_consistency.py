@@ -45,20 +45,20 @@ SERIES = st.lists(ANY, min_size=1, max_size=40) | st.lists(WHOLE, min_size=1, ma
 
 @given(SERIES, SERIES, st.integers(1, 6))
 @example([0.1, 0.2, 0.3], [0.3, 0.2, 0.1], 1)  # sums that differ in the last bit
-def test_fastdtw_is_the_library_s_for_every_radius(x, y, radius):
+def test_fastdtw_matches_library_for_every_radius(x, y, radius):
     ours, theirs = both(x, y, radius)
     assert ours == theirs
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
-def test_fastdtw_is_the_library_s_for_vectors(rows, others, width, radius, seed):
+def test_fastdtw_matches_library_for_vectors(rows, others, width, radius, seed):
     rng = np.random.default_rng(seed)
     ours, theirs = both(rng.integers(0, 4, (rows, width)), rng.integers(0, 4, (others, width)), radius)
     assert ours == theirs
 
 
 @pytest.mark.thorough
-def test_fastdtw_is_the_library_s_on_a_map_of_224_pixels():
+def test_fastdtw_matches_library_on_224_pixel_map():
     rng = np.random.default_rng(0)
     for draw in (rng.random, lambda n: np.maximum(rng.normal(size=n), 0)):
         ours, theirs = both(draw(50176), draw(50176))
@@ -96,7 +96,7 @@ def ramp(classifier, images, target):
     return wave + images[:, 0]
 
 
-def test_by_hand():
+def test_scores_match_hand_computed_example():
     """The corner of the map does not move, so a 1 at the first position is compared with a 1 at the fourth.
 
     Each end costs 1.
@@ -155,7 +155,7 @@ def literal_series(values):
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_transforms_by_loops(name):
+def test_transforms_match_literal_loop(name):
     picture, way = np.random.default_rng(0).random((H, W)), TRANSFORMS[name]
     for move, literal in ((way.there, literal_there), (way.back, literal_back)):
         moved = move(torch.tensor(picture)[None, None])[0, 0].numpy()
@@ -163,7 +163,7 @@ def test_transforms_by_loops(name):
     np.testing.assert_array_equal(way.region(H, W).numpy(), literal_back(np.ones((H, W)), name) > 1 - 1e-9)
 
 
-def test_the_choices_are_the_transforms():
+def test_choices_list_every_transform():
     assert get_args(Choice) == ("all", *TRANSFORMS)
 
 
@@ -177,7 +177,7 @@ LITERAL_SERIES = {
 @pytest.mark.parametrize("region", ["common", "frame"])
 @pytest.mark.parametrize("series", ["rows", "columns", "vectors"])
 @pytest.mark.parametrize("radius", [1, 3])
-def test_regions_series_and_radii_by_loops(region, series, radius):
+def test_options_match_literal_loop(region, series, radius):
     torch.manual_seed(4)
     images = torch.rand(1, 3, H, W)
     given = prepared(FIXED, images, ramp)
@@ -197,7 +197,7 @@ def test_regions_series_and_radii_by_loops(region, series, radius):
         assert found == pytest.approx([expected], rel=1e-9)
 
 
-def test_every_score_by_loops():
+def test_scores_match_literal_loop():
     torch.manual_seed(3)
     images = torch.rand(4, 3, H, W) * 0.2
     images[0, :, :3, :4], images[1, :, 7:, :4], images[2, :, :, 8:] = 1, 1, 1
@@ -223,7 +223,7 @@ def test_every_score_by_loops():
     assert scores == pytest.approx(expected, rel=2e-4)
 
 
-def test_one_transform_and_the_mean():
+def test_default_score_is_mean_over_transforms():
     given = prepared(FIXED, torch.rand(2, 3, H, W), ramp)
     each = [saliency_consistency(*given, transform=name) for name in TRANSFORMS]
     assert saliency_consistency(*given) == pytest.approx(np.mean(each, axis=0))
@@ -232,7 +232,7 @@ def test_one_transform_and_the_mean():
     np.testing.assert_array_equal(metric.with_parts(*given)[1], np.stack(each, axis=1))
 
 
-def test_a_constant_map_is_not_ranked_and_a_changed_prediction_not_counted():
+def test_constant_maps_and_changed_predictions_have_no_score():
     images = torch.rand(2, 3, H, W)
 
     def flat_for_the_first(classifier, images, target):
@@ -244,7 +244,7 @@ def test_a_constant_map_is_not_ranked_and_a_changed_prediction_not_counted():
     assert np.isnan(saliency_consistency(maps, images, target, -logits, classifier, explain)).all()
 
 
-def test_only_maps_that_count_are_made():
+def test_maps_are_computed_only_for_unchanged_predictions():
     """There are twelve passes for the predictions, and a map for each transform that preserves the prediction."""
     calls = []
 
@@ -266,7 +266,7 @@ def test_only_maps_that_count_are_made():
 
 
 @given(st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=30))
-def test_a_series_is_nonnegative_of_sum_1(values):
+def test_series_is_nonnegative_and_sums_to_1(values):
     series = shares(np.array(values))
     assert series.min() >= 0
     assert series.sum() == pytest.approx(1)
@@ -274,7 +274,7 @@ def test_a_series_is_nonnegative_of_sum_1(values):
     assert series == pytest.approx(literal_series(values))
 
 
-def test_two_constant_series_are_not_compared_and_one_is_uniform():
+def test_constant_series_is_uniform_and_two_have_no_distance():
     held = np.ones((1, 5), bool)
     assert math.isnan(distance(np.ones((1, 5)), np.zeros((1, 5)), held))
     assert math.isnan(distance(np.ones((1, 5)), np.arange(5.0)[None], ~held))

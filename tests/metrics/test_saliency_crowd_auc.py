@@ -31,7 +31,7 @@ def literal(first_right, exposures):
 
 
 @given(FIRST, st.none() | st.lists(st.integers(1, 100), min_size=1, unique=True))
-def test_the_mean_over_judgements_is_the_area_under_the_accuracy(first, percent):
+def test_mean_score_is_area_under_accuracy(first, percent):
     exposures = SHOWN if percent is None else [one / 100 for one in sorted(percent)]
     without = [None if np.isnan(one) else one for one in first]
     found = saliency_crowd_auc(first, **({} if percent is None else {"exposures": exposures}))
@@ -47,13 +47,13 @@ def test_the_mean_over_judgements_is_the_area_under_the_accuracy(first, percent)
     ([0.5, 50], "above 0 and at most 1; got 50"), ([0], "got 0"), ([-0.1], "got -0.1"), ([np.inf], "got inf"),
     (["soon"], "numbers"), (3, "numbers"),
 ])  # fmt: skip
-def test_what_is_no_exposure_is_one_line(first, line):
+def test_invalid_exposure_is_rejected(first, line):
     with pytest.raises(ValueError, match=line):
         saliency_crowd_auc(first)
 
 
 @pytest.mark.parametrize("exposures", [[], [0, 0.5], [0.5, 0.5], [0.5, 0.2], [0.5, 2], ["x"], 0.5, [NEVER]])
-def test_exposures_that_are_none_are_one_line(exposures):
+def test_invalid_exposures_option_is_rejected(exposures):
     with pytest.raises(UserError, match="increasing shares"):
         load_metric("saliency_crowd_auc", exposures=exposures)
 
@@ -70,7 +70,7 @@ def module(tmp_path_factory):
     sys.path.remove(str(folder / "modules"))
 
 
-def test_the_module_takes_judgements_with_none_for_who_was_never_right(module):
+def test_module_accepts_none_for_never_correct_answers(module):
     first = [0.05, 0.1, None, 1.0, NEVER]
     expected, found = saliency_crowd_auc(first), module.compute(predictions=first, per_sample=True)
     assert found == {"saliency_crowd_auc": pytest.approx(expected.mean()), "scores": expected.tolist()}
@@ -88,13 +88,13 @@ def test_the_module_takes_judgements_with_none_for_who_was_never_right(module):
     ({"predictions": [0.5], "exposure": 0.5}, "exposure"),
     ({"predictions": []}, "no sample to score"),
 ])  # fmt: skip
-def test_the_module_says_in_one_line_what_is_wrong(module, given, line):
+def test_module_rejects_invalid_input_in_one_line(module, given, line):
     with pytest.raises(ValueError, match=line) as caught:
         module.compute(**given)
     assert "\n" not in str(caught.value)
 
 
-def test_no_run_takes_it(shapes, resnet, tmp_path):
+def test_run_rejects_crowd_auc(shapes, resnet, tmp_path):
     with pytest.raises(UserError, match=r"answers of people.*--what agreement --answers FILE"):
         sb.run(dataset=str(shapes), model=str(resnet), explainers=["edges"], out=tmp_path / "run",
                metrics=["saliency_miou", "saliency_crowd_auc"], progress=False)  # fmt: skip

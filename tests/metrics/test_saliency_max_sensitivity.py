@@ -41,7 +41,7 @@ def noise_of(seed, draw, radius):
     return radius * (2 * uniform(seed_of(seed, draw), 3 * H * W).reshape(3, H, W) - 1)
 
 
-def test_by_hand():
+def test_scores_match_hand_computed_example():
     def moves(classifier, images, target):
         """Return maps of 1 with a 2 at the first pixel of a white image or the second pixel of any other image."""
         maps, white = torch.ones(len(images), 4, 4), (images == 1).all(dim=(1, 2, 3))
@@ -61,7 +61,7 @@ def test_by_hand():
     [(0.2, 3, True, None), (0.02, 1, True, "image"), (0.2, 3, False, "image"), (0.2, 3, False, None),
      (0.2, 2, True, "normalised")],
 )  # fmt: skip
-def test_every_score_by_loops(given_inputs, radius, draws, relative, unit):
+def test_scores_match_literal_loop(given_inputs, radius, draws, relative, unit):
     """With the unit of the normalised image, the network without normalisation is explained."""
     maps, images, target, classifier, _, seeds = given_inputs()
     options = {"radius": radius, "draws": draws, "relative": relative, "unit": unit}
@@ -101,7 +101,7 @@ def test_the_noise_of_every_draw_fills_the_ball_of_the_normalised_image(given_in
     assert len(torch.unique(noise)) > 0.9 * noise.numel()  # different for each draw, sample, channel and pixel
 
 
-def test_quantus_agrees_on_the_same_draws(given_inputs):
+def test_scores_match_quantus_on_same_draws(given_inputs):
     quantus = pytest.importorskip("quantus")
     maps, images, target, classifier, explain, seeds = given_inputs()
     normalised = ((images - classifier.mean) / classifier.std).numpy()
@@ -127,7 +127,7 @@ def test_quantus_agrees_on_the_same_draws(given_inputs):
     assert np.ravel(theirs) == pytest.approx(ours, rel=1e-3)
 
 
-def test_a_constant_map_is_not_ranked(given_inputs):
+def test_constant_map_has_no_score(given_inputs):
     def flat(classifier, images, target):
         maps = gradient(classifier, images, target)
         maps[target[:, 0] == 1], maps[target[:, 2] == 1] = 0, 3
@@ -138,6 +138,6 @@ def test_a_constant_map_is_not_ranked(given_inputs):
     assert scores[2] == pytest.approx(saliency_max_sensitivity(*given_inputs())[2], rel=1e-5)
 
 
-def test_a_classifier_without_std_is_named(given_inputs):
+def test_classifier_without_std_is_rejected(given_inputs):
     maps, images, target, _, explain, seeds = given_inputs()
     refused("load_classifier", saliency_max_sensitivity, maps, images, target, small(), explain, seeds)

@@ -28,13 +28,13 @@ def literal_score(one, mask, ties, tolerance):
 
 
 @given(MAPS, MASKS, st.sampled_from(["share", "any"]), st.sampled_from([0, 1, 2, 3, 5, 50, 0.5, 1.5]))
-def test_every_score_by_loops(maps, masks, ties, tolerance):
+def test_scores_match_literal_loop(maps, masks, ties, tolerance):
     scores = saliency_pointing_game(maps, masks, ties=ties, tolerance=tolerance)
     expected = [literal_score(*sample, ties, tolerance) for sample in zip(maps, masks, strict=True)]
     np.testing.assert_array_equal(scores, expected)
 
 
-def test_maxima_that_are_equal_in_theory_share():
+def test_equal_maxima_of_enlarged_map_share_the_hit():
     """The corner of an enlarged map has equal pixels, which share the score.
 
     In a map that was not rounded, the last digit decides.
@@ -47,7 +47,7 @@ def test_maxima_that_are_equal_in_theory_share():
     assert saliency_pointing_game(maps, masks).tolist() == [1]
 
 
-def test_torchray_s_rule_and_its_accuracy_averaged_per_class():
+def test_scores_match_torchray_rule_per_class():
     """A map is a hit if a mask pixel is within 15 pixels of the maximum. Hits are averaged per class."""
     rng = np.random.default_rng(0)
     maps, masks = rng.random((40, 40, 40)), rng.random((40, 40, 40)) > 0.9985
@@ -62,14 +62,14 @@ def test_torchray_s_rule_and_its_accuracy_averaged_per_class():
         assert scores[classes == k].tolist() == expected
 
 
-def test_many_maxima_are_looked_at_in_parts(monkeypatch):
+def test_scores_do_not_depend_on_chunk_size(monkeypatch):
     masks = np.random.default_rng(0).random((2, 9, 7)) > 0.9
     whole = saliency_pointing_game(np.zeros(masks.shape), masks, tolerance=2)
     monkeypatch.setattr(module, "PART", 5)
     np.testing.assert_array_equal(saliency_pointing_game(np.zeros(masks.shape), masks, tolerance=2), whole)
 
 
-def test_a_flat_map_with_tolerance_stays_small():
+def test_flat_map_with_tolerance_needs_little_memory():
     masks = np.zeros((1, 224, 224), bool)
     masks[0, 100, 100] = True
     tracemalloc.start()

@@ -66,14 +66,14 @@ def with_parts(made, explainer=gradient, **options):
     return metric.with_parts(explain(images, target), images, target, classifier, explain, [0, 1, 2], 7)
 
 
-def test_layers_are_those_with_weights_from_the_logits_down(made):
+def test_layers_with_weights_are_listed_from_logits_down(made):
     assert layer_names(made[0]) == ["head", "second", "first"]
     for options, names in (({}, "head second first"), ({"layers": 2}, "head first"), ({"layers": 1}, "first"),
                            ({"layers": 9}, "head second first"), ({"form": "complexity"}, "first")):  # fmt: skip
         assert load_metric("saliency_randomisation", **options).parts(made[0]) == tuple(names.split())
 
 
-def test_each_step_loses_one_more_layer_and_nothing_else(made):
+def test_each_step_randomises_only_one_more_layer(made):
     classifier, _ = made
     before = {key: value.clone() for key, value in classifier.state_dict().items()}
     lost = [["head"], ["head", "second"], ["head", "second", "first", "norm"]]
@@ -84,7 +84,7 @@ def test_each_step_loses_one_more_layer_and_nothing_else(made):
     assert all(torch.equal(before[key], value) for key, value in classifier.state_dict().items())
 
 
-def test_weights_are_drawn_as_torch_draws_them_and_by_the_seed(made):
+def test_weights_follow_torch_initialisation_and_seed(made):
     *_, (_, randomised) = cascade(made[0], 7)
     network = randomised.model
     for layer, inputs in ((network.first, 27), (network.second, 36), (network.head, 5)):
@@ -100,7 +100,7 @@ def test_weights_are_drawn_as_torch_draws_them_and_by_the_seed(made):
     assert not torch.equal(other.model.first.weight, network.first.weight)
 
 
-def test_a_vision_transformer_keeps_no_weight():
+def test_cascade_randomises_all_vision_transformer_weights():
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
                                     image_size=16, patch_size=8, num_labels=3)  # fmt: skip
@@ -147,7 +147,7 @@ def literal_entropy(values):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["ssim", "spearman", "complexity"])
-def test_every_layer_by_loops(made, form):
+def test_scores_of_layers_match_literal_loop(made, form):
     classifier, images = made
     target = one_hot([0, 1, 2], K)
     scores, parts = with_parts(made, form=form)
@@ -166,7 +166,7 @@ def test_every_layer_by_loops(made, form):
         assert scores[i] == pytest.approx(np.mean(parts[i]))
 
 
-def test_ssim_is_that_of_scikit_image():
+def test_ssim_matches_scikit_image():
     skimage = pytest.importorskip("skimage.metrics")
     one, two = np.random.default_rng(0).random((2, 1, 20, 31))
     one[0, 0, 0] = two[0, 0, 0] = 0
@@ -187,7 +187,7 @@ class Drawn(nn.Linear):
             super().reset_parameters()
 
 
-def test_is_mprt_of_quantus_with_the_same_weights():
+def test_scores_match_quantus_mprt_with_same_weights():
     quantus = pytest.importorskip("quantus")
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), Drawn(3 * 30, 8), nn.ReLU(), Drawn(8, 6), nn.ReLU(), Drawn(6, K)).eval()
@@ -217,7 +217,7 @@ def test_is_mprt_of_quantus_with_the_same_weights():
     np.testing.assert_allclose(load_metric("saliency_randomisation", form="complexity")(*inputs), found, atol=1e-9)
 
 
-def test_the_example_of_the_docstring(made):
+def test_scores_match_docstring_example(made):
     before, after = torch.zeros(1, 4, 4), torch.zeros(1, 4, 4)
     before[:, 0], after[:, :2] = -1, 1
     classifier, images = made[0], torch.rand(1, 3, 4, 4)
@@ -235,7 +235,7 @@ def test_the_example_of_the_docstring(made):
 
 
 @pytest.mark.parametrize("peak", [1e2, 1e4, 1e8])
-def test_a_peak_hides_nothing_of_the_ranks(peak):
+def test_rank_correlation_is_unaffected_by_peak_height(peak):
     one = np.random.default_rng(0).random((1, 9, 8)).astype(np.float32)
     two = one + 0.1 * np.random.default_rng(1).random((1, 9, 8)).astype(np.float32)
     one[0, 4, 4] = two[0, 4, 4] = peak
@@ -244,7 +244,7 @@ def test_a_peak_hides_nothing_of_the_ranks(peak):
     assert rank_correlation(one, two)[0] == pytest.approx(expected, abs=1e-12)
 
 
-def test_maps_whose_pixels_tie_are_marked_where_ranks_are_compared(made):
+def test_maps_with_ties_are_marked_for_spearman_only(made):
     def tied(classifier, images, target):
         maps = gradient(classifier, images, target)
         maps[1, :3] = maps[1, 0, 0]  # 29 of 120 pixels
@@ -258,14 +258,14 @@ def test_maps_whose_pixels_tie_are_marked_where_ranks_are_compared(made):
         assert marks == [False, form == "spearman", False]
 
 
-def test_what_looks_at_no_weights_has_the_worst_score_and_a_flat_map_none(made):
+def test_weight_independent_maps_score_worst_and_flat_maps_nan(made):
     for form, worst in {"ssim": 1, "spearman": 1, "complexity": 0}.items():
         assert scored(made, edges, form=form).tolist() == pytest.approx([worst] * 3)
     assert scored(made).max() < 0.9
     assert np.isnan(scored(made, lambda classifier, images, target: images.new_ones(len(images), H, W))).all()
 
 
-def test_a_map_that_is_constant_without_the_weights_is_like_nothing(made):
+def test_flat_map_after_randomisation_has_zero_similarity(made):
     weights = made[0].model.head.weight.clone()
 
     def explainer(classifier, images, target):
@@ -275,7 +275,7 @@ def test_a_map_that_is_constant_without_the_weights_is_like_nothing(made):
     assert scored(made, explainer, form="spearman").tolist() == [0, 0, 0]
 
 
-def test_smoothing_is_the_mean_over_noisy_copies(made):
+def test_smooth_option_averages_noisy_copies(made):
     from saliency_bench.compute.maps.composing import smoothed
 
     classifier, images = made
@@ -288,7 +288,7 @@ def test_smoothing_is_the_mean_over_noisy_copies(made):
     assert not np.allclose(scored(made, **options | {"smooth": 0}), rank_correlation(before, after), atol=1e-3)
 
 
-def test_nothing_of_the_network_changes_and_every_pass_is_counted(made):
+def test_network_is_unchanged_and_passes_are_counted(made):
     classifier, _ = made
     before, passes = copy.deepcopy(classifier.state_dict()), classifier.passes
     scored(made)
@@ -299,7 +299,7 @@ def test_nothing_of_the_network_changes_and_every_pass_is_counted(made):
     assert classifier.passes - passes == 3 * (1 + 1 + 2 * (1 + 2))
 
 
-def test_the_seed_of_the_run_is_that_of_the_weights(made):
+def test_run_seed_determines_random_weights(made):
     def score(seed, **given):
         return score_samples("saliency_randomisation", *reversed(made), gradient, seed=seed, image_ids=list("abc"),
                              **given).tolist()  # fmt: skip
@@ -323,7 +323,7 @@ class Locked(nn.Module):
 @pytest.mark.parametrize(("network", "line"), [
     (Locked(), "cannot be copied.*bound to a file"), (nn.Flatten(), "has no weights")
 ])  # fmt: skip
-def test_what_cannot_be_randomised_is_named(network, line):
+def test_network_that_cannot_be_randomised_is_rejected(network, line):
     classifier = sb.load_classifier(network, mean=0, std=1, device="cpu")
     refused(line, score_samples, "saliency_randomisation", torch.rand(1, 3, 8, 8), classifier, edges)
 

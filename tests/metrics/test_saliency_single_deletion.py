@@ -66,7 +66,7 @@ def literal(network, image, one, weights, grid):
 
 
 @pytest.mark.parametrize(("grid", "peak"), [(2, None), (3, None), (4, None), (3, 1e5)])
-def test_every_score_by_loops_and_scipy(made, grid, peak):
+def test_scores_match_literal_loop_and_scipy(made, grid, peak):
     """A peak in one patch hides nothing of the ranks of the others."""
     network, images = made
     maps = np.random.default_rng(0).normal(size=(2, 6, 7)).astype(np.float32)
@@ -81,7 +81,7 @@ def test_every_score_by_loops_and_scipy(made, grid, peak):
 
 
 @given(arrays(np.int64, (3, 9), elements=st.integers(-4, 4)), arrays(np.int64, (3, 9), elements=st.integers(-4, 4)))
-def test_ranks_with_ties_are_those_of_scipy(one, two):
+def test_spearman_with_ties_matches_scipy(one, two):
     for a, b, found in zip(one, two, spearman(one, two), strict=True):
         expected = 0 if np.ptp(a) == 0 or np.ptp(b) == 0 else spearmanr(a, b).statistic
         assert found == pytest.approx(expected, abs=1e-12)
@@ -101,13 +101,13 @@ NUMBERS = st.sampled_from([0.0, 1.0, 1 + 1e-7, 1 + 1e-5, -3.0, 1e5, 1e5 + 0.01, 
 
 
 @given(arrays(np.float64, (3, 7), elements=NUMBERS), arrays(np.float64, (3, 7), elements=st.sampled_from([0, 1, 1e5])))
-def test_only_what_rounding_separates_ties(rows, scales):
+def test_values_equal_up_to_rounding_are_tied(rows, scales):
     assert levels(rows, scales).tolist() == [literal_levels(*pair) for pair in zip(rows, scales, strict=True)]
     largest = [[float(np.abs(row).max())] * 7 for row in rows]
     assert levels(rows).tolist() == [literal_levels(*pair) for pair in zip(rows, largest, strict=True)]
 
 
-def test_where_nothing_differs_there_is_no_correlation(made):
+def test_constant_sums_or_drops_score_zero_and_are_marked(made):
     maps = np.ones((2, 6, 7), np.float32)  # patches of a grid of 3 differ in size, so their sums differ
     maps[0] = 0
     curves = curves_of(made, maps)
@@ -123,7 +123,7 @@ def test_where_nothing_differs_there_is_no_correlation(made):
     assert marked(curves).tolist() == [True, True]
 
 
-def test_a_logit_that_is_not_a_number_is_no_score(made):
+def test_nan_logit_gives_no_score(made):
     class Broken(Network):
         def forward(self, images):
             logits = super().forward(images)

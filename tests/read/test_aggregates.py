@@ -79,7 +79,7 @@ def drawn(statistic):
     return np.percentile([statistic(row) for row in draws(SAMPLES)], expanded(SAMPLES))
 
 
-def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank(done):
+def test_aggregate_has_bootstrap_interval_and_no_rank(done):
     for name in ("gradient", "random"):
         columns, rows = parts_of(done, name)
         cell = next(cell for cell in done.cells if (cell.metric, cell.explainer) == ("saliency_kae", name))
@@ -95,7 +95,7 @@ def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank
     assert all(cell.rank for cell in done.cells if not cell.aggregate)
 
 
-def test_a_difference_has_an_interval_and_no_test(done):
+def test_aggregate_difference_has_interval_and_no_test(done):
     first, second = (parts_of(done, name)[0] for name in ("gradient", "random"))
     (contrast,) = [one for one in read_contrasts(done.summary["comparisons"]) if one.metric == "saliency_kae"]
     assert contrast.explainers == ("gradient", "random")
@@ -105,7 +105,7 @@ def test_a_difference_has_an_interval_and_no_test(done):
     assert contrast.p is None
 
 
-def test_aggregates_of_which_a_part_is_nowhere_are_not_compared(done):
+def test_aggregates_with_missing_part_are_not_compared(done):
     """Test parts that are missing for all samples, as for a second classifier that classifies no image correctly."""
     cells = [cell for cell in done.cells if cell.metric == "saliency_kae"]
     parts = {cell.cell_id: np.full((SAMPLES, len(cell.parts)), 0.5) for cell in cells}
@@ -116,7 +116,7 @@ def test_aggregates_of_which_a_part_is_nowhere_are_not_compared(done):
     assert compare(cells, scores, clusters, 0, parts)[0] == []
 
 
-def test_page_and_console_say_what_it_is(done):
+def test_page_and_console_describe_aggregate(done):
     verdict = Verdict(done.cells, read_contrasts(done.summary["comparisons"]))
     found = {one.metric: one.word for table in verdict.against_baselines() for one in table}
     assert found["saliency_kae"] == NOT_TESTED != found["saliency_miou"]
@@ -127,7 +127,7 @@ def test_page_and_console_say_what_it_is(done):
     assert NOT_TESTED in page
 
 
-def test_runs_of_other_explainers_are_one_and_their_aggregates_are_compared(done, shapes, model, tmp_path):
+def test_merged_runs_compare_aggregates_of_all_explainers(done, shapes, model, tmp_path):
     other = run(shapes, model, tmp_path / "other", ["edges"])
     (merged,) = compare_runs([read_run(one.folder) for one in (done, other)]).merged
     pairs = {one.explainers: one for one in merged.data.contrasts if one.metric == "saliency_kae"}
@@ -152,7 +152,7 @@ def test_two_runs_differ_by_their_aggregates_which_are_not_called_too_few(done, 
     assert "2 differing values are aggregates, not tested." in text
 
 
-def test_a_submission_is_checked_against_the_parts_of_its_records(done):
+def test_submission_with_altered_aggregate_is_rejected(done):
     submission = of_run(done.folder, "somebody")
     content = json.loads(submission.result.model_dump_json())
     place = next(index for index, cell in enumerate(content["cells"]) if cell["aggregate"])
@@ -171,7 +171,7 @@ def test_cells_of_earlier_versions_have_no_aggregate(done):
     assert not any(cell.aggregate or cell.note for cell in read_cells(cells))
 
 
-def test_no_single_sample_has_a_number_anywhere(done):
+def test_aggregates_have_no_per_sample_scores(done):
     run = read_run(done.folder)
     cells = [cell for cell in run.cells if cell.aggregate]
     for cell in cells:
@@ -187,7 +187,7 @@ def test_no_single_sample_has_a_number_anywhere(done):
     assert (page.count("Mean with 95 % interval"), page.count("Scores of the samples:")) == (2, 1)
 
 
-def test_a_run_of_aggregates_alone_shows_the_first_samples(shapes, model, tmp_path):
+def test_run_with_only_aggregates_shows_first_samples(shapes, model, tmp_path):
     done = run(shapes, model, tmp_path / "run", ["gradient"], metrics=["saliency_kae"], limit=30)
     (first,) = sample_groups(read_run(done.folder))
     assert first["kind"] == "first"
@@ -195,7 +195,7 @@ def test_a_run_of_aggregates_alone_shows_the_first_samples(shapes, model, tmp_pa
     assert "Chosen by" not in (done.folder / "report.html").read_text()
 
 
-def test_parts_that_differ_under_one_id_are_a_conflict(done, shapes, model, tmp_path):
+def test_different_parts_under_one_id_are_a_conflict(done, shapes, model, tmp_path):
     run, changed = read_run(done.folder), read_run(done.folder)
     (cell, _) = [cell for cell in run.cells if cell.aggregate]
     changed.parts[cell.cell_id][3, 2] = 1 - changed.parts[cell.cell_id][3, 2]

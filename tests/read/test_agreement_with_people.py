@@ -88,7 +88,7 @@ def automated(done, metric, explainer, exposure, images):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 @pytest.mark.parametrize("metric", ["saliency_kae", "saliency_roae"])
-def test_agreement_at_each_exposure_is_that_of_scipy_with_drawn_images(done, answers, metric):
+def test_agreement_at_each_exposure_matches_scipy(done, answers, metric):
     rows = [row for row in sb.analyse(done, "agreement", answers=answers).data["exposures"] if row["metric"] == metric]
     assert [row["exposure"] for row in rows] == list(SHOWN)
     images = sorted(row["image_id"] for row in predictions(done))  # the order of clusters
@@ -115,7 +115,7 @@ def test_agreement_at_each_exposure_is_that_of_scipy_with_drawn_images(done, ans
         assert (row["explainers"], row["n"]) == (4, 25)
 
 
-def test_the_area_of_people_by_hand_and_their_order(done, answers):
+def test_crowd_auc_matches_literal_area_and_known_order(done, answers):
     people = {row["explainer"]: row for row in sb.analyse(done, "agreement", answers=answers).data["people"]}
     images = [row["image_id"] for row in predictions(done)]
     for name, row in people.items():
@@ -130,7 +130,7 @@ def test_the_area_of_people_by_hand_and_their_order(done, answers):
     assert sorted(people, key=lambda name: -people[name]["saliency_crowd_auc"]) == EXPLAINERS
 
 
-def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
+def test_metric_with_order_of_people_agrees_fully(done, tmp_path):
     """Derive judgements from the metric: people are right at 30 % exactly where the network is."""
     images, means = [row["image_id"] for row in predictions(done)], {}
     table = {name: [] for name in ("image_id", "explainer", "exposure", "person", "right")}
@@ -154,7 +154,7 @@ def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers, tmp_path):
+def test_merged_runs_match_single_run(shapes, model, done, answers, tmp_path):
     """Test runs in several folders, each of which contains only the parts of its own cells."""
     parts = (EXPLAINERS[:3], "kae"), (EXPLAINERS[2:], "kae"), (EXPLAINERS[1:], "roae"), (EXPLAINERS[:1], "roae")
     runs = [start(shapes, model, tmp_path / str(number), explainers=names, metrics=[f"saliency_{metric}"])
@@ -172,14 +172,14 @@ def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers,
     assert {row["explainers"] for row in found.data["exposures"]} == {len(EXPLAINERS)}
 
 
-def test_records_are_read_once_for_all_parts(done, answers, monkeypatch):
+def test_records_are_read_once_per_metric(done, answers, monkeypatch):
     run, seen, read = read_run(done.folder), [], records.by_cell
     monkeypatch.setattr(records, "by_cell", lambda path, *rest: seen.append(path) or read(path, *rest))
     agreement([run], answers)
     assert seen == [done.folder / "records.parquet"] * 2  # read once for each of two metrics
 
 
-def test_the_parts_of_scores_are_those_of_the_records(done):
+def test_values_by_part_match_records(done):
     run = read_run(done.folder)
     cells = {cell.cell_id for cell in run.cells if cell.metric != "saliency_miou"}
     found = run.values_by_part(cells)
@@ -195,7 +195,7 @@ def test_the_parts_of_scores_are_those_of_the_records(done):
             np.testing.assert_array_equal(some[cell_id][part], [*values[3:7], np.nan])
 
 
-def test_the_command(done, answers, tmp_path, capsys):
+def test_command_writes_tables_and_plot(done, answers, tmp_path, capsys):
     words = ["analyse", str(done.folder), "--what", "agreement", "--answers", str(answers), "--out", str(tmp_path)]
     assert main(words) == 0
     assert "saliency_crowd_auc" in capsys.readouterr().out
@@ -214,13 +214,13 @@ def test_the_command(done, answers, tmp_path, capsys):
     ("image_id,explainer,exposure,person,right\na,b,1,c,1\na,b,1.0,c,0\n", "answer 2: second answer of c on a"),
     ("a\"\n\"", "no column image_id"),
 ])  # fmt: skip
-def test_damaged_answers_are_one_line(tmp_path, text, line):
+def test_invalid_answers_are_rejected(tmp_path, text, line):
     path = tmp_path / "answers.csv"
     path.write_text(text)
     refused(line, read_answers, path)
 
 
-def test_what_has_nothing_to_compare_is_one_line(done, answers, tmp_path):
+def test_missing_or_unrelated_answers_are_rejected(done, answers, tmp_path):
     refused("needs the answers of people", sb.analyse, done, "agreement")
     refused("cannot be read", sb.analyse, done, "agreement", answers=tmp_path / "none.csv")
     other = tmp_path / "other.csv"
@@ -228,7 +228,7 @@ def test_what_has_nothing_to_compare_is_one_line(done, answers, tmp_path):
     refused("centre, mine, random, theirs", sb.analyse, done, "agreement", answers=other)
 
 
-def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(done, answers, tmp_path):
+def test_accuracies_cover_only_judged_images(done, answers, tmp_path):
     """Show people only a few maps of the gradient. Its accuracy by the metric then covers only these images."""
     images = [row["image_id"] for row in predictions(done)]
     lines = [line for line in answers.read_text().splitlines(keepends=True)
@@ -252,7 +252,7 @@ def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(do
     refused(words, sb.analyse, done, "agreement", answers=path)
 
 
-def test_answers_that_name_a_dataset_count_for_runs_over_it(done, answers, tmp_path):
+def test_answers_with_dataset_apply_only_to_its_runs(done, answers, tmp_path):
     lines, fingerprint = answers.read_text().splitlines(), done.summary["dataset"]["fingerprint"]
 
     def of(dataset):

@@ -102,7 +102,7 @@ def left_open(means, drawn, clusters):
 
 
 @pytest.mark.parametrize("kind", ["numbers", "ties", "yes or no"])
-def test_weighted_ranks_and_correlations_are_those_of_the_repeated_samples(kind):
+def test_weighted_correlations_match_repeated_samples(kind):
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(2, 30)) + rng.normal(size=30)
     if kind != "numbers":
@@ -117,12 +117,12 @@ def test_weighted_ranks_and_correlations_are_those_of_the_repeated_samples(kind)
         assert linear[number] == pytest.approx(stats.pearsonr(*repeated).statistic)
 
 
-def test_a_constant_has_no_correlation():
+def test_constant_column_has_no_correlation():
     assert np.isnan(pearson(np.full(9, 0.1), np.arange(9.0), np.ones((1, 9))))[0]
     assert np.isnan(pearson(np.full(9, 1 / 3) * 3e8, np.arange(9.0), np.ones((1, 9))))[0]
 
 
-def test_correlation_over_samples_and_its_interval(run):
+def test_correlation_over_samples_and_interval_match_scipy(run):
     first, second = (cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion"))
     one, other = run.values[first.cell_id], run.values[second.cell_id]
     both = np.isfinite(one) & np.isfinite(other)
@@ -140,7 +140,7 @@ def test_correlation_over_samples_and_its_interval(run):
     assert turned[0].value == pytest.approx(-spearman.value)
 
 
-def test_the_clusters_are_what_is_drawn(run):
+def test_bootstrap_draws_whole_clusters(run):
     """Duplicate each sample and put both copies in one group. Groups are drawn as a whole, so no interval changes."""
     twice = [f"{image_id}{copy}" for image_id in run.ids for copy in "ab"]
     groups = [image_id for image_id in run.ids for _ in "ab"]
@@ -153,7 +153,7 @@ def test_the_clusters_are_what_is_drawn(run):
 
 
 @pytest.mark.slow
-def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
+def test_correlation_over_datasets_matches_scipy(tmp_path):
     folders = []
     for number in range(5):
         methods = {name: level + 0.1 * (number % 3) - 0.03 * number for name, level in METHODS.items()}
@@ -178,7 +178,7 @@ def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
 
 
 @pytest.mark.slow
-def test_orders_of_explainers_agree_as_scipy_says(run):
+def test_rank_agreement_matches_scipy(run):
     columns = [[cell_of(run, name, metric) for name in METHODS] for metric in ("saliency_miou", "saliency_insertion")]
     means = [[cell.value for cell in cells] for cells in columns]
     spearman, kendall = agreement(run, *columns)
@@ -194,7 +194,7 @@ def test_orders_of_explainers_agree_as_scipy_says(run):
     assert {row["explainers"] for row in rows} == {len(METHODS)}, "random is included"
 
 
-def test_the_interval_of_an_agreement_holds_that_of_the_true_orders():
+def test_agreement_interval_covers_true_agreement():
     """Test five explainers, four of which have close means.
 
     Percentiles of the draws contained the true value in only 80 %.
@@ -214,7 +214,7 @@ def test_the_interval_of_an_agreement_holds_that_of_the_true_orders():
     assert held.min() >= 37
 
 
-def test_orders_are_compared_on_samples_that_all_have(run):
+def test_agreement_uses_only_samples_scored_by_all(run):
     """Remove the scores of half of the samples for one explainer by the second metric."""
     cells = [[cell_of(run, name, metric) for name in METHODS] for metric in ("saliency_miou", "saliency_insertion")]
     first, lacking = cells[1][0].cell_id, run.values[cells[1][0].cell_id].copy()
@@ -231,20 +231,20 @@ def test_orders_are_compared_on_samples_that_all_have(run):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_tied_orders_agree_as_scipy_says(seed):
+def test_agreement_of_tied_orders_matches_scipy(seed):
     first, second = np.random.default_rng(seed).integers(0, 3, (2, 6)).astype(float)
     orders = [order_of(one[None]) for one in (first, second)]
     for function, known in ((kendall_of, stats.kendalltau), (spearman_of, stats.spearmanr)):
         assert function(*orders)[0] == pytest.approx(known(first, second).statistic, nan_ok=True)
 
 
-def test_means_leave_out_what_is_missing():
+def test_means_skip_missing_values():
     columns = np.array([[1.0, np.nan], [3.0, 5.0], [np.nan, 7.0]])
     weights = np.array([[1.0, 1, 1], [2, 1, 0]])
     np.testing.assert_allclose(means_of(columns, weights), [[2, 6], [5 / 3, 5]])
 
 
-def test_sensitivity_is_the_mean_and_worst_rank_over_the_settings(folder, run):
+def test_sensitivity_reports_mean_and_worst_rank_over_settings(folder, run):
     rows = {row["explainer"]: row for row in sb.analyse(folder, "sensitivity").data["explainers"]}
     ranks = {name: [] for name in METHODS}
     for metric in SETTINGS[:3]:
@@ -262,7 +262,7 @@ def test_sensitivity_is_the_mean_and_worst_rank_over_the_settings(folder, run):
     assert rows["gradcam"]["survives"] == "yes"
 
 
-def test_a_sweep_is_a_point_with_interval_for_each_value(folder, run):
+def test_sweep_has_point_and_interval_per_option_value(folder, run):
     points = sb.analyse(folder, "sweep", option="threshold").data["points"]
     assert len(points) == 3 * len(METHODS)
     assert [point["at"] for point in points[:3]] == [0.3, 0.5, 0.7]
@@ -288,7 +288,7 @@ def with_confidences(folder, out):
 
 
 @pytest.mark.parametrize("options", [{}, {"confidence": 0.8, "pointing_game": 0.7, "insertion": 0.3}])
-def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, run, tmp_path, options):
+def test_clever_hans_samples_match_literal_criterion(folder, run, tmp_path, options):
     confidences, correct = with_confidences(folder, tmp_path / "run")
     found = sb.analyse(tmp_path / "run", "clever-hans", **options)
     expected = []
@@ -313,14 +313,14 @@ def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, ru
         assert [one[name] for name in ("share", "low", "high")] == pytest.approx(shares)
 
 
-def test_a_run_without_the_confidence_in_its_targets_is_refused(folder, tmp_path):
+def test_run_without_target_confidence_is_rejected(folder, tmp_path):
     with_confidences(folder, tmp_path / "run")
     path = tmp_path / "run" / "predictions.parquet"
     pq.write_table(pq.read_table(path).drop_columns("target_confidence"), path)
     refused(r"target_confidence.*start the run again", sb.analyse, tmp_path / "run", "clever-hans")
 
 
-def test_a_clever_hans_is_found_in_each_of_several_runs_as_one(folder, tmp_path):
+def test_merged_runs_give_same_clever_hans_samples(folder, tmp_path):
     with_confidences(folder, tmp_path / "run")
     names = list(METHODS)
     parts = [part_of(tmp_path / "run", tmp_path / f"part{number}", tuple(own))
@@ -335,7 +335,7 @@ def test_a_clever_hans_is_found_in_each_of_several_runs_as_one(folder, tmp_path)
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("what", WHAT)
-def test_each_analysis_is_written_as_json_tables_and_a_plot(what, folder, tmp_path, capsys):
+def test_analysis_is_saved_as_json_tables_and_plot(what, folder, tmp_path, capsys):
     line = ["analyse", str(folder), "--what", what]
     shown = said(capsys, [*line, "--out", str(tmp_path / "first")])
     found = sb.analyse(str(folder), what, **({"confidence": 0.5} if what == "clever-hans" else {}))
@@ -356,7 +356,7 @@ def test_each_analysis_is_written_as_json_tables_and_a_plot(what, folder, tmp_pa
     assert json.loads(said(capsys, [*line, "--json"]))["what"] == what
 
 
-def test_tables_are_text_in_three_forms():
+def test_tables_render_as_csv_markdown_and_latex():
     table = Table(("a_b", "n", "x"), [("r|s", 3, 0.12345), ("50 %", None, float("nan"))])
     assert table.csv() == "a_b,n,x\nr|s,3,0.12345\n50 %,,\n"
     assert table.markdown() == "| a_b | n | x |\n| --- | --- | --- |\n| r\\|s | 3 | 0.123 |\n| 50 % | – | – |\n"
@@ -373,7 +373,7 @@ def test_tables_are_text_in_three_forms():
     ("--what sweep", "several values"),
     ("--what correlation --out taken", "taken is not a folder"),
 ])  # fmt: skip
-def test_bad_input_is_one_line(line, message, tmp_path, capsys, monkeypatch):
+def test_invalid_arguments_give_one_line_error(line, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "plain", samples=30, pictures=False)
     (tmp_path / "taken").touch()
@@ -383,7 +383,7 @@ def test_bad_input_is_one_line(line, message, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_only_files_of_an_earlier_analysis_are_replaced(folder, tmp_path):
+def test_save_replaces_only_files_of_earlier_analysis(folder, tmp_path):
     found = sb.analyse(folder, "correlation")
     for name in ("correlation.csv", "correlation.json"):
         (tmp_path / name).write_text("mine")
@@ -395,20 +395,20 @@ def test_only_files_of_an_earlier_analysis_are_replaced(folder, tmp_path):
     assert found.save(tmp_path) == written
 
 
-def test_a_gallery_says_what_it_leaves_out():
+def test_gallery_reports_omitted_samples():
     picture = np.zeros((2, 2, 3), np.uint8)
     assert _about_tiles(2, [picture, picture]) == ""
     assert _about_tiles(40, [picture] * 12) == "12 of the 40 found"
     assert "without a photograph" in _about_tiles(2, [picture, None])
 
 
-def test_a_class_whose_name_turns_the_writing_turns_no_line():
+def test_table_escapes_control_characters_in_class_names():
     name = "dog\u202egod\x1b[2J"
     shown = aligned([["class"], [name]])
     assert shown.splitlines()[2] == r"dog\u202egod\x1b[2J"
 
 
-def test_metrics_and_analyses_that_are_missing_are_named(tmp_path):
+def test_missing_metrics_and_unknown_analyses_are_rejected(tmp_path):
     one = make_run(tmp_path / "one", samples=30, metrics=("saliency_miou",), pictures=False)
     lacks = {"clever-hans": "saliency_insertion", "rank": "two metrics", "nothing": "unknown analysis"}
     for what, message in lacks.items():
@@ -427,7 +427,7 @@ def done(shapes, tmp_path_factory):
                   out=tmp_path_factory.mktemp("randomised") / "run", device="cpu", progress=False)  # fmt: skip
 
 
-def test_edges_depend_on_no_layer_and_the_gradient_on_all_together(done):
+def test_gradient_depends_on_weights_and_edges_do_not(done):
     data = sb.analyse(done, "randomisation").data
     found = {row["explainer"]: row for row in data["explainers"]}
     assert {name: row["verdict"] for name, row in found.items()} == {"gradient": "depends", "edges": "does not depend"}

@@ -30,7 +30,7 @@ UNRANKED = {"low": None, "high": None, "rank": None, "unranked": "too few to ran
 NOTHING = {"value": None, "low": None, "high": None, "n": 0, "clusters": 0}
 
 
-def test_a_cell_is_flat_json_and_read_back_as_it_was_written():
+def test_cell_round_trips_through_flat_json():
     (cell,) = read_cells([RESULT])
     assert as_json([cell]) == [RESULT]
     assert cell.parts["0.1"] == PartResult(value=0.1, low=None, high=None, n=1, clusters=1)
@@ -41,7 +41,7 @@ def test_a_cell_is_flat_json_and_read_back_as_it_was_written():
     assert set(CellResult.model_fields) == set(RESULT)
 
 
-def test_a_cell_cannot_be_changed():
+def test_cell_is_immutable():
     (cell,) = read_cells([RESULT])
     with pytest.raises(ValidationError):
         cell.value = 1.0
@@ -55,17 +55,17 @@ def test_a_cell_cannot_be_changed():
     ("parts", {"a": {"value": 0.1, "low": None, "high": None}}), ("left_out", {"no mask": -1}),
     ("forward_passes", {"explain": 1, "other": 1}), ("surplus", 1),
 ])  # fmt: skip
-def test_a_field_of_another_kind_is_refused_by_name(field, value):
+def test_invalid_field_is_rejected_by_name(field, value):
     named = "" if field in ("low", "n", "rank", "unranked", "clusters") else field
     refused(rf"^cells\.0.*{named}", read_cells, [RESULT | {field: value}])
 
 
 @pytest.mark.parametrize("field", sorted(set(RESULT) - LATER))
-def test_a_missing_field_is_named(field):
+def test_missing_field_is_rejected_by_name(field):
     refused(rf"cells\.0\.{field}", read_cells, [{name: RESULT[name] for name in RESULT if name != field}])
 
 
-def test_the_table_shows_rank_interval_and_fewer_samples():
+def test_table_shows_rank_interval_and_fewer_samples():
     other = {"metric_text": "other", "higher_is_better": False, "median": 0.4}
     centre = {"explainer_id": "c" * 16, "explainer_text": "centre"}
     cells = read_cells([RESULT, RESULT | UNRANKED | other, RESULT | UNRANKED | centre | NOTHING])
@@ -79,14 +79,14 @@ def test_the_table_shows_rank_interval_and_fewer_samples():
     assert json.loads(json.dumps(as_json(cells))) == as_json(cells)
 
 
-def test_few_effective_clusters_and_few_trainings_are_said():
+def test_table_reports_few_effective_clusters_and_trainings():
     cells = read_cells([RESULT | {"clusters": 30, "effective": 12.4, "trainings": 2}])
     assert "few samples few trainings (2)" in table(cells, 30)
     assert table(read_cells([RESULT | {"effective": 12.4}]), 30).splitlines()[-1].endswith("C=15 (12 effective)")
     assert "trainings" not in table(read_cells([RESULT | {"trainings": 5}]), 30)
 
 
-def test_explainers_that_leak_or_depend_on_their_batch_are_named():
+def test_warnings_name_leaking_and_batch_dependent_explainers():
     found = warnings(read_cells([
         RESULT | {"marked": {DEPENDS_ON_BATCH: 4}},
         RESULT | {"explainer_id": "b" * 16, "explainer_text": "leaky", "left_out": {CHANGES_NETWORK: 7}},
@@ -119,7 +119,7 @@ def test_two_functions_of_one_name_have_a_row_each_and_two_releases_of_a_metric_
     ({"n": 1, "clusters": 1}, "1-2", True, False, True),
     (NOTHING, "1-2", False, False, False),
 ])  # fmt: skip
-def test_what_follows_from_a_cell(changes, ranks, few, approximate, small):
+def test_cell_derives_ranks_and_sample_size_flags(changes, ranks, few, approximate, small):
     (cell,) = read_cells([RESULT | changes])
     assert (cell.ranks, cell.few, cell.approximate, cell.small) == (ranks, few, approximate, small)
 
@@ -136,7 +136,7 @@ def test_what_follows_from_a_cell(changes, ranks, few, approximate, small):
     ({"a": ([1, 2], 1.0, False), "random": ([1, 2], 1.0), "b": ([3, 3], 1.0)}, ""),
     ({"a": (None, 1.0), "random": (None, 1.0)}, ""),
 ])  # fmt: skip
-def test_best_are_methods_that_none_beats_where_any_two_differ(cells, marked):
+def test_best_marks_unbeaten_methods_where_any_two_differ(cells, marked):
     ids = {name: f"{number:016x}" for number, name in enumerate(cells)}
     results = [RESULT | {"cell_id": ids[name], "baseline": name == "random", "rank": rank, "scored": scored}
                | {"unranked": None if rank else "too few to rank"}
@@ -148,7 +148,7 @@ def test_best_are_methods_that_none_beats_where_any_two_differ(cells, marked):
     assert {cell.best_mark for cell in read if cell.cell_id in best(read)} <= {mark}
 
 
-def test_counts_that_no_table_holds_are_refused():
+def test_counts_beyond_table_range_are_rejected():
     assert TypeAdapter(Count).validate_python(2**53) == 2**53
     with pytest.raises(ValidationError, match="less than or equal to"):
         TypeAdapter(Count).validate_python(10**30)

@@ -51,7 +51,7 @@ CONTENT = {
 }  # fmt: skip
 
 
-def test_a_method_that_is_not_itself_shown_to_beat_the_baselines_is_not_recommended():
+def test_method_not_shown_to_beat_baselines_is_not_recommended():
     question = CONTENT["questions"][0] | {"recommended": None, "not_shown": "gradcam"}
     content = CONTENT | {"questions": [question], "metrics": [CONTENT["metrics"][0] | {
         "beat_baselines": [], "not_shown_to_beat": {"gradcam": ["random"]}}]}  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_method_that_is_not_itself_shown_to_beat_the_baselines_is_not_recommen
 @pytest.mark.parametrize("left", [["gradcam"], ["gradcam", "lime"], ["lime", "gradcam"], ["random", "gradcam"]])
 @pytest.mark.parametrize("beat", [[], ["gradcam"], ["gradcam", "lime"]])
 @pytest.mark.parametrize("recommended", [None, "gradcam"])
-def test_the_card_of_a_metric_follows_from_its_answer(outcome, left, beat, recommended):
+def test_card_verdict_follows_from_metric_outcome(outcome, left, beat, recommended):
     answer = CONTENT["metrics"][0] | {"outcome": outcome, "left": left, "beat_baselines": beat}
     question = CONTENT["questions"][0] | {"recommended": recommended}
     (card,) = cards_of(question, CONTENT | {"metrics": [answer]})
@@ -85,7 +85,7 @@ def test_the_card_of_a_metric_follows_from_its_answer(outcome, left, beat, recom
         assert card["later"].value == answer["later"][card["explainer"]]["value"]
 
 
-def test_the_page_holds_recommendation_evidence_and_settings():
+def test_page_shows_recommendation_evidence_and_settings():
     summary = {"model": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95, "n": 4, "clusters": 4}}}
     page = page_text(CONTENT, run_of({"gradcam": np.ones(4), "random": np.zeros(4)}, metric=METRIC, summary=summary))
     for text in (
@@ -107,7 +107,7 @@ def test_the_page_holds_recommendation_evidence_and_settings():
     assert "<script" not in page
 
 
-def test_scores_that_differ_in_their_last_digits_are_drawn():
+def test_nearly_equal_scores_are_plotted():
     near = np.array([1.0, np.nextafter(1.0, 0), 1.0])
     svg, _ = distribution_plot(run := run_of({"gradcam": near, "random": near}, metric=METRIC), run.columns[0])
     assert "<svg" in svg

@@ -32,13 +32,13 @@ ASKED = {
 }  # fmt: skip
 
 
-def test_ids_are_those_of_published_results():
+def test_cell_id_matches_published_results():
     """Compare with ids that were computed before the table of components existed."""
     assert HAND_MADE.cell_id(EXPLAINER, METRIC, ("maps", "masks")) == "2c93377ca69ec334"
 
 
 @pytest.mark.parametrize("entry", Identity.model_fields)
-def test_every_entry_is_part_of_the_id_of_what_asks_for_it(entry):
+def test_identity_field_changes_ids_of_dependent_metrics(entry):
     base = HAND_MADE.model_copy(update={"target": "contrast:second"})
     changed = base.model_copy(update={entry: OTHER[entry]})
     assert changed.cell_id(EXPLAINER, METRIC, EVERYTHING) != base.cell_id(EXPLAINER, METRIC, EVERYTHING)
@@ -48,7 +48,7 @@ def test_every_entry_is_part_of_the_id_of_what_asks_for_it(entry):
 
 
 @pytest.mark.parametrize("entry", ["column scene", "other model", "partners", "set of training images"])
-def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
+def test_extra_dependencies_of_metric_change_its_id(entry):
     asked = [{}, {entry: "0" * 32}, {entry: "1" * 32}, {f"{entry}s": "0" * 32}]
     ids = [HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING, one) for one in asked]
     assert (len(set(ids)), ids[0]) == (len(asked), HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING))
@@ -58,7 +58,7 @@ def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
     assert not set(of_identity.possible(EXPLAINER, METRIC, asked[1])) & {*ids[:1], *ids[2:]}
 
 
-def test_labels_count_where_the_target_is_the_label_or_the_metric_asks_for_them():
+def test_labels_change_id_only_if_target_or_metric_uses_them():
     def ids(needs, **changes):
         return HAND_MADE.model_copy(update=changes).cell_id(EXPLAINER, METRIC, needs)
 
@@ -69,14 +69,14 @@ def test_labels_count_where_the_target_is_the_label_or_the_metric_asks_for_them(
 
 
 @pytest.mark.parametrize("needs", [("images", "logits", "explain"), ("groups", "explain")])
-def test_a_question_of_its_own_has_one_id_whatever_the_target(needs):
+def test_metric_with_fixed_targets_has_one_id(needs):
     ids = {HAND_MADE.model_copy(update={"target": target, "labels": labels}).cell_id(EXPLAINER, METRIC, needs)
            for target in ("label", "predicted", "contrast:second 0f") for labels in ([], [[0], [1]])}  # fmt: skip
     assert len(ids) == 1
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_name_options_and_version_of_explainer_and_metric_are_part_of_the_id(place):
+def test_name_options_and_version_change_the_id(place):
     def changed(versioned):
         return (*versioned[:place], ("other", "{}", 9)[place], *versioned[place + 1 :])
 
@@ -85,7 +85,7 @@ def test_name_options_and_version_of_explainer_and_metric_are_part_of_the_id(pla
     assert len(ids) == 3
 
 
-def test_the_ids_a_reader_accepts_are_those_of_whatever_a_metric_may_ask_for():
+def test_possible_ids_cover_every_combination_of_inputs():
     others = ({"groups": None, "target": "predicted"}, {"mask_values": "1"})
     for identity in (HAND_MADE, *(HAND_MADE.model_copy(update=update) for update in others)):
         needs = [(), ("target",), ("target", "labels"), ("labels",)]
@@ -104,7 +104,7 @@ KEEPS = {"out": "elsewhere", "limit": 3, "batch_size": 5, "strict": True, "keep_
 
 
 @pytest.mark.slow
-def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
+def test_run_settings_change_ids_only_where_expected(shapes, resnet):
     names = sb.load_dataset(shapes).features["label"].names
     values = {"label_map": dict.fromkeys(names, 1), "groups": {"all": list(range(8))}}
     least = {"dataset": shapes, "model": resnet, "explainers": "gradcam", "metrics": "saliency_miou", "out": "here"}

@@ -30,7 +30,7 @@ POSITIVE = (0.0, math.inf)
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 12), (1, 20), (10, 20), (57, 60), (60, 60)])
-def test_a_share_has_wilson_s_interval_as_scipy_gives_it(hits, n):
+def test_share_has_wilson_interval_of_scipy(hits, n):
     theirs = stats.binomtest(hits, n).proportion_ci(method="wilson")
     own = interval(np.array([1.0] * hits + [0.0] * (n - hits)), np.arange(n), UNIT)
     assert own[:7] == pytest.approx((hits / n, theirs.low, theirs.high, n, n, n, math.inf))
@@ -91,7 +91,7 @@ def literal_error(values, clusters):
 @pytest.mark.parametrize("limits", [UNIT, (-1.0, 1.0)])
 @pytest.mark.parametrize(("n", "size"), [(20, 1), (60, 1), (60, 4), (300, 1)])
 @pytest.mark.parametrize("draw", ["beta", "zeros", "yes or no", "near one", "narrow"])
-def test_bounded_scores_against_a_second_writing(draw, n, size, limits):
+def test_bounded_interval_matches_literal_computation(draw, n, size, limits):
     rng = np.random.default_rng(5)
     x = {"beta": rng.beta(0.5, 2, n), "zeros": rng.beta(2, 2, n) * (rng.random(n) < 0.3),
          "yes or no": (rng.random(n) < 0.9) * 1.0, "near one": rng.beta(8, 1.5, n),
@@ -108,7 +108,7 @@ def test_bounded_scores_against_a_second_writing(draw, n, size, limits):
         assert own.low < (1 - 2 / n) * 0.75 + 2 / n * limits[0]
 
 
-def test_a_paired_difference_outlasts_a_failure_of_either():
+def test_paired_difference_interval_allows_for_rare_failures():
     rng = np.random.default_rng(5)
     for spread, wider in ((0.16, False), (0.02, True)):
         gaps, second = rng.normal(0.05, spread, 60), rng.uniform(0.4, 0.7, 60)
@@ -127,7 +127,7 @@ def test_a_paired_difference_outlasts_a_failure_of_either():
     assert paired_difference(Matched([first, first], np.arange(60), UNIT), 0, 1)[:3] == (0, 0, 0)
 
 
-def test_alike_are_differences_that_no_rare_failure_could_hide():
+def test_equivalence_requires_ruling_out_rare_failures():
     """Compute by hand: for equal scores, (1 + .95 .05 / .95)^n reaches 40 at n = 75.6.
 
     No test can reach a conclusion with fewer than 72 samples, because .95^72 = .025: if one of the two explainers fails
@@ -151,7 +151,7 @@ def test_alike_are_differences_that_no_rare_failure_could_hide():
     assert not alike(80, spread=0.3)  # Student's interval is wider than the margin
 
 
-def test_only_an_end_of_the_range_that_is_known_bounds_rare_scores():
+def test_interval_is_widened_only_towards_finite_bounds():
     """Test scores without an upper bound.
 
     The interval is widened only below, because rare high scores have no bound.
@@ -167,7 +167,7 @@ def test_only_an_end_of_the_range_that_is_known_bounds_rare_scores():
     assert without_ends.low > 0.74
 
 
-def test_uneven_clusters_by_hand():
+def test_uneven_clusters_match_hand_computation():
     """Test ten clusters of one row and two clusters of ten rows.
 
     The 30 rows have 900 / 210 = 4.3 effective clusters.
@@ -189,7 +189,7 @@ def test_uneven_clusters_by_hand():
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_equal_scores_have_an_interval_of_as_many_samples_as_clusters(size):
+def test_equal_scores_have_interval_by_number_of_clusters(size):
     own = bounded(np.full(30, 0.1), np.repeat(np.arange(30 // size), size), UNIT)
     assert own.low < 0.1 < own.high
     assert (own.low, own.high) == pytest.approx(
@@ -197,7 +197,7 @@ def test_equal_scores_have_an_interval_of_as_many_samples_as_clusters(size):
     )
 
 
-def test_few_clusters_have_a_value_alone():
+def test_few_clusters_have_value_without_interval():
     for limits in (UNIT, POSITIVE):
         for n in (1, 9):
             own = interval(np.linspace(0, 1, n), np.arange(n), limits)
@@ -217,7 +217,7 @@ def test_few_clusters_have_a_value_alone():
     assert math.isnan(interval(np.linspace(0, 1, 72), lopsided, UNIT).low)
 
 
-def test_a_difference_of_single_samples_is_scipy_s_t_interval():
+def test_difference_of_single_samples_matches_scipy_t_interval():
     rng = np.random.default_rng(1)
     columns = rng.random((40, 2))
     columns[3, 0] = columns[7, 1] = np.nan
@@ -232,7 +232,7 @@ def test_a_difference_of_single_samples_is_scipy_s_t_interval():
     assert even[1:3] == pytest.approx((theirs.low, theirs.high))  # no sample dominates the variance
 
 
-def test_a_difference_of_clusters_by_hand():
+def test_clustered_difference_matches_hand_computation():
     """Test twelve clusters of two samples. D alternates between 0 and 2, so the mean is 0.5 and each residual is 1."""
     first = np.repeat([0.0, 1.0] * 6, 2)
     own = difference(Matched([first, np.zeros(24)], np.repeat(np.arange(12), 2)), 0, 1)
@@ -258,7 +258,7 @@ def literal_bootstrap_t(values, clusters, seed):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_bootstrap_t_against_a_second_writing(size):
+def test_bootstrap_t_matches_literal_computation(size):
     rng = np.random.default_rng(2)
     values, codes = rng.lognormal(0, 1, 24), np.arange(24) // size
     (own,) = bootstrap_t(values[:, None], codes, POSITIVE, seed=4)
@@ -266,7 +266,7 @@ def test_bootstrap_t_against_a_second_writing(size):
     assert own.high - own.value > own.value - own.low  # the interval reflects the skewness of the scores
 
 
-def test_columns_are_as_each_alone_whatever_is_missing():
+def test_intervals_of_columns_match_single_columns():
     rng = np.random.default_rng(3)
     columns = rng.random((40, 4))
     columns[:5, 2] = columns[20:, 3] = np.nan
@@ -276,7 +276,7 @@ def test_columns_are_as_each_alone_whatever_is_missing():
             assert own == pytest.approx(interval(column, np.arange(40) // 2, limits), nan_ok=True)
 
 
-def test_an_aggregate_is_made_anew_in_each_draw():
+def test_aggregate_is_recomputed_in_each_draw():
     rng = np.random.default_rng(6)
     columns = (rng.random((60, 2)) < [0.8, 0.3]) * 1.0
     columns[:4, 0] = np.nan
@@ -294,14 +294,14 @@ def test_an_aggregate_is_made_anew_in_each_draw():
     assert own[:3] == pytest.approx((pseudo_f1(np.nanmean(columns, axis=0)), *ends))
 
 
-def test_a_statistic_of_weights_leaves_out_draws_that_have_none():
+def test_bootstrap_skips_undefined_draws():
     def first_alone(weights):
         return np.where(weights[:, 0] > 0, 1.0, np.nan)
 
     assert cluster_bootstrap(first_alone, np.arange(12))[:3] == (1, 1, 1)
 
 
-def test_a_score_outside_its_range_is_an_error_and_the_last_digit_is_none():
+def test_out_of_range_score_is_rejected_beyond_rounding():
     refused(r"cell 7 .* 1\.2, .*from 0 to 1", check_range, np.array([0.5, 1.2, np.nan]), UNIT, "cell 7")
     refused(r"-0\.1", check_range, np.array([-0.1, 5]), POSITIVE, "cell 7")
     check_range(np.array([1 + 1e-7, -1e-7, np.nan]), UNIT, "cell 7")
@@ -313,7 +313,7 @@ scores = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.7, 1.0]) | st.floats(0, 1),
 
 @settings(max_examples=30, deadline=None)
 @given(scores, st.permutations(range(24)), st.sampled_from([1, 2]), st.floats(0.01, 1000), st.floats(-5, 5))
-def test_neither_order_nor_scale_nor_direction_matters(values, order, size, scale, shift):
+def test_interval_is_invariant_to_order_scale_and_direction(values, order, size, scale, shift):
     values, codes, order = np.array(values), np.arange(24) // size, np.array(order)
     own = bounded(values, codes, UNIT)
     assert bounded(values[order], codes[order], UNIT) == pytest.approx(own, abs=1e-9)
@@ -324,7 +324,7 @@ def test_neither_order_nor_scale_nor_direction_matters(values, order, size, scal
     assert own.low <= own.value <= own.high
 
 
-def test_clusters_are_numbered_by_name_and_samples_without_group_stand_alone():
+def test_clusters_follow_names_and_ungrouped_stay_single():
     codes = cluster_codes(["c", "a", "b", "g"], ["p", None, "p", None])
     assert codes.tolist() == [0, 1, 0, 2]
     # an id and a group of the same name are different clusters
@@ -333,7 +333,7 @@ def test_clusters_are_numbered_by_name_and_samples_without_group_stand_alone():
 
 
 @given(st.lists(st.floats(-1e12, 1e12), min_size=2, max_size=40), st.randoms())
-def test_sums_of_summable_columns_are_exact_in_any_order(values, random):
+def test_summable_columns_add_exactly_in_any_order(values, random):
     rounded = summable(np.array(values)[:, None], len(values))[:, 0]
     assert np.abs(rounded - values).max() <= 1e-10 * max(map(abs, values))
     shuffled = rounded.tolist()

@@ -74,7 +74,7 @@ def _bit(words, place):
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("seed", [0, 7])
 @pytest.mark.parametrize("rare", [False, True])
-def test_against_a_second_writing_with_clusters_and_missing_values(size, seed, rare):
+def test_p_values_match_literal_computation(size, seed, rare):
     """Two of the columns are equal. Rare scores are 0 or 1; these are compared by their samples alone."""
     rng = np.random.default_rng(seed)
     columns = rng.normal([0, 0.2, 0.5, 0.5, 0], 1, (66, 5))
@@ -89,14 +89,14 @@ def test_against_a_second_writing_with_clusters_and_missing_values(size, seed, r
     assert len(set(own.values())) > 2
 
 
-def test_one_pair_is_scipy_s_paired_permutation_test():
+def test_single_pair_matches_scipy_permutation_test():
     rng = np.random.default_rng(4)
     gaps = rng.normal(0.25, 1, 50)
     theirs = stats.permutation_test((gaps,), np.mean, permutation_type="samples", n_resamples=20_000, rng=1).pvalue
     assert p_of(np.stack([gaps, np.zeros(50)], axis=1), flips=9999)[0, 1] == pytest.approx(theirs, abs=0.01)
 
 
-def test_step_down_by_hand():
+def test_step_down_matches_hand_computation():
     """Test T = 3, 2 and 1. They are compared with the maximum over all pairs, the last two pairs, and the last pair."""
     flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
 
@@ -112,7 +112,7 @@ def test_step_down_by_hand():
     assert p.tolist() == [2 / 4, 1 / 4, 2 / 4]
 
 
-def test_another_cluster_decides_where_chance_reaches_the_difference_that_is_left():
+def test_extra_contrary_cluster_can_raise_p():
     """Test one pair with T = 3, which none of 39 flips reaches.
 
     With another cluster, T is 1, which half of the flips reach.
@@ -124,7 +124,7 @@ def test_another_cluster_decides_where_chance_reaches_the_difference_that_is_lef
     assert step_down(np.array([3.0]), np.array([2.5]), lambda pair: flipped).tolist() == [1 / 40]
 
 
-def test_scores_that_were_never_one_may_still_be():
+def test_zeros_do_not_rule_out_rare_scores_of_one():
     """Compare 60 zeros of a 0/1 score with a constant .02. The zeros do not rule out that 2 % of the scores are 1."""
     zeros, constant = np.zeros(60), np.full(60, 0.02)
     assert adjusted_p([Matched([zeros, constant], np.arange(60))], [[(0, 1)]], flips=999)[0][0, 1] == 0.001
@@ -137,7 +137,7 @@ def test_scores_that_were_never_one_may_still_be():
 
 
 @pytest.mark.parametrize(("events", "told_apart"), [(9, False), (10, True)])
-def test_few_events_of_any_size_do_not_show_how_large_they_are(events, told_apart, monkeypatch):
+def test_few_rare_events_do_not_bound_their_size(events, told_apart, monkeypatch):
     """Compare zeros and a few scores of .1 with a constant .04. With ten such scores, the largest of them is used."""
     monkeypatch.setattr(paired_test, "p_with_failures", lambda *_: (0.0, 0.0))  # use only the flips
     rare = np.zeros(60)
@@ -176,7 +176,7 @@ def outlasting(matched, columns=2, p=0.0):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("count", [50, 120])
 @pytest.mark.parametrize(("spread", "lead"), [(0.02, 0.02), (0.02, -0.03), (0.06, 0.03), (0.1, 0.06), (0.25, 0.1)])
-def test_a_difference_outlasts_failures_that_are_not_seen(spread, lead, count):
+def test_p_value_allows_for_unseen_failures(spread, lead, count):
     columns = np.clip(np.random.default_rng(count).normal([0.6 + lead, 0.6], spread, (count, 2)), 0, 1)
     matched = Matched(list(columns.T), np.arange(count), (0.0, 1.0))
     for scores in (2, 7):
@@ -187,7 +187,7 @@ def test_a_difference_outlasts_failures_that_are_not_seen(spread, lead, count):
     assert p == (alone if alone >= 0.05 else max(alone, outlasting(matched)))
 
 
-def test_every_family_of_a_pair_counts_its_columns_that_may_fail():
+def test_failure_p_counts_columns_of_every_family():
     rng = np.random.default_rng(2)
     columns = [np.clip(rng.normal([0.65, 0.6, 0.6], 0.06, (70, 3)), 0, 1) for _ in range(3)]
     families = [Matched(list(one.T), np.arange(70), (0.0, 1.0)) for one in columns]
@@ -200,7 +200,7 @@ def test_every_family_of_a_pair_counts_its_columns_that_may_fail():
         assert across[number][0, 2] == alone[number][0, 2]
 
 
-def test_no_difference_is_found_beside_an_interval_with_0():
+def test_significant_difference_has_interval_without_0():
     rng, apart = np.random.default_rng(0), 0
     for number in range(300):
         spread, count = rng.choice([0.02, 0.06, 0.1, 0.2]), int(rng.choice([50, 70, 150]))
@@ -212,7 +212,7 @@ def test_no_difference_is_found_beside_an_interval_with_0():
     assert 30 < apart < 270
 
 
-def test_a_family_across_metrics_raises_the_p_of_its_pairs_and_of_no_other():
+def test_family_across_metrics_raises_only_its_p_values():
     rng = np.random.default_rng(2)
     columns = [rng.normal([0.45, 0, 0], 1, (60, 3)) for _ in range(6)]
     matched = [Matched(list(one.T), np.arange(60)) for one in columns]
@@ -235,7 +235,7 @@ def test_a_family_across_metrics_raises_the_p_of_its_pairs_and_of_no_other():
     ([[(0, 1), (1, 2)], [], [(0, 2)], [(0, 1), (0, 2)]], [(0, (0, 1)), (3, (0, 2))]),
     ([list(combinations(range(4), 2))] * 3, [(number, (0, 3)) for number in range(3)]),
 ])  # fmt: skip
-def test_how_much_is_held_at_once_changes_no_number(pairs, across, monkeypatch):
+def test_chunk_size_does_not_change_p_values(pairs, across, monkeypatch):
     rng = np.random.default_rng(0)
     columns = [rng.random((80, 4)) for _ in pairs]
     for own in columns:
@@ -258,7 +258,7 @@ values = st.lists(st.lists(st.floats(-3, 3), min_size=3, max_size=3), min_size=2
 @settings(max_examples=25, deadline=None)
 @given(values, st.permutations(range(20)), st.permutations(range(3)), st.sets(st.integers(0, 59), max_size=12),
        st.sampled_from([0.125, 4.0, 2.0**40]))  # fmt: skip
-def test_neither_order_of_samples_or_explainers_nor_direction_nor_scale_matters(rows, order, explainers, gaps, scale):
+def test_p_values_are_invariant_to_order_direction_and_scale(rows, order, explainers, gaps, scale):
     columns = np.array(rows)
     columns.ravel()[list(gaps)] = np.nan
     names = [f"{index:02d}" for index in range(20)]
@@ -274,7 +274,7 @@ def test_neither_order_of_samples_or_explainers_nor_direction_nor_scale_matters(
         assert own[tuple(sorted((explainers[first], explainers[second])))] == p
 
 
-def test_threads_change_no_bit():
+def test_thread_count_does_not_change_sums():
     code = (
         "import numpy as np\n"
         "from saliency_bench.read.statistics.paired_test import signed_sums\n"

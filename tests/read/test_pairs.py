@@ -37,7 +37,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
 
-def test_pairs_are_what_the_scores_say(folder):
+def test_pairs_match_scores(folder):
     run = read_run(folder)
     cells = {(cell.explainer_text, cell.metric_text): cell for cell in run.cells}
     found = explainer_pairs(run)
@@ -59,7 +59,7 @@ def test_pairs_are_what_the_scores_say(folder):
             assert [one.difference for one in pair.behind] == pytest.approx(behind)
 
 
-def test_lower_is_better_turns_who_is_ahead(folder):
+def test_lower_is_better_reverses_the_pair(folder):
     run = read_run(folder)
     higher = explainer_pairs(run)[0][1][0]
     cells = [cell.model_copy(update={"higher_is_better": False}) for cell in run.cells]
@@ -73,7 +73,7 @@ def test_lower_is_better_turns_who_is_ahead(folder):
 
 
 @pytest.mark.slow
-def test_the_console_prints_every_pair_and_json_holds_it(folder, tmp_path, capsys):
+def test_console_and_json_list_every_pair(folder, tmp_path, capsys):
     line = ["report", str(folder), "--out", str(tmp_path / "page.html"), "--pairs"]
     shown = said(capsys, line)
     found = [pair for _, pairs in explainer_pairs(read_run(folder)) for pair in pairs]
@@ -84,14 +84,14 @@ def test_the_console_prints_every_pair_and_json_holds_it(folder, tmp_path, capsy
     assert json.loads(said(capsys, [*line, "--json"]))["pairs"] == [[pair.as_dict() for pair in found]]
 
 
-def test_the_page_has_a_table_of_pairs_for_each_metric(folder, page):
+def test_page_has_pair_table_for_each_metric(folder, page):
     assert page.count('<details class="pairs">') == len(METRICS)
     for column, pairs in explainer_pairs(read_run(folder)):
         assert f'<span title="{column.name}">{metric_title(column.name)}</span>: {PAIRS} pairs' in page
         assert all(one.image_id in page for pair in pairs for one in (*pair.ahead, *pair.behind))
 
 
-def test_only_the_script_of_the_page_may_run_and_nothing_is_loaded(page):
+def test_page_policy_allows_only_the_page_script(page):
     (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.S)
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -99,7 +99,7 @@ def test_only_the_script_of_the_page_may_run_and_nothing_is_loaded(page):
     assert not re.search(r"fetch|XMLHttpRequest|import\(|innerHTML|eval", script)
 
 
-def test_the_page_cites_what_was_used(page):
+def test_page_cites_methods_and_data_used(page):
     (cited,) = re.findall(r'<pre data-form="BibTeX"[^>]*>(.*?)</pre>', page, flags=re.S)
     assert [line for line in cited.splitlines() if line.startswith("@")] == [
         "@software{saliency_bench,", "@software{saliency_bench_shapes,", "@article{zhang2023saliency,",
@@ -137,7 +137,7 @@ const result = [texts, orders, table.tBodies[1].rows[0].className];
 
 @pytest.mark.slow
 @browser
-def test_tables_are_copied_and_sorted(folder, page, tmp_path):
+def test_tables_can_be_copied_and_sorted(folder, page, tmp_path):
     texts, orders, first = in_browser(page, COPY, tmp_path)
     run = read_run(folder)
     copied = {title.removeprefix("Copy as "): text for title, text in texts}
@@ -169,7 +169,7 @@ const result = [shown(), choose(label, "circle"), choose(outcome, "wrong"), choo
 
 @pytest.mark.slow
 @browser
-def test_samples_are_filtered_by_class_and_by_right_and_wrong(folder, page, tmp_path):
+def test_samples_are_filtered_by_class_and_correctness(folder, page, tmp_path):
     run = read_run(folder)
     samples = [run.samples[str(image_id)] for image_id in run.examples["ids"] if f"<h4>{image_id}</h4>" in page]
     assert len(samples) == len(run.examples["ids"]) - 2  # the best and the worst sample are shown above
@@ -191,7 +191,7 @@ const result = [root.scrollWidth - root.clientWidth, innerWidth];
 @pytest.mark.slow
 @browser
 @pytest.mark.parametrize("width", [375, 1280])
-def test_no_page_is_wider_than_its_screen(page, tmp_path, width):
+def test_page_is_not_wider_than_screen(page, tmp_path, width):
     long = ["a-folder-with-a-very-long-name/that-goes-on/and-on" + str(number) for number in range(60)]
     for shown in (page, page_of(make_run(tmp_path / "run", ids=long))):
         assert in_browser(shown, WIDTH, tmp_path, width) == [0, width]
@@ -208,7 +208,7 @@ wait();
 
 @pytest.mark.slow
 @browser
-def test_plots_are_downloaded_as_svg_and_png_under_the_policy_of_the_page(folder, tmp_path):
+def test_plots_download_as_svg_and_png_under_page_policy(folder, tmp_path):
     policy = b64encode(sha256(DOWNLOADS.encode()).digest()).decode()
     page = page_of(folder).replace("script-src ", f"script-src 'sha256-{policy}' ")
     (tmp_path / "page.html").write_text(page.replace("</body>", f"<script>{DOWNLOADS}</script></body>"))
@@ -317,7 +317,7 @@ def test_the_page_of_all_samples_holds_what_the_records_say(sampled):
 
 
 @pytest.mark.slow
-def test_samples_without_small_maps_or_of_another_dataset_are_told(folder, tmp_path):
+def test_samples_page_reports_missing_maps_and_wrong_dataset(folder, tmp_path):
     page = report(folder, tmp_path / "page.html", samples=True)
     text = page.with_name("page-samples.html").read_text(encoding="utf-8")
     assert "has no thumbnails of maps of gradcam, rise, integrated_gradients" in text

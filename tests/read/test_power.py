@@ -15,7 +15,7 @@ from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.paired_test import adjusted_p
 
 
-def test_textbook_numbers():
+def test_required_clusters_match_textbook_values():
     # Cohen (1988), table 2.4.1, paired: at two-sided .05 and power .80, d_z = 0.2 needs 199 pairs, and d_z = 0.5 needs
     # 34.
     assert clusters_needed(1.0, 0.2) == 199
@@ -25,7 +25,7 @@ def test_textbook_numbers():
 
 
 @pytest.mark.parametrize(("mean", "spread", "wanted"), [(0.5, 0.15, 0.05), (0.7, 0.02, 0.01), (0.97, 0.01, 0.004)])
-def test_the_test_of_reports_has_the_power_that_is_stated(mean, spread, wanted):
+def test_paired_test_reaches_stated_power(mean, spread, wanted):
     rng = np.random.default_rng(0)
 
     def drawn(clusters, times=200):
@@ -43,7 +43,7 @@ def test_the_test_of_reports_has_the_power_that_is_stated(mean, spread, wanted):
 
 @pytest.mark.parametrize("clusters", [12, 25, 50, 75, 100, 300, 1000])
 @pytest.mark.parametrize("comparisons", [1, 45, 5000])
-def test_the_chance_is_the_integral_over_the_spread_for_every_difference(clusters, comparisons):
+def test_power_matches_numerical_integral(clusters, comparisons):
     """Compare with SciPy's adaptive quadrature, and with its non-central t distribution where its value is not NaN."""
     freedom, alpha = clusters - 1, 0.05 / comparisons
     critical, ends = stats.t.ppf(1 - alpha / 2, freedom), stats.chi2.ppf([1e-14, 1 - 1e-14], freedom)
@@ -61,12 +61,12 @@ def test_the_chance_is_the_integral_over_the_spread_for_every_difference(cluster
         assert power_at(clusters, 1.0, wanted) >= power_at(clusters, 1.0, wanted / 2)
 
 
-def test_the_normal_tail_of_many_clusters_joins_that_of_few():
+def test_power_is_continuous_at_normal_approximation():
     few, many = power_at(1000, 1.0, 0.08), power_at(1001, 1.0, 0.08)
     assert many == pytest.approx(few, abs=0.002)
 
 
-def test_the_fewest_clusters_and_more_for_several_comparisons():
+def test_clusters_needed_is_minimal_and_grows_with_comparisons():
     clusters = clusters_needed(0.3, 0.02)
     assert power_at(clusters, 0.3, 0.02) >= 0.8 > power_at(clusters - 1, 0.3, 0.02)
     assert clusters_needed(0.3, 0.02, comparisons=10) > 1.4 * clusters
@@ -74,7 +74,7 @@ def test_the_fewest_clusters_and_more_for_several_comparisons():
     assert clusters_needed(1e6, 1e-6) is None
 
 
-def test_the_command_answers_in_its_first_line(capsys):
+def test_command_answers_in_first_line(capsys):
     assert main(["power", "--spread", "0.3", "--difference", "0.05", "--cluster-size", "6"]) == 0
     needed, first = assumed(0.3, 0.05, size=6), capsys.readouterr().out.splitlines()[0]
     assert first == (f"{needed.images} images ({needed.clusters} clusters) are enough to detect a difference of 0.05 "
@@ -83,7 +83,7 @@ def test_the_command_answers_in_its_first_line(capsys):
     assert capsys.readouterr().out.startswith("No realistic number of images is enough to detect a difference of 1e-06")
 
 
-def test_clusters_count_and_not_images():
+def test_power_counts_clusters_not_images():
     single, alike, free = assumed(0.3, 0.05), assumed(0.3, 0.05, size=6, correlation=1.0), assumed(0.3, 0.05, size=6)
     assert (alike.clusters, alike.images) == (single.clusters, 6 * single.images)
     assert free.spread == pytest.approx(0.3 / sqrt(6))
@@ -94,11 +94,11 @@ def test_clusters_count_and_not_images():
     [((0.3, 0.0), "--difference"), ((0.3, 0.02, 1.0), "--power"), ((-1.0, 0.02), "--spread"),
      ((0.3, 0.02, 0.8, 0), "cluster"), ((0.3, 0.02, 0.8, 2, 1.5), "correlation")],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused(arguments, match):
+def test_invalid_arguments_are_rejected(arguments, match):
     refused(match, assumed, *arguments)
 
 
-def test_a_run_gives_its_own_spread():
+def test_power_uses_spread_of_the_run():
     rng = np.random.default_rng(0)
     first, second = rng.random(60), rng.random(60)
     (needed,) = of_run(run_of({"a": first, "b": second}), 0.1)
@@ -112,7 +112,7 @@ def test_a_run_gives_its_own_spread():
     refused("more images", of_run, run_of({"a": first[:8], "b": second[:8]}), 0.1)
 
 
-def test_a_run_of_clusters_needs_clusters():
+def test_clustered_run_needs_whole_clusters():
     rng = np.random.default_rng(0)
     own, groups = np.repeat(rng.random(40), 3), [f"g{index // 3}" for index in range(120)]
     (needed,) = of_run(run_of({"a": own, "b": np.zeros(120)}, groups), 0.1)

@@ -64,7 +64,7 @@ def made(request, tmp_path, monkeypatch):
     return found, written(found, tmp_path / "records.parquet", size)
 
 
-def test_outcomes_are_those_of_a_loop_over_rows(made):
+def test_outcomes_match_loop_over_rows(made):
     found, path = made
     ids, outcomes = _outcomes(path)
     expected = literal_outcomes(found)
@@ -81,7 +81,7 @@ def test_outcomes_are_those_of_a_loop_over_rows(made):
 
 
 @pytest.mark.parametrize("part", [None, "early"])
-def test_scores_go_by_image_in_any_order(made, part):
+def test_scores_match_images_in_any_order(made, part):
     found, path = made
     own = [row for row in found if row["part"] == part]
     scores = CellScores.read(records.by_cell(path, ["image_id", "group", "part", "value"]), part)
@@ -96,14 +96,14 @@ def test_scores_go_by_image_in_any_order(made, part):
         assert scores.count(cell) == sum(row["value"] is not None for row in own if row["cell_id"] == cell)
 
 
-def test_cells_that_are_asked_for_are_read_alone(made):
+def test_only_requested_cells_are_read(made):
     found, path = made
     read = [(cell, name) for cell, own in records.by_cell(path, ["image_id"], {CELLS[1]})
             for name in own.column("image_id").to_pylist()]  # fmt: skip
     assert read == [(row["cell_id"], row["image_id"]) for row in found if row["cell_id"] == CELLS[1]]
 
 
-def test_only_row_groups_that_may_hold_a_cell_are_opened(tmp_path):
+def test_only_row_groups_that_may_contain_a_cell_are_opened(tmp_path):
     path = written(rows(40), tmp_path / "records.parquet", 20)
     content = path.read_bytes()
     footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
@@ -120,7 +120,7 @@ def test_only_row_groups_that_may_hold_a_cell_are_opened(tmp_path):
     (lambda table: table.set_column(0, "cell_id", pa.array(range(len(table)))), "cell_id"),
     (lambda table: table.set_column(0, "cell_id", pa.array([None] * len(table), pa.string())), "cell_id"),
 ])  # fmt: skip
-def test_what_is_no_table_of_records_is_named(tmp_path, change, named):
+def test_invalid_records_table_is_rejected(tmp_path, change, named):
     table = change(pa.Table.from_pylist(rows(4), schema=records.SCHEMA))
     pq.write_table(table, tmp_path / "records.parquet")
     with pytest.raises(ValueError, match=named):

@@ -212,7 +212,7 @@ class Structure(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_page_is_whole_and_well_formed(folder, page, tmp_path):
+def test_page_is_self_contained_and_well_formed(folder, page, tmp_path):
     assert report(folder, tmp_path / "again.html").read_text(encoding="utf-8") == page
     structure = Structure(page)
     assert structure.open == []
@@ -226,7 +226,7 @@ def test_page_is_whole_and_well_formed(folder, page, tmp_path):
     assert all(picture["alt"] for picture in structure.pictures)
 
 
-def test_every_number_interval_and_reason_is_there(folder, page):
+def test_page_shows_every_value_interval_and_reason(folder, page):
     summary = read_json(folder / "summary.json")
     assert len(summary["cells"]) == len(METHODS) * len(METRICS)
     for cell in summary["cells"]:
@@ -248,7 +248,7 @@ def test_every_number_interval_and_reason_is_there(folder, page):
     assert "<em>small-resnet</em> on <em>shapes-xai</em>" in page
 
 
-def test_text_of_others_is_escaped(tmp_path):
+def test_page_escapes_hostile_names(tmp_path):
     hostile = "<script>alert(1)</script>\u202e\"'&"  # it also contains a character that reverses the text direction
     ids = [f"{hostile}{number}" for number in range(12)]
     folder = make_run(tmp_path / "run", ids=ids)
@@ -260,7 +260,7 @@ def test_text_of_others_is_escaped(tmp_path):
     assert Structure(page).open == []
 
 
-def test_without_pictures_the_rest_stands(copied):
+def test_page_works_without_pictures_and_timings(copied):
     (copied / "examples.npz").unlink()
     (copied / "timings.json").unlink()
     page = page_of(copied)
@@ -269,7 +269,7 @@ def test_without_pictures_the_rest_stands(copied):
     assert "Provenance</h2>" in page
 
 
-def test_missing_values_are_dashes(tmp_path):
+def test_missing_values_are_shown_as_dashes(tmp_path):
     folder = make_run(tmp_path / "run", samples=9)  # an interval needs ten samples
     page, cell = page_of(folder), read_json(folder / "summary.json")["cells"][0]
     assert cell["low"] is None
@@ -282,7 +282,7 @@ def test_missing_values_are_dashes(tmp_path):
     assert "None" not in page
 
 
-def test_two_versions_of_a_metric_stay_apart(copied):
+def test_metric_versions_have_separate_columns(copied):
     change_cells(copied, saliency_insertion={"metric_text": "saliency_miou", "metric_version": 2})
     run = read_run(copied)
     names = ["saliency_miou (version 1)", "saliency_pointing_game", "saliency_miou (version 2)"]
@@ -316,11 +316,11 @@ def verdict(run: RunData) -> list[str]:
     ({("a", "random"): (0.3, None)}, True, "a against random: too few samples to tell on saliency_miou"),
     ({("a", "b"): (-0.3, 0.01)}, True, "no random baseline"),
 ])  # fmt: skip
-def test_verdict(pairs, higher, words):
+def test_verdict_follows_difference_and_p_value(pairs, higher, words):
     assert any(re.search(rf"\b{words}\b", sentence) for sentence in verdict(told(pairs, higher)))
 
 
-def test_a_verdict_on_all_metrics_does_not_say_less_than_it_means():
+def test_verdict_on_all_metrics_is_unambiguous():
     """Test negated sentences. "No difference on all metrics" could mean that there is a difference on some metrics."""
     sentences = verdict(told({("a", "random"): (0.1, 0.5)}, metrics=2))
     assert "a against random: no difference found on either metric." in sentences
@@ -328,7 +328,7 @@ def test_a_verdict_on_all_metrics_does_not_say_less_than_it_means():
 
 
 @pytest.mark.slow
-def test_groups_of_classes_are_named_once(folder, copied, tmp_path):
+def test_page_names_class_groups_once(folder, copied, tmp_path):
     groups = {"name": "shapes", "identity": "0123456789abcdef"}
     change_summary(copied, lambda summary: summary.update(groups=groups))
     second = Path(shutil.copytree(copied, tmp_path / "second"))
@@ -338,7 +338,7 @@ def test_groups_of_classes_are_named_once(folder, copied, tmp_path):
     assert "<td>shapes, digest 01234567</td><td>none</td>" in page
 
 
-def test_rank_agreement_of_metrics_by_hand():
+def test_metric_agreement_matches_hand_computation():
     """Test two samples and three explainers.
 
     The orders 1 2 3 and 3 2 1 have a correlation of -1. The orders 1 2 3 and 1 3 2 have a correlation of 1 - 6 * (1 +
@@ -364,7 +364,7 @@ def test_outline_is_the_border_of_the_mask():
 
 
 @pytest.mark.slow
-def test_several_runs_side_by_side(folder, tmp_path):
+def test_page_shows_several_runs_side_by_side(folder, tmp_path):
     other = make_run(tmp_path / "other", seed=1)
     refused("--out", report, [folder, other])
     page = report([folder, other], tmp_path).read_text(encoding="utf-8")
@@ -437,7 +437,7 @@ def slow_differences(first: Path, second: Path) -> list[dict]:
     return found
 
 
-def test_differences_agree_with_a_second_writing(copied, other):
+def test_run_differences_match_literal_computation(copied, other):
     change_cells(copied, saliency_insertion={"higher_is_better": False})
     found = {(one["explainer"], one["metric"]): one for one in differences(copied, other)}
     wanted = slow_differences(copied, other)
@@ -458,7 +458,7 @@ def rise_alone(seed: int, ids: list[str], values, higher=True) -> RunData:
     )  # fmt: skip
 
 
-def test_differences_by_hand():
+def test_run_differences_match_hand_computation():
     """Test the differences -0.2, 0 and +0.1 of a metric for which lower is better: better, equal, worse.
 
     One more sample is in only one run.
@@ -474,7 +474,7 @@ def test_differences_by_hand():
     assert back["mean"] == pytest.approx(0.1 / 3)
 
 
-def test_a_difference_of_runs_excludes_rare_failures():
+def test_run_difference_p_value_agrees_with_interval():
     """Test leads of four sizes. A small lead is not significant, because 60 samples may have missed rare failures."""
     rng, verdicts = np.random.default_rng(0), set()
     names = [f"image {number}" for number in range(60)]
@@ -486,7 +486,7 @@ def test_a_difference_of_runs_excludes_rare_failures():
     assert verdicts == {True, False}
 
 
-def test_explainers_that_follow_the_seed_of_the_run_are_paired(copied, other, tmp_path):
+def test_explainers_with_run_seed_are_paired_across_runs(copied, other, tmp_path):
     second = Path(shutil.copytree(other, tmp_path / "other"))
     change_cells(copied, rise={"explainer_options": {"masks": 10, "seed": 0}, "explainer_text": "rise:masks=10"})
     change_cells(second, rise={"explainer_options": {"masks": 10, "seed": 1}, "explainer_id": hash_of("s"),
@@ -496,7 +496,7 @@ def test_explainers_that_follow_the_seed_of_the_run_are_paired(copied, other, tm
     assert {one["explainer"] for one in found} == set(METHODS) - {"rise"} | {"rise:masks=10"}
 
 
-def test_what_cannot_be_compared_is_said(copied, other, tmp_path):
+def test_incomparable_runs_are_reported(copied, other, tmp_path):
     change_summary(copied, lambda summary: summary["dataset"].update(fingerprint="f2", id="other-xai"))
     refused("different datasets", differences, copied, other)
     page = report([copied, other], tmp_path / "page.html").read_text(encoding="utf-8")
@@ -505,7 +505,7 @@ def test_what_cannot_be_compared_is_said(copied, other, tmp_path):
     refused("no-such", differences, copied, tmp_path / "no-such")
 
 
-def test_differences_are_on_the_page(folder, other, tmp_path):
+def test_page_shows_run_differences(folder, other, tmp_path):
     page = report([folder, other], tmp_path / "page.html").read_text(encoding="utf-8")
     first, second = folder.name, other.name
     assert f"Every other run is compared with {first}, the first run" in page
@@ -522,7 +522,7 @@ def test_differences_are_on_the_page(folder, other, tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path):
+def test_runs_with_same_cells_are_merged(folder, copied, other, tmp_path):
     change_records(copied, lambda rows: rows[0].update(value=rows[0]["value"] * (1 + 5e-6)))
     comparison = compare_runs([read_run(folder), read_run(other), read_run(copied)])
     assert [group.members for group in comparison.merged] == [[1, 3], [2]]
@@ -537,7 +537,7 @@ def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path
     assert (alone.count('class="title"'), Structure(alone).open) == (1, [])
 
 
-def test_a_run_grown_from_another_gives_its_cells(tmp_path):
+def test_merged_run_keeps_cells_with_most_samples(tmp_path):
     """Merge a run of a few explainers on all samples with a run of all explainers on the first samples.
 
     Each cell gets the larger number of samples.
@@ -572,7 +572,7 @@ def tables_of(page: str) -> list[str]:
     return sorted(row for row in rows if 'class="value"' in row)
 
 
-def test_every_two_explainers_are_on_the_page(folder, page):
+def test_page_shows_every_pair_of_explainers(folder, page):
     run, page = read_run(folder), page.replace("<wbr>", "")
     better = {cell.cell_id: cell.value for cell in run.cells}
     for pair in run.contrasts:
@@ -585,7 +585,7 @@ def test_every_two_explainers_are_on_the_page(folder, page):
 
 
 @pytest.mark.slow
-def test_parts_of_a_run_are_ranked_and_compared_as_the_whole_run(folder, tmp_path, capsys):
+def test_merged_parts_match_the_whole_run(folder, tmp_path, capsys):
     """Merge two runs of different explainers over the same samples.
 
     Ranks and pairs equal the results of a joint run.
@@ -608,7 +608,7 @@ def test_parts_of_a_run_are_ranked_and_compared_as_the_whole_run(folder, tmp_pat
     assert told["results"] == [json.loads(json.dumps(merged.data.as_json()))]
 
 
-def test_merged_ranks_use_the_samples_that_both_explainers_have(folder, tmp_path, capsys):
+def test_merged_ranks_use_common_samples(folder, tmp_path, capsys):
     one = part_of(folder, tmp_path / "one", ("gradcam", "random"))
     two = part_of(folder, tmp_path / "two", ("rise",), samples=24)
     (merged,) = compare_runs([read_run(one), read_run(two)]).merged
@@ -621,7 +621,7 @@ def test_merged_ranks_use_the_samples_that_both_explainers_have(folder, tmp_path
     assert "They cover 90 and 24 samples" in page
 
 
-def test_runs_that_ask_another_question_do_not_become_one(folder, tmp_path, capsys):
+def test_runs_with_different_settings_are_not_merged(folder, tmp_path, capsys):
     """Test runs that share a cell but have different settings.
 
     The metric has its own targets. The runs stay separate.
@@ -636,7 +636,7 @@ def test_runs_that_ask_another_question_do_not_become_one(folder, tmp_path, caps
     assert f"{two} and {one} are not merged: another label map (" in capsys.readouterr().out
 
 
-def test_a_run_named_twice_is_read_once_and_that_is_said(folder, tmp_path, capsys):
+def test_run_listed_twice_is_read_once(folder, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", str(folder), f"{folder}/", "--out", str(page)]) == 0
     shown = capsys.readouterr()
@@ -647,7 +647,7 @@ def test_a_run_named_twice_is_read_once_and_that_is_said(folder, tmp_path, capsy
     assert "is listed twice" in capsys.readouterr().err
 
 
-def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
+def test_different_values_under_one_id_are_a_conflict(folder, copied, tmp_path):
     change_records(copied, lambda rows: (rows[0].update(value=rows[0]["value"] + 0.1),
                                          rows[1].update(value=rows[1]["value"] * (1 + 2e-5))))  # fmt: skip
     (found,) = conflicts(read_run(folder), read_run(copied))
@@ -664,7 +664,7 @@ def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
     assert [conflict.samples for conflict in several.conflicts] == [2]
 
 
-def test_score_against_gap_and_other_mean_are_conflicts(folder, copied):
+def test_missing_scores_and_different_means_are_conflicts(folder, copied):
     change_records(copied, lambda rows: rows[0].update(value=None, reason="broken"))
     change_summary(copied, lambda summary: summary["cells"][0].update(n=59, clusters=59))
     read = read_run(copied)
@@ -697,7 +697,7 @@ def test_faults_are_told_near_the_scores_and_forgotten_metrics_and_passed_functi
     assert Structure(page).open == []
 
 
-def test_samples_that_could_not_be_read(copied):
+def test_unreadable_samples_are_shown_with_dashes(copied):
     """Test samples without records and predictions, even if an image was stored."""
     lost = str(read_run(copied).examples["ids"][0])
     gone = [row["cell_id"] for row in pq.read_table(copied / "records.parquet").to_pylist()
@@ -737,7 +737,7 @@ def test_page_of_many_explainers_is_small(tmp_path):
     assert len(page) < 4_000_000
 
 
-def test_maps_lie_over_their_picture_as_they_do_elsewhere():
+def test_map_overlay_on_page_matches_overlay_function():
     """Compose the grey image and the heat map as the page does, and compare with `overlay`."""
     rng = np.random.default_rng(0)
     image, values = rng.integers(0, 256, (8, 8, 3)).astype(np.uint8), rng.integers(0, 256, (8, 8)).astype(np.uint8)
@@ -752,7 +752,7 @@ FILES = ["summary.json", "records.parquet", "predictions.parquet", "examples.npz
 
 
 @pytest.mark.parametrize(("name", "share"), [*product(FILES, (0, 0.5, 0.97)), *product(FILES[:3], [None])])
-def test_a_torn_or_missing_file_is_named(copied, name, share):
+def test_truncated_or_missing_file_is_rejected_by_name(copied, name, share):
     path = copied / name
     content = path.read_bytes()
     path.unlink()
@@ -764,7 +764,7 @@ def test_a_torn_or_missing_file_is_named(copied, name, share):
     assert not (copied / "report.html").exists()
 
 
-def test_foreign_folders(copied, tmp_path):
+def test_foreign_and_inconsistent_folders_are_rejected(copied, tmp_path):
     refused(r"no-such.*summary\.json", report, [tmp_path / "no-such"])
     refused("at least one", report, [])
     write_json(tmp_path / "foreign" / "summary.json", {"loss": 1})
@@ -775,7 +775,7 @@ def test_foreign_folders(copied, tmp_path):
     refused(r"records\.parquet .* 60 scores of gradcam by saliency_miou", report, [copied])
 
 
-def test_a_page_is_written_only_where_a_page_may_lie(folder, tmp_path):
+def test_report_does_not_overwrite_other_files(folder, tmp_path):
     notes = tmp_path / "notes.py"
     notes.write_text("mine")
     refused("--out", report, [folder], notes / "page.html")
@@ -784,7 +784,7 @@ def test_a_page_is_written_only_where_a_page_may_lie(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_command(folder, tmp_path, capsys):
+def test_report_command_prints_tables_and_json(folder, tmp_path, capsys):
     page = tmp_path / "page.html"
     shown = said(capsys, ["report", str(folder), "--out", str(page)])
     assert table(read_run(folder).cells, 90) in shown
@@ -802,7 +802,7 @@ def test_command(folder, tmp_path, capsys):
     assert said(capsys, ["report", str(tmp_path / "nothing")], 2).startswith("saliency-bench: error:")
 
 
-def test_scores_of_rightly_and_of_wrongly_classified_images(folder, capsys):
+def test_by_correct_scores_match_records(folder, capsys):
     """Compare with means computed from the records by hand; a group without images has no value."""
     run = load_run(folder)
     correct = {row["image_id"]: row["correct"] for row in run.predictions()}

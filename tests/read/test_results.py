@@ -48,14 +48,14 @@ def change(folder, edit):
     path.write_text(json.dumps(content))
 
 
-def test_what_is_written_is_read_back(submission, folder):
+def test_submission_round_trips(submission, folder):
     assert read_checked(folder).result == submission.result
     assert pq.read_table(folder / "records.parquet").to_pylist() == submission.records.to_pylist()
     assert folder.name.startswith("ada-")
     assert folder.parent.name.startswith("folder-tiny-")
 
 
-def test_a_result_says_what_the_run_says(run, submission):
+def test_result_matches_run(run, submission):
     result = submission.result
     for told, cell in zip(result.cells, run.summary["cells"], strict=True):
         for key in ("cell_id", "value", "low", "high", "n", "explainer_version"):
@@ -68,7 +68,7 @@ def test_a_result_says_what_the_run_says(run, submission):
     assert result.peak_memory == json.loads((run.folder / "timings.json").read_text())["peak_memory"]
 
 
-def test_no_folder_of_this_machine_is_published(run, submission, shapes, resnet):
+def test_result_contains_no_local_folders(run, submission, shapes, resnet):
     text = submission.result.model_dump_json()
     assert str(shapes.parent) not in text
     assert str(resnet.parent) not in text
@@ -78,7 +78,7 @@ def test_no_folder_of_this_machine_is_published(run, submission, shapes, resnet)
     assert set(submission.records["model"].to_pylist()) == {recorded}
 
 
-def test_public_names(tmp_path):
+def test_public_names_omit_local_paths(tmp_path):
     assert public_name("microsoft/resnet-18", local=False) == "microsoft/resnet-18"
     assert public_name("demo/resnet", local=True) == "folder:resnet"
     for name in ("saliency-bench/pet-xai", "torchvision:resnet18", "module:Sequential", "shapes-xai"):
@@ -94,7 +94,7 @@ def test_public_names(tmp_path):
     assert "/" not in spec.command()
 
 
-def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):
+def test_cell_id_can_be_recomputed_from_result(run, submission):
     """Compute the id again from run.json and the definition of the hash."""
     plan = json.loads((run.folder / "run.json").read_text())
     setting = {key: value for key, value in plan["identity"].items()
@@ -104,7 +104,7 @@ def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):
     assert cell.cell_id == hash_of(setting, ["random", "{}", cell.explainer_version], metric)
 
 
-def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(submission, folder):
+def test_class_groups_change_only_ids_of_their_metrics(submission, folder):
     groups = "0123456789abcdef"
 
     def ask(content):
@@ -141,7 +141,7 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
     (lambda c: c.update(note="x" * 3000), "note: String should have at most 2000 characters"),
     (lambda c: c["provenance"].pop("device"), "provenance.device: Field required"),
 ])  # fmt: skip
-def test_a_malformed_result_is_refused_by_file_and_field(edit, words, folder):
+def test_malformed_result_is_rejected_by_file_and_field(edit, words, folder):
     change(folder, edit)
     assert words in refused(f"^{re.escape(str(folder / 'result.json'))}: ", read_checked, folder)
 
@@ -158,7 +158,7 @@ def test_a_malformed_result_is_refused_by_file_and_field(edit, words, folder):
     (lambda cell: cell.update(range=[0.2, 1.0]), "range of cell"),
     (lambda cell: cell.update(higher_is_better=False), "higher_is_better of cell"),
 ])  # fmt: skip
-def test_intervals_and_ranks_must_follow_from_the_records(edit, words, folder):
+def test_result_that_disagrees_with_records_is_rejected(edit, words, folder):
     change(folder, lambda content: edit(content["cells"][0]))
     refused(words, read_checked, folder)
 
@@ -189,14 +189,14 @@ def changed(table, column, values):
     (lambda t: changed(t, "value", [0.9] * len(t)), "is 0.9, but result.json states"),
     (lambda t: changed(t, "label", ["x" * 5000] * len(t)), "column label contains a string of more than 2,000 bytes"),
 ])  # fmt: skip
-def test_malformed_records_are_refused_by_file_and_column(edit, words, folder):
+def test_malformed_records_are_rejected_by_file_and_column(edit, words, folder):
     rewrite(folder, edit)
     assert words in refused("^" + re.escape(str(folder / "records.parquet")), read_checked, folder)
 
 
 @pytest.mark.parametrize("name", ["result.json", "records.parquet"])
 @pytest.mark.parametrize("content", [None, b"", b"\x80\x04K\x01.", b"PAR1" * 20])
-def test_what_is_no_json_or_parquet_is_refused_and_never_unpickled(name, content, folder):
+def test_invalid_json_or_parquet_is_rejected(name, content, folder):
     if content is None:
         (folder / name).unlink()
     else:
@@ -204,14 +204,14 @@ def test_what_is_no_json_or_parquet_is_refused_and_never_unpickled(name, content
     refused(name, read_checked, folder)
 
 
-def test_the_json_schema_can_be_had():
+def test_json_schema_is_available():
     schema = results.json_schema()
     assert schema["properties"]["format"]["const"] == results.FORMAT
     assert "cell_id" in schema["$defs"]["CellResult"]["required"]
     json.dumps(schema)
 
 
-def test_some_cells_alone(submission, tmp_path):
+def test_submission_can_be_reduced_to_selected_cells(submission, tmp_path):
     first = submission.result.cells[0].cell_id
     part = submission.only({first})
     assert [cell.cell_id for cell in part.result.cells] == [first]

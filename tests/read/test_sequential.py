@@ -24,7 +24,7 @@ def literal_wealth(leader, other, groups, margin, span, largest):
     return total
 
 
-def test_wealth_is_that_of_the_equation():
+def test_wealth_matches_literal_equation():
     rng = np.random.default_rng(0)
     leader, other = rng.random(30), rng.random(30) * 0.5
     other[4] = np.nan
@@ -36,7 +36,7 @@ def test_wealth_is_that_of_the_equation():
     assert race.wealth("a") == pytest.approx(log(literal_wealth(other, leader, codes.tolist(), 0.05, 1.0, 4)))
 
 
-def test_a_candidate_is_dropped_at_its_threshold_and_the_next_one_at_less():
+def test_candidates_are_dropped_at_decreasing_thresholds():
     race = Race(["a", "b", "c"], span=1.0)
     scores = {"a": np.ones(5), "b": np.zeros(5), "c": np.full(5, 0.9)}
     # 1.95^5 / 2 is 14 with the largest bet alone, which is far below 3 / 0.05 = 60.
@@ -48,7 +48,7 @@ def test_a_candidate_is_dropped_at_its_threshold_and_the_next_one_at_less():
     assert (race.left, race.threshold) == (["a"], pytest.approx(log(2 / 0.05)))
 
 
-def test_behind_is_the_greatest_margin_that_the_evidence_excludes():
+def test_behind_is_largest_excluded_margin():
     race = Race(["a", "b"], span=1.0)
     race.look({"a": np.full(40, 0.9), "b": np.full(40, 0.3)}, np.arange(40), "a", "b", 40)
     behind = race.dropped["b"].behind
@@ -56,13 +56,13 @@ def test_behind_is_the_greatest_margin_that_the_evidence_excludes():
     assert race.wealth("b", behind) == pytest.approx(log(2 / 0.05), abs=1e-6)
 
 
-def test_scores_without_bounds_are_compared_by_sign():
+def test_unbounded_scores_are_compared_by_sign():
     race = Race(["a", "b"], span=inf)
     race.look({"a": np.array([1e9, 2.0]), "b": np.array([0.0, 3.0])}, np.arange(2), "a", "b", 2)
     assert race.wealth("b") == pytest.approx(log(((1 + BETS) * (1 - BETS)) @ WEIGHTS))
 
 
-def test_clusters_needed_are_those_after_which_it_would_be_dropped():
+def test_clusters_needed_predicts_when_candidate_is_dropped():
     y = np.tile([0.3, -0.1], 40)
     needed = clusters_needed(y, log(40))
     long = np.tile([0.3, -0.1], needed)
@@ -73,13 +73,13 @@ def test_clusters_needed_are_those_after_which_it_would_be_dropped():
 
 
 @pytest.mark.parametrize("case", ["all tied", "far better, but on few images"])
-def test_what_is_tied_is_not_dropped_and_a_plain_test_would_drop_it(case):
+def test_race_keeps_tied_candidates_that_plain_test_drops(case):
     outcomes = [simulation.simulate(simulation.CASES[case], 6, seed) for seed in range(8)]
     assert not any(item.false_drop for item in outcomes)
     assert sum(item.plain_false_drop for item in outcomes) >= 2
 
 
-def test_the_best_is_found_for_a_part_of_the_passes():
+def test_race_finds_best_with_fewer_passes():
     outcomes = [simulation.simulate(simulation.CASES["0.05 ahead"], 10, seed) for seed in range(4)]
     assert all(item.right and not item.false_drop for item in outcomes)
     assert np.mean([item.share for item in outcomes]) < 0.5
@@ -90,7 +90,7 @@ def test_the_best_is_found_for_a_part_of_the_passes():
 @pytest.mark.parametrize("candidates", [10, 60])
 @pytest.mark.parametrize("case", ["all tied", "four within the margin", "rare 0/1 scores, tied",
                                   "clusters of six, tied", "unbounded, tied"])  # fmt: skip
-def test_few_false_drops(case, candidates):
+def test_race_limits_false_drop_rate(case, candidates):
     times = 40 if candidates == 10 else 10
     false = sum(simulation.simulate(simulation.CASES[case], candidates, seed).false_drop for seed in range(times))
     assert false <= 0.05 * times + 2.5 * (0.05 * 0.95 * times) ** 0.5

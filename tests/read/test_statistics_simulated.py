@@ -12,7 +12,7 @@ def at_least(share, times):
 @pytest.mark.sample(2, 4)
 @pytest.mark.parametrize("design", ["single samples", "clusters of 6, ICC .3", "log-normal sizes, ICC .5"])
 @pytest.mark.parametrize("law", ["95 % zeros", "70 % zeros", "IoU (beta .7, 1.3)", "narrow (beta 30, 30)"])
-def test_means_of_bounded_scores_are_covered(law, design):
+def test_intervals_cover_means_of_bounded_scores(law, design):
     covered = [simulation.coverage(law, design, effective, times=200) for effective in (20, 50)]
     assert min(covered) >= at_least(0.93, 200)
 
@@ -21,7 +21,7 @@ def test_means_of_bounded_scores_are_covered(law, design):
     ("mean .75, spread .02", 0.02, 20), ("mean .75, spread .02", 0.02, 50), ("mean .7, spread .1", 0.08, 20),
     ("mean .8, spread .09", 0.05, 30),
 ])  # fmt: skip
-def test_rare_failures_among_scores_are_covered(name, share, n):
+def test_intervals_cover_means_with_rare_failures(name, share, n):
     """Test rare failures. Without the wider bounds, the intervals contain the mean in only 42 to 87 % of the runs."""
     law = simulation.at_grid(simulation.NARROW[name])
     before, after = simulation.covered_with_failures(law, share, n, 300)
@@ -30,7 +30,7 @@ def test_rare_failures_among_scores_are_covered(name, share, n):
     assert simulation.met_by_mistake(law, share, n, 1, 300)[1] <= 1 - at_least(0.975, 300)
 
 
-def test_failures_of_whole_clusters_and_of_one_of_two_explainers_are_covered():
+def test_intervals_cover_cluster_and_one_sided_failures():
     law = simulation.at_grid(simulation.NARROW["mean .7, spread .1"])
     before, after = simulation.covered_with_failures(law, 0.05, 20, 200, size=6, whole=True)
     assert before < 0.85
@@ -40,20 +40,20 @@ def test_failures_of_whole_clusters_and_of_one_of_two_explainers_are_covered():
     assert after > at_least(0.9, 200)
 
 
-def test_few_pairs_with_rare_failures_are_called_alike():
+def test_pairs_with_rare_failures_are_seldom_called_alike():
     """Test the error rate. With Student's interval alone, it is 7.7 % with 50 samples and 6.2 % with 200 samples."""
     assert max(simulation.called_alike(n, 200, 0.005, share=0.05) for n in (50, 80, 200)) <= 1 - at_least(0.975, 200)
     assert simulation.called_alike(200, 50, 0.05) > 0.9
 
 
-def test_ordinary_scores_keep_their_intervals():
+def test_intervals_of_ordinary_scores_stay_narrow():
     names = ("0/1, share .05", "IoU (beta .7, 1.3)")
     for law in (*simulation.ORDINARY.values(), *(simulation.LAWS[name] for name in names)):
         assert simulation.widths(law, 20, 100)[0] <= 1.13
         assert simulation.widths(law, 50, 40)[0] <= 1.05
 
 
-def test_clusters_of_uneven_size_do_not_count_in_full():
+def test_intervals_cover_mean_with_uneven_clusters():
     """Test clusters of uneven size.
 
     With C - 1 degrees of freedom, only 89.0 % of 1,500 intervals contained the mean.
@@ -64,7 +64,7 @@ def test_clusters_of_uneven_size_do_not_count_in_full():
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("explainers", "times"), [(5, 150), (23, 60), (40, 30)])
 @pytest.mark.parametrize("settings", [{"size": 6}, {"missing": 0.1}], ids=["clusters", "missing"])
-def test_few_false_findings(explainers, times, settings):
+def test_paired_test_limits_false_findings(explainers, times, settings):
     often = times // 3 if "missing" in settings and explainers > 5 else times
     rate = simulation.false_findings(["70 % zeros"] * explainers, 50, often, flips=199, **settings)
     assert rate <= 1 - at_least(0.93, often)
@@ -77,11 +77,11 @@ def test_few_false_findings(explainers, times, settings):
         ("95 % zeros, smooth", 50), ("few large events, more small ones", 100),
     ],
 )  # fmt: skip
-def test_few_false_findings_among_scores_of_unequal_shape(shapes, clusters):
+def test_paired_test_limits_false_findings_for_unequal_shapes(shapes, clusters):
     """Test the error rate. With the sign flips alone, the five rates are 13, 38, 11, 20 and 12 %."""
     assert simulation.false_findings(simulation.UNEQUAL[shapes], clusters, 150, flips=199) <= 1 - at_least(0.93, 150)
 
 
-def test_forty_explainers_are_told_apart():
+def test_paired_test_distinguishes_forty_explainers():
     assert simulation.pairs_found(40, 500, 3, "every") == (780, 780)
     assert simulation.pairs_found(40, 500, 4.5, "neighbours")[0] > 770

@@ -22,7 +22,7 @@ from saliency_bench.read.statistics.trainings import areas_by_training, count_tr
 UNIT = (0.0, 1.0)
 
 
-def test_areas_of_each_training_by_hand():
+def test_areas_by_training_match_hand_computation():
     parts = {
         "0 training 1": [1.0, 1], "0 training 2": [1.0, 0], "0.5 training 1": [1.0, 0], "0.5 training 2": [0.0, 0],
         "1 training 1": [0.0, 1], "1 training 2": [0.0, 0],
@@ -34,7 +34,7 @@ def test_areas_of_each_training_by_hand():
     assert count_trainings(["0.5", "normal"]) is None
 
 
-def test_intervals_hold_the_mean_over_trainings():
+def test_intervals_cover_mean_over_trainings():
     """Simulate trainings and images that both vary.
 
     With five or more trainings, more than nine in ten intervals must contain the mean.
@@ -47,13 +47,13 @@ def test_intervals_hold_the_mean_over_trainings():
     assert hits >= 200 * (0.93 - 2.5 * (0.93 * 0.07 / 200) ** 0.5)
 
 
-def test_one_training_leaves_the_interval_of_the_images():
+def test_single_training_keeps_interval_over_images():
     scores = np.random.default_rng(1).random((40, 1))
     assert crossed(scores, np.arange(40), UNIT)[:6] == pytest.approx(bounded(scores[:, 0], np.arange(40), UNIT)[:6])
 
 
 @pytest.mark.parametrize("trainings", [4, 5])
-def test_explainers_are_ranked_from_five_trainings_on(trainings):
+def test_explainers_are_ranked_from_five_trainings(trainings):
     keys = [_key(name, "saliency_roar", 0).model_copy(update={"metric_options": {"trainings": trainings}})
             for name in ("gradcam", "random")]  # fmt: skip
     draws = np.random.default_rng(0).random((2, 60)) * [[1], [0.3]]
@@ -123,7 +123,7 @@ def outlasting(end, far, mean, clusters):
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])
-def test_a_seed_study_is_mean_spread_and_interval_over_networks(networks, count):
+def test_seed_study_matches_literal_computation(networks, count):
     study, scores = sb.seed_study(networks[:count]), {}
     for number, folder in enumerate(networks[:count]):
         for row in pq.read_table(folder / "records.parquet").to_pylist():
@@ -164,7 +164,7 @@ def test_a_seed_study_is_mean_spread_and_interval_over_networks(networks, count)
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
+def test_command_matches_seed_study_function(networks, tmp_path, capsys):
     words = ["report", *map(str, networks[:3]), "--seeds", "--table", str(tmp_path / "t.tex"), "--digits", "1",
              "--figure", str(tmp_path / "f.pdf"), "--labels", "rise=RISE"]  # fmt: skip
     study = sb.seed_study([sb.load_run(folder) for folder in networks[:3]])
@@ -180,7 +180,7 @@ def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
     assert str(study) in said(capsys, words)
 
 
-def test_runs_that_are_no_seed_study_are_refused(networks, tmp_path):
+def test_incompatible_runs_are_rejected_as_seed_study(networks, tmp_path):
     other = make_run(tmp_path / "other", seed=7, pictures=False)
     change_summary(other, lambda summary: summary["model"].update(digest="d7"))
     refused("at least two networks", sb.seed_study, networks[:1])
@@ -188,7 +188,7 @@ def test_runs_that_are_no_seed_study_are_refused(networks, tmp_path):
     refused("another seed", sb.seed_study, [networks[1], other])
 
 
-def test_scores_without_a_range_have_students_interval():
+def test_unbounded_scores_have_student_interval():
     values = np.random.default_rng(5).normal(3, 2, (40, 4)) + np.array([0, 0.2, 0.1, -0.3])
     mean, _, _, _, within, between, freedom = literal(values.tolist())
     freedom = (within + between) ** 2 / (within**2 / freedom + between**2 / 3)

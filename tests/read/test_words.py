@@ -137,7 +137,7 @@ def claims_of(sentence: str) -> dict[tuple[str, str, str], int | None]:
 
 
 @pytest.mark.parametrize("version", [None, 0, 99])
-def test_ranks_that_another_version_of_the_test_made_are_computed_anew(version, folder_of, tmp_path, capsys):
+def test_ranks_of_other_test_version_are_recomputed(version, folder_of, tmp_path, capsys):
     folder = shutil.copytree(folder_of("80 samples"), tmp_path / "run")
     today, summary = read_run(folder), read_json(folder / "summary.json")
     assert capsys.readouterr().err == ""
@@ -154,7 +154,7 @@ def test_ranks_that_another_version_of_the_test_made_are_computed_anew(version, 
 
 @pytest.mark.sample(2, 4)
 @pytest.mark.parametrize("name", RUNS)
-def test_pairs_are_called_alike_as_the_two_tests_say(name, folder_of, tmp_path):
+def test_alike_pairs_on_page_match_equivalence_test(name, folder_of, tmp_path):
     run = read_run(folder_of(name))
     page = report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
     for pair in run.summary["comparisons"]:
@@ -180,7 +180,7 @@ def text_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_ranks_follow_from_the_pairs(name, folder_of):
+def test_ranks_follow_from_pairs(name, folder_of):
     run = read_run(folder_of(name))
     signs = signs_of(run)
     for cell in run.cells:
@@ -195,7 +195,7 @@ def test_ranks_follow_from_the_pairs(name, folder_of):
 
 
 @pytest.mark.thorough
-def test_no_legend_explains_what_a_table_does_not_show(folder_of, tmp_path):
+def test_legend_explains_only_what_the_table_shows(folder_of, tmp_path):
     for name in RUNS:
         run = read_run(folder_of(name))
         page = text_of(report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8"))
@@ -207,7 +207,7 @@ def test_no_legend_explains_what_a_table_does_not_show(folder_of, tmp_path):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_sentences_say_what_the_pairs_say(name, folder_of):
+def test_sentences_match_pairs(name, folder_of):
     run = read_run(folder_of(name))
     sentences = Verdict(run.cells, run.contrasts).sentences()
     signs, baselines = signs_of(run), [row.name for row in run.rows if row.baseline]
@@ -245,7 +245,7 @@ def test_sentences_say_what_the_pairs_say(name, folder_of):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_cards_and_tags_follow_from_the_pairs(name, folder_of):
+def test_cards_and_tags_follow_from_pairs(name, folder_of):
     """Compare the names, verdicts and tags of the cards, and each line about a baseline, with the p-values."""
     run = read_run(folder_of(name))
     signs, verdict = signs_of(run), Verdict(run.cells, run.contrasts)
@@ -291,7 +291,7 @@ def test_cards_and_tags_follow_from_the_pairs(name, folder_of):
 
 @pytest.mark.sample(2, 4)
 @pytest.mark.parametrize("name", RUNS)
-def test_the_page_and_the_console_say_the_same(name, folder_of, tmp_path):
+def test_page_and_console_agree(name, folder_of, tmp_path):
     run = read_run(folder_of(name))
     page = report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
     console = table(run.cells, run.summary["dataset"]["used"])
@@ -319,7 +319,7 @@ def test_the_page_and_the_console_say_the_same(name, folder_of, tmp_path):
 
 
 @pytest.mark.thorough
-def test_comparisons_of_runs_say_the_same_on_page_and_console(folder_of, tmp_path):
+def test_run_comparisons_agree_on_page_and_console(folder_of, tmp_path):
     kept = [name for name in RUNS if RUNS[name][3] == 6 and RUNS[name][1] == 1]
     told = set()
     for first, second in pairwise(kept):
@@ -358,7 +358,7 @@ AT_CHANCE = (
     ({"occlusion": 0.6}, set()),  # if one of them is better, the sign is not the cause
     ({"gradcam": 0.2}, set()),  # the sign is not the cause if no explainer is better
 ])  # fmt: skip
-def test_a_metric_in_which_all_signed_maps_sit_at_chance_is_named(change, metrics, tmp_path):
+def test_metric_with_all_signed_maps_at_chance_is_named(change, metrics, tmp_path):
     run = read_run(made(tmp_path / "run", 0, 80, 1, 0, 5, SIGNED | change))
     lines = [line for line in Verdict(run.cells, run.contrasts).sentences() if re.match(AT_CHANCE, line)]
     named = {metric for line in lines for metric in RANGES if metric in line}
@@ -370,7 +370,7 @@ def test_a_metric_in_which_all_signed_maps_sit_at_chance_is_named(change, metric
 
 
 @pytest.mark.parametrize(("samples", "more", "said"), [(80, 6, True), (80, 5, False), (200, 6, False)])
-def test_many_explainers_on_few_samples_are_warned_of_scores_of_different_shapes(samples, more, said, tmp_path):
+def test_many_explainers_on_few_samples_get_a_warning(samples, more, said, tmp_path):
     others = ("gradient", "input_x_gradient", "rise", "scorecam", "smoothgrad", "guided_backprop")[:more]
     run = read_run(made(tmp_path / "run", 0, samples, 1, 0, 11, SIGNED | dict.fromkeys(others, 0.3)))
     assert any("may reach 12 %" in line for line in Verdict(run.cells, run.contrasts).sentences()) == said
@@ -381,7 +381,7 @@ def test_many_explainers_on_few_samples_are_warned_of_scores_of_different_shapes
     [(10, 50, ""), (11, 199, "12 % .* 10 .* 200 "), (11, 200, ""), (40, 499, ""), (41, 499, "12 % .* 40 .* 500 "),
      (100, 60, "12 % .* 40 "), (100, 500, "8 % .*compared.$")],
 )  # fmt: skip
-def test_the_warning_of_different_shapes_follows_the_simulation(explainers, samples, said):
+def test_warning_thresholds_follow_the_simulation(explainers, samples, said):
     """Test the warnings.
 
     In simulations of 25 explainers with rare events and 75 with smooth scores, the rate of runs with a false difference
@@ -391,7 +391,7 @@ def test_the_warning_of_different_shapes_follows_the_simulation(explainers, samp
     assert re.search(said, line) if said else not line
 
 
-def test_baselines_that_nothing_beats_are_named_where_all_are_alike(folder_of):
+def test_verdict_names_baselines_when_no_explainer_stands_out(folder_of):
     run = read_run(folder_of("none apart"))
     (line,) = [line for line in Verdict(run.cells, run.contrasts).sentences() if "stands out" in line]
     baselines = [row.name for row in run.rows if row.baseline]

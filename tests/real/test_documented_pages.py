@@ -59,7 +59,7 @@ def down(number, _):
 
 
 @pytest.mark.parametrize(("place", "rho"), [(up, 1), (down, -1)])
-def test_orders_that_are_known_are_found_with_intervals(published, place, rho):
+def test_known_orders_are_recovered_with_intervals(published, place, rho):
     run = published.runs["lite0-pets"]
     first, other = generated(run, up), generated(run, place, seed=1)
     found = reference_page.orders(first, other, "a network")
@@ -73,7 +73,7 @@ def test_orders_that_are_known_are_found_with_intervals(published, place, rho):
     assert f"{6 if rho > 0 else 0} of 6" in "\n".join(reference_page.question_networks(found, {}))
 
 
-def test_an_order_is_spearmans_of_the_means_of_the_images_that_a_run_has(published):
+def test_order_matches_spearman_of_means(published):
     first, other = (published.runs[f"lite0-{name}"] for name in ("pets", "voc"))
     for order in reference_page.orders(first, other, ""):
         means = [[np.nanmean(run.oriented(cell)) for cell in run.cells if cell.metric == order.metric
@@ -95,7 +95,7 @@ def test_sentences_about_baselines_follow_from_known_leaders(published, images):
     assert [f"{name}: 1 of 6" in lines for name in names] == [cases > 0 and name in names[-2:] for name in names]
 
 
-def test_options_of_metrics_and_explainers_hide_no_leader(published):
+def test_leaders_with_options_are_recognised(published):
     """Test that the last explainer, which has options, leads on every metric of agreement or faithfulness."""
     run = published.runs["resnet-shapes-shapes"]
     run = generated(run, lambda number, _: 3.0 if number == len(methods(run)) - 2 else -1.0)
@@ -106,7 +106,7 @@ def test_options_of_metrics_and_explainers_hide_no_leader(published):
     assert methods(run)[-2] in reference_page.names_of([run])
 
 
-def test_images_of_several_sets_are_one_sample(published):
+def test_images_of_several_datasets_are_pooled(published):
     runs = {name: published.runs[f"lite0-{name}"] for name in ("pets", "voc")}
     whole = reference_page.pooled(runs)
     assert len(whole.ids) == len(set(whole.ids)) == sum(len(run.ids) for run in runs.values())
@@ -117,7 +117,7 @@ def test_images_of_several_sets_are_one_sample(published):
         assert cell.value == pytest.approx(np.nanmean(scores))
 
 
-def test_metrics_that_agree_stand_side_by_side():
+def test_agreeing_metrics_are_adjacent():
     rho = {pair: reference_page.Estimate.alone(value, np.ones(9)) for pair, value in
            {("a", "b"): -0.5, ("a", "c"): 0.9, ("a", "d"): -0.4, ("b", "c"): -0.6, ("b", "d"): 0.8, ("c", "d"): 0.0}
            .items()}  # fmt: skip
@@ -125,7 +125,7 @@ def test_metrics_that_agree_stand_side_by_side():
     assert abs(names.index("a") - names.index("c")) == abs(names.index("b") - names.index("d")) == 1
 
 
-def test_the_plan_counts_passes_at_the_documented_speed():
+def test_plan_counts_passes_at_documented_speed():
     content = find_suite("reference")[1].model_dump()
     metrics = {"a": {"metric": "saliency_insertion:steps=9"}, "b": {"metric": "saliency_max_sensitivity:draws=3"}}
     table = {"title": "t", "runs": ["all"], "rows": ["model"], "columns": ["explainer", "value"], "values": metrics}
@@ -140,7 +140,7 @@ def test_the_plan_counts_passes_at_the_documented_speed():
     assert "| 16,000 | 1.938 (" in speed
 
 
-def test_the_small_form_is_the_suite_with_other_options(tmp_path):
+def test_small_suite_differs_only_in_options(tmp_path):
     (tmp_path / "small.yaml").write_text(reference.small({"rise": {"masks": 7}}))
     small, whole = (find_suite(name)[1] for name in (f"{tmp_path}/small.yaml", "reference"))
     changed = {
@@ -150,7 +150,7 @@ def test_the_small_form_is_the_suite_with_other_options(tmp_path):
     assert "rise:masks=7" in small.runs["vit"].explainers
 
 
-def test_the_published_page_has_the_numbers_of_its_data_file(published, tmp_path):
+def test_published_page_matches_its_data_file(published, tmp_path):
     assert reference_page.page(published) == (DOCS / "reference.md").read_text(encoding="utf-8")
     reference_page.write_figures(published, tmp_path)
     drawn = sorted(tmp_path.iterdir())
@@ -163,14 +163,14 @@ def test_the_published_page_has_the_numbers_of_its_data_file(published, tmp_path
 RNG = np.random.default_rng(0)
 
 
-def test_the_threshold_of_otsu_is_that_of_scikit_image():
+def test_otsu_threshold_matches_scikit_image():
     filters = pytest.importorskip("skimage.filters")
     values = np.concatenate([RNG.normal(0.3, 0.05, 500), RNG.normal(0.7, 0.1, 300)]).clip(0, 1).reshape(20, 40)
     values = (values - values.min()) / (values.max() - values.min())
     assert findings_page.otsu(values) == pytest.approx(filters.threshold_otsu(values), abs=2 / 256)
 
 
-def test_regions_are_what_their_names_say():
+def test_regions_match_their_names():
     values = np.linspace(-1, 3.1, 100).reshape(10, 10)
     regions = findings_page.regions(values)
     assert (regions["> 0"] == (values > 0)).all()
@@ -182,7 +182,7 @@ def test_regions_are_what_their_names_say():
     assert regions["signed, top 20 %"].sum() == 20
 
 
-def test_readings_of_a_map_worked_out_by_hand():
+def test_readings_match_hand_computed_example():
     """Test 2 x 2 pixels with the top row as region and the left column as mask.
 
     Both IoUs, also of the background, are 1/3.
@@ -194,7 +194,7 @@ def test_readings_of_a_map_worked_out_by_hand():
     assert values["soft: sum of minima / sum of maxima"]["mine"] == pytest.approx(1 / 3)
 
 
-def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
+def test_page_of_small_run_matches_its_cells(shapes, resnet, tmp_path, monkeypatch):
     monkeypatch.setattr(findings_page, "readings", lambda work, runs: "")
     result = sb.run(dataset=str(shapes), model=str(resnet), explainers=["centre", "random", "gradcam"], limit=12,
                     metrics=["saliency_miou", "saliency_energy"], out=tmp_path / "lite0-pets", device="cpu",
@@ -228,7 +228,7 @@ def test_the_published_findings_are_those_of_their_data_file(tmp_path):
         assert new == pytest.approx(published, abs=0.05)  # points
 
 
-def test_ahead_of_every_baseline_are_those_that_beat_each_whatever_their_ranks():
+def test_leaders_beat_every_baseline():
     signs = {"sure": (1, 1), "perhaps": (1, 0), "behind": (-1, -1), "alone": (None, None)}
     comparisons = [SimpleNamespace(name=name, metric=metric, sign=sign)
                    for name, of_baselines in signs.items() for sign in of_baselines for metric in "mn"]  # fmt: skip
@@ -236,7 +236,7 @@ def test_ahead_of_every_baseline_are_those_that_beat_each_whatever_their_ranks()
     assert findings_page.leaders(comparisons[:1], "n") == []
 
 
-def test_the_section_of_a_transformer_takes_the_place_of_an_earlier_one_and_changes_nothing_else():
+def test_transformer_section_replaces_only_earlier_section():
     page = "# Findings\n\n## Pets\n\nNumbers.\n\n## How this page was made\n\nA command.\n"
     sections = [f"{findings_attention.TITLE}\n\n{text}" for text in ("First.", "Second.")]
     once = findings_attention.with_section(page, sections[0])
@@ -244,13 +244,13 @@ def test_the_section_of_a_transformer_takes_the_place_of_an_earlier_one_and_chan
     assert findings_attention.with_section(once, sections[1]) == once.replace("First.", "Second.")
 
 
-def test_what_a_poor_network_cannot_say_is_said():
+def test_stated_limits_depend_on_network_accuracy():
     assert "right about most" in findings_attention.limits(0.87)
     assert "wrong about many" in findings_attention.limits(0.5)
 
 
 @pytest.mark.slow
-def test_a_sample_of_the_page_follows_from_its_script(tmp_path):
+def test_page_sample_matches_a_new_run(tmp_path):
     """Recompute two explainers and a baseline on the pets and compare them with the page.
 
     The photographs are needed.
@@ -280,7 +280,7 @@ def table():
     return json.loads(baselines.TABLE.read_text(encoding="utf-8"))
 
 
-def test_each_card_has_the_lines_of_the_table(table):
+def test_cards_contain_lines_of_baseline_table(table):
     measured = {metric.name for metric in baselines.measured()}
     assert measured == set(table["shapes-xai"]) > set(table["photos-xai"])
     for name in registry.names("metrics"):
@@ -290,7 +290,7 @@ def test_each_card_has_the_lines_of_the_table(table):
         assert ("are not reported here" in text) == (name not in measured)
 
 
-def test_baselines_that_reach_the_best_score_are_named():
+def test_verdict_names_baselines_with_best_score():
     means = {"random": 0.9, "centre": 0.2, "edges": None, "gradcam": 0.9, "upside_down": 0.1, "mask": None}
     higher, lower = (baselines.verdict(sb.load_metric(f"saliency_{name}"), means) for name in ("miou", "deletion"))
     assert (
@@ -305,7 +305,7 @@ def test_baselines_that_reach_the_best_score_are_named():
 
 
 @pytest.mark.slow
-def test_two_cells_are_what_a_run_computes_today(table, lite0, photos_folder, tmp_path):
+def test_baseline_table_matches_a_new_run(table, lite0, photos_folder, tmp_path):
     run = sb.run(dataset=str(photos_folder), model=lite0, explainers=["centre"], target="predicted", device="cpu",
                  metrics=["saliency_energy", "saliency_miou"], out=tmp_path / "run", progress=False)  # fmt: skip
     assert len(run.cells) == 2
@@ -318,7 +318,7 @@ METRICS = ("saliency_miou", "saliency_energy", "saliency_average_precision")
 COLUMNS = [(metric, photograph) for photograph in ("chelsea", "rocket") for metric in METRICS]
 
 
-def test_the_table_of_choosing_a_metric_is_measured():
+def test_photograph_table_matches_golden_scores():
     golden = json.loads((ROOT / "tests/real/golden.json").read_text())
     page = (ROOT / "docs/choosing_a_metric.md").read_text()
     table = page.partition("<!-- table of photographs -->\n")[2].partition("\n\n")[0].splitlines()[2:]
@@ -338,7 +338,7 @@ def findings_of(title):
             for metric, cell in zip(metrics[1:], cells, strict=True)}  # fmt: skip
 
 
-def test_the_table_of_pets_in_choosing_a_metric_is_that_of_findings():
+def test_pet_table_matches_findings():
     table = (ROOT / "docs/choosing_a_metric.md").read_text().partition("<!-- table of pets -->\n")[2]
     head, _, *lines = [line.strip("|").split("|") for line in table.partition("\n\n")[0].splitlines()]
     pets = findings_of("Pets (Oxford-IIIT Pet)\n")
@@ -349,7 +349,7 @@ def test_the_table_of_pets_in_choosing_a_metric_is_that_of_findings():
 
 
 @pytest.mark.parametrize("metric", ["miou", "pointing_game", "precision", "energy"])
-def test_numbers_of_pets_on_cards_are_those_of_findings(metric):
+def test_pet_numbers_on_cards_match_findings(metric):
     card = (ROOT / f"metrics/saliency_{metric}/README.md").read_text()
     part = card.partition("On 51 photographs of pets")[2].partition("<!-- baselines")[0]
     printed = {value for (_, name), value in findings_of("Pets (Oxford-IIIT Pet)\n").items()
@@ -359,7 +359,7 @@ def test_numbers_of_pets_on_cards_are_those_of_findings(metric):
     assert set(found) <= printed
 
 
-def test_overlaps_at_the_size_of_the_map_and_of_the_last_layer():
+def test_overlaps_match_hand_computed_example():
     """Test 14 x 14 pixels with a bright corner of 2 x 2 pixels, which is one cell of 7 x 7.
 
     The mask is this and the next cell.
@@ -373,7 +373,7 @@ def test_overlaps_at_the_size_of_the_map_and_of_the_last_layer():
     assert scores["sum of minima / sum of maxima"] == 0.5
 
 
-def test_hits_of_tied_and_of_negative_peaks():
+def test_hits_handle_tied_and_negative_peaks():
     values, mask = np.zeros((21, 21)), np.zeros((21, 21), dtype=bool)
     values[0, 0], values[0, 20], values[20, 20] = 1, 1, -2
     mask[20, 20] = mask[0, 20] = True
@@ -386,11 +386,11 @@ def test_hits_of_tied_and_of_negative_peaks():
     assert dict(readings.hits(values, mask))["peak, 15 pixels of tolerance"] == 1
 
 
-def test_a_class_counts_once_however_many_images_it_has():
+def test_per_class_mean_weights_classes_equally():
     assert readings.per_class([1, 0, 0, 0], [0, 1, 1, 1]) == 0.5
 
 
-def test_the_table_shows_the_nearest_reading_first():
+def test_table_lists_nearest_reading_first():
     exact = {name: numbers[0] for name, numbers in readings.PRINTED.items()} | dict.fromkeys(readings.BASELINES, 0.5)
     values = {"far": dict.fromkeys((*readings.PRINTED, *readings.BASELINES), 0.3), "near": exact | {"rise": 0.2}}
     rows = readings.table("mIoU", 0, values).splitlines()[4:]

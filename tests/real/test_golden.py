@@ -42,7 +42,7 @@ def scores_of(model: Path, photos: Path, out: Path, limit: int | None = None) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, pytest.param(None, marks=pytest.mark.thorough)])
-def test_every_score_is_the_same(limit, lite0_folder, photos_folder, tmp_path):
+def test_scores_match_golden_file(limit, lite0_folder, photos_folder, tmp_path):
     golden, scores = json.loads(GOLDEN.read_text()), scores_of(lite0_folder, photos_folder, tmp_path, limit)
     assert scores.keys() == golden.keys()
     for cell, expected in golden.items():
@@ -53,7 +53,7 @@ def test_every_score_is_the_same(limit, lite0_folder, photos_folder, tmp_path):
             np.testing.assert_allclose(got or 0, value or 0, rtol=CLOSE, atol=CLOSE, err_msg=f"{cell} {photograph}")
 
 
-def test_every_explainer_and_metric_that_fits_is_written_down():
+def test_golden_file_covers_every_suitable_explainer():
     cells = [cell.split(" ") for cell in json.loads(GOLDEN.read_text())]
     attention = {"attention", "gae", "gradcam_vit", "gradient_rollout", "rollout", "tattr"}
     # A network with ReLU6 and negative values between its convolutions; 1,280 images for each photograph.

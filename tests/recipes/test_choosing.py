@@ -89,7 +89,7 @@ def content_of(narrowing, laboratory, images=400, later=True, question="alignmen
         "rounds": [asdict(item) for item in narrowing.rounds]}  # fmt: skip
 
 
-def test_beaten_candidates_are_asked_for_no_more_and_the_best_is_left():
+def test_beaten_candidates_are_dropped_and_best_remains():
     narrowing, laboratory = narrowed({"good": 0.9, "poor": 0.3, "random": 0.2, "close": 0.6}, ["random"])
     contest = narrowing.contests[METRIC]
     assert (contest.ended, contest.leader) == (rounds.ONE_LEFT, "good")
@@ -100,14 +100,14 @@ def test_beaten_candidates_are_asked_for_no_more_and_the_best_is_left():
     assert narrowing.budget.spent < 4 * contest.images
 
 
-def test_candidates_that_differ_by_less_than_the_margin_end_the_race():
+def test_race_ends_when_candidates_are_within_margin():
     narrowing, _ = narrowed({"a": 0.8, "b": 0.8, "random": 0.1}, ["random"], noise=0.01)
     assert narrowing.contests[METRIC].ended == rounds.ALIKE
     assert narrowing.contests[METRIC].images < 200
     assert set(narrowing.contests[METRIC].race.left) == {"a", "b"}
 
 
-def test_a_method_that_survives_random_weights_neither_leads_nor_drops_others():
+def test_method_surviving_random_weights_is_excluded():
     narrowing, laboratory = narrowed({"edges_like": 0.95, "good": 0.7, "random": 0.1}, ["random"],
                                      unchanged=frozenset({"edges_like"}))  # fmt: skip
     contest = narrowing.contests[METRIC]
@@ -120,7 +120,7 @@ def test_a_method_that_survives_random_weights_neither_leads_nor_drops_others():
     assert "Excluded, because their maps stay the same when all weights are random: edges_like." in text
 
 
-def test_candidates_with_the_same_maps_count_once_and_widen_no_correction():
+def test_candidates_with_same_maps_count_once():
     means = {"good": 0.9, "poor": 0.7, "good:again": 0.9, "random": 0.2}
     narrowing, laboratory = narrowed(means, ["random"])
     assert narrowing.twins == {"good:again": "good"}
@@ -132,7 +132,7 @@ def test_candidates_with_the_same_maps_count_once_and_widen_no_correction():
     assert "good:again and good have the same maps here and are counted once, as good." in text
 
 
-def test_images_that_could_not_tell_candidates_apart_are_not_spent():
+def test_hopeless_race_ends_early():
     narrowing, _ = narrowed({"a": 0.8, "b": 0.78, "random": 0.1}, ["random"], noise=0.3)
     contest = narrowing.contests[METRIC]
     assert contest.ended == rounds.HOPELESS
@@ -143,7 +143,7 @@ def test_images_that_could_not_tell_candidates_apart_are_not_spent():
     assert more.contests[METRIC].ended == rounds.ONE_LEFT
 
 
-def test_time_ends_the_rounds_and_keeps_enough_for_the_images_that_do_not_decide():
+def test_time_limit_ends_race_and_reserves_held_out_images():
     means = {"a": 0.52, "b": 0.5, "c": 0.48, "random": 0.5}
     narrowing, _ = narrowed(means, ["random"], limit=200.0)
     assert narrowing.contests[METRIC].ended == rounds.NO_TIME
@@ -200,7 +200,7 @@ def drawn(seed):
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_each_sentence_follows_from_the_tables(seed):
+def test_sentences_follow_from_tables(seed):
     narrowing, content, laboratory = drawn(seed)
     there, lines = content["dataset"]["images"], sentences(content)
     parts = [part for line in lines for part in re.split(r"(?<=\.) (?=[A-Z])", line)]
@@ -257,7 +257,7 @@ def test_each_sentence_follows_from_the_tables(seed):
         assert int(text.replace(",", "")) > there
 
 
-def test_words_follow_from_the_numbers():
+def test_sentences_show_recommendation_scores_and_lead():
     narrowing, laboratory = narrowed({"good": 0.9, "poor": 0.3, "random": 0.2}, ["random"])
     content = content_of(narrowing, laboratory)
     (headline, by_metric, silent) = sentences(content)
@@ -270,7 +270,7 @@ def test_words_follow_from_the_numbers():
     assert silent.startswith("This does not show whether the network relies on")
 
 
-def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
+def test_leading_baseline_or_unproven_lead_recommends_nothing():
     ahead, laboratory = narrowed({"method": 0.2, "centre": 0.9}, ["centre"])
     content = content_of(ahead, laboratory)
     lines = sentences(content)
@@ -294,13 +294,13 @@ def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
     assert [rounded(images) for images in (7, 48, 1_234, 98_765)] == ["7", "48", "1,200", "99,000"]
 
 
-def test_without_a_recommendation_there_is_no_explainer(tmp_path):
+def test_explainer_requires_a_recommendation(tmp_path):
     content = content_of(*narrowed({"method": 0.2, "centre": 0.9}, ["centre"]))
     refused("nothing is recommended: the centre spot beats every method tried", Choice(tmp_path, content).explainer)
     refused(r"unknown question 'alignmentt'.*alignment", lambda: Choice(tmp_path, content).explainer("alignmentt"))
 
 
-def test_metrics_that_disagree_recommend_nothing_together():
+def test_disagreeing_metrics_recommend_nothing():
     first, second = [{"metric": name, "outcome": "method", "left": [name], "beat_baselines": [*beaten],
                       "not_shown_to_beat": {name: []}} for name, beaten in (("a", "a"), ("b", "ba"))]  # fmt: skip
     answers = [first, second]
@@ -314,7 +314,7 @@ def test_metrics_that_disagree_recommend_nothing_together():
     assert (together["recommended"], together["not_shown"]) == (None, "a")
 
 
-def test_only_a_method_that_is_itself_shown_to_beat_the_baselines_is_recommended():
+def test_method_must_itself_beat_the_baselines():
     """Test that `even` gains nothing when `good` drops the baseline.
 
     `even` is only as good as the baseline on average.
@@ -337,7 +337,7 @@ def test_only_a_method_that_is_itself_shown_to_beat_the_baselines_is_recommended
         assert race.beats("even", baselines)
 
 
-def test_a_method_beats_a_baseline_by_bets_on_all_images_of_both():
+def test_duel_matches_literal_wealth():
     rng = np.random.default_rng(0)
     first, second = rng.uniform(0, 1, 30), rng.uniform(0, 0.6, 30)
     first[3] = np.nan
@@ -352,7 +352,7 @@ def test_a_method_beats_a_baseline_by_bets_on_all_images_of_both():
         assert race.beats("method0", {"centre"}) == (wealth >= methods / 0.05)
 
 
-def test_a_method_that_ties_with_the_baseline_is_seldom_shown_to_beat_it():
+def test_tied_method_seldom_beats_the_baseline():
     """Test the leader of ten methods whose mean equals the mean of the baseline.
 
     The leader seems to beat the baseline in at most 5 % of the cases.
@@ -367,7 +367,7 @@ def test_a_method_that_ties_with_the_baseline_is_seldom_shown_to_beat_it():
     assert wrong <= 200 * 0.05
 
 
-def test_questions_fit_the_dataset():
+def test_questions_match_masks_and_metrics():
     assert [question.name for question in questions_of([], [], has_masks=True)] == ["alignment", "faithfulness"]
     assert [question.name for question in questions_of([], [], has_masks=False)] == ["faithfulness"]
     refused("needs masks", questions_of, ["alignment"], [], has_masks=False)
@@ -379,16 +379,16 @@ def test_questions_fit_the_dataset():
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), (12, 12), (None, None)])
-def test_times(text, seconds):
+def test_time_limits_are_parsed(text, seconds):
     assert seconds_of(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["soon", "0m", "-3", ""])
-def test_what_is_no_time_is_refused(text):
+def test_invalid_time_limit_is_rejected(text):
     refused("--within", seconds_of, text)
 
 
-def test_settings_to_copy():
+def test_printed_code_matches_explainer_options():
     explainer = sb.load_explainer("gradcam_plus_plus", layer="layer3")
     assert load_call(explainer) == "explainer = sb.load_explainer(\"gradcam_plus_plus\", layer='layer3')"
     assert 'module_named("layer3")' in elsewhere(explainer, "layer4")["pytorch-grad-cam"]
@@ -399,7 +399,7 @@ def test_settings_to_copy():
     assert elsewhere(sb.load_explainer("rise"), "") == {}
 
 
-def test_a_layer_that_the_network_lacks_is_refused_before_anything_is_written(tmp_path):
+def test_unknown_layer_is_rejected_before_writing(tmp_path):
     with pytest.raises(UserError, match="nowhere"):
         sb.choose(dataset=pictures(), model=classifier(), explainers=["random", "gradcam:layer=nowhere"],
                   out=tmp_path / "choice", device="cpu", progress=False)  # fmt: skip
@@ -416,7 +416,7 @@ def affordable(within):
     return [item.name for item in kept], list(slow)
 
 
-def test_the_dearest_are_not_tried_where_time_is_short():
+def test_expensive_explainers_are_skipped_when_time_is_short():
     # Two rounds of 8 images in a quarter of the time: 16 x (1 + 10 passes, and 3 of the metric) are 224 s.
     assert affordable(896) == (["gradcam", "rise", "random"], [])
     assert affordable(895) == (["gradcam", "random"], ["rise"])
@@ -427,7 +427,7 @@ def test_the_dearest_are_not_tried_where_time_is_short():
 
 
 @pytest.mark.slow
-def test_the_whole_resumes_to_the_same_bytes_and_extends(tmp_path):
+def test_interrupted_choice_resumes_to_same_result(tmp_path):
     settings = {
         "dataset": pictures(48), "model": classifier(), "metrics": [METRIC], "within": None, "progress": False,
         "batch_size": 8, "explainers": ["gradient", "gradcam", "occlusion:window=8,stride=8"]}  # fmt: skip
@@ -451,7 +451,7 @@ def test_the_whole_resumes_to_the_same_bytes_and_extends(tmp_path):
     assert records[0].read_bytes() == records[1].read_bytes()
 
 
-def test_several_processes_are_refused_before_anything_is_loaded(monkeypatch, tmp_path):
+def test_choose_rejects_several_processes(monkeypatch, tmp_path):
     monkeypatch.setattr("saliency_bench.recipes.choosing.choose.accelerator_on",
                         lambda device: SimpleNamespace(num_processes=2))  # fmt: skip
     with pytest.raises(UserError, match="choose runs in one process"):
@@ -459,7 +459,7 @@ def test_several_processes_are_refused_before_anything_is_loaded(monkeypatch, tm
     assert not list(tmp_path.iterdir())
 
 
-def test_settings_to_copy_run_as_printed(shapes, resnet):
+def test_printed_code_runs(shapes, resnet):
     spec = RunSpec(dataset=str(shapes), model=str(resnet), explainers=["gradcam"], metrics=[METRIC], out="run")
     lines = ["import saliency_bench as sb", setup(spec), load_call(sb.load_explainer("gradcam"))]
     scope: dict = {}
@@ -467,7 +467,7 @@ def test_settings_to_copy_run_as_printed(shapes, resnet):
     assert (scope["maps"].shape, scope["target"][0, scope["label"]]) == ((1, 32, 32), 1)
 
 
-def test_layers_of_a_sequential_are_candidates():
+def test_layers_of_sequential_network_are_candidates():
     layers = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()]
     network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     loaded = load_classifier(network, mean=0.5, std=0.5, device="cpu")

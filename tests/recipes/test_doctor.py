@@ -122,7 +122,7 @@ class Constant(nn.Module):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_planted_fault_is_named(fault):
+def test_doctor_reports_each_planted_fault(fault):
     rows, model, name, words = FAULTS[fault]
     checks = checks_of(rows(), model())
     assert checks[name].mark == "wrong"
@@ -140,16 +140,16 @@ JUDGED = ("accuracy", "order of classes", "channel order", "normalisation", "siz
     (lambda: pictures(labels=[2]), {}, {"classes": "look"} | dict.fromkeys(JUDGED, "undecided")),
     (lambda: pictures(3), {}, dict.fromkeys([*JUDGED, "images"], "undecided")),
 ])  # fmt: skip
-def test_a_healthy_pair_is_clean(rows, settings, expected):
+def test_doctor_passes_healthy_pairs(rows, settings, expected):
     checks = checks_of(rows(), classifier(**settings))
     assert {name: check.mark for name, check in checks.items() if check.mark != "ok"} == expected
 
 
-def test_grey_images_say_nothing_of_channels():
+def test_channel_order_is_not_judged_on_grey_images():
     assert "grey" in checks_of(pictures(grey=True), classifier())["channel order"].text
 
 
-def test_accuracies_are_those_of_plain_torch():
+def test_accuracies_match_plain_torch():
     rows, network = pictures(), Colours([0, 1, 2, 4, 3], mean=0.4, std=0.3)
     checks = checks_of(rows, classifier(network, mean=0.2, std=0.4))
     labels = np.array(rows["label"])
@@ -179,7 +179,7 @@ def test_accuracies_are_those_of_plain_torch():
     assert len(set(expected.values())) > 2
 
 
-def test_the_order_is_the_best_of_all_permutations():
+def test_suggested_label_map_is_best_permutation():
     rows, network = pictures(), Colours([1, 2, 0, 3, 4])
     order = checks_of(rows, classifier(network))["order of classes"]
     images = torch.stack([torch.tensor(np.asarray(image)).permute(2, 0, 1) / 127.5 - 1 for image in rows["image"]])
@@ -190,7 +190,7 @@ def test_the_order_is_the_best_of_all_permutations():
     assert not marks(again, "wrong")
 
 
-def test_baselines_score_as_in_a_run(tmp_path):
+def test_baseline_scores_match_a_run(tmp_path):
     rows, model = pictures(), classifier()
     scores = checks_of(rows, model, seed=3)["baselines"].values
     run = sb.run(dataset=rows, model=model, explainers=list(scores), metrics=list(scores["centre"]), seed=3,
@@ -201,7 +201,7 @@ def test_baselines_score_as_in_a_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_maps_of_a_saturated_network_are_flat():
+def test_flat_maps_of_saturated_network_are_reported():
     for network, is_flat in ((Colours(), False), (nn.Sequential(Colours(), nn.Hardtanh(-1e-3, 1e-3)), True)):
         report = check_maps(examined(pictures(), classifier(network))[0], inf)
         checks = {check.name: check for check in report.checks}
@@ -210,7 +210,7 @@ def test_maps_of_a_saturated_network_are_flat():
 
 
 @pytest.mark.slow
-def test_the_commands_run_as_printed(shapes, resnet, tmp_path, monkeypatch, capsys):
+def test_printed_commands_run(shapes, resnet, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     line = ["doctor", "--dataset", str(shapes), "--model", str(resnet), "--limit", "24", "--within", "20s"]
     assert cli.main([*line, "--device", "cpu", "--json", "--out", "doctor.json"]) == 1  # the weights are random

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_a_change_of_the_evidence_flips_a_decision(kind):
+def test_only_changed_evidence_flips_the_prediction(kind):
     flips = {count.damage: count.rate for count in check.interventions(kind, 16)}
     assert flips == {"evidence replaced": 1, "evidence erased": 1, "all else changed": 0}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_evidence_of_a_small_pattern_by_hand(kind):
+def test_evidence_matches_hand_computation(kind):
     """Compute by hand what exceeds the thresholds: red above 0.1, and columns of +-0.2 above 0.125.
 
     A fifth of the evidence for a class counts against the other classes.
@@ -69,7 +69,7 @@ def insertion_of_two_steps(kind, row, values):
     return (p[0] + 2 * p[1] + p[2]) / 4
 
 
-def test_counts_equal_a_literal_second_computation(tmp_path, monkeypatch):
+def test_counts_match_literal_computation(tmp_path, monkeypatch):
     metrics = ["saliency_energy", "saliency_pointing_game", "saliency_insertion:steps=2"]
     monkeypatch.setattr(check, "checked_metrics", lambda kind: metrics)
     counts = check.check_metrics(tmp_path, 6, kinds=["colour"], progress=False)
@@ -102,7 +102,7 @@ def test_counts_equal_a_literal_second_computation(tmp_path, monkeypatch):
     assert check.read_counts(tmp_path / "metrics_check.csv") == counts
 
 
-def test_options_of_other_suites_are_refused():
+def test_options_of_other_suites_are_rejected():
     arguments = ["--plan", "--compare", "--select", "metric=saliency_energy"]
     for given in (arguments[:1], arguments[1:2], arguments[2:]):
         with pytest.raises(UserError, match=given[0]):
@@ -115,7 +115,7 @@ def parsed(arguments):
     return parser.parse_args(arguments)
 
 
-def test_ties_count_half_and_images_without_a_score_are_left_out():
+def test_ties_count_half_and_missing_scores_are_left_out():
     scores = np.array([1, 0.5, 0.2, np.nan, 3]), np.array([0.5, 0.5 + 1e-9, 0.4, 1, np.nan])
     count = check.Count("colour", "saliency_energy", "shifted", *check.compared(*scores))
     assert (count.ahead, count.ties, count.behind, count.left_out, count.n, count.rate) == (1, 1, 1, 2, 3, 0.5)
@@ -128,7 +128,7 @@ def test_ties_count_half_and_images_without_a_score_are_left_out():
         assert verdicts == [1] + [verdict] * number
 
 
-def test_the_control_has_the_pictures_of_the_colour_network_and_the_mask_of_its_evidence():
+def test_control_has_colour_images_and_evidence_masks():
     for row, other in zip(check.dataset_of("control", 3), check.dataset_of("colour", 3), strict=True):
         assert row["image"] == other["image"]
         used = right_maps_by_loops([row])[0] > 0
@@ -136,7 +136,7 @@ def test_the_control_has_the_pictures_of_the_colour_network_and_the_mask_of_its_
 
 
 @pytest.mark.parametrize(("ahead", "column"), [(32, 2), (16, None), (0, 4)])
-def test_sentences_of_the_page_follow_from_its_counts(ahead, column):
+def test_page_sentences_follow_from_counts(ahead, column):
     counts = [check.Count("context", "saliency_energy", "whole object", ahead, 0, 32 - ahead)]
     text = page([check.Count("context", "intervention", change, 32, 0, 0) for change in check.FLIPS] + counts)
     row = next(line for line in text.splitlines() if line.startswith("| Does the map show what the network uses"))
@@ -145,6 +145,6 @@ def test_sentences_of_the_page_follow_from_its_counts(ahead, column):
     assert ("with every network they were tested on: energy" in text) == (ahead == 32)
 
 
-def test_the_published_page_is_made_of_the_published_counts():
+def test_published_page_matches_published_counts():
     text = (ROOT / "docs" / "metrics_check.md").read_text(encoding="utf-8")
     assert text == page(check.read_counts(ROOT / "benchmarks" / "metrics_check.csv"))

@@ -112,7 +112,7 @@ def numbers_of(done, name):
 
 
 @pytest.mark.slow
-def test_every_number_is_that_of_a_cell_and_what_a_paper_shows_stands_first(done):
+def test_table_numbers_match_cells_in_paper_order(done):
     runs, numbers = runs_of(done), numbers_of(done, "scores")
     assert len(numbers) == 3 * 2 * 3 * 2
     for ((dataset, model), (explainer, value)), number in numbers.items():
@@ -127,7 +127,7 @@ def test_every_number_is_that_of_a_cell_and_what_a_paper_shows_stands_first(done
 
 
 @pytest.mark.slow
-def test_the_papers_figures_stand_where_it_prints_them(done):
+def test_paper_figures_appear_in_their_cells(done):
     numbers, row = numbers_of(done, "scores"), ("two", "small")
     figures = [numbers[row, column].paper for column in done.tables[0].columns]
     assert figures == [0.5, None, 0.25, 1.0, None, None]
@@ -139,7 +139,7 @@ def test_the_papers_figures_stand_where_it_prints_them(done):
 
 
 @pytest.mark.slow
-def test_means_weight_datasets_equally_and_take_models_together_image_by_image(done):
+def test_means_weight_datasets_equally_and_pool_models(done):
     runs, numbers = runs_of(done), numbers_of(done, "means")
     for ((explainer,), (variant,)), number in numbers.items():
         metric = {"low": "saliency_miou:threshold=0.3", "half": "saliency_miou"}[variant]
@@ -168,7 +168,7 @@ def test_means_weight_datasets_equally_and_take_models_together_image_by_image(d
         assert (number.low, number.high) == pytest.approx((widened.low, widened.high), rel=1e-9)
 
 
-def test_correlations_are_over_datasets_and_of_one_direction(done):
+def test_correlations_over_datasets_align_metric_directions(done):
     runs, numbers = runs_of(done), numbers_of(done, "correlations")
     for ((model,), (explainer,)), number in numbers.items():
         pairs = [[cell(runs[dataset, model], explainer, metric).value
@@ -181,7 +181,7 @@ def test_correlations_are_over_datasets_and_of_one_direction(done):
         assert number.low is None
 
 
-def test_accuracy_is_that_of_the_runs(done):
+def test_accuracy_matches_runs_and_shifted_images(done):
     runs = runs_of(done)
     for ((dataset,), (model, value)), number in numbers_of(done, "accuracy").items():
         run = runs[dataset, model]
@@ -200,7 +200,7 @@ def test_accuracy_is_that_of_the_runs(done):
         assert (number.value, number.n) == (sum(right) / len(right), len(rows))
 
 
-def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
+def test_tables_are_saved_in_full_precision_and_shown_on_page(done):
     folder = done.folder / "tables"
     written = [f"{name}{suffix}" for name in SUITE["tables"] for suffix in (".md", ".csv", ".tex", ".json")]
     assert sorted(path.name for path in folder.iterdir()) == sorted([*written, "own.settings.md"])
@@ -222,7 +222,7 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
 
 
 @pytest.mark.slow
-def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done, tmp_path):
+def test_plot_has_a_panel_per_quantity_with_numbers(done, tmp_path):
     def panels(name, empty=()):
         table = next(table for table in done.tables if table.name == name)
         numbers = table.numbers.copy()
@@ -237,7 +237,7 @@ def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done, tmp
 
 
 @pytest.mark.slow
-def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
+def test_second_start_recomputes_nothing(done, file):
     files = [path for path in sorted(done.folder.rglob("*")) if path.is_file()]
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
     stale = done.folder / "tables" / ".means.csv.4711.tmp"  # left by a start that was killed
@@ -254,7 +254,7 @@ def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
 
 
 @pytest.mark.slow
-def test_a_part_leaves_what_is_there_in_the_tables(done, file, capsys):
+def test_selected_start_keeps_earlier_results_in_tables(done, file, capsys):
     """Start again with --select, which computes less. The tables still contain the results of earlier starts."""
     before = [path.read_bytes() for path in sorted((done.folder / "tables").glob("means*"))]
     chosen = {"select": "dataset=one explainer=random", "compare": True}
@@ -266,7 +266,7 @@ def test_a_part_leaves_what_is_there_in_the_tables(done, file, capsys):
     assert "means has no numbers" in capsys.readouterr().err
 
 
-def test_accuracies_and_small_numbers_stand_below_a_table(done):
+def test_table_notes_report_accuracy_and_small_n(done):
     runs, (scores, means, *_) = runs_of(done), done.tables
     note = next(note for note in scores.notes if note.startswith("Accuracy"))
     for (dataset, model), run in runs.items():
@@ -278,7 +278,7 @@ def test_accuracies_and_small_numbers_stand_below_a_table(done):
 
 
 @pytest.mark.slow
-def test_a_failed_run_is_named_and_stops_no_other(file, done, monkeypatch):
+def test_failed_run_is_reported_and_others_continue(file, done, monkeypatch):
     module = sys.modules["saliency_bench.recipes.suites.suite"]
     start = module.start
 
@@ -298,7 +298,7 @@ def test_a_failed_run_is_named_and_stops_no_other(file, done, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_crowd_of_a_table_is_its_answers_about_the_pictures_of_the_run(done, tmp_path):
+def test_crowd_value_uses_answers_about_run_images(done, tmp_path):
     people = {"title": "People", "runs": ["all"], "rows": ["dataset", "model"], "columns": ["explainer", "value"],
               "values": {"Crowd": {"crowd": True}, "mIoU": {"metric": "saliency_miou"}}}  # fmt: skip
     path = changed(tmp_path / "people.yaml", tables={"people": people})
@@ -344,7 +344,7 @@ def test_tables_and_datasets_can_be_selected(file, tmp_path):
     [(["dataset"], "AXIS=NAME"), (["colour=red"], "unknown axis"), (["dataset=onne"], "did you mean one"),
      (["explainer=nothing"], "unknown explainer .nothing.; known: gradcam")],
 )  # fmt: skip
-def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, said):
+def test_invalid_selection_is_rejected(file, tmp_path, conditions, said):
     _, found, tables = find_suite(str(file))
     refused(said, lambda: jobs_of(found, tables, SuiteChoice(tmp_path, select=selection(conditions))))
 
@@ -361,7 +361,7 @@ def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, s
     ({"title": None}, "tables.scores.title: is missing"),
     ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "one of metric"),
 ])  # fmt: skip
-def test_what_is_wrong_in_a_file_is_said_with_the_key_that_was_meant(tmp_path, keys, said):
+def test_invalid_keys_and_values_are_rejected_by_location(tmp_path, keys, said):
     path = changed(tmp_path / "own.yaml", tables={"scores": keys})
     assert str(path) in refused(re.escape(said), read_suite, path)
 
@@ -382,20 +382,20 @@ def test_figures_of_another_shape_are_refused_before_anything_starts(tmp_path, f
     ("paper: x\npaper: y", "the key paper appears twice"),
     ("paper: Own\ndatasets: {birds: somewhere}", "datasets.birds: must be a mapping"),
 ])  # fmt: skip
-def test_what_is_no_suite_is_refused_in_one_line(tmp_path, text, said):
+def test_invalid_suite_file_is_rejected_in_one_line(tmp_path, text, said):
     path = tmp_path / "own.yaml"
     path.write_text(text)
     refused(said, read_suite, path)
 
 
-def test_unknown_names_and_settings(tmp_path):
+def test_unknown_names_and_settings_are_rejected(tmp_path):
     refused("did you mean p0-table2", find_suite, "p0-tabel2")
     refused("cannot be read", find_suite, str(tmp_path / "nothing.yaml"))
     path = changed(tmp_path / "own.yaml", runs={"all": {"settings": {"targetz": "label"}}})
     refused("did you mean target", read_suite, path)
 
 
-def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
+def test_missing_sources_are_listed_before_start(file, tmp_path, capsys):
     refused("3 sources are missing", suite, str(file), out=tmp_path / "out", data=tmp_path, progress=False)
     assert f"one: saliency-bench build one --out {tmp_path / 'one'}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -403,7 +403,7 @@ def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", [{"name": "models/mine/last"}, {"name": "./gone"}, {"name": "torchvision:resnet1"}])
-def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, tmp_path, capsys):
+def test_unloadable_models_are_listed_before_start(entry, tmp_path, capsys):
     """Test models that are used directly, and models that are trained first."""
     models = {"small": entry | {"family": "resnet", "train": None}, "wide": entry | {"family": "resnet"}}
     path = changed(tmp_path / "own.yaml", models=models)
@@ -419,7 +419,7 @@ def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dataset_that_is_built_in_two_ways_has_a_folder_of_its_own(tmp_path):
+def test_different_builds_of_a_dataset_have_separate_folders(tmp_path):
     """Test that a build of another suite with this name is not reused."""
     places = []
     for name in ("p1", "p3"):
@@ -430,7 +430,7 @@ def test_a_dataset_that_is_built_in_two_ways_has_a_folder_of_its_own(tmp_path):
     assert places == [{(str(tmp_path / one),) * 2} for one in ("voc-val", "voc-val-2007")]
 
 
-def test_another_model_or_dataset_under_an_old_name_has_a_folder_of_its_own(tmp_path):
+def test_changed_model_or_dataset_has_a_new_run_folder(tmp_path):
     places = []
     for name, place in (("first", "one"), ("second", "one"), ("first", "uno")):
         path = changed(tmp_path / f"{name}-{place}.yaml", datasets={"one": {"name": place}},
@@ -441,7 +441,7 @@ def test_another_model_or_dataset_under_an_old_name_has_a_folder_of_its_own(tmp_
     assert len(set(places)) == 3
 
 
-def test_a_number_that_was_not_run_says_so(file, tmp_path):
+def test_missing_number_is_marked_as_not_run(file, tmp_path):
     _, found, tables = find_suite(str(file))
     jobs = jobs_of(found, tables, SuiteChoice(tmp_path))
     for name in tables:
@@ -449,20 +449,20 @@ def test_a_number_that_was_not_run_says_so(file, tmp_path):
         assert set(table.numbers["missing"]) == {"not run"}
 
 
-def test_files_are_read_as_utf_8_whatever_the_locale():
+def test_suite_files_are_read_as_utf_8_in_any_locale():
     line = "from saliency_bench.recipes.suites.suite_schema import list_suites; print(len(list_suites()))"
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run([sys.executable, "-c", line], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_published_schema_is_that_of_the_files():
+def test_published_schema_is_up_to_date():
     published = Path(__file__).parents[2] / "docs" / "_static" / "suite.schema.json"
     assert json.loads(published.read_text()) == Suite.model_json_schema()
 
 
 @pytest.mark.slow
-def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
+def test_metrics_do_not_exceed_declared_passes(tmp_path):
     """Compare with the passes that a run counts; they are equal if they depend only on options and sizes."""
     counted = [name for name in sb.list_metrics() if sb.load_metric(name).declaration.passes is not None]
     chosen = [*counted, "saliency_insertion:steps=8", "saliency_max_sensitivity:draws=3",
@@ -482,7 +482,7 @@ def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
             assert cell.forward_passes.metric == 8 * (pictures + own), cell.metric_text
 
 
-def test_the_plan_counts_the_passes_that_a_run_takes():
+def test_plan_counts_passes_of_a_run():
     metrics = ("saliency_miou", "saliency_insertion:steps=8", "saliency_max_sensitivity:draws=3")
     pairs = [(one, other) for one in ("random", "rise:masks=30", "gradient") for other in metrics]
     rise, curve = 30, 9
@@ -492,7 +492,7 @@ def test_the_plan_counts_the_passes_that_a_run_takes():
     assert cost_of_image([]) == Cost()
 
 
-def test_the_plan_counts_trainings_and_each_retraining_once():
+def test_plan_counts_trainings_and_each_retraining_once():
     recipe = TrainingSpec(epochs=3, batch_size=8, limit=20)
     network = Network("data", "start", "label", recipe, Path("out"))
     assert cost_of_training(network, 100, 10, 7) == Cost(images=37, forward=3 * 10 + 7, trained=60, networks=1)
@@ -509,7 +509,7 @@ def test_the_plan_counts_trainings_and_each_retraining_once():
     assert cost_of_retraining(both, 100, 10, 5).retrained == 2 * (2 * 7 * 3 + 2)
 
 
-def test_timing_a_network_leaves_it_as_it_was():
+def test_timing_leaves_network_unchanged():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
                                 torch.nn.Linear(4, 3))  # fmt: skip
@@ -533,7 +533,7 @@ def test_timing_a_network_leaves_it_as_it_was():
     ([1, 2, 9, 4, 4], 10, 2, [[2, 0], [3, 4, 1]]),  # 10 in both cases, the longest first
     ([3, 8, 4, 4], 10, 2, None),  # 11 instead of 9.5
 ])  # fmt: skip
-def test_processes_make_whole_runs_where_these_are_done_earlier(costs, chunks, processes, expected):
+def test_processes_take_whole_runs_when_that_is_faster(costs, chunks, processes, expected):
     job = SimpleNamespace(spec=SimpleNamespace(batch_size=4))
     steps = [SimpleNamespace(job=job, passes=cost, images=4 * chunks, cells=1, done=0) for cost in costs]
     assert side_by_side(steps, processes) == expected
@@ -541,7 +541,7 @@ def test_processes_make_whole_runs_where_these_are_done_earlier(costs, chunks, p
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("batch_size", "side"), [("2", False), ("16", True)])
-def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_path):
+def test_two_launchers_match_one_process(batch_size, side, tmp_path):
     """Start two launchers with one process each, as on two nodes, which connect on loopback."""
     line = ["-m", "saliency_bench", "suite", "p0-table4", "--smoke", "--select", "dataset=pet-xai", "--device", "cpu",
             "--batch-size", batch_size]  # fmt: skip
@@ -576,7 +576,7 @@ def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_p
 
 
 @pytest.mark.thorough
-def test_a_smoke_suite_that_is_killed_in_the_middle_ends_with_the_same_bytes(tmp_path):
+def test_killed_suite_resumes_to_identical_files(tmp_path):
     def command(name):
         chosen = ["--select", "dataset=pet-xai", "dataset=cancer-xai", "--device", "cpu", "--out", name]
         return [sys.executable, "-m", "saliency_bench", "suite", "p0-table2", "--smoke", *chosen]
@@ -605,7 +605,7 @@ def named_by_another(tmp_path):
                    tables=dict.fromkeys(("scores", "correlations", "accuracy")))  # fmt: skip
 
 
-def test_the_class_that_a_model_of_the_suite_names(file, tmp_path):
+def test_target_can_be_predicted_by_model_of_suite(file, tmp_path):
     _, content, tables = find_suite(str(named_by_another(tmp_path)))
     small, wide = jobs_of(content, tables, SuiteChoice(tmp_path))
     assert (small.spec.target, small.named_by, wide.named_by) == ("predicted", None, small.folder)
@@ -618,7 +618,7 @@ def test_the_class_that_a_model_of_the_suite_names(file, tmp_path):
 
 
 @pytest.mark.slow
-def test_predictions_of_a_run_of_the_suite_are_read_instead_of_made(tmp_path):
+def test_predicted_target_is_read_from_run_of_suite(tmp_path):
     path, options = named_by_another(tmp_path), {"smoke": True, "device": "cpu", "progress": False}
     whole = suite(str(path), out=tmp_path / "out", **options)
     wide = whole.jobs[1].folder
@@ -636,7 +636,7 @@ def predictions(folder):
     return rows["image_id"].to_pylist(), rows["prediction"].to_pylist()
 
 
-def test_the_smaller_of_two_limits_wins(tmp_path):
+def test_smaller_limit_wins(tmp_path):
     """Test that a table of five examples never shows twenty. A table without a limit uses the command's limit."""
     _, content, tables = find_suite("p1-figure12")
     own = jobs_of(content, tables, SuiteChoice(tmp_path))[0]
@@ -650,7 +650,7 @@ def test_the_smaller_of_two_limits_wins(tmp_path):
     }
 
 
-def test_a_plan_tells_passes_and_their_time_at_a_measured_speed(done, file, tmp_path, capsys):
+def test_plan_reports_passes_and_estimated_time(done, file, tmp_path, capsys):
     """Test gradient, Grad-CAM and random by mIoU and by a curve with 8 steps on 15 images."""
     for part in ("data", "models"):
         shutil.copytree(done.folder / part, tmp_path / "out" / part)

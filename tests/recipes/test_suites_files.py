@@ -88,14 +88,14 @@ def parts_of(suite):
 
 
 @pytest.mark.slow
-def test_each_paper_has_its_file():
+def test_every_paper_has_a_suite_file():
     assert list(FILES) == [*(f"p{number}" for number in range(len(FILES) - 1)), "reference"]
     for name in schema.list_suites():
         assert schema.find_suite(name)[2]
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
-def test_a_file_says_what_the_paper_leaves_open_about_what_it_uses(path):
+def test_suite_file_lists_decisions_about_used_items(path):
     assert path.read_text().startswith("# yaml-language-server: $schema=../docs/_static/suite.schema.json\n")
     suite = schema.read_suite(path)
     assert all(name.startswith(f"{path.stem}-") for name in suite.tables)
@@ -106,7 +106,7 @@ def test_a_file_says_what_the_paper_leaves_open_about_what_it_uses(path):
 
 
 @every_suite
-def test_the_list_of_settings_has_all_options_of_everything_that_is_used(suite):
+def test_settings_table_lists_options_of_every_used_item(suite):
     rows = {what: (paper, run) for what, paper, run in settings_table("own", suite, suite.tables).rows if what}
     used = {*suite.datasets, *suite.models, *map(bare, texts_of(suite))}
     assert rows.keys() == used | {bare(text) for run in suite.runs.values() for text in run.explainers}
@@ -122,7 +122,7 @@ def test_the_list_of_settings_has_all_options_of_everything_that_is_used(suite):
 
 
 @every_suite
-def test_every_explainer_and_metric_loads_also_with_the_options_of_smoke(suite):
+def test_explainers_and_metrics_load_with_smoke_options(suite):
     small = suite.smoke.options
     for text in {text for run in suite.runs.values() for text in run.explainers}:
         sb.load_explainer(text)
@@ -135,7 +135,7 @@ def test_every_explainer_and_metric_loads_also_with_the_options_of_smoke(suite):
 
 
 @every_suite
-def test_parts_are_those_of_their_metrics(suite):
+def test_named_parts_exist_in_their_metrics(suite):
     for text, part in parts_of(suite):
         metric = sb.load_metric(text)
         fitting = schema.matching_parts(part, metric.declaration.parts(dict(metric.options), None))
@@ -143,7 +143,7 @@ def test_parts_are_those_of_their_metrics(suite):
 
 
 @every_suite
-def test_datasets_are_known_and_their_commands_build_them(suite):
+def test_datasets_are_known_and_build_commands_are_valid(suite):
     for name, dataset in suite.datasets.items():
         assert dataset.name in sb.list_datasets()
         words = shlex.split(dataset.build)
@@ -154,14 +154,14 @@ def test_datasets_are_known_and_their_commands_build_them(suite):
 
 
 @every_suite
-def test_models_are_those_that_the_package_names(suite):
+def test_models_are_known_or_from_timm_or_trained(suite):
     """Test that other models are checkpoints of timm, or trained from a config."""
     others = [model for model in suite.models.values() if model.name not in KNOWN]
     assert all(model.name.startswith("timm/") or model.train for model in others)
 
 
 @every_suite
-def test_everything_that_is_listed_is_used_and_named(suite):
+def test_every_listed_item_is_used_and_named(suite):
     for kind in ("datasets", "models"):
         assert set(getattr(suite, kind)) == {name for run in suite.runs.values() for name in getattr(run, kind)}
     assert set(suite.runs) == {run for table in suite.tables.values() for run in table.runs}
@@ -171,7 +171,7 @@ def test_everything_that_is_listed_is_used_and_named(suite):
     assert all(sb.load_explainer(bare(text)).baseline for text in explained)
 
 
-def test_a_file_trains_as_train_does():
+def test_training_defaults_match_train_function():
     """Test that settings that a file omits have the default values of `train`."""
     taken = {name: one.default for name, one in inspect.signature(sb.train).parameters.items()}
     recipe = schema.TrainingSpec().model_dump()
@@ -179,7 +179,7 @@ def test_a_file_trains_as_train_does():
 
 
 @every_suite
-def test_settings_are_those_of_a_run(suite):
+def test_settings_are_valid_run_settings(suite):
     for run in suite.runs.values():
         given = dict(run.settings)
         for dataset in run.datasets:
@@ -191,7 +191,7 @@ def test_settings_are_those_of_a_run(suite):
 
 
 @every_table
-def test_figures_have_a_row_and_column_for_each_of_the_table(suite, name):
+def test_figures_match_rows_and_columns_of_table(suite, name):
     table = SUITES[suite].tables[name]
     found = cells(SUITES[suite], table)
     assert found
@@ -204,7 +204,7 @@ def test_figures_have_a_row_and_column_for_each_of_the_table(suite, name):
 
 
 @every_table
-def test_every_note_is_about_something_that_is_shown(suite, name):
+def test_every_note_refers_to_shown_cells(suite, name):
     table = SUITES[suite].tables[name]
     for note in table.notes:
         fitting = [
@@ -215,7 +215,7 @@ def test_every_note_is_about_something_that_is_shown(suite, name):
             assert set(names) == {place[axis] for place in fitting}, note
 
 
-def test_a_value_of_a_run_that_the_table_has_not_is_refused(tmp_path):
+def test_value_of_unknown_run_is_rejected(tmp_path):
     text = FILES["p1"].read_text()
     broken = text.replace('relative=false", run: stability}', 'relative=false", run: stable}')
     assert broken != text
@@ -223,7 +223,7 @@ def test_a_value_of_a_run_that_the_table_has_not_is_refused(tmp_path):
     refused(r"tables.p1-table2.values: .*stable.*stability", schema.read_suite, tmp_path / "own.yaml")
 
 
-def test_a_transform_is_of_an_accuracy():
+def test_transform_requires_accuracy():
     assert schema.Value(accuracy="top1", transform="left").transform == "left"
     with pytest.raises(ValueError, match="transform requires accuracy"):
         schema.Value(metric="saliency_miou", transform="left")
@@ -236,7 +236,7 @@ def over_datasets(**where):
     return np.array([printed for place, printed in figures("p0", "p0-table2") if place | where == place])
 
 
-def test_p0_correlations_follow_from_its_table_2_with_the_digits_of_the_notes():
+def test_p0_correlations_follow_from_corrected_table_2():
     methods = SUITES["p0"].tables["p0-table2"].show["explainer"]
     note = SUITES["p0"].tables["p0-table2"].notes[0]
     right = {
@@ -255,7 +255,7 @@ def test_p0_correlations_follow_from_its_table_2_with_the_digits_of_the_notes():
         assert np.corrcoef(*means.values())[0, 1] == pytest.approx(printed, abs=1e-4), place
 
 
-def test_p1_scores_are_differences_of_the_means_above_them_but_where_the_note_says_so():
+def test_p1_mcs_is_difference_of_means_except_where_noted():
     (note,) = SUITES["p1"].tables["p1-table1"].notes
     for place, printed in figures("p1", "p1-table1"):
         if place["value"] == "MCS":
@@ -264,7 +264,7 @@ def test_p1_scores_are_differences_of_the_means_above_them_but_where_the_note_sa
             assert (abs(means[0] - means[1] - printed) > 0.0015 + 1e-9) == noted, place
 
 
-def test_p2_figures_have_the_ranks_in_their_brackets():
+def test_p2_figures_match_printed_ranks():
     ranks = """1 2 3 4 5, 1 3 4 2 5, 1 2 4 3 5, 2 1 3 4 5, 5 1 2 3 4
                1 2 4 3 5, 1 3 4 2 5, 1 3 4 2 5, 2 1 3 4 5, 4 1 2 3 5"""
     printed = SUITES["p2"].tables["p2-table2"]
@@ -277,7 +277,7 @@ def test_p2_figures_have_the_ranks_in_their_brackets():
 
 
 @pytest.mark.parametrize("table", ["p3-table1", "p3-table3"])
-def test_p3_orders_are_those_of_its_text_and_groups_are_above_what_they_can_be(table):
+def test_p3_orders_match_text_and_groups_exceed_their_maximum(table):
     """Test that IIA is the best. Next are T-Attr and GAE for transformers, and Grad-CAM and Score-CAM for CNNs."""
     assert all(printed > 100 / 5 for place, printed in figures("p3", table) if place["value"] in ("PGS", "CGS"))
     rows = np.array(SUITES["p3"].tables[table].figures).reshape(-1, 5, 4)
@@ -288,7 +288,7 @@ def test_p3_orders_are_those_of_its_text_and_groups_are_above_what_they_can_be(t
     assert families["vit-b"] == families["vit-s"] == expected
 
 
-def test_p3_table_2_leaves_iia_the_third_place_of_cdrop_alone():
+def test_p3_table_2_ranks_iia_first_except_by_cdrop():
     figures_of = np.array(SUITES["p3"].tables["p3-table2"].figures).reshape(2, 5, 3, 4)
     ranks = np.argsort(np.argsort(figures_of * [1, 1, -1, -1], axis=1), axis=1)[:, 0] + 1
     assert ranks.tolist() == [[[1, 1, 3, 1]] * 3] * 2
@@ -312,14 +312,14 @@ def test_p4_pseudo_f1_follows_from_accuracies():
     assert compared == 6
 
 
-def test_p4_regions_above_a_percentile_have_the_size_that_the_percentile_says():
+def test_p4_map_sizes_follow_from_percentiles():
     for place, printed in figures("p4", "p4-table7"):
         if place["value"] == "avg. map size":
             percentile = SUITES["p4"].tables["p4-table7"].variants[place["variant"]]["p"]
             assert printed == pytest.approx(1 - percentile / 100)
 
 
-def test_p4_distances_have_no_sign_and_the_note_names_the_copy():
+def test_p4_distances_are_positive_and_copies_are_noted():
     printed = {(place["value"], place["explainer"]): figure for place, figure in figures("p4", "p4-table8")}
     assert min(printed.values()) > 0
     (note,) = SUITES["p4"].tables["p4-table8"].notes
@@ -329,14 +329,14 @@ def test_p4_distances_have_no_sign_and_the_note_names_the_copy():
 
 
 @every_suite
-def test_transforms_are_those_of_saliency_consistency(suite):
+def test_transforms_exist_in_saliency_consistency(suite):
     for table in suite.tables.values():
         for value in table.values.values():
             for variant in table.variants.values() or [{}]:
                 assert schema.fill(value.transform, variant) in ("", *TRANSFORMS)
 
 
-def test_a_value_s_run_alone_computes_it_and_a_limited_run_has_a_folder_of_its_own(tmp_path):
+def test_value_is_computed_only_by_its_run(tmp_path):
     metrics = {run: metrics_of(SUITES["p1"], ["p1-table2"], run) for run in ("all", "stability")}
     assert metrics["stability"] == ["saliency_max_sensitivity:radius=0.2,relative=false"]
     assert len(metrics["all"]) == 4
@@ -344,7 +344,7 @@ def test_a_value_s_run_alone_computes_it_and_a_limited_run_has_a_folder_of_its_o
     assert len({job.folder for job in jobs}) == len(jobs) == 8
 
 
-def test_a_part_with_a_star_is_the_mean_of_those_that_fit():
+def test_part_with_wildcard_is_mean_of_matches():
     def interval(value):
         return Interval(value=value, low=0.0, high=1.0, n=9, clusters=9)
 
@@ -360,12 +360,12 @@ def test_a_part_with_a_star_is_the_mean_of_those_that_fit():
     ("explainer=gradcma", "did you mean gradcam"), ("metric=mIoU", "unknown metric 'mIoU'"),
     ("metric=saliency_mio", "miou"),
 ])  # fmt: skip
-def test_what_is_selected_is_known(select, words, tmp_path):
+def test_unknown_selection_or_data_folder_is_rejected(select, words, tmp_path):
     refused(words, sb.suite, "p0-table2", out=tmp_path / "out", select=select)
     refused("there is no folder 'nowhere'", sb.suite, "p0-table2", out=tmp_path / "out", data="nowhere")
 
 
-def test_p2_all_judgements_of_table_3_are_the_crowd_of_table_2():
+def test_p2_table_3_ends_with_crowd_of_table_2():
     last = [figure for place, figure in figures("p2", "p2-table3") if place["variant"] == "10"]
     assert last == [figure for place, figure in figures("p2", "p2-table2") if place["value"] == "Crowd"]
     assert len(figures("p2", "p2-table3")) == 70

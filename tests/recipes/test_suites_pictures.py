@@ -38,17 +38,17 @@ def run(tmp_path):
     ({"rule": "highest", "count": 1}, "b"),
     ({"rule": "disputed", "count": 2}, "ba"),  # spreads 0.05, 0.4, 0.05, none
 ])  # fmt: skip
-def test_images_are_chosen_by_id_or_by_rule(run, images, expected):
+def test_images_are_selected_by_id_or_rule(run, images, expected):
     assert "".join(chosen(Images(**images), run, ["saliency_miou"], list(SCORES))) == expected
 
 
-def test_rules_go_by_the_explainers_of_the_picture(run):
+def test_rules_use_explainers_of_the_picture(run):
     images = Images(rule="lowest", count=2)
     assert chosen(images, run, ["saliency_miou"], ["random"]) == ["b", "a"]  # with gradcam, the images would be a and c
     refused("needs a value", chosen, images, run, ["saliency_miou"], ["rise"])
 
 
-def test_images_are_chosen_by_file(run, tmp_path):
+def test_images_are_selected_by_file(run, tmp_path):
     for text in ("c\n\nb\n", "image_id,why\nc,so\nb,too\n"):
         (tmp_path / "ids").write_text(text)
         assert chosen(Images(file=str(tmp_path / "ids")), run, [], []) == ["c", "b"]
@@ -99,7 +99,7 @@ def equation_19(several):
     return sorted(found, key=lambda k: -several.values["iauc"][k])
 
 
-def test_a_clever_hans_is_confident_right_faithful_and_points_elsewhere(several):
+def test_clever_hans_selection_matches_equation_19(several):
     expected = equation_19(several)
     assert 3 < len(expected) < 15
     images = Images(rule="clever hans", count=3)
@@ -115,7 +115,7 @@ def test_a_clever_hans_is_confident_right_faithful_and_points_elsewhere(several)
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
-def test_a_false_positive_is_of_a_class_with_clever_hans_features_that_the_image_lacks(several, activation):
+def test_false_positives_match_literal_selection(several, activation):
     several.model.classifier.activation = activation
     suspects = {several.rows[k]["label"] for k in equation_19(several)}
     expected = {}
@@ -151,7 +151,7 @@ class White(nn.Module):
 FIRST = torch.tensor([[1.0, 0.0]])
 
 
-def test_parts_of_a_picture_are_those_of_its_map():
+def test_picture_parts_follow_the_map():
     maps = np.array([[[0.9, 0.1], [0.6, 0.2]]], np.float32)
     shown = {kind: _parts(White(), torch.ones(1, 3, 2, 2), FIRST, maps, ViewSpec(kind=kind, share=0.25))
              for kind in ("top", "rest", "region")}  # fmt: skip
@@ -164,7 +164,7 @@ def test_parts_of_a_picture_are_those_of_its_map():
     assert shown["region"].lines == ("50% of the image, p 0.750",)
 
 
-def test_the_salient_region_of_the_partner_is_pasted_or_the_rest_of_it():
+def test_partner_region_or_its_inverse_is_pasted():
     """Test a white partner whose map marks the left half, and a black image."""
     maps = np.array([[[0.9, 0.1], [0.8, 0.2]]], np.float32)
     model = SimpleNamespace(classifier=White())
@@ -191,14 +191,14 @@ def test_the_salient_region_of_the_partner_is_pasted_or_the_rest_of_it():
     [({"rows": ["image", "view"], "columns": ["view"]}, "only once"), ({"rows": ["explainer"]}, "axis view"),
      ({"values": {"a": {"accuracy": "top1"}}}, "score of a metric")],
 )  # fmt: skip
-def test_a_picture_has_one_place_for_each_view(keys, words):
+def test_invalid_picture_axes_are_rejected(keys, words):
     whole = {"title": "t", "runs": ["all"], "rows": ["image"], "columns": ["view"], "views": {"a": {}, "b": {}}}
     PictureSpec.model_validate(whole)
     with pytest.raises(ValueError, match=words):
         PictureSpec.model_validate(whole | {"columns": ["image" if "explainer" in str(keys) else "view"]} | keys)
 
 
-def test_a_picture_alone_runs_only_what_it_shows(tmp_path):
+def test_single_picture_runs_only_what_it_shows(tmp_path):
     _, content, names = find_suite("p0-figure3")
     (job,) = jobs_of(content, names, SuiteChoice(tmp_path))
     assert (job.dataset, job.model, job.spec.explainers) == ("action-xai", "resnet-18", ("gradcam",))
@@ -234,7 +234,7 @@ smoke: {drawings: 60, passes: 1, count: 60, limit: 8, options: {rise: {masks: 8}
 
 
 @pytest.mark.slow
-def test_a_picture_is_written_in_three_formats_and_shown_on_the_page(tmp_path):
+def test_picture_is_saved_in_three_formats_and_shown_on_page(tmp_path):
     (tmp_path / "own.yaml").write_text(PICTURES)
     options = {"out": tmp_path / "out", "smoke": True, "device": "cpu", "progress": False}
     done = suite(f"{tmp_path / 'own.yaml'}:maps", **options)
@@ -251,7 +251,7 @@ def test_a_picture_is_written_in_three_formats_and_shown_on_the_page(tmp_path):
     assert (folder / "maps.svg").read_text() == svg
 
 
-def test_an_axis_with_several_names_must_stand_somewhere(tmp_path):
+def test_axis_with_several_values_must_be_shown(tmp_path):
     content = yaml.safe_load(PICTURES)
     content["pictures"]["maps"]["columns"] = ["dataset"]
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))

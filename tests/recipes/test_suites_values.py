@@ -54,13 +54,13 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def test_all_splits_are_counted(data):
+def test_counts_cover_all_splits(data):
     assert counts_of(str(data / "pets")) == {"classes": 3, "images": 5, "masks": 3, "rarest": 0, "commonest": 3}
     with pytest.raises(NoNumberError, match="not built"):
         counts_of(str(data / "cows"))
 
 
-def test_a_table_of_sizes_needs_no_run(data, tmp_path):
+def test_table_of_dataset_sizes_needs_no_run(data, tmp_path):
     content = {
         "paper": "Own",
         "datasets": {name: {"name": name, "folder": name} for name in ("pets", "cows")},
@@ -86,7 +86,7 @@ def test_a_table_of_sizes_needs_no_run(data, tmp_path):
     assert "5,000" in done.page.read_text()
 
 
-def test_the_binary_sets_of_p0_are_evaluated_on_the_positive_class(tmp_path):
+def test_p0_binary_datasets_use_only_masked_images(tmp_path):
     """Test that all scores use images with a mask (Saliency-Bench, appendix C)."""
     _, content, _ = find_suite("p0")
     for job in jobs_of(content, ["p0-table2", "p0-table4"], SuiteChoice(tmp_path)):
@@ -95,7 +95,7 @@ def test_the_binary_sets_of_p0_are_evaluated_on_the_positive_class(tmp_path):
 
 
 @pytest.mark.slow
-def test_drawn_pictures_are_marked_in_every_file_and_never_taken_for_real_ones(tmp_path):
+def test_smoke_results_are_marked_and_not_mixed_with_real_runs(tmp_path):
     suite("p0-table1", out=tmp_path / "smoke", smoke=True, progress=False)
     files = sorted((tmp_path / "smoke/tables").iterdir())
     assert {path.suffix for path in files} == {".csv", ".json", ".md", ".tex"}
@@ -135,7 +135,7 @@ def area(first):
     return sum((x1 - x0) * (y0 + y1) / 2 for (x0, x1), (y0, y1) in steps)
 
 
-def test_areas_and_accuracies_are_over_the_judgements_of_all_files(run, answers):
+def test_crowd_values_pool_judgements_of_all_files(run, answers):
     whole = crowd_number(answers, run, "gradcam", Value(crowd=True))
     assert (whole.value, whole.n) == (pytest.approx(np.mean([area(0.2), area(0.5), area(0.1)])), 2)
     for exposure, right in (("0.05", 0), ("0.1", 1), ("0.2", 2), ("0.5", 3)):
@@ -145,7 +145,7 @@ def test_areas_and_accuracies_are_over_the_judgements_of_all_files(run, answers)
         crowd_number(answers, run, "gradient", Value(crowd=True))
 
 
-def test_fewer_judgements_are_drawn_and_all_of_them_are_the_area(run, answers):
+def test_judgement_subsamples_average_to_expected_area(run, answers):
     one = crowd_number(answers, run, "gradcam", Value(crowd=True, judgements="1"))  # two of three
     areas = [area(0.2), area(0.5), area(0.1)]
     pairs = [np.mean([areas[i], areas[j]]) for i, j in ((0, 1), (0, 2), (1, 2))]
@@ -163,13 +163,13 @@ def test_fewer_judgements_are_drawn_and_all_of_them_are_the_area(run, answers):
     [("image", "0 0.1", 1), ("image", "0.3 0.4", 1), ("image", "0.4 1", 0),
      ("person", "0.1 0.2", 1), ("person", "0.4 0.5", 1), ("person", "0.5 1", 0)],
 )  # fmt: skip
-def test_images_and_people_are_counted_by_their_mean_exposure(run, answers, count, bin_, expected):
+def test_images_and_people_are_counted_by_mean_exposure(run, answers, count, bin_, expected):
     number = crowd_number(answers, run, "random", Value(crowd=True, count=count, bin=bin_))
     assert (number.value, number.n) == (expected, 2)  # only the two people called "ann" were ever right
 
 
 @pytest.mark.parametrize(("kind", "by_scipy"), [("spearman", spearmanr), ("kendall", kendalltau)])
-def test_a_correlation_of_orders_turns_signs(kind, by_scipy):
+def test_rank_correlation_respects_metric_direction(kind, by_scipy):
     first, second = [0.1, 0.4, 0.4, 0.9], [3.0, 2.0, 5.0, 1.0]
     numbers = [[Number(value) for value in values] for values in (first, second)]
     expected = by_scipy(first, [-value for value in second]).statistic
@@ -177,7 +177,7 @@ def test_a_correlation_of_orders_turns_signs(kind, by_scipy):
     assert expected != pytest.approx(by_scipy(first, second).statistic)
 
 
-def test_a_correlation_over_datasets_has_an_interval_from_four_on():
+def test_correlation_has_interval_from_four_datasets():
     """Test Fisher's interval, atanh r -+ 1.96 / sqrt(D - 3); orders have a larger standard error."""
     first, second = [0.1, 0.4, 0.5, 0.9, 0.7], [3.0, 2.0, 5.0, 4.5, 6.0]
     numbers = [[Number(value) for value in values] for values in (first, second)]
@@ -194,7 +194,7 @@ def test_a_correlation_over_datasets_has_an_interval_from_four_on():
         assert (few.low, few.high) == (None, None)
 
 
-def test_drawn_people_judge_every_image_ten_times(run):
+def test_simulated_people_judge_every_image_ten_times(run):
     drawn = drawn_answers(run, ["gradcam", "random"])
     assert {len(firsts) for of in drawn.judgements.values() for firsts in of.values()} == {10}
     assert len(drawn.of_people) == 10
@@ -203,12 +203,12 @@ def test_drawn_people_judge_every_image_ten_times(run):
 
 
 @pytest.mark.parametrize("keys", [{"metric": "saliency_kae", "exposure": "0.1"}, {"crowd": True, "count": "image"}])
-def test_what_is_of_people_goes_with_people(keys):
+def test_crowd_options_require_crowd(keys):
     with pytest.raises(ValueError, match=r"require crowd|used together"):
         Value(**keys)
 
 
-def test_answers_that_name_their_dataset_count_for_it_alone(run, tmp_path):
+def test_answers_with_dataset_count_only_for_it(run, tmp_path):
     """Test answers for two datasets that both have an image "a". The two images are not confused."""
     lines = ["image_id,explainer,exposure,person,right,dataset", "a,gradcam,0.2,p,true,pets", "a,gradcam,0.5,p,true,f9"]
     (tmp_path / "answers.csv").write_text("\n".join(lines) + "\n")
@@ -254,7 +254,7 @@ def results():
     return SimpleNamespace(suite=suite, finished=lambda names: [(job, run)], sized=lambda text: text)
 
 
-def test_each_other_explainer_is_compared_with_the_one_that_is_named(results):
+def test_t_tests_compare_named_explainer_with_the_others(results):
     rows = t_tests(results, "main").to_dict("records")
     assert [(row["explainer"], row["other"], row["n"]) for row in rows] == [
         ("gradcam", "gradient", 28), ("gradcam", "random", 30)]  # fmt: skip
@@ -265,7 +265,7 @@ def test_each_other_explainer_is_compared_with_the_one_that_is_named(results):
     assert np.isnan(rows[1]["p_paired_test"])
 
 
-def test_what_either_test_finds_is_counted(results):
+def test_remarks_count_significant_results_of_both_tests(results):
     frame = t_tests(results, "main")
     significant = int(literal_p(SCORES_OF_GRADCAM, SCORES["gradient"]) < 0.05)
     assert f"{significant} of 2 differ; by the adjusted paired test 0 of the 1" in remarks(frame)[0]
@@ -318,7 +318,7 @@ CHANGES = {"": lambda picture: picture, "flip_vertical": lambda picture: picture
 
 
 @pytest.mark.slow
-def test_it_is_the_accuracy_of_changed_images(settings):
+def test_accuracy_under_transform_matches_literal_loop(settings):
     data, model, _ = load(*describe(settings))
     values = set()
     for name, change in CHANGES.items():
@@ -328,7 +328,7 @@ def test_it_is_the_accuracy_of_changed_images(settings):
     assert len(values) == len(CHANGES)  # the comparison can fail
 
 
-def test_without_a_transform_it_is_what_the_summary_says(settings):
+def test_accuracy_without_transform_matches_summary(settings):
     limited = settings | {"limit": 20}
     data, model, _ = load(*describe(limited))
     before = accuracy_under(data, model)
@@ -337,7 +337,7 @@ def test_without_a_transform_it_is_what_the_summary_says(settings):
     assert before == {name: summary[name] for name in before}
 
 
-def test_an_unknown_transform_is_named_with_the_nearest(settings):
+def test_unknown_transform_is_rejected_with_a_suggestion(settings):
     refused(r"flip-vertical.*flip_vertical", accuracy_under, *load(*describe(settings))[:2], "flip-vertical")
     assert len(TRANSFORMS) == 12
 

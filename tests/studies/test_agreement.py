@@ -34,7 +34,7 @@ def literal_alpha(masks):
 
 @pytest.mark.slow
 @given(masks)
-def test_agreement_is_what_the_definitions_say(given):
+def test_agreement_measures_match_reference_implementations(given):
     first, second = given[:2]
     a, b = first.ravel(), second.ravel()
     if a.any() or b.any():
@@ -46,7 +46,7 @@ def test_agreement_is_what_the_definitions_say(given):
         assert krippendorffs_alpha(given) == pytest.approx(literal_alpha(given))
 
 
-def test_a_case_by_hand():
+def test_agreement_measures_match_values_by_hand():
     """Test 2 x 3 pixels with the left column against the top row, which share one of four pixels."""
     assert (iou(LEFT, TOP), dice(LEFT, TOP)) == (1 / 4, 2 / 5)
     # they agree on 3 of 6 pixels; by chance on 1/3 1/2 + 2/3 1/2 = 1/2
@@ -60,12 +60,12 @@ def test_a_case_by_hand():
     (EMPTY, TOP, [0, 0, 0, 1 - (1 / 2) / (2 * 3 * 9 / (12 * 11))]),
     (EMPTY, FULL, [0, 0, 0, 1 - 1 / (72 / 132)]),
 ])  # fmt: skip
-def test_empty_and_full_masks(first, second, wanted):
+def test_agreement_of_empty_and_full_masks(first, second, wanted):
     found = image_agreement([first, second])
     assert (list(found), list(found.values())) == (list(agreement.LIMITS), pytest.approx(wanted))
 
 
-def test_an_image_is_the_mean_of_its_pairs_and_a_study_the_mean_of_its_images():
+def test_study_agreement_averages_pairs_then_images():
     assert image_agreement([LEFT, TOP, EMPTY])["IoU"] == pytest.approx((1 / 4 + 0 + 0) / 3)
     few = agreement.study_agreement([[LEFT, TOP], [TOP, TOP], [LEFT]])
     assert (few["IoU"].value, few["IoU"].n) == (5 / 8, 2)
@@ -76,12 +76,12 @@ def test_an_image_is_the_mean_of_its_pairs_and_a_study_the_mean_of_its_images():
 
 
 @given(masks)
-def test_consensus_is_what_at_least_half_marked(given):
+def test_consensus_keeps_pixels_marked_by_at_least_half(given):
     wanted = [[sum(mask[y, x] for mask in given) >= len(given) / 2 for x in range(4)] for y in range(3)]
     np.testing.assert_array_equal(consensus(given), wanted)
 
 
-def test_rules_of_the_consensus_by_hand():
+def test_consensus_rules_match_values_by_hand():
     first, second = np.array([[1, 1, 0, 0]], bool), np.array([[1, 0, 1, 0]], bool)
     assert consensus([first, second]).tolist() == [[True, True, True, False]], "at least half of two is the union"
     assert consensus([first, second], "majority").tolist() == [[True, False, False, False]]
@@ -90,7 +90,7 @@ def test_rules_of_the_consensus_by_hand():
     refused("different sizes", consensus, [LEFT, LEFT.T])
 
 
-def test_staple_trusts_those_who_agree():
+def test_staple_ignores_a_random_annotator():
     """Test three people, one of whom marks at random. STAPLE agrees with the other two, like a majority vote."""
     pytest.importorskip("SimpleITK")
     truth = np.zeros((40, 40), bool)

@@ -68,12 +68,12 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     (["--segment", "one.onnx"], "--segment got 1 files; pass two ONNX files, encoder and decoder, or none"),
     (["--segment", "one.onnx", "two.onnx"], "there is no file one.onnx"),
 ])  # fmt: skip
-def test_what_cannot_be_done_is_one_line_and_leaves_nothing(line, tmp_path, options, words, capsys):
+def test_invalid_options_give_one_line_and_leave_no_store(line, tmp_path, options, words, capsys):
     assert words in said(capsys, [*line, *options], 2).splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["noise"]
 
 
-def test_the_study_is_found_however_its_dataset_is_written(line, tmp_path, capsys, monkeypatch):
+def test_study_matches_any_spelling_of_its_dataset_path(line, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = ["--store", "study.db"]
     masks(tmp_path / "a", slice(0, 20))
@@ -89,7 +89,7 @@ def test_the_study_is_found_however_its_dataset_is_written(line, tmp_path, capsy
     assert len(Store("study.db").all()) == 1
 
 
-def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
+def test_import_reports_masks_without_an_image(line, tmp_path, capsys):
     folder = tmp_path / "a"
     folder.mkdir()
     (folder / "elsewhere.png").write_bytes(png(np.ones((60, 80), bool)))
@@ -106,7 +106,7 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     (["--person", "consensus"], "is reserved"),
     (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),
 ])  # fmt: skip
-def test_a_refused_import_leaves_no_study(line, tmp_path, options, words, capsys):
+def test_rejected_import_leaves_no_store(line, tmp_path, options, words, capsys):
     (tmp_path / "out/masks").mkdir(parents=True)
     masks(tmp_path / "out/masks/ada", slice(0, 20))
     assert words in said(capsys, [*line, "--import", str(tmp_path / "out"), *options], 2)
@@ -114,7 +114,7 @@ def test_a_refused_import_leaves_no_study(line, tmp_path, options, words, capsys
     assert "masks of 12 images" in said(capsys, [*line, "--import", str(tmp_path / "out"), "--person", "ada"])
 
 
-def test_a_reason_to_skip_forges_no_line_of_the_report(line, tmp_path, capsys):
+def test_report_escapes_skip_reasons(line, tmp_path, capsys):
     assert main([*line, "--import", masks(tmp_path / "a", slice(0, 20)), "--person", "ada"]) == 0
     study = Store(tmp_path / "study.db").get("study")
     reason = "blurred\nagreement: IoU  1.000\r\x1b[2K\u202eabc"
@@ -125,7 +125,7 @@ def test_a_reason_to_skip_forges_no_line_of_the_report(line, tmp_path, capsys):
     assert [row for row in rows if row.startswith("skipped: blurred agreement: IoU 1.000 \\x1b[2K\\u202eabc ")]
 
 
-def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
+def test_import_summary_accounts_for_every_region(line, tmp_path, capsys):
     def box(label, left):
         return f'<box label="{label}" xtl="{left}" ytl="10" xbr="{left + 20}" ybr="30"/>'
 

@@ -96,7 +96,7 @@ def drag(page, points, mask=None, value=True):
         stroke(mask, [((x - left) / scale, (y - top) / scale) for x, y in screen], size, value)
 
 
-def test_ten_images_in_a_row_are_stored_as_they_were_drawn(page, served):
+def test_ten_drawings_are_stored_exactly(page, served):
     random = np.random.default_rng(1)
     drawn = []
     for index in range(10):
@@ -133,7 +133,7 @@ def test_ten_images_in_a_row_are_stored_as_they_were_drawn(page, served):
     assert len({answer.unit for answer in stored}) == 10
 
 
-def test_a_polygon_clear_skip_and_no_region(page, served):
+def test_page_stores_polygon_no_region_and_skip(page, served):
     scale, left, top, _ = view(page)
     corners = [(10, 10), (50, 12), (40, 40), (12, 30)]
     page.keyboard.press("p")
@@ -181,7 +181,7 @@ def tiles(folder):
     return rows
 
 
-def test_a_click_marks_the_pixels_of_a_piece_and_undo_takes_them_away(browser, tmp_path):
+def test_click_marks_a_superpixel_and_undo_removes_it(browser, tmp_path):
     pytest.importorskip("skimage", reason="needs scikit-image")
     images = StudyImages(tiles(tmp_path / "tiles"))
     with Served(tmp_path / "tiles", tmp_path / "study.db", "--assist") as served:
@@ -212,7 +212,7 @@ def test_a_click_marks_the_pixels_of_a_piece_and_undo_takes_them_away(browser, t
         assert 1 < answer.pixels.sum() < answer.pixels.size / 4
 
 
-def test_the_keyboard_alone_is_enough(page, served):
+def test_page_works_with_keyboard_only(page, served):
     page.keyboard.press("Tab")
     page.locator("#board").focus()
     mask = np.zeros((60, 80), bool)
@@ -235,7 +235,7 @@ def test_the_keyboard_alone_is_enough(page, served):
         assert page.evaluate(NAME).strip() not in ("", "INPUT", "BUTTON")
 
 
-def test_a_phone_draws_with_one_finger_and_moves_with_two(browser, served):
+def test_phone_draws_with_one_finger_and_zooms_with_two(browser, served):
     for page in opened(browser, served.url, PHONE):
         touch = page.context.new_cdp_session(page)
 
@@ -265,7 +265,7 @@ def test_a_phone_draws_with_one_finger_and_moves_with_two(browser, served):
 
 
 @pytest.mark.parametrize("size", [(375, 812), (812, 375)])
-def test_a_phone_shows_a_long_class_in_full_and_is_no_wider(browser, served, size):
+def test_long_class_name_fits_on_a_phone(browser, served, size):
     options = {**PHONE, "viewport": {"width": size[0], "height": size[1]}}
     for page in opened(browser, served.url, options):
         page.evaluate("document.getElementById('lead').textContent = 'Practice: mark what shows'")
@@ -275,7 +275,7 @@ def test_a_phone_shows_a_long_class_in_full_and_is_no_wider(browser, served, siz
         assert label["x"] + label["width"] <= task["x"] + task["width"]
 
 
-def test_two_browsers_a_kill_and_a_closed_tab_lose_nothing(browser, served):
+def test_killed_server_and_closed_tab_lose_no_answer(browser, served):
     contexts = [browser.new_context(**DESKTOP) for _ in range(2)]
     pages = [context.new_page() for context in contexts]
     masks = []
@@ -321,7 +321,7 @@ def test_two_browsers_a_kill_and_a_closed_tab_lose_nothing(browser, served):
         context.close()
 
 
-def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
+def test_rejected_mask_returns_with_its_comment(browser, page, served):
     drag(page, [(10, 10), (30, 30)])
     page.keyboard.press("Enter")
     count(page, "1 of 14")
@@ -350,7 +350,7 @@ def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
     assert (after.pixels & before.pixels).sum() == before.pixels.sum() < after.pixels.sum()
 
 
-def test_what_was_sent_back_is_named_and_found_by_who_comes_back_to_a_finished_page(browser, tmp_path):
+def test_finished_page_shows_an_answer_sent_back_later(browser, tmp_path):
     """Send back an answer without a region. The annotator sees it only as text."""
     study = study_of(tmp_path, 1, annotators=1)
     with serving(create_app(study)) as url:

@@ -35,7 +35,7 @@ def sent(unit, request="r" * 16, **changed):
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.randoms())
-def test_runs_give_the_mask_back(height, width, random):
+def test_run_lengths_decode_to_the_same_mask(height, width, random):
     mask = np.array([random.random() > 0.5 for _ in range(height * width)]).reshape(height, width)
     runs = runs_of(mask)
     literal = [pixel for index, run in enumerate(runs) for pixel in [index % 2 == 1] * run]
@@ -48,11 +48,11 @@ def test_runs_give_the_mask_back(height, width, random):
     [3], [2, 3], [-1, 5], [2.0, 2], ["2", 2], [True, 3], "22", None, [10**30], [0, 1, 1, 1, 1, 0], {"0": 4},
     [0] * 10**6 + [4], [0, 5], [True] * 4,
 ])  # fmt: skip
-def test_runs_of_another_size_are_refused(runs):
+def test_run_lengths_of_another_size_are_rejected(runs):
     refused("2 x 2", mask_of, runs, 2, 2)
 
 
-def test_an_answer_goes_from_the_page_to_the_store(annotating, client, key):
+def test_posted_answer_is_stored_once(annotating, client, key):
     state = client.get("/api/state", headers=key).json()
     assert (state["done"], state["total"], len(state["tasks"])) == (0, 6, 2)
     unit = state["tasks"][0]["unit"]
@@ -67,7 +67,7 @@ def test_an_answer_goes_from_the_page_to_the_store(annotating, client, key):
     assert stored.image_sha256 == checksum(annotating.images.rows[position]["image"])
 
 
-def test_everybody_sees_only_their_own(annotating, client):
+def test_people_see_only_their_assigned_images_and_answers(annotating, client):
     first, second = joined(client, "a"), joined(client, "b")
     unit = client.get("/api/state", headers=first).json()["tasks"][0]["unit"]
     client.post("/api/answer", json=sent(unit), headers=first)
@@ -89,14 +89,14 @@ def test_everybody_sees_only_their_own(annotating, client):
     ({"runs": [4799]}, "60 x 80"), ({"runs": [4800]}, "nothing is marked"), ({"runs": {"a": 1}}, "60 x 80"),
     ({"request": ""}, "request must be"),
 ])  # fmt: skip
-def test_what_is_no_answer_is_refused(annotating, client, changed, words, key, unit):
+def test_invalid_answers_are_rejected(annotating, client, changed, words, key, unit):
     answer = client.post("/api/answer", json=sent(unit) | changed, headers=key)
     assert answer.status_code == 400
     assert words in answer.json()["error"]
     assert annotating.study.answers() == []
 
 
-def test_strangers_get_nothing(client):
+def test_requests_without_a_valid_key_are_rejected(client):
     for key in ("", "x", "é" * 10):
         assert client.get("/api/state", headers={"X-Key": key.encode()}).status_code == 401
     assert client.get("/static/annotate.py").status_code == 404
@@ -106,7 +106,7 @@ def test_strangers_get_nothing(client):
     assert "http" not in page.text
 
 
-def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(annotating, client, key, unit):
+def test_rejected_answer_is_redrawn_and_reviewed_again(annotating, client, key, unit):
     client.post("/api/answer", json=sent(unit), headers=key)
     reviewer = {"X-Key": annotating.study.join(role="reviewer").key}
     state = client.get("/api/state", headers=reviewer).json()
@@ -128,7 +128,7 @@ def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(ann
 
 
 @pytest.mark.parametrize("answer", [True, 1.0, "1", None, [1], 0, -1, 10**30, 2**40, 1, 77])
-def test_only_the_newest_answer_is_reviewed_by_its_number(annotating, client, answer, key, unit):
+def test_review_rejects_invalid_and_outdated_answer_ids(annotating, client, answer, key, unit):
     for request in ("r" * 16, "s" * 16):
         client.post("/api/answer", json=sent(unit, request), headers=key)
     reviewer = {"X-Key": annotating.study.join(role="reviewer").key}
@@ -143,7 +143,7 @@ def drawn_by(annotating, person):
     return answer_all(annotating, person, kind="mask", runs=runs_of(MASK))
 
 
-def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
+def test_honeypots_go_to_everybody_and_are_not_counted(tmp_path):
     annotating = study_of(tmp_path, dataset(10, masks=4), honeypots=2, honeypot_every=3, annotators=1)
     pots = set(annotating.honeypots)
     assert len(pots) == 2
@@ -157,13 +157,13 @@ def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
     refused("but the dataset has 4", choose_known, annotating.images, 5, 0, 0)
 
 
-def test_only_images_without_a_mask_and_no_more_than_so_many_a_person(tmp_path):
+def test_only_missing_and_per_person_limit_the_images(tmp_path):
     annotating = study_of(tmp_path, dataset(10, masks=4), only_missing=True, per_person=3)
     assert annotating.units == [f"image-{index:03d}" for index in range(4, 10)]
     assert (annotating.state("p-a")["total"], len(drawn_by(annotating, "p-a"))) == (3, 3)
 
 
-def test_an_image_that_cannot_be_shown_can_be_skipped(tmp_path):
+def test_unreadable_image_can_be_skipped(tmp_path):
     from datasets import Dataset, Features, Value
 
     broken = [{"bytes": b"no picture", "path": None}, {"bytes": png(MASK), "path": None}]
@@ -181,7 +181,7 @@ def test_an_image_that_cannot_be_shown_can_be_skipped(tmp_path):
     assert (state["total"], [task["unit"] for task in state["tasks"]]) == (1, ["b"]), "nobody else is asked to skip it"
 
 
-def test_a_skipped_image_goes_to_others_at_once(tmp_path):
+def test_skipped_image_is_reassigned_at_once(tmp_path):
     annotating = study_of(tmp_path, dataset(2), annotators=1)
     skipped = annotating.state("p-a")["tasks"][0]["unit"]
     annotating.save("p-a", sent(skipped, "p-a skips the first", kind="skip"))
@@ -193,7 +193,7 @@ def test_a_skipped_image_goes_to_others_at_once(tmp_path):
     assert len(annotating.counted()[skipped]) == 2
 
 
-def test_rows_of_one_image_are_told_apart_by_their_class():
+def test_rows_sharing_an_image_id_are_identified_by_class():
     rows = dataset(4)
     same = rows.remove_columns("image_id").add_column("image_id", ["a", "a", "b", "b"])
     images = StudyImages(same)
@@ -202,7 +202,7 @@ def test_rows_of_one_image_are_told_apart_by_their_class():
     refused("several rows", StudyImages, rows.remove_columns("image_id").add_column("image_id", ["a"] * 4))
 
 
-def test_known_masks_are_found_however_the_rows_were_picked():
+def test_known_masks_follow_selected_rows():
     rows = dataset(6, masks=3)
     assert StudyImages(rows).with_masks() == ["image-000", "image-001", "image-002"]
     assert StudyImages(rows.select([4, 2])).with_masks() == ["image-002"]
@@ -210,7 +210,7 @@ def test_known_masks_are_found_however_the_rows_were_picked():
     np.testing.assert_array_equal(np.argwhere(StudyImages(rows).known_mask("image-001"))[[0, -1]], [[10, 5], [29, 24]])
 
 
-def test_an_ambiguous_mask_is_no_known_mask(tmp_path, capsys):
+def test_ambiguous_masks_need_a_foreground_option(tmp_path, capsys):
     rows = dataset(6, masks=4)
     trimap = np.full((60, 80), 2, np.uint8)
     trimap[10:30, 5:25], trimap[10, 5:25] = 1, 3
@@ -232,7 +232,7 @@ def test_an_ambiguous_mask_is_no_known_mask(tmp_path, capsys):
     refused("but the dataset has 0", choose_known, images, 1, 0, 0, foreground="9")
 
 
-def test_superpixels_cover_the_image():
+def test_superpixels_cover_the_image_and_respect_edges():
     pytest.importorskip("skimage")
     from saliency_bench.studies.superpixels import superpixels
 
@@ -243,7 +243,7 @@ def test_superpixels_cover_the_image():
     assert not set(found[:, :29].ravel()) & set(found[:, 31:].ravel()), "none crosses the edge"
 
 
-def test_pieces_of_a_large_image_tile_it_and_are_computed_once(tmp_path, monkeypatch):
+def test_superpixels_of_a_large_image_are_computed_once(tmp_path, monkeypatch):
     segmentation = pytest.importorskip("skimage.segmentation")
     asked, slic = [], segmentation.slic
 
@@ -268,7 +268,7 @@ def test_pieces_of_a_large_image_tile_it_and_are_computed_once(tmp_path, monkeyp
     assert (pairs == pairs[:, :1, :, :1]).all(), "each pixel has the piece of the nearest one of half the size"
 
 
-def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
+def test_study_resumes_its_settings_and_rejects_others(tmp_path):
     rows = dataset(6, masks=3)
     study_of(tmp_path, rows, annotators=4, honeypots=2)
     store, images = Store(tmp_path / "study.db"), StudyImages(rows)

@@ -35,7 +35,7 @@ def study(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_image_gets_its_raters_with_all_its_maps(study):
+def test_every_image_gets_its_raters_for_all_maps(study):
     people = [rate(study, study.study.join().name, lambda *about: 3) for _ in range(7)]
     assert study.state(people[-1])["total"] == 0  # 12 images for 2 people each, 4 images per person: 6 people
     counts = Counter(one.unit for one in study.study.answers())
@@ -46,7 +46,7 @@ def test_every_image_gets_its_raters_with_all_its_maps(study):
         assert all({pair_of(one.unit)[1] for one in maps} == set(PLANTED) for maps in given)
 
 
-def test_the_order_is_of_each_person_and_image_and_is_kept(study, tmp_path):
+def test_map_order_varies_by_person_and_image_and_is_stable(study, tmp_path):
     people = [study.study.join().name for _ in range(6)]
     orders = {tuple(pair_of(one.unit)[1] for one in maps) for person in people for maps in study.given(person)}
     assert len(orders) > 8
@@ -59,7 +59,7 @@ def test_the_order_is_of_each_person_and_image_and_is_kept(study, tmp_path):
 
 
 @pytest.mark.slow
-def test_those_who_leave_are_replaced(study):
+def test_raters_who_leave_are_replaced(study):
     for _ in range(6):
         rate(study, study.study.join().name, lambda *about: 3, most=6)
     assert study.state(study.study.join().name)["total"] == 0
@@ -70,7 +70,7 @@ def test_those_who_leave_are_replaced(study):
     assert {counts[unit_of(image, name)] >= 2 for image in study.images.ids for name in PLANTED} == {True}
 
 
-def test_a_page_is_told_no_name(study):
+def test_page_receives_no_explainer_name(study):
     person = study.study.join().name
     state = study.state(person)
     assert "secret" not in repr(state)
@@ -86,7 +86,7 @@ def test_a_page_is_told_no_name(study):
     assert state["questions"]["complete"] == f"Does it mark everything that shows “{study.images.labels[image]}”?"
 
 
-def test_a_repeated_answer_is_stored_once_and_a_change_is_a_revision(study, tmp_path):
+def test_repeated_answer_is_stored_once_and_change_as_revision(study, tmp_path):
     person = study.study.join().name
     place = study.state(person)["maps"][0]["place"]
     sent = {"place": place, "ratings": dict.fromkeys(QUESTIONS, 2), "request": REQUEST, "seconds": 4}
@@ -107,12 +107,12 @@ def test_a_repeated_answer_is_stored_once_and_a_change_is_a_revision(study, tmp_
     ({"raters": 0}, "raters must be at least 1"), ({"per_person": 0}, "per_person"),
     ({"limit": 0}, "from 1 to 12"), ({"limit": 13}, "from 1 to 12"),
 ])  # fmt: skip
-def test_numbers_that_do_not_fit_are_refused(options, line):
+def test_configuration_rejects_invalid_numbers(options, line):
     refused(line, configuration, run_images(), read_questions(), **{"checks": 0} | options)
     refused("2 to 5 maps", configuration, run_images(explainers=["good"]), read_questions())
 
 
-def test_results_by_hand(study):
+def test_mean_ratings_match_values_by_hand(study):
     """Test two people who rate the map of one image by "good": complete with 4 and 5, precise with 1 and 1."""
     image = study.study.configuration["images"][0]
     for person, complete in (("a", 4), ("b", 5)):
@@ -124,7 +124,7 @@ def test_results_by_hand(study):
     assert [row["maps"] for row in data["agreement"]] == [1, 1, 1]
 
 
-def test_ratings_of_a_planted_order_and_who_agrees(tmp_path):
+def test_ratings_recover_planted_order_and_agreement(tmp_path):
     study = start(tmp_path, raters=3, per_person=12)
     bits = np.random.default_rng(0)
 
@@ -149,7 +149,7 @@ def test_ratings_of_a_planted_order_and_who_agrees(tmp_path):
 
 
 @given(st.lists(st.lists(st.integers(0, 4), min_size=2, max_size=5), min_size=2, max_size=8))
-def test_alpha_is_that_of_the_package(ratings):
+def test_ordinal_alpha_matches_krippendorff_package(ratings):
     assume(len({level for own in ratings for level in own}) > 1)
     counts = np.array([np.bincount(own, minlength=5) for own in ratings], float)
     expected = krippendorff.alpha(value_counts=counts, level_of_measurement="ordinal")
@@ -160,11 +160,11 @@ def test_alpha_is_that_of_the_package(ratings):
     assert ordinal_alpha(counts, weights)[0] == pytest.approx(expected)
 
 
-def test_alpha_where_all_say_the_same_is_unknown():
+def test_ordinal_alpha_of_identical_ratings_is_nan():
     assert np.isnan(ordinal_alpha(np.array([[0.0, 2.0], [0.0, 3.0]]), np.ones((1, 2)))[0])
 
 
-def test_export(study, tmp_path):
+def test_export_writes_ratings_with_or_without_people(study, tmp_path):
     people = [rate(study, study.study.join().name, lambda *about: 3) for _ in range(6)]
     assert export(study.study, tmp_path / "ratings.csv") == 12 * 4 * 2 * 3
     with (tmp_path / "ratings.csv").open() as file:
@@ -177,7 +177,7 @@ def test_export(study, tmp_path):
     assert export(study.study, tmp_path / "ratings.parquet") == 288
 
 
-def test_a_study_without_ratings_is_one_line(study):
+def test_results_reject_a_study_without_ratings(study):
     refused("no rating yet", results, study.study)
 
 
@@ -194,7 +194,7 @@ def test_a_study_without_ratings_is_one_line(study):
     ("a: [", "cannot be read as YAML"),
     ("scale: [a, b]\nquestions: {a: one, a: two}", "the key a appears twice"),
 ])  # fmt: skip
-def test_files_of_questions_that_are_none(tmp_path, text, line):
+def test_invalid_question_files_are_rejected(tmp_path, text, line):
     path = tmp_path / "questions.yaml"
     path.write_text(text)
     refused(line, read_questions, path)

@@ -62,7 +62,7 @@ def names_of(study):
     return [*PLANTED, *([HUMAN] if study.images.masks is not None else [])]
 
 
-def test_a_check_is_an_image_of_its_own_with_the_map_of_another_class(tmp_path):
+def test_attention_check_uses_its_own_image_and_a_foreign_map(tmp_path):
     study = start(tmp_path, run_images(), checks=2)
     own = study.study.configuration
     assert not set(own["checks"]) & set(own["images"])
@@ -85,7 +85,7 @@ def test_a_check_is_an_image_of_its_own_with_the_map_of_another_class(tmp_path):
     assert study.given(study.study.join().name) == []  # all images are assigned, and nobody gets only checks
 
 
-def test_the_picture_of_a_check_is_of_the_other_image_and_without_its_map_of_the_image(tmp_path):
+def test_attention_check_shows_the_overlay_of_another_image(tmp_path):
     study = start(tmp_path, run_images(), checks=1, per_person=1)
     person = study.study.join().name
     ((image, other),) = study.study.configuration["checks"].items()
@@ -108,7 +108,7 @@ def test_the_picture_of_a_check_is_of_the_other_image_and_without_its_map_of_the
 
 
 @pytest.mark.slow
-def test_who_failed_is_left_out_of_the_means_and_reported(tmp_path):
+def test_failed_people_are_excluded_from_means_and_reported(tmp_path):
     study = start(tmp_path, run_images(), checks=1, raters=4, per_person=11)
     people = [rate(study, kind) for kind in (LOOKING, LOOKING, LOOKING, STRAIGHT)]
     found = rated(study.study)
@@ -140,7 +140,7 @@ def test_who_failed_is_left_out_of_the_means_and_reported(tmp_path):
 
 
 @pytest.mark.parametrize(("levels", "passing"), [(2, [1]), (3, [1]), (4, [1, 2]), (5, [1, 2]), (9, [1, 2, 3, 4])])
-def test_a_check_is_passed_in_the_lower_half_of_the_scale(tmp_path, levels, passing):
+def test_attention_check_passes_in_lower_half_of_scale(tmp_path, levels, passing):
     questions = {"scale": [str(level) for level in range(levels)], "questions": {"a": "A?", "b": "B?"}}
     settings = configuration(run_images(), questions, checks=1)
     study = Store(tmp_path / "study.db").study(KIND, "s", configuration=settings)
@@ -157,12 +157,12 @@ def test_a_check_is_passed_in_the_lower_half_of_the_scale(tmp_path, levels, pass
     ({"checks": 12}, "12 images are too few: one to rate and 12 attention checks are needed"),
     ({"checks": 2, "limit": 11}, "from 1 to 10"),
 ])  # fmt: skip
-def test_checks_that_do_not_fit_are_refused(options, line):
+def test_configuration_rejects_impossible_numbers_of_checks(options, line):
     refused(line, configuration, run_images(), read_questions(), **options)
 
 
 @pytest.mark.slow
-def test_human_masks_are_rated_like_maps_and_are_no_explainer(tmp_path, monkeypatch):
+def test_human_masks_are_rated_like_maps(tmp_path, monkeypatch):
     names = (f"p-person3{number}" for number in range(2))  # the order of maps depends on the name of the person
     monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: next(names))
     study = start(tmp_path, with_masks(), per_person=10, raters=2)
@@ -183,7 +183,7 @@ def test_human_masks_are_rated_like_maps_and_are_no_explainer(tmp_path, monkeypa
         assert Counter(row["explainer"] for row in csv.DictReader(file))[HUMAN] == 10 * 2 * 3
 
 
-def test_the_best_rating_leaves_a_human_mask_in_the_last_row(tmp_path):
+def test_human_mask_is_the_last_row_despite_best_rating(tmp_path):
     study = start(tmp_path, with_masks(), per_person=10, checks=0)
     (image, *_) = study.study.configuration["images"]
     for name, level in ((HUMAN, 5), ("good", 4), ("bad", 1)):
@@ -193,7 +193,7 @@ def test_the_best_rating_leaves_a_human_mask_in_the_last_row(tmp_path):
     assert rows == ["good", "bad", HUMAN]
 
 
-def test_only_masks_of_the_class_that_is_asked_about_are_shown():
+def test_only_masks_of_the_explained_class_are_used():
     images = with_masks(6)
     wrong = images.ids[0]
     explained = dict(images.explained) | {wrong: images.labels[images.ids[1]]}
@@ -206,7 +206,7 @@ def test_only_masks_of_the_class_that_is_asked_about_are_shown():
     assert (one["explainers"], one["masks"]) == (["good"], True)
 
 
-def test_masks_of_a_dataset_are_in_the_frame_and_those_that_cannot_be_shown_are_left_out(capsys):
+def test_masks_are_cropped_to_frame_and_unusable_ones_left_out(capsys):
     """Test images of 4 x 4 pixels. The frame consists of the central 2 x 2 pixels."""
     drawn = np.zeros((4, 4), np.uint8)
     drawn[1, 1] = drawn[3, 3] = 255

@@ -23,7 +23,7 @@ def client(study):
     return client_of(create_app(study))
 
 
-def test_what_a_client_gets_to_know(client, key):
+def test_client_receives_no_explainer_or_file_names(client, key):
     replies = [client.get(path, headers=key) for path in ("/api/state", "/api/map?place=0", "/api/image?place=0")]
     everything = "".join(one.text + repr(one.headers) for one in replies)
     assert [one.status_code for one in replies] == [200, 200, 200]
@@ -34,7 +34,7 @@ def test_what_a_client_gets_to_know(client, key):
     "/api/map?place=4", "/api/image?place=4", "/api/map?place=-1", "/api/map", "/api/map?place=a",
     "/api/map?place=0&person=p", "/api/image?place=1e3",
 ])  # fmt: skip
-def test_no_other_picture_is_sent(client, path, key):
+def test_invalid_picture_requests_are_rejected(client, path, key):
     client.get("/api/state", headers=key)
     assert (client.get(path, headers=key).status_code, client.get(path).status_code) == (400, 401)
 
@@ -47,7 +47,7 @@ CHANGES += [{"request": request} for request in (None, "short", "x" * 101, "\n" 
 
 
 @pytest.mark.parametrize("body", [*BODIES, *CHANGES])
-def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, study, body, key):
+def test_invalid_answers_are_rejected_and_not_stored(client, study, body, key):
     client.get("/api/state", headers=key)
     if isinstance(body, dict):
         body = json.dumps({"place": 0, "ratings": RATINGS, "request": "a random text of many characters"} | body)
@@ -56,7 +56,7 @@ def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, study, bo
     assert study.study.answers(last=False) == []
 
 
-def test_a_double_click_is_one_answer(client, study, key):
+def test_double_click_stores_one_answer(client, study, key):
     client.get("/api/state", headers=key)
     sent = {"place": 1, "ratings": RATINGS, "request": "a random text of many characters"}
     threads = [threading.Thread(target=lambda: client.post("/api/answer", headers=key, json=sent)) for _ in range(6)]
@@ -78,7 +78,7 @@ READY = "body:not(.waiting) #asking:not([hidden])"
 
 
 @pytest.mark.slow
-def test_two_images_by_keyboard(study, served, browser):
+def test_two_images_are_rated_by_keyboard(study, served, browser):
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     problems = []
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -117,7 +117,7 @@ def test_two_images_by_keyboard(study, served, browser):
 
 
 @pytest.mark.slow
-def test_on_a_phone(study, served, browser):
+def test_page_works_on_a_phone(study, served, browser):
     page = browser.new_page(viewport={"width": 375, "height": 667}, has_touch=True, is_mobile=True)
     page.goto(served)
     page.wait_for_selector("#helpDialog[open]")

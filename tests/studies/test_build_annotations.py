@@ -33,7 +33,7 @@ def study_of(tmp_path, rows):
     return open_study(Store(tmp_path / "study.db"), "noise", StudyImages(rows), fingerprint(rows))
 
 
-def test_the_masks_of_a_study_become_those_of_the_dataset(case, tmp_path):
+def test_build_uses_consensus_masks_of_a_study(case, tmp_path):
     name, source, options, split, rows = case
     assert len(rows) > 2
     annotating = study_of(tmp_path, rows)
@@ -60,7 +60,7 @@ def test_the_masks_of_a_study_become_those_of_the_dataset(case, tmp_path):
     assert store not in str(report), "a path of this machine"
 
 
-def test_a_store_without_an_annotation_study_is_refused(case, tmp_path):
+def test_build_rejects_a_store_without_annotation_study(case, tmp_path):
     name, source, options, *_ = case
     for place, words in ((tmp_path / "missing.db", "there is no store"), (tmp_path / "empty.db", "no such study")):
         if "empty" in place.name:

@@ -33,7 +33,7 @@ def draw(client, key, unit, request):
     return client.post("/api/answer", json=body | {"request": f"{request} {unit} of a test"}, headers=key).json()
 
 
-def test_a_link_is_for_one_person_and_others_cannot_join(annotating, client):
+def test_invitation_link_admits_one_person_only(annotating, client):
     before = join(client, "a browser that came before the invitations")
     first, second = annotating.study.invite(2)
     assert join(client, first) == join(client, first) != join(client, second)
@@ -50,7 +50,7 @@ def test_a_link_is_for_one_person_and_others_cannot_join(annotating, client):
     assert first not in annotating.study.store.path.read_bytes().decode("latin-1"), "the store holds hashes alone"
 
 
-def test_only_whoever_has_finished_gets_the_code(annotating, client):
+def test_completion_code_is_shown_only_after_finishing(annotating, client):
     key = join(client)
     state = client.get("/api/state", headers=key).json()
     assert state["completion"] is None
@@ -62,7 +62,7 @@ def test_only_whoever_has_finished_gets_the_code(annotating, client):
     assert (nothing["tasks"], nothing["completion"], nothing["lease"]) == ([], None, "60 minutes")
 
 
-def test_parameters_of_the_address_are_kept_apart(annotating, client, tmp_path):
+def test_url_parameters_are_stored_apart_from_answers(annotating, client, tmp_path):
     given = {"PROLIFIC_PID": "5f3", "SESSION_ID": "s=1", "own": "x"}
     for _ in range(2):
         join(client, parameters=given)
@@ -75,7 +75,7 @@ def test_parameters_of_the_address_are_kept_apart(annotating, client, tmp_path):
     assert rows == [(first, "5f3", "s=1", "x", ""), (second, "", "", "", "A1")]
 
 
-def test_payments_by_hand(annotating):
+def test_payment_rows_match_values_by_hand(annotating):
     study = annotating.study
     ada, bob = (study.join(f"{number:032}").name for number in range(2))
     for unit, request, seconds in (("image-000", "a", 60), ("image-001", "b", 30), ("image-001", "c", 60)):
@@ -90,7 +90,7 @@ def test_payments_by_hand(annotating):
     assert (rows[1]["person"], rows[1]["answers"], rows[1]["median seconds"]) == (bob, 0, None)
 
 
-def test_tables_by_the_command(tmp_path, capsys, shapes):
+def test_annotate_writes_payment_and_parameter_tables(tmp_path, capsys, shapes):
     line = ["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db")]
     words = [*line, "--payments", str(tmp_path / "p.csv"), "--parameters", str(tmp_path / "q.csv"), "--quiet"]
     assert main(words) == 2, "there is no store"
@@ -111,7 +111,7 @@ def test_tables_by_the_command(tmp_path, capsys, shapes):
         assert list(csv.reader(file)) == [["person", "'@x", "PID"], [person, "-1", "'=cmd|' /C calc'!A0"]]
 
 
-def test_a_person_is_erased_by_a_copy_of_the_store(annotating, client, tmp_path, capsys):
+def test_erase_copies_the_store_without_a_person(annotating, client, tmp_path, capsys):
     study = annotating.study
     ada, bob = (study.join(f"{number:032}").name for number in range(2))
     for person in (ada, bob):

@@ -89,7 +89,7 @@ def draw(page):
     page.mouse.up()
 
 
-def test_annotate_and_review(page, served):
+def test_double_click_stores_one_answer_and_one_review(page, served):
     page.goto(served.url)
     for click, pause in ((twice, 150), (twice, 480), (taps, 150)):
         page.wait_for_selector(READY)
@@ -108,7 +108,7 @@ def test_annotate_and_review(page, served):
     playwright.expect(page.locator("#count")).to_have_text("2 of 3")
 
 
-def test_no_region_asks_before_it_leaves_a_drawing_out_and_back_shows_it(page, served):
+def test_no_region_confirms_before_discarding_a_drawing(page, served):
     page.goto(served.url)
     page.wait_for_selector(READY)
     draw(page)
@@ -135,7 +135,7 @@ def test_no_region_asks_before_it_leaves_a_drawing_out_and_back_shows_it(page, s
     assert np.any(second.pixels)
 
 
-def test_peekaboom(page, tmp_path):
+def test_double_click_stores_one_guess_in_peekaboom(page, tmp_path):
     game = start_peekaboom(tmp_path, run_images(30, 48), judgements=1, pairs=4, checks=0)
     with serving(create_app(game)) as address:
         page.goto(address)
@@ -152,7 +152,7 @@ def test_peekaboom(page, tmp_path):
         assert len(game.study.answers(last=False)) == 4
 
 
-def test_the_page_says_that_pieces_are_being_computed(page, tmp_path):
+def test_page_reports_pending_superpixels(page, tmp_path):
     pytest.importorskip("skimage", reason="needs scikit-image")
     dataset(1).save_to_disk(tmp_path / "data")
     with Served(tmp_path / "data", tmp_path / "study.db", "--assist") as served:

@@ -43,7 +43,7 @@ def stored_before(page, annotating):
     return annotating.study.answers()[-1]
 
 
-def test_a_drag_marks_pieces_and_the_outline_follows_the_mouse(browser, annotating):
+def test_drag_marks_superpixels_and_outline_follows_mouse(browser, annotating):
     pytest.importorskip("skimage", reason="needs scikit-image")
     for page in shown(browser, annotating, assist=True):
         with page.expect_response("**/api/superpixels*"):
@@ -62,7 +62,7 @@ def test_a_drag_marks_pieces_and_the_outline_follows_the_mouse(browser, annotati
     np.testing.assert_array_equal(answer.pixels, np.isin(pieces, np.unique(pieces[30, 20:61])))
 
 
-def test_the_brush_keeps_its_size_on_the_screen(browser, annotating):
+def test_brush_keeps_its_screen_size_when_zoomed(browser, annotating):
     for page in shown(browser, annotating):
         scale, *_, size = view(page)
         page.mouse.move(640, 400)
@@ -75,7 +75,7 @@ def test_the_brush_keeps_its_size_on_the_screen(browser, annotating):
         np.testing.assert_array_equal(stored(page, annotating).pixels, mask)
 
 
-def test_a_polygon_takes_away_and_strokes_find_a_region(browser, annotating):
+def test_polygon_erases_and_strokes_select_a_region(browser, annotating):
     for page in shown(browser, annotating, segmenter=square):
         page.keyboard.press("g")
         for x, add in ((20, True), (50, True), (22, False)):
@@ -96,7 +96,7 @@ def test_a_polygon_takes_away_and_strokes_find_a_region(browser, annotating):
     np.testing.assert_array_equal(answer.pixels, expected)
 
 
-def test_no_region_is_lost_that_is_still_being_found(browser, annotating):
+def test_saving_waits_for_a_pending_region(browser, annotating):
     for page in shown(browser, annotating, segmenter=square):
         page.route("**/api/segment", lambda route: (route.request.frame.page.wait_for_timeout(700), route.continue_()))
         page.keyboard.press("g")
@@ -111,7 +111,7 @@ def test_no_region_is_lost_that_is_still_being_found(browser, annotating):
     np.testing.assert_array_equal(answer.pixels, expected)
 
 
-def test_a_reviewer_looks_at_what_others_drew_and_corrects(browser, annotating):
+def test_reviewer_sees_other_masks_and_corrects_one(browser, annotating):
     for letter in "ab":
         person = annotating.study.join(letter * 32).name
         unit = annotating.units[0]
@@ -138,7 +138,7 @@ def test_a_reviewer_looks_at_what_others_drew_and_corrects(browser, annotating):
     assert 0 < first.pixels.sum() < second.pixels.sum() == 2400
 
 
-def test_the_number_of_images_stays_while_others_draw(browser, annotating):
+def test_image_total_stays_while_others_take_images(browser, annotating):
     for page in shown(browser, annotating):
         count(page, "0 of 5")
         for letter in "ab":  # two people take all images that are left
@@ -153,7 +153,7 @@ def test_the_number_of_images_stays_while_others_draw(browser, annotating):
         count(page, "2 of 2")
 
 
-def test_at_400_percent_the_page_scrolls_and_can_be_drawn_on(browser, annotating):
+def test_drawing_works_at_400_percent_zoom(browser, annotating):
     for page in shown(browser, annotating, SMALL):
         assert page.locator("#board").bounding_box()["height"] >= 200
         page.locator("#board").scroll_into_view_if_needed()
@@ -165,7 +165,7 @@ def test_at_400_percent_the_page_scrolls_and_can_be_drawn_on(browser, annotating
     np.testing.assert_array_equal(annotating.study.answers()[-1].pixels, mask)
 
 
-def test_a_stroke_that_was_taken_back_is_drawn_again(browser, annotating):
+def test_redo_restores_strokes_and_regions(browser, annotating):
     asked = []
 
     def segmenter(file, strokes):
@@ -203,7 +203,7 @@ def test_a_stroke_that_was_taken_back_is_drawn_again(browser, annotating):
 @pytest.mark.parametrize(
     "options", [DESKTOP, PHONE, {"viewport": {"width": 812, "height": 375}}], ids=["desktop", "phone", "low"]
 )
-def test_the_help_opens_at_its_top_and_fits(browser, annotating, options):
+def test_help_opens_at_its_top_and_fits_the_screen(browser, annotating, options):
     for page in shown(browser, annotating, options):
         page.locator("#help").click()
         at = "dialog => [dialog.scrollTop, dialog.scrollHeight - dialog.clientHeight]"

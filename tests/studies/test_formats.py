@@ -48,7 +48,7 @@ PLACES = {
 }
 
 
-def test_png_folders_keep_the_votes(annotated, tmp_path):
+def test_png_export_keeps_the_votes(annotated, tmp_path):
     export(annotated, tmp_path / "out", "png")
     found = values(tmp_path / "out/votes/image-000.png")
     np.testing.assert_array_equal(found, drawn(1).astype(int) + drawn(2))
@@ -56,7 +56,7 @@ def test_png_folders_keep_the_votes(annotated, tmp_path):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_pseudonyms_are_left_out_if_asked(annotated, tmp_path, format):
+def test_export_without_people_contains_no_pseudonyms(annotated, tmp_path, format):
     export(annotated, tmp_path / "out", format, people=False)
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert files
@@ -67,7 +67,7 @@ def test_pseudonyms_are_left_out_if_asked(annotated, tmp_path, format):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_masks_from_elsewhere_become_answers_once(annotated, tmp_path, format):
+def test_imported_masks_are_stored_once(annotated, tmp_path, format):
     export(annotated, tmp_path / "out", format)
     one, consensus = PLACES[format]
     if consensus is not None:
@@ -82,7 +82,7 @@ def test_masks_from_elsewhere_become_answers_once(annotated, tmp_path, format):
     np.testing.assert_array_equal(stored[1].pixels, drawn(3))
 
 
-def test_coco_is_what_pycocotools_reads(annotated, tmp_path):
+def test_coco_export_matches_pycocotools(annotated, tmp_path):
     export(annotated, tmp_path / "out", "coco")
     content = json.loads((tmp_path / "out/annotations.json").read_text())
     one = content["annotations"][0]
@@ -100,7 +100,7 @@ def coco_regions(*segmentations):
     return json.dumps({"images": images, "annotations": regions})
 
 
-def test_compressed_runs_and_polygons_of_coco_are_read(tmp_path):
+def test_coco_import_reads_compressed_rle_and_polygons(tmp_path):
     mask = drawn(4)
     packed = reference.encode(np.asfortranarray(mask.astype(np.uint8)))
     packed["counts"] = packed["counts"].decode()
@@ -111,20 +111,20 @@ def test_compressed_runs_and_polygons_of_coco_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("counts", ["PP`0`0", "0", "", "o" * 10**5, "\x00\x01\u20ac", None])
-def test_damaged_runs_of_coco_are_refused(counts, tmp_path):
+def test_coco_import_rejects_damaged_rle(counts, tmp_path):
     (tmp_path / "a.json").write_text(coco_regions({"size": [60, 80], "counts": counts}))
     refused("0.jpg: (damaged|the) run lengths", module_of("coco").read, tmp_path / "a.json", "ada")
 
 
 @pytest.mark.slow
 @given(st.integers(1, 7), st.integers(1, 300), st.integers(0, 9), st.randoms())
-def test_brush_masks_come_back(height, width, level, random):
+def test_brush_mask_round_trip_is_exact(height, width, level, random):
     flat = [random.randint(0, 9) < level for _ in range(height * width)]
     mask = np.array(flat).reshape(height, width)
     np.testing.assert_array_equal(label_studio.decode(label_studio.encode(mask).tolist(), height, width), mask)
 
 
-def test_a_brush_mask_by_hand():
+def test_brush_mask_matches_bits_by_hand():
     """Test 2 pixels, the second of which is marked.
 
     The 8 bytes are stored as two runs of 4 (3 bits store 4 - 1), or as single values.
@@ -143,7 +143,7 @@ CUT = [label_studio.encode(drawn(1)).tolist()[:length] for length in (9, 12, 40)
 
 
 @pytest.mark.parametrize("stream", [[], [1, 2, 3], [256] * 9, [0] * 40, ["a"] * 9, [[1]] * 9, None, *CUT])
-def test_a_damaged_brush_mask_is_refused(stream):
+def test_damaged_brush_mask_is_rejected(stream):
     with pytest.raises((UserError, TypeError), match=r"damaged|iterable"):
         label_studio.decode(stream, *SIZE)
 
@@ -152,7 +152,7 @@ def test_a_damaged_brush_mask_is_refused(stream):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"images": 3}', "<x>", "[[[[", '[{"data": 1}]', "<!DOCTYPE a []><a/>"]
 )
-def test_files_of_another_kind_are_refused_or_hold_nothing(tmp_path, format, text):
+def test_foreign_files_are_rejected_or_empty(tmp_path, format, text):
     path = tmp_path / "file"
     path.write_text(text)
     found = {}
@@ -161,7 +161,7 @@ def test_files_of_another_kind_are_refused_or_hold_nothing(tmp_path, format, tex
     assert found == {}
 
 
-def test_an_image_id_that_is_a_path_stays_in_the_folder(tmp_path):
+def test_export_replaces_slashes_in_image_ids(tmp_path):
     rows = dataset(2)
     rows = rows.remove_columns("image_id").add_column("image_id", ["../../a", "b/c"])
     annotating = study_of(tmp_path, rows)
@@ -173,7 +173,7 @@ def test_an_image_id_that_is_a_path_stays_in_the_folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_label_studios_own_converter_reads_the_same_pixels_and_writes_the_same_bytes(annotated, tmp_path):
+def test_label_studio_export_matches_official_converter(annotated, tmp_path):
     brush = pytest.importorskip("label_studio_converter.brush", reason="needs label-studio-converter")
     export(annotated, tmp_path / "out", "label-studio")
     seen = {}
@@ -190,7 +190,7 @@ def test_label_studios_own_converter_reads_the_same_pixels_and_writes_the_same_b
 
 
 @pytest.mark.slow
-def test_cvats_sdk_reads_the_same_pixels_and_writes_the_same_runs(annotated, tmp_path):
+def test_cvat_export_matches_official_sdk(annotated, tmp_path):
     """Convert an element to the points of a shape, as CVAT's import does: the runs, then the corners of the box."""
     masks = pytest.importorskip("cvat_sdk.masks", reason="needs cvat-sdk")
     export(annotated, tmp_path / "out", "cvat")
@@ -284,7 +284,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_every_kind_of_region_of_label_studio_is_drawn(tmp_path, kind):
+def test_label_studio_import_draws_every_region_type(tmp_path, kind):
     value, mask = SHAPES[kind]
     check_read(imported(tmp_path, [task("p1", by(result(value)))]), mask, 1, 1, {})
 
@@ -299,7 +299,7 @@ def test_every_kind_of_region_of_label_studio_is_drawn(tmp_path, kind):
     ({"imageDataURL": "data:image/png;base64,aaaa", "bitmasklabels": ["cat"]}, "a bitmask is damaged"),
     (None, "rotated by 90 degrees"), ({}, "no usable height"),
 ])  # fmt: skip
-def test_an_image_with_a_region_that_cannot_be_drawn_is_named_and_the_others_are_stored(tmp_path, value, why):
+def test_image_with_undrawable_region_is_left_out_and_reported(tmp_path, value, why):
     odd = result(value if value is not None else CAT, image_rotation=90 * (value is None))
     if value == {}:
         odd = result(CAT, original_height=None)
@@ -312,7 +312,7 @@ def test_an_image_with_a_region_that_cannot_be_drawn_is_named_and_the_others_are
     refused("no mask that can be stored: image p1: ", imported, tmp_path, tasks[:1])
 
 
-def test_what_is_no_area_is_counted_and_is_no_answer(tmp_path):
+def test_regions_without_area_are_counted_but_not_drawn(tmp_path):
     point = result({"x": 3, "y": 3, "width": 1, "keypointlabels": ["cat"]}, "keypointlabels")
     choice = result({"choices": ["clear"]}, "choices")
     words = result({"start": 0, "end": 3, "labels": ["cat"]}, "labels")
@@ -324,7 +324,7 @@ def test_what_is_no_area_is_counted_and_is_no_answer(tmp_path):
     assert found.selection.line().endswith("; ignored: 1 choices")
 
 
-def test_results_with_one_id_are_one_region(tmp_path):
+def test_results_sharing_an_id_form_one_region(tmp_path):
     """Test the output of the tags Rectangle and Labels, with attributes of the region."""
     shape = {name: value for name, value in CAT.items() if name != "rectanglelabels"}
     results = [result(shape, "rectangle", id="a"), result(shape | {"labels": ["cat"]}, "labels", id="a"),
@@ -333,7 +333,7 @@ def test_results_with_one_id_are_one_region(tmp_path):
     check_read(imported(tmp_path, [task("p1", by(*results))]), BOX, 2, 1, {"labelled shadow": 1})
 
 
-def test_cancelled_annotations_and_predictions_are_no_answers(tmp_path):
+def test_cancelled_annotations_and_predictions_are_skipped(tmp_path):
     cancelled = by(result(CAT), was_cancelled=True, no_region=[60, 80])
     tasks = [task("p1", by(was_cancelled=True), predictions=[by(result(CAT))]),
              task("p2", cancelled, by(result(CAT))), task("p3", by(), predictions=[7, 8])]  # fmt: skip
@@ -352,7 +352,7 @@ def test_cancelled_annotations_and_predictions_are_no_answers(tmp_path):
     ({}, {}, 1),
 ])  # fmt: skip
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_of_several_annotations_of_a_person_one_counts(tmp_path, first, second, counts, tasks):
+def test_accepted_or_newest_annotation_of_a_person_counts(tmp_path, first, second, counts, tasks):
     one, two = by(result(CAT), **first), by(result(CAT | {"x": 50}), result(CAT | {"x": 70}), **second)
     content = [task("p1", one, two)] if tasks == 1 else [task("p1.png", one), task("p1.png", two)]
     found = imported(tmp_path, content)
@@ -379,7 +379,7 @@ def columns(*places):
     (["object", "shadow"], "Object", (0,)),
 ])  # fmt: skip
 @pytest.mark.parametrize("format", ["label-studio", "cvat", "coco"])
-def test_a_label_chooses_the_class(tmp_path, labels, label, places, format):
+def test_label_option_selects_regions(tmp_path, labels, label, places, format):
     content = {
         "label-studio": [task("p1.png", by(*labelled(*labels)))],
         "cvat": cvat(*(boxed(place, label) for place, label in enumerate(labels))),
@@ -415,11 +415,11 @@ def coco_of(labels):
     (CATS, [None], "cat", "no region labelled cat; it has no labels; remove --label"),
     (Images({"p1": ""}), ["a", "b"], "", r"no classes, but .* several labels \(a, b\); set --label"),
 ])  # fmt: skip
-def test_labels_that_do_not_tell_are_refused(tmp_path, images, labels, label, message):
+def test_ambiguous_or_missing_labels_are_rejected(tmp_path, images, labels, label, message):
     refused(message, imported, tmp_path, [task("p1", by(*labelled(*labels)))], images=images, label=label)
 
 
-def test_a_dataset_without_classes_takes_the_only_label(tmp_path):
+def test_dataset_without_classes_accepts_a_single_label(tmp_path):
     images = Images({"p1": ""})
     for labels, label, place in ((["a"], "", 0), (["a", "b"], "b", 1)):
         found = imported(tmp_path, [task("p1", by(*labelled(*labels)))], images=images, label=label)
@@ -427,7 +427,7 @@ def test_a_dataset_without_classes_takes_the_only_label(tmp_path):
 
 
 @pytest.mark.parametrize("joint", [", ", ":"])  # for rows that share an id, and for datasets of `build coco-json`
-def test_a_picture_of_several_classes_has_a_mask_of_each(tmp_path, joint):
+def test_image_with_several_classes_gets_a_mask_per_class(tmp_path, joint):
     cat, dog = f"p1{joint}cat", f"p1{joint}dog"
     images = Images({cat: "cat", dog: "dog"})
     found = imported(tmp_path, [task("x/p1.png", by(*labelled("dog", "cat", "sky", None, "dog")))], images=images)
@@ -438,7 +438,7 @@ def test_a_picture_of_several_classes_has_a_mask_of_each(tmp_path, joint):
     assert list(found.masks) == [dog]
 
 
-def test_names_of_uploads_and_other_machines_find_their_image(tmp_path):
+def test_uploaded_file_names_match_their_image(tmp_path):
     names = ["/data/upload/1/ab12cd34-p1.png", "/data/local-files/?d=in%5Cp2.png", "s3://bucket/p3.jpg?x=p1", "p4.png"]
     found = imported(tmp_path, [task(name, by(result(CAT))) for name in names])
     assert (list(found.masks), found.strange) == (["p1", "p2", "p3"], ["p4.png"])
@@ -453,13 +453,13 @@ def test_names_of_uploads_and_other_machines_find_their_image(tmp_path):
     by(result(CAT), task={"id": 1, "data": {"image": "s3://b/p1.png"}}),
     [task(["p2.png", "p1.png"], by(result(CAT, item_index=1)))],
 ])  # fmt: skip
-def test_other_layouts_of_label_studio(tmp_path, content):
+def test_label_studio_import_reads_alternative_layouts(tmp_path, content):
     found = imported(tmp_path, content)
     assert list(found.masks) == ["p1"]
     np.testing.assert_array_equal(found.masks["p1"], BOX)
 
 
-def test_json_min_as_label_studios_own_converter_writes_it(tmp_path):
+def test_label_studio_import_reads_json_min(tmp_path):
     converter = pytest.importorskip("label_studio_converter", reason="needs label-studio-converter")
     brush = {"format": "rle", "rle": label_studio.encode(columns(4)).tolist(), "brushlabels": ["cat"]}
     results = [result(CAT, from_name="r", to_name="image"),
@@ -477,7 +477,7 @@ def test_json_min_as_label_studios_own_converter_writes_it(tmp_path):
     check_read(found, BOX | columns(4), 2, 2, {})
 
 
-def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
+def test_cvat_import_draws_or_counts_every_region_type(tmp_path):
     elements = {
         '<mask label="cat" left="5" top="7" width="4" height="2" rle="0, 3, 2, 3"/>': 6,
         '<polygon label="cat" points="20.0,10.0;30.0,10.0;30.0,20.0;20.0,20.0" z_order="1"/>': 100,
@@ -508,7 +508,7 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
     (boxed(0, "cat"), 'height="0" width="80"', "no usable height"),
     (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, but the image has 80 x 60"),
 ])  # fmt: skip
-def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, why):
+def test_cvat_import_keeps_other_images_after_a_bad_region(tmp_path, element, size, why):
     bad = cvat(element, size=size or 'height="60" width="80"').replace("</annotations>", "")
     good = cvat(boxed(1, "cat"), name="p2.png").replace("<annotations>", "")
     found = imported(tmp_path, bad + good, "cvat")
@@ -517,6 +517,6 @@ def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, 
     refused(r"image p1\.png: ", imported, tmp_path, f"{bad}</annotations>", "cvat")
 
 
-def test_tracks_of_a_video_are_refused(tmp_path):
+def test_cvat_import_rejects_video_tracks(tmp_path):
     content = '<annotations><track id="0" label="cat"><box frame="0"/></track></annotations>'
     refused(r"tracks of a video; export the annotations as CVAT for images 1\.1", imported, tmp_path, content, "cvat")

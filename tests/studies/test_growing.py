@@ -23,7 +23,7 @@ def finish(annotating, letter):
     return len(answer_all(annotating, annotating.study.join(letter * 32).name))
 
 
-def test_a_grown_study_asks_more_people_about_more_images(store):
+def test_grown_study_assigns_more_people_and_images(store):
     before = opened(store, annotators=1, honeypots=1, honeypot_every=2)
     assert [finish(before, letter) for letter in "ab"] == [4, 1], "the second one gets the honeypot alone"
     grown = opened(store, 7, "seven", annotators=2, growing=True)
@@ -36,7 +36,7 @@ def test_a_grown_study_asks_more_people_about_more_images(store):
     assert ["protocol 1", "1 people per image, 4 images"] in report_rows(annotation_report(again))
 
 
-def test_nothing_grows_unless_it_is_said(store):
+def test_study_grows_only_with_grow_option(store):
     opened(store, annotators=2)
     for options in ({"annotators": 3}, {"images": 5, "fingerprint": "five"}):
         refused("--grow to add people or images", opened, store, **options)
@@ -49,12 +49,12 @@ def test_nothing_grows_unless_it_is_said(store):
     ({"annotators": 1}, "--annotators was 2"), ({"per_person": 3}, "--per-person was 0"),
     ({"seed": 1}, "--seed was 0"), ({"honeypots": 1}, "--honeypots was 0"),
 ])  # fmt: skip
-def test_a_study_only_grows(store, options, words):
+def test_growing_rejects_other_changes(store, options, words):
     opened(store, annotators=2)
     refused(words, opened, store, growing=True, **options)
 
 
-def test_images_that_people_were_given_stay_the_same(store):
+def test_growing_rejects_missing_or_changed_images(store):
     finish(opened(store), "a")
     refused("has no image image-003", opened, store, 3, "three", growing=True)
     others = StudyImages(dataset(5, seed=1))

@@ -59,7 +59,7 @@ def test_markdown_becomes_safe_html(folder):
     assert '<a href="https://example.org" target="_blank" rel="noopener noreferrer">b</a>' in html
 
 
-def test_examples_are_named_good_and_bad_and_served(client, introduction):
+def test_example_pictures_are_labelled_and_served(client, introduction):
     html = client.get("/api/about").json()["instructions"]["html"]
     assert '<span class="example good">' in html
     assert "✓ Good: The whole cat" in html
@@ -75,19 +75,19 @@ def test_examples_are_named_good_and_bad_and_served(client, introduction):
     ("../study.db", "put the picture next to the text"), ("missing.png", "not a readable picture"),
     ("consent.md", "not a readable picture"),
 ])  # fmt: skip
-def test_a_picture_that_cannot_be_shown_is_named(folder, source, words):
+def test_unusable_picture_source_is_rejected(folder, source, words):
     (folder / "text.md").write_text(f"![x]({source})")
     refused(words, read_text, folder / "text.md")
 
 
-def test_a_text_that_is_none_is_refused(folder):
+def test_empty_or_unreadable_text_is_rejected(folder):
     (folder / "empty.md").write_text(" \n")
     (folder / "latin.md").write_bytes("déjà".encode("latin-1"))
     for name in ("empty.md", "latin.md", "missing.md"):
         refused(name, read_text, folder / name)
 
 
-def test_nobody_is_stored_who_has_not_agreed(client, annotating, introduction):
+def test_joining_requires_consent(client, annotating, introduction):
     assert join(client).status_code == join(client, "another text").status_code == 428
     assert annotating.study.people() == []
     joined = join(client, introduction.consent.id)
@@ -102,7 +102,7 @@ def test_nobody_is_stored_who_has_not_agreed(client, annotating, introduction):
     assert client.get("/api/state", headers={"X-Key": reviewer.key}).status_code == 200
 
 
-def test_a_new_text_is_asked_for_again_and_both_are_kept(client, annotating, introduction, folder):
+def test_changed_consent_text_requires_new_consent(client, annotating, introduction, folder):
     key = {"X-Key": join(client, introduction.consent.id).json()["key"]}
     (folder / "consent.md").write_text(CONSENT + "\nAnd for how long.\n")
     newer = Introduction(read_text(folder / "consent.md"))
@@ -114,7 +114,7 @@ def test_a_new_text_is_asked_for_again_and_both_are_kept(client, annotating, int
     assert texts == [CONSENT, INSTRUCTIONS, newer.consent.markdown]
 
 
-def test_events_travel_and_are_erased_with_their_person(client, annotating, introduction, tmp_path):
+def test_consent_events_are_copied_and_erased_with_their_person(client, annotating, introduction, tmp_path):
     join(client, introduction.consent.id)
     study = annotating.study
     lines, _ = lines_after(study.store, {})
@@ -126,7 +126,7 @@ def test_events_travel_and_are_erased_with_their_person(client, annotating, intr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 375])
-def test_a_person_reads_agrees_and_begins(annotating, introduction, width):
+def test_person_consents_and_starts_in_a_browser(annotating, introduction, width):
     with serving(create_app(annotating, introduction=introduction)) as url, chromium() as browser:
         page = browser.new_page(viewport={"width": width, "height": 700})
         page.goto(url)

@@ -113,7 +113,7 @@ def study(place):
     opened[0].close()
 
 
-def test_masks_of_fifty_people_are_stored_once_each(place, study, tmp_path):
+def test_masks_of_fifty_people_are_stored_once(place, study, tmp_path):
     dataset(6).save_to_disk(tmp_path / "noise")
     words = ["annotate", "--dataset", tmp_path / "noise", "--name", "study", "--store", place, "--annotators", 50]
     sent = crowd(place, words, annotate, 50 * 6, 50)
@@ -125,7 +125,7 @@ def test_masks_of_fifty_people_are_stored_once_each(place, study, tmp_path):
 
 
 @pytest.mark.sample(0, 1)
-def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study, done):
+def test_ratings_are_stored_once_and_every_map_gets_its_raters(place, study, done):
     """Test 12 people who each get 5 images and an attention check. Of the 12 images, 10 are rated by 6 people each."""
     words = ["assess", "serve", done, "--store", place, "--raters", PEOPLE * EACH // 10, "--per-person", EACH]
     maps = (EACH + 1) * len(EXPLAINERS)
@@ -145,7 +145,7 @@ def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study
 
 
 @pytest.mark.sample(0, 1)
-def test_guesses_are_stored_once_each_and_every_map_gets_its_judgements(place, study, done):
+def test_guesses_are_stored_once_and_every_map_gets_judgements(place, study, done):
     """Test 12 people who judge 10 images by 3 explainers in sheets of 5. Each map gets two judgements."""
     words = ["peekaboom", "serve", done, "--store", place, "--judgements", 2, "--pairs", EACH]
     sent = crowd(place, words, guess, PEOPLE * EACH * 3)

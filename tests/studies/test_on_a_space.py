@@ -98,7 +98,7 @@ def copied(hub, repo, path):
     return store
 
 
-def test_cards_and_files(here):
+def test_published_spaces_have_card_and_files(here):
     assert set(list_spaces()) - set(list_spaces(studies=False)) == set(STUDIES)
     for name in STUDIES:
         files = here.files("spaces", f"visitor/{name}")
@@ -114,7 +114,7 @@ def test_cards_and_files(here):
 
 
 @pytest.mark.thorough
-def test_a_space_goes_on_after_its_disk_is_lost(here, tmp_path):
+def test_space_resumes_after_losing_its_disk(here, tmp_path):
     variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/drawn", "STUDY_OPTIONS": OPTIONS}
     first = Space(here, "annotate", tmp_path / "first", **variables)
     assert draw(first, "ada") == 3
@@ -138,7 +138,7 @@ def test_a_space_goes_on_after_its_disk_is_lost(here, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_last_copy_waits_for_a_slow_hub(here, tmp_path):
+def test_shutdown_waits_for_a_slow_hub(here, tmp_path):
     variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/late", "STUDY_OPTIONS": "--json"}
     space = Space(here, "annotate", tmp_path / "space", **variables)
     fault = here.fault("POST .*late/commit", delay=4)
@@ -154,7 +154,7 @@ def test_the_last_copy_waits_for_a_slow_hub(here, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_page_that_ends_without_its_hub_says_what_is_not_copied(here, tmp_path):
+def test_shutdown_without_hub_reports_uncopied_answers(here, tmp_path):
     variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/gone", "STUDY_OPTIONS": "--json"}
     space = Space(here, "annotate", tmp_path / "space", **variables)
     here.fault("datasets/visitor/gone", status=500, times=1000)
@@ -182,7 +182,7 @@ def wait_for(condition, space):
 @pytest.mark.slow
 @pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("kind", ["assess", "peekaboom"])
-def test_a_run_in_a_repository_is_judged_on_a_space(here, judged, kind, tmp_path):
+def test_space_serves_a_run_from_a_repository(here, judged, kind, tmp_path):
     variables = {"STUDY_RUN": judged, "STUDY_DATASET": "visitor/shapes", "STUDY_REPO": f"visitor/{kind}-answers"}
     space = Space(here, kind, tmp_path / "space", **variables, STUDY_OPTIONS=f"{OPTIONS} --images 2")
     key = space.call("api/join", body={"request": "a random request of ada"})["key"]
@@ -216,7 +216,7 @@ def judged(here, shapes, resnet, tmp_path_factory):
     ("hub:judged", "'hub:judged' is not a repository; use hub:OWNER/NAME"),
     ("hub:", "'hub:' is not a repository"),
 ])  # fmt: skip
-def test_what_is_no_run_on_the_hub(here, run, words):
+def test_invalid_hub_runs_are_rejected(here, run, words):
     done = here.command("assess", "serve", run, "--store", "study.db", user=VISITOR, home="laptop")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert re.search(words, done.stderr)
@@ -230,18 +230,18 @@ def test_what_is_no_run_on_the_hub(here, run, words):
     ("annotate", {"STUDY_REPO": "a/b", "STUDY_DATASET": "a/c", "STUDY_OPTIONS": "--name 'x"},
      "No closing quotation"),
 ])  # fmt: skip
-def test_missing_variables_are_named(kind, variables, words):
+def test_missing_space_variables_are_rejected(kind, variables, words):
     refused(words, command_line, kind, variables)
 
 
-def test_variables_are_the_command_line():
+def test_space_variables_become_the_command_line():
     given = {"STUDY_RUN": "a/run@v1", "STUDY_STORE": "postgresql://me@host/db", "STUDY_OPTIONS": "--name 'my study'"}
     assert command_line("assess", given) == [
         "assess", "serve", "hub:a/run@v1", "--store", "postgresql://me@host/db",
         "--host", "0.0.0.0", "--port", "7860", "--name", "my study"]  # fmt: skip
 
 
-def test_the_address_on_a_space(monkeypatch):
+def test_address_is_the_public_url_on_a_space(monkeypatch):
     monkeypatch.setenv("SPACE_HOST", "visitor-annotate.hf.space")
     assert address("0.0.0.0", 7860) == "https://visitor-annotate.hf.space/"
     monkeypatch.delenv("SPACE_HOST")

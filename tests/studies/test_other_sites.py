@@ -20,7 +20,7 @@ def client(annotating, host, address):
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://[", "", "x"])
-def test_what_the_page_of_another_site_sends_is_refused(annotating, origin):
+def test_requests_from_other_origins_are_rejected(annotating, origin):
     here = client(annotating, "127.0.0.1", "http://127.0.0.1:7860")
     key = here.post("/api/join", json=JOIN, headers={"Origin": "http://127.0.0.1:7860"}).json()["key"]
     for reply in (
@@ -38,14 +38,14 @@ def test_what_the_page_of_another_site_sends_is_refused(annotating, origin):
     ("127.0.0.1", "LOCALHOST:1", 200), ("127.0.0.1", "[::1]:7860", 200),
     ("0.0.0.0", "visitor-annotate.hf.space", 200), ("192.168.0.7", "laptop.local:7860", 200),
 ])  # fmt: skip
-def test_on_this_machine_alone_a_server_has_its_names_only(annotating, host, name, status):
+def test_local_server_rejects_foreign_host_names(annotating, host, name, status):
     here = client(annotating, host, "http://127.0.0.1")
     assert here.get("/", headers={"Host": name}).status_code == status
     assert here.post("/api/join", json=JOIN, headers={"Host": name}).status_code == status
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_a_proxy_may_pass_on_another_host_than_the_browser_sent(annotating, host, monkeypatch):
+def test_space_host_is_an_allowed_origin_behind_a_proxy(annotating, host, monkeypatch):
     sent = {"Host": "127.0.0.1:7860", "Origin": "https://visitor-annotate.hf.space"}
     here = client(annotating, host, "http://127.0.0.1")
     assert here.post("/api/join", json=JOIN, headers=sent).status_code == 403
@@ -55,7 +55,7 @@ def test_a_proxy_may_pass_on_another_host_than_the_browser_sent(annotating, host
 
 
 @pytest.mark.slow
-def test_the_command_checks_both(tmp_path):
+def test_command_checks_host_and_origin(tmp_path):
     dataset(2).save_to_disk(tmp_path / "data")
     with Served(tmp_path / "data", tmp_path / "study.db") as served:
         for headers, status in (

@@ -42,7 +42,7 @@ def photographs(folder, count):
         Image.fromarray(mask.astype(np.uint8) * 255).save(folder / "masks" / f"IMG_{index:03d}.png")
 
 
-def test_a_careless_worker_a_bot_and_a_leaver_change_nothing(campaign, tmp_path):
+def test_campaign_excludes_careless_worker_and_bot(campaign, tmp_path):
     photographs(tmp_path, 12)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

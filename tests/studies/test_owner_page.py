@@ -66,7 +66,7 @@ def test_people_and_images_to_look_at_come_first_and_the_owner_sees_what_was_mar
 
 
 @pytest.mark.parametrize(("ahead", "lease"), [(0, -1.0), (24 * 3650, 24.0)])  # hours
-def test_who_holds_something_and_does_nothing_is_stuck(ahead, lease, annotating, monkeypatch):
+def test_idle_person_with_open_images_is_marked_stuck(ahead, lease, annotating, monkeypatch):
     monkeypatch.setattr("saliency_bench.studies.study.now", lambda: hours_ago(-ahead))  # a clock that is set back later
     annotating.study.assign(annotating.study.join("d" * 32).name, annotating.units[:1])
     from dataclasses import replace
@@ -75,7 +75,7 @@ def test_who_holds_something_and_does_nothing_is_stuck(ahead, lease, annotating,
     assert (row["marks"], row["open"]) == (["stuck"], 1)
 
 
-def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, client, owner):
+def test_excluded_person_is_not_counted_until_readmitted(annotating, client, owner):
     careless = crowd(annotating)[-1]
     body = {"action": "exclude", "person": careless, "reason": "scribbles", "request": "first"}
     assert client.post("/api/act", json=body | {"person": [careless]}, headers=owner).status_code == 400
@@ -98,7 +98,7 @@ def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, 
     assert [event["action"] for event in AnnotationOverview(annotating)()["actions"]] == ["exclude", "include"]
 
 
-def test_a_paused_study_takes_what_is_sent_and_gives_nothing(annotating, client, owner, key):
+def test_paused_study_stores_answers_but_assigns_nothing(annotating, client, owner, key):
     unit = client.get("/api/state", headers=key).json()["tasks"][0]["unit"]
     client.post("/api/act", json={"action": "pause", "request": "p"}, headers=owner)
     body = {"unit": unit, "kind": "mask", "runs": runs_of(BOX), "request": "r" * 16, "seconds": 3}
@@ -112,7 +112,7 @@ def test_a_paused_study_takes_what_is_sent_and_gives_nothing(annotating, client,
     assert len(client.get("/api/state", headers=key).json()["tasks"]) == 2
 
 
-def test_the_page_is_for_the_owner_alone_who_is_asked_nothing(annotating, client, owner, key):
+def test_owner_page_rejects_other_roles(annotating, client, owner, key):
     for other in (key, {"X-Key": annotating.study.join(role="reviewer").key}):
         assert client.get("/api/overview", headers=other).status_code == 403
         assert client.get("/api/votes?unit=image-001", headers=other).status_code == 403
@@ -124,7 +124,7 @@ def test_the_page_is_for_the_owner_alone_who_is_asked_nothing(annotating, client
     assert status(annotating.study) == "open"
 
 
-def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
+def test_peekaboom_overview_counts_valid_judgements(tmp_path):
     """Test that only the last answer of a judgement counts. Attention checks and excluded people do not count."""
     peekaboom = start_peekaboom(tmp_path, run_images(6), judgements=2, pairs=3, checks=1, limit=4)
     bot = work(peekaboom, Clicker("bot"))
@@ -136,7 +136,7 @@ def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
     assert seen["done"] == seen["last day"] == sum(seen["by day"].values()) < len(peekaboom.study.answers(last=False))
 
 
-def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
+def test_assess_overview_counts_valid_ratings(tmp_path):
     """Test two excluded people of three: the owner excludes one, and one fails the attention check."""
     assess = start_assess(tmp_path, run_images(6), raters=3, per_person=2, checks=1)
     people = {assess.study.join().name: rating for rating in (1, 1, 5)}
@@ -150,7 +150,7 @@ def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
 
 
 @pytest.mark.slow
-def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
+def test_peekaboom_reassigns_judgements_of_excluded_people(tmp_path):
     peekaboom = start_peekaboom(tmp_path, run_images(6), judgements=2, pairs=6, checks=0, limit=6)
     count = len(peekaboom._sheets)
     people = [work(peekaboom, Worker(f"w{number}", noise=0.0)) for number in range(count - 1)]
@@ -172,7 +172,7 @@ def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_shown_says_how_many_marked_it(annotating):
+def test_caption_reports_number_of_annotators(annotating):
     """Test one image that somebody skipped, and one image on which only one person drew."""
     person = annotating.study.join("a" * 32).name
     for kind in ("skip", "mask"):
@@ -192,7 +192,7 @@ def test_what_is_shown_says_how_many_marked_it(annotating):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 375])
-def test_an_owner_at_work(annotating, width):
+def test_owner_excludes_readmits_and_pauses_in_a_browser(annotating, width):
     careless = crowd(annotating)[-1]
     key = annotating.study.join(role="owner").key
     with serving(create_app(annotating)) as url, chromium() as browser:

@@ -43,7 +43,7 @@ def pixels(png):
 
 @pytest.mark.parametrize("exposure", SHOWN)
 @pytest.mark.parametrize("size", [7, 20, 33])
-def test_revealed_pixels_are_the_first_of_the_order_that_kae_keeps(exposure, size):
+def test_revealed_pixels_match_kae_order(exposure, size):
     images = run_images(2, size)
     for name in PLANTED:
         frame, values = images.frame(images.ids[0]), images.map(images.ids[0], name)
@@ -62,7 +62,7 @@ class Seen(nn.Module):
 
 
 @pytest.mark.parametrize("fill", ["black", "grey"])
-def test_people_see_what_kae_shows_the_network_unless_the_study_is_an_earlier_one(tmp_path, fill):
+def test_people_see_the_pixels_kae_shows_the_network(tmp_path, fill):
     game = start(tmp_path, fill=fill)
     assert game.study.configuration.get("fill") == (None if fill == "grey" else "black")
     person, network = game.study.join().name, load_classifier(Seen(), mean=(0, 0, 0), std=(1, 1, 1), device="cpu")
@@ -85,7 +85,7 @@ def test_people_see_what_kae_shows_the_network_unless_the_study_is_an_earlier_on
 
 
 @pytest.mark.slow
-def test_under_the_protocol_of_the_paper_there_are_no_checks_and_the_careless_count(tmp_path):
+def test_paper_protocol_has_no_checks_and_excludes_nobody(tmp_path):
     """Test `--protocol p2`, the protocol of Lu et al. (table 3 and figure 6)."""
     game = start(tmp_path, run_images(6), **PROTOCOLS["p2"] | {"judgements": 2})
     assert PROTOCOLS["p2"] == {"judgements": 10, "pairs": 20, "checks": 0}
@@ -99,7 +99,7 @@ def test_under_the_protocol_of_the_paper_there_are_no_checks_and_the_careless_co
         assert row["saliency_crowd_auc"] == row["with everyone"]
 
 
-def test_what_is_sent_holds_no_other_pixel_and_no_name(game):
+def test_pictures_reveal_no_hidden_pixel_or_name(game):
     person = game.study.join().name
     seen = []
     while (state := game.state(person))["place"] is not None:
@@ -121,7 +121,7 @@ def test_what_is_sent_holds_no_other_pixel_and_no_name(game):
     assert seen.count(1.0) == 5 + 2  # and attention checks
 
 
-def test_the_right_label_is_among_the_same_others_for_all(game):
+def test_everybody_gets_the_same_choices_in_varying_order(game):
     people = [game.study.join().name for _ in range(6)]
     for image in game.images.ids:
         found = [game.choices(person, unit_of(image, name)) for person in people for name in PLANTED]
@@ -130,7 +130,7 @@ def test_the_right_label_is_among_the_same_others_for_all(game):
         assert len({tuple(own) for own in found}) > 1  # in different orders
 
 
-def test_wrong_and_unknown_show_more_until_right_or_the_whole_image(game):
+def test_wrong_or_unknown_answers_reveal_more_pixels(game):
     person = game.study.join().name
     state = game.state(person)
     while game.question(person).is_check:
@@ -151,7 +151,7 @@ def test_wrong_and_unknown_show_more_until_right_or_the_whole_image(game):
                       {"step": 2, "exposure": 0.15, "choice": right, "right": True}]  # fmt: skip
 
 
-def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
+def test_repeated_answer_is_stored_once_and_restart_resumes(game, tmp_path):
     person = game.study.join().name
     state = game.state(person)
     sent = {"place": state["place"], "step": state["step"], "choice": None, "seconds": 2}
@@ -171,12 +171,12 @@ def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
     ({"checks": 12}, "too few"), ({"checks": -1}, "too few"),
     ({"fill": "white"}, "fill must be black or grey; got white"),
 ])  # fmt: skip
-def test_numbers_that_do_not_fit_are_refused(options, line):
+def test_configuration_rejects_invalid_numbers(options, line):
     refused(line, configuration, run_images(), **options)
 
 
 @pytest.mark.slow
-def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_path):
+def test_crowd_recovers_planted_order(tmp_path):
     """Test 24 people, every sixth of whom is careless. Each of them judges 5 pairs of image and explainer.
 
     There are 12 images, 2 of which are checks, 4 explainers, and 3 judgements per pair.
@@ -198,7 +198,7 @@ def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_
 
 
 @pytest.mark.slow
-def test_those_who_leave_are_replaced(tmp_path):
+def test_people_who_leave_are_replaced(tmp_path):
     game = start(tmp_path, judgements=1)
     people = [work(game, Worker(f"w{number}"), most=7 if number % 2 else None) for number in range(8)]
     assert game.state(game.study.join().name)["place"] is None  # people who have not finished may come back
@@ -235,7 +235,7 @@ def by_hand(game):
     return game, image
 
 
-def test_results_by_hand(by_hand):
+def test_results_match_values_by_hand(by_hand):
     game, image = by_hand
     findings = results(game.study, with_failed=True)
     curve = {row["exposure"]: row["accuracy"] for row in findings.data["accuracies"] if row["explainer"] == "good"}
@@ -280,7 +280,7 @@ def test_people_who_failed_a_check_or_are_named_are_left_out_of_the_headline(by_
 
 
 @pytest.mark.parametrize(("choices", "strike"), [(4, True), (4, False), (2, False), (9, True)])
-def test_the_area_of_guessing_is_that_of_simulated_blind_clickers(choices, strike):
+def test_guessing_area_matches_simulated_clickers(choices, strike):
     """Simulate 20,000 people who click each remaining label with equal probability."""
     draw = np.random.default_rng(0)
     areas = []
@@ -296,13 +296,13 @@ def test_the_area_of_guessing_is_that_of_simulated_blind_clickers(choices, strik
     assert abs(guessing_area(choices, SHOWN, strike) - np.mean(areas)) < 4 * error
 
 
-def test_striking_out_made_guessing_better_than_honest_people():
+def test_striking_out_labels_inflates_guessing_area():
     assert guessing_area(4, SHOWN, strike=True) == pytest.approx(0.900)
     assert guessing_area(4, SHOWN, strike=False) == pytest.approx(0.744, abs=0.0015)
     assert judgement_areas(np.array([0.2]))[0] == pytest.approx(0.825)
 
 
-def test_the_corrected_area_is_0_for_guessing_and_1_at_the_first_exposure(by_hand):
+def test_corrected_area_ranges_from_guessing_to_first_exposure(by_hand):
     guessing = guessing_area(4, SHOWN, strike=False)
     assert (corrected(guessing, guessing, SHOWN), corrected(0.975, guessing, SHOWN)) == (0, pytest.approx(1))
     assert corrected(None, guessing, SHOWN) is None
@@ -311,7 +311,7 @@ def test_the_corrected_area_is_0_for_guessing_and_1_at_the_first_exposure(by_han
     assert good["corrected"] == pytest.approx((0.925 - guessing) / (0.975 - guessing))
 
 
-def test_the_evidence_of_guessing_by_hand():
+def test_evidence_of_guessing_matches_value_by_hand():
     """Test other people who were right in 3 of 4 answers: (3 + 1) / (4 + 2) = 2 / 3.
 
     "a" was right once and wrong once.
@@ -324,7 +324,7 @@ def test_the_evidence_of_guessing_by_hand():
 
 
 @pytest.mark.thorough
-def test_guessers_are_named_and_nobody_else(tmp_path):
+def test_results_name_exactly_the_guessers(tmp_path):
     """Test 12 people with an error of 5 %, two of whom guess."""
     game = start(tmp_path, run_images(22), judgements=3, pairs=20)
     workers = [Clicker(f"w{number}") if number % 6 == 0 else Worker(f"w{number}") for number in range(12)]
@@ -340,7 +340,7 @@ def test_guessers_are_named_and_nobody_else(tmp_path):
     assert not any(person in " ".join(results(game.study, people=False).notes) for person in clickers)
 
 
-def test_labels_that_were_tried_stay_choosable_unless_they_are_struck_out(tmp_path):
+def test_tried_labels_stay_available_unless_struck_out(tmp_path):
     for strike in (False, True):
         (folder := tmp_path / str(strike)).mkdir()
         game = start(folder, checks=0, strike=strike)
@@ -358,7 +358,7 @@ def test_labels_that_were_tried_stay_choosable_unless_they_are_struck_out(tmp_pa
             assert game.save(person, sent) == {"right": False}
 
 
-def test_ranks_are_those_of_the_paired_test(tmp_path):
+def test_ranks_follow_the_paired_test(tmp_path):
     """Test 60 images.
 
     People recognise "good" at 5 %, and "half" and "noise" at 30 % and 50 % in turn. The ranks are obvious.
@@ -376,7 +376,7 @@ def test_ranks_are_those_of_the_paired_test(tmp_path):
     assert rows["half"]["low"] < rows["half"]["saliency_crowd_auc"] < rows["half"]["high"]
 
 
-def test_export_is_what_analyse_reads(by_hand, tmp_path):
+def test_exported_answers_load_in_analyse(by_hand, tmp_path):
     game, image = by_hand
     for name in ("answers.csv", "answers.parquet"):
         assert export(game.study, tmp_path / name, with_failed=True) == 1 + 3 + 8 + 8
@@ -394,7 +394,7 @@ def test_export_is_what_analyse_reads(by_hand, tmp_path):
 
 
 @pytest.mark.slow
-def test_fewer_judgements_are_drawn_from_all(tmp_path):
+def test_subsampled_judgements_match_full_scores(tmp_path):
     game = start(tmp_path, judgements=2)
     for number in range(16):
         work(game, Worker(f"w{number}", noise=0.2))
@@ -408,5 +408,5 @@ def test_fewer_judgements_are_drawn_from_all(tmp_path):
     assert all(width[0.3, name] > width[1.0, name] for name in ("half", "noise"))
 
 
-def test_a_study_without_judgements_is_one_line(game):
+def test_results_reject_a_study_without_judgements(game):
     refused("no judgement yet", results, game.study)

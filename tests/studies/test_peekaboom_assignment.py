@@ -16,7 +16,7 @@ def names(prefix, count):
 
 
 @given(**numbers)
-def test_everything_is_judged_equally_often_and_nobody_sees_an_image_twice(images, explainers, judgements, pairs, seed):
+def test_sheets_balance_judgements_and_never_repeat_an_image(images, explainers, judgements, pairs, seed):
     """Test also that the numbers of judgements of any two pairs of one image never differ by more than one."""
     found = sheets(names("i", images), names("e", explainers), judgements, pairs, seed)
     counts = Counter({(i, e): 0 for i in names("i", images) for e in names("e", explainers)})
@@ -36,7 +36,7 @@ def test_everything_is_judged_equally_often_and_nobody_sees_an_image_twice(image
 @given(
     st.dictionaries(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xyz")), st.integers(0, 3)), st.integers(1, 5)
 )
-def test_leftovers_are_given_until_nothing_is_missing(missing, pairs):
+def test_leftovers_fill_every_missing_judgement(missing, pairs):
     missing = dict(missing)
     while sheet := leftovers(missing, pairs, 0):
         assert len(sheet) <= pairs
@@ -47,7 +47,7 @@ def test_leftovers_are_given_until_nothing_is_missing(missing, pairs):
     assert not any(missing.values())
 
 
-def test_checks_come_at_places_of_each_person():
+def test_check_positions_vary_by_person():
     sheet, checks = names("u", 10), ["c", "d"]
     orders = [with_checks(sheet, checks, f"p{number}", 0) for number in range(30)]
     assert all(sorted(order) == sorted(sheet + checks) for order in orders)

@@ -27,7 +27,7 @@ def client(game):
     return client_of(create_app(game))
 
 
-def test_what_a_client_gets_to_know(client, game, key):
+def test_client_receives_no_hidden_pixels_or_names(client, game, key):
     state = client.get("/api/state", headers=key)
     assert state.headers["cache-control"] == "no-store"
     picture = client.get("/api/picture?place=0&step=0", headers=key)
@@ -40,7 +40,7 @@ def test_what_a_client_gets_to_know(client, game, key):
     assert not any(word in everything for word in (*PLANTED, "secret", ".jpg"))
 
 
-def test_joining_again_is_the_same_person(client, game):
+def test_repeated_join_returns_the_same_person(client, game):
     assert (joined(client), len(game.study.people())) == (joined(client), 1)
     assert client.post("/api/join", json={"request": "short"}).status_code == 400
     assert client.post("/api/join", json={}).status_code == 200  # a browser that cannot create ids
@@ -53,7 +53,7 @@ def test_joining_again_is_the_same_person(client, game):
     "/api/picture?place=zero&step=0", "/api/picture?place=%D9%A0&step=0", "/api/picture?place=0.0&step=0",
     "/api/picture?place=99999999999999999999&step=0",
 ])  # fmt: skip
-def test_no_other_picture_is_sent(client, path, key):
+def test_invalid_picture_requests_are_rejected(client, path, key):
     client.get("/api/state", headers=key)
     reply = client.get(path, headers=key)
     assert (reply.status_code, list(reply.json())) == (400, ["error"])
@@ -64,11 +64,11 @@ def test_no_other_picture_is_sent(client, path, key):
     "/static/../app.py", "/static/app.py", "/static/page.html", "/static/%2e%2e%2fapp.py", "/static/serving.py",
     "/study.db", "/api/export", "/api/results", "/api/people", "/docs",
 ])  # fmt: skip
-def test_no_other_address_is_served(client, path):
+def test_unknown_addresses_return_404(client, path):
     assert client.get(path).status_code == 404
 
 
-def test_nobody_without_a_key_and_nobody_for_another(client, game):
+def test_requests_act_only_for_their_key(client, game):
     first, second = joined(client), joined(client, RANDOM + "2")
     for path in ("/api/state", "/api/picture?place=0&step=0"):
         for headers in ({}, {"X-Key": ""}, {"X-Key": "x" * 5000}, {"X-Key": game.study.people()[0]}):
@@ -93,14 +93,14 @@ def test_nobody_without_a_key_and_nobody_for_another(client, game):
     b'{"place": null, "step": 0, "choice": null}', b'{"place": -1, "step": 0, "choice": null}',
     b'{"place": 0, "step": 0, "choice": ["red"]}',
 ])  # fmt: skip
-def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, game, body, key):
+def test_invalid_answers_are_rejected_and_not_stored(client, game, body, key):
     client.get("/api/state", headers=key)
     reply = client.post("/api/answer", headers=key, content=body)
     assert (reply.status_code, len(reply.json()["error"].splitlines())) == (400, 1)
     assert game.study.answers(last=False) == []
 
 
-def test_a_double_click_is_one_answer(client, game, key):
+def test_double_click_stores_one_answer(client, game, key):
     state = client.get("/api/state", headers=key).json()
     sent = {"place": 0, "step": 0, "choice": None, "seconds": 1.0}
     replies = []
@@ -137,7 +137,7 @@ def until(page, text):
 
 
 @pytest.mark.slow
-def test_a_whole_sheet_by_keyboard(game, served, browser):
+def test_sheet_is_completed_by_keyboard(game, served, browser):
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     problems, bodies = [], {}
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -183,7 +183,7 @@ def test_a_whole_sheet_by_keyboard(game, served, browser):
 
 
 @pytest.mark.slow
-def test_on_a_phone_with_a_server_that_restarts(game, served, browser, tmp_path):
+def test_phone_keeps_an_answer_while_offline(game, served, browser, tmp_path):
     page = browser.new_page(viewport={"width": 375, "height": 667}, has_touch=True, is_mobile=True)
     page.goto(served)
     page.wait_for_selector("#helpDialog[open]")

@@ -60,14 +60,14 @@ def test_frames_are_resized_and_cropped_by_the_same_box_and_classes_are_those_th
 
 
 @pytest.mark.parametrize("command", ["assess", "peekaboom"])
-def test_a_refused_start_leaves_no_store(command, done, tmp_path, capsys):
+def test_rejected_start_leaves_no_store(command, done, tmp_path, capsys):
     for options in (["--images", "99"], ["--port", "99999999"], ["--name", "two\nlines"]):
         assert main([command, "serve", str(done), "--store", str(tmp_path / "study.db"), *options]) == 2
         assert options[0].lstrip("-") in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_shown_is_one_line(done, tmp_path):
+def test_invalid_runs_and_datasets_are_rejected(done, tmp_path):
     other = build("shapes-xai", tmp_path / "other", size=32, count=40, progress=False)
     refused("gradint", run_images, done, ["gradint"])
     refused("not the dataset of the run", run_images, done, dataset=str(other))
@@ -76,7 +76,7 @@ def test_what_cannot_be_shown_is_one_line(done, tmp_path):
 
 
 @pytest.mark.slow
-def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
+def test_peekaboom_runs_from_serve_to_agreement(done, tmp_path, capsys):
     store = tmp_path / "study.db"
     words = ["peekaboom", "serve", done, "--store", store, "--protocol", "p2", "--judgements", 1, "--pairs", 10,
              "--checks", 1]  # fmt: skip
@@ -116,7 +116,7 @@ def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_assess_from_run_to_table(done, tmp_path, capsys):
+def test_assess_runs_from_serve_to_table(done, tmp_path, capsys):
     store, questions = tmp_path / "study.db", tmp_path / "questions.yaml"
     questions.write_text("scale: ['no', maybe, 'yes']\nquestions:\n  good: Is it a good map of {class}?")
     words = ["assess", "serve", done, "--store", store, "--questions", questions, "--raters", 2, "--images", 4,
@@ -154,7 +154,7 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
     (["results", "--store", "none.db"], "there is no store"),
     (["export", "--store", "none.db"], "needs --out"),
 ])  # fmt: skip
-def test_wrong_command_lines_are_one_line(command, words, line, capsys, tmp_path, monkeypatch):
+def test_invalid_command_lines_give_one_line(command, words, line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     error = said(capsys, [command, *words], 2)
     assert line in error
@@ -170,7 +170,7 @@ def changed(folder, place, **values):
 @pytest.mark.parametrize("sizes", [
     {"resize": [60_000, 60_000]}, {"resize": 10**9}, {"resize": -5}, {"resize": "x"}, {"crop": [0, 0]}, {"resample": 5},
 ])  # fmt: skip
-def test_an_impossible_frame_is_refused(done, tmp_path, sizes):
+def test_invalid_geometry_is_rejected(done, tmp_path, sizes):
     folder = shutil.copytree(done, tmp_path / "run")
     changed(folder, ["identity", "geometry"], **sizes)
     refused(r"run\.json has no usable geometry", run_images, folder)
@@ -179,7 +179,7 @@ def test_an_impossible_frame_is_refused(done, tmp_path, sizes):
 @pytest.mark.parametrize(
     ("name", "line"), [("~/{}", "is from the Hub and refers to ~/"), ("~nobody-here/x", "is not a folder")]
 )
-def test_a_home_folder_is_not_opened_unasked(done, shapes, tmp_path, monkeypatch, name, line):
+def test_hub_run_does_not_open_home_folders(done, shapes, tmp_path, monkeypatch, name, line):
     folder = shutil.copytree(done, tmp_path / "run")
     changed(folder, ["spec"], dataset=name.format(shapes.name))
     monkeypatch.setenv("HOME", str(shapes.parent))
@@ -187,7 +187,7 @@ def test_a_home_folder_is_not_opened_unasked(done, shapes, tmp_path, monkeypatch
     refused(line, run_images, folder)
 
 
-def test_a_run_from_the_hub_opens_no_folder_unasked(done, shapes, tmp_path, monkeypatch, capsys):
+def test_hub_run_opens_local_dataset_only_if_requested(done, shapes, tmp_path, monkeypatch, capsys):
     assert len(run_images(done).ids) == 12
     assert f"the images are from {shapes}, the dataset in run.json" in capsys.readouterr().err
     run_images(done, dataset=str(shapes))

@@ -46,7 +46,7 @@ def test_practice_comes_first_and_shows_the_known_mask(annotating, client):
     assert person.draw(HALF) is None
 
 
-def test_nobody_is_stuck(annotating, client):
+def test_practice_ends_after_the_last_attempt(annotating, client):
     person = Person(client, "a")
     feedbacks = [person.draw(HALF, kind) for kind in ("mask", "no_region", "skip")]
     assert [feedback["iou"] for feedback in feedbacks] == [0.5, 0.0, 0.0]
@@ -54,7 +54,7 @@ def test_nobody_is_stuck(annotating, client):
     assert person.state["tasks"][0]["unit"] == annotating.practice[1]
 
 
-def test_practice_counts_for_nothing_but_is_reported(annotating, client):
+def test_practice_is_reported_but_not_counted(annotating, client):
     for letter in "ab":
         person = Person(client, letter)
         for mask in (HALF, BOX, BOX, ~BOX):
@@ -70,7 +70,7 @@ def test_practice_counts_for_nothing_but_is_reported(annotating, client):
     assert any("0.75 at first, 1.00 in the end, 3 attempts, 2 of 2 passed" in row[1] for row in report_rows(report))
 
 
-def test_practice_is_drawn_apart_from_honeypots(annotating, tmp_path):
+def test_practice_images_differ_from_honeypots(annotating, tmp_path):
     assert not set(annotating.practice) & set(annotating.honeypots)
     assert len(annotating.units) == 3
     words = "5 honeypots and practice images need images with a mask"
@@ -78,7 +78,7 @@ def test_practice_is_drawn_apart_from_honeypots(annotating, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_person_practises_in_a_browser(annotating):
+def test_practice_works_in_a_browser(annotating):
     with serving(create_app(annotating)) as url, chromium() as browser:
         page = browser.new_page(viewport={"width": 375, "height": 700})
         page.goto(url)

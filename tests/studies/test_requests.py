@@ -56,18 +56,18 @@ def key_of(app):
     ("/api/answer", 10**7, 401), ("/api/segment", 10, 401), ("/api/join", 2**16 + 1, 400),
     ("/api/nothing", 10**7, 404),
 ])  # fmt: skip
-def test_a_stranger_is_refused_before_anything_is_read(server, path, length, status):
+def test_invalid_requests_are_rejected_before_reading_the_body(server, path, length, status):
     with socket.create_connection(server) as connection:
         connection.sendall(head(path, length, "no key of ours"))
         assert reply(connection) == status
 
 
-def test_a_body_without_a_stated_length_is_bounded_too(app):
+def test_body_without_content_length_is_limited(app):
     answer = TestClient(app).post("/api/join", content=(b"x" * 1000 for _ in range(100)))
     assert (answer.status_code, answer.json()["error"]) == (400, "the request has more than 65,536 bytes")
 
 
-def test_the_bodies_of_all_requests_are_bounded_together(server, app):
+def test_total_size_of_pending_bodies_is_limited(server, app):
     key = key_of(app)
     connections = [socket.create_connection(server) for _ in range(3)]
     for connection in connections:
@@ -84,7 +84,7 @@ def test_the_bodies_of_all_requests_are_bounded_together(server, app):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("sent", [b"", b"G", b"POST /api/join HTTP/1.1\r\nHost: a\r\n"])
-def test_a_connection_without_a_request_is_closed(server, sent):
+def test_connection_without_a_request_is_closed(server, sent):
     start = time.monotonic()
     with socket.create_connection(server) as connection:
         connection.sendall(sent)
@@ -93,7 +93,7 @@ def test_a_connection_without_a_request_is_closed(server, sent):
 
 
 @pytest.mark.slow
-def test_heads_that_trickle_are_closed_after_an_answer_too(server):
+def test_slow_headers_on_a_reused_connection_are_closed(server):
     with socket.create_connection(server) as connection:
         connection.sendall(b"GET /api/about HTTP/1.1\r\nHost: a\r\n\r\n")
         assert reply(connection) == 200
@@ -106,7 +106,7 @@ def test_heads_that_trickle_are_closed_after_an_answer_too(server):
     raise AssertionError("the connection stayed")
 
 
-def test_a_cut_off_upload_is_one_line(server, app, caplog):
+def test_cut_off_upload_logs_one_line(server, app, caplog):
     key = key_of(app)
     with caplog.at_level(logging.WARNING, "uvicorn.error"):
         with socket.create_connection(server) as connection:
@@ -125,7 +125,7 @@ def test_a_cut_off_upload_is_one_line(server, app, caplog):
      sqlite3.OperationalError("unable to open database file"), OSError(28, "No space left on device")],
 )  # fmt: skip
 @pytest.mark.parametrize("part", ["join", "agree", "person", "answer", "state"])
-def test_a_full_disk_is_503_and_one_line_wherever_it_is_met(client, error, part, monkeypatch, caplog):
+def test_full_disk_returns_503_and_logs_one_line(client, error, part, monkeypatch, caplog):
     task = client.get("/api/state", headers=(key := joined(client))).json()["tasks"][0]
 
     def fail(*args, **options):
@@ -148,7 +148,7 @@ def test_a_full_disk_is_503_and_one_line_wherever_it_is_met(client, error, part,
     assert record.exc_info is None
 
 
-def test_a_locked_store_is_503_soon_for_everybody_and_loses_nothing(annotating, app, tmp_path):
+def test_locked_store_returns_503_and_loses_no_answer(annotating, app, tmp_path):
     client, key = TestClient(app, raise_server_exceptions=False), key_of(app)
     assert annotating.study.store.patience == serving_module.PATIENCE <= 5
     annotating.study.store.patience = 0.5
@@ -166,7 +166,7 @@ def test_a_locked_store_is_503_soon_for_everybody_and_loses_nothing(annotating, 
     assert ({send(body) for body in sent}, len(annotating.study.answers(last=False))) == ({200}, len(sent))
 
 
-def test_nobody_else_reads_a_store_or_a_table_about_people(tmp_path):
+def test_stores_and_tables_are_readable_by_owner_only(tmp_path):
     before = os.umask(0)
     try:
         for name in ("payments.csv", "payments.parquet"):

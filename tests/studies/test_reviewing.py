@@ -37,7 +37,7 @@ def held(annotating, reviewer):
     return [task["answer"] for task in annotating.review_state(reviewer)["tasks"]]
 
 
-def test_two_reviewers_never_hold_the_same_until_the_lease_ends(annotating):
+def test_reviewers_lease_different_answers(annotating):
     draw(annotating, "a")
     rita, saul, theo = (annotating.study.join(letter * 32, "reviewer").name for letter in "rst")
     assert held(annotating, rita) == held(annotating, rita) == [1, 2]
@@ -45,7 +45,7 @@ def test_two_reviewers_never_hold_the_same_until_the_lease_ends(annotating):
     assert held(replace(annotating, lease_hours=0.0), theo) == [1, 2]
 
 
-def test_a_mask_is_accepted_by_a_second_opinion(annotating):
+def test_mask_is_accepted_by_a_second_review(annotating):
     draw(annotating, "a")
     rita, saul = (annotating.study.join(letter * 32, "reviewer").name for letter in "rs")
     (first, _) = held(annotating, rita)
@@ -58,7 +58,7 @@ def test_a_mask_is_accepted_by_a_second_opinion(annotating):
     assert [answers[0].id for answers in annotating.counted(AnswerChoice(accepted=True)).values()] == [first]
 
 
-def test_nobody_reviews_the_masks_of_somebody_who_is_left_out(annotating):
+def test_answers_of_excluded_people_are_not_reviewed(annotating):
     person = draw(annotating, "a")
     waiting = [answer.id for answer in annotating.to_review()]
     act(annotating.study, "exclude", "leave out a", person, "scribbles")
@@ -78,7 +78,7 @@ def test_what_one_reviewer_sent_back_goes_to_others_once_its_author_is_gone(anno
     assert [task["unit"] for task in later.state(other)["tasks"]] == [unit]
 
 
-def test_the_protocol_of_the_paper(tmp_path, shapes):
+def test_explicit_options_override_the_protocol(tmp_path, shapes):
     words = ["annotate", "--dataset", str(shapes), "--name", "study", "--store", str(tmp_path / "s.db"), "--protocol"]
     (tmp_path / "masks").mkdir()
     (tmp_path / "masks/of no image.png").write_bytes(png(BOX))
@@ -87,7 +87,7 @@ def test_the_protocol_of_the_paper(tmp_path, shapes):
     assert (settings["annotators"], settings["reviewers"]) == (4, 2), "what is given counts"
 
 
-def test_a_correction_counts_instead_and_names_what_it_corrects(annotating):
+def test_correction_replaces_the_mask_and_names_its_source(annotating):
     person = draw(annotating, "a")
     rita, saul = (annotating.study.join(letter * 32, "reviewer").name for letter in "rs")
     for _ in range(2):  # repeating a request stores nothing
@@ -111,7 +111,7 @@ def test_a_correction_counts_instead_and_names_what_it_corrects(annotating):
     assert list(annotating.counted(AnswerChoice(accepted=True))) == [unit]
 
 
-def test_opinions_of_what_was_drawn_do_not_accept_its_correction(annotating):
+def test_reviews_of_a_mask_do_not_accept_its_correction(annotating):
     draw(annotating, "a")
     rita, saul = (annotating.study.join(letter * 32, "reviewer").name for letter in "rs")
     annotating.study.review(1, rita, "accept", "first opinion of rita")
@@ -123,7 +123,7 @@ def test_opinions_of_what_was_drawn_do_not_accept_its_correction(annotating):
     assert [answers[0].id for answers in annotating.counted(AnswerChoice(accepted=True)).values()] == [1]
 
 
-def test_corrections_are_refused_and_rejected_like_masks(annotating):
+def test_corrections_are_validated_and_can_be_rejected(annotating):
     person = draw(annotating, "a")
     for other in ({"kind": "skip"}, {"runs": [4800]}, {"runs": [1]}, {"answer": 99}, {"answer": None}):
         refused(".", corrected, annotating, "rita", **{"answer": 1} | other)
@@ -138,7 +138,7 @@ def test_corrections_are_refused_and_rejected_like_masks(annotating):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_reports_and_exports_say_what_was_corrected(annotating, tmp_path, format):
+def test_reports_and_exports_list_corrections(annotating, tmp_path, format):
     person = draw(annotating, "a")
     corrected(annotating, "rita", 1)
     unit = annotating.study.answers()[0].unit
@@ -168,7 +168,7 @@ def test_corrections_are_copied_and_erased_with_their_people(annotating, tmp_pat
     assert Store(tmp_path / "fourth.db").find().corrections() == {}
 
 
-def test_only_reviewers_see_others_and_correct(tmp_path):
+def test_only_reviewers_see_other_masks_and_correct(tmp_path):
     annotating = study_of(tmp_path, 2, annotators=3)
     client = client_of(create_app(annotating))
     draw(annotating, "a")

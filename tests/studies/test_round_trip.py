@@ -48,7 +48,7 @@ def answers(annotating):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_answer_of_every_person_comes_back(annotated, other, tmp_path, format):
+def test_round_trip_restores_every_answer(annotated, other, tmp_path, format):
     assert export(annotated, tmp_path / "out", format) == 6
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
     for person in PEOPLE:
@@ -64,7 +64,7 @@ def test_every_answer_of_every_person_comes_back(annotated, other, tmp_path, for
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("person", ["ada", "p"])
-def test_masks_of_others_are_nobody_elses(annotated, other, tmp_path, format, person):
+def test_import_rejects_a_person_without_masks(annotated, other, tmp_path, format, person):
     export(annotated, tmp_path / "out", format)
     words = rf"has no masks of {person}; set --person to one of: p-a, p-b, p-c$"
     refused(words, import_masks, other, tmp_path / "out", format, person)
@@ -72,7 +72,7 @@ def test_masks_of_others_are_nobody_elses(annotated, other, tmp_path, format, pe
 
 
 @pytest.mark.parametrize("format", FILES)
-def test_a_file_is_as_good_as_its_folder(annotated, other, tmp_path, format):
+def test_import_accepts_file_or_folder(annotated, other, tmp_path, format):
     export(annotated, tmp_path / "out", format)
     assert import_masks(other, tmp_path / "out" / FILES[format], format, "p-c") == (5, [])
     words = f"is a folder without {FILES[format]}; specify the file"
@@ -82,7 +82,7 @@ def test_a_file_is_as_good_as_its_folder(annotated, other, tmp_path, format):
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("person", ["consensus", "Consensus", "../../x", "/tmp/x", "a/b", "a\\b", ".hidden", "..", "",
                                     " ", "a b", "x" * 101, "a\nb"])  # fmt: skip
-def test_what_is_no_pseudonym_is_not_imported(annotated, other, tmp_path, person):
+def test_import_rejects_invalid_pseudonyms(annotated, other, tmp_path, person):
     export(annotated, tmp_path / "out", "coco")
     refused("--person", import_masks, other, tmp_path / "out", "coco", person)
     assert other.study.answers() == []
@@ -91,7 +91,7 @@ def test_what_is_no_pseudonym_is_not_imported(annotated, other, tmp_path, person
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("format", ["png", "cvat"])
 @pytest.mark.parametrize("person", ["../../outside", "/tmp/outside", "..", ".", ".git", "a/b", "a\\b", "ü" * 101])
-def test_a_person_of_a_store_from_elsewhere_leads_to_no_other_folder(annotated, tmp_path, format, person):
+def test_export_rejects_person_names_that_are_paths(annotated, tmp_path, format, person):
     annotated.study.record(person, "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
     before = sorted(tmp_path.rglob("*"))
     words = r"name .* of a person cannot be a folder name; export as coco, label-studio"
@@ -101,13 +101,13 @@ def test_a_person_of_a_store_from_elsewhere_leads_to_no_other_folder(annotated, 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_person_called_consensus_is_not_exported_as_one(annotated, tmp_path, format):
+def test_export_rejects_a_person_called_consensus(annotated, tmp_path, format):
     annotated.study.record("consensus", "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
     refused("has a person called consensus", export, annotated, tmp_path / "out", format)
     assert not (tmp_path / "out").exists()
 
 
-def test_images_that_would_share_a_file_name_are_exported_otherwise(tmp_path):
+def test_png_export_rejects_colliding_file_names(tmp_path):
     rows = dataset(2).remove_columns("image_id").add_column("image_id", ["a/b_c", "a_b/c"])
     annotating = study_of(tmp_path, rows)
     for unit in ("a/b_c", "a_b/c"):
@@ -116,7 +116,7 @@ def test_images_that_would_share_a_file_name_are_exported_otherwise(tmp_path):
     assert export(annotating, tmp_path / "out", "cvat") == 2
 
 
-def test_images_of_other_programs_without_annotations_are_not_answered(tmp_path):
+def test_images_without_annotations_stay_unanswered(tmp_path):
     """Leave images without annotations unanswered, because nobody may have seen them yet."""
     size = {"height": 60, "width": 80}
     content = {"images": [{"id": 1, "file_name": "a.jpg"} | size], "annotations": []}
@@ -136,12 +136,12 @@ def label_studio(path, accounts):
 
 
 @pytest.mark.parametrize("account", [7, {"id": 7, "email": "anna@example.org"}, None])
-def test_the_only_account_of_label_studio_is_the_person_given(tmp_path, account):
+def test_single_label_studio_account_maps_to_the_person(tmp_path, account):
     path = label_studio(tmp_path / "a.json", [account, account])
     assert list(module_of("label-studio").read(path, "ada")) == ["image-000", "image-001"]
 
 
-def test_accounts_of_label_studio_are_kept_apart(tmp_path):
+def test_label_studio_accounts_are_separate_people(tmp_path):
     path = label_studio(
         tmp_path / "a.json", [7, {"id": 8, "email": "anna@example.org"}, {"email": "b@c"}, {"email": "b@d"}]
     )
@@ -150,7 +150,7 @@ def test_accounts_of_label_studio_are_kept_apart(tmp_path):
         assert list(module_of("label-studio").read(path, person)) == [f"image-{image:03d}"]
 
 
-def test_people_of_a_coco_file_by_other_programs_are_kept_apart(tmp_path):
+def test_coco_annotations_are_separated_by_person(tmp_path):
     size = {"height": 1, "width": 2}
     annotation = {"image_id": 1, "segmentation": {"size": [1, 2], "counts": [0, 1, 1]}}
     other = {"image_id": 1, "segmentation": {"size": [1, 2], "counts": [1, 1]}, "person": "bob"}

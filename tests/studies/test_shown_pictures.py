@@ -49,7 +49,7 @@ def turned(kind="jpeg", pixels=PIXELS):
     (turned("png", PIXELS[..., 0].astype(np.uint16) * 40), (50, 30)),
 ], ids=["turned", "grey", "alpha", "palette", "cmyk", "16-bit", "16-bit turned"])  # fmt: skip
 @pytest.mark.parametrize("lossless", [2**20, 100])
-def test_what_browsers_show_differently_becomes_an_upright_rgb_file(data, size, lossless, monkeypatch):
+def test_unusual_images_become_upright_rgb_files(data, size, lossless, monkeypatch):
     monkeypatch.setattr(shown_pictures, "LOSSLESS", lossless)
     made = shown(data)
     with Image.open(made.path) as image:
@@ -60,12 +60,12 @@ def test_what_browsers_show_differently_becomes_an_upright_rgb_file(data, size, 
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "png"])
-def test_an_upright_rgb_file_is_shown_as_it_is(kind):
+def test_upright_rgb_file_is_served_unchanged(kind):
     data = encoded(Image.fromarray(PIXELS), kind)
     assert (shown(data).path.read_bytes(), shown(data).media) == (data, f"image/{kind}")
 
 
-def test_a_large_picture_of_16_bits_takes_little_memory():
+def test_large_16_bit_image_takes_little_memory():
     """Test a small file with 60 million pixels. Each pixel may take a few bytes of memory, but not 32."""
     values = np.arange(2000, dtype=np.uint16)[:, None].repeat(1000, axis=1)
     data = encoded(Image.fromarray(values))
@@ -79,7 +79,7 @@ def test_a_large_picture_of_16_bits_takes_little_memory():
     assert peak < 18 * values.size
 
 
-def test_a_picture_of_16_bits_is_shown_in_a_window_of_its_values():
+def test_16_bit_image_is_scaled_to_its_value_range():
     values = np.linspace(30_000, 31_000, 10_000).reshape(100, 100).astype(np.uint16)
     values[0, 0] = 65_535  # a bright marker in a corner, as in X-rays, does not make other pixels black
     pixels = np.asarray(Image.open(shown(encoded(Image.fromarray(values))).path))
@@ -89,13 +89,13 @@ def test_a_picture_of_16_bits_is_shown_in_a_window_of_its_values():
 
 
 @pytest.mark.parametrize("data", [b"", b"no picture", encoded(Image.fromarray(PIXELS))[:200]])
-def test_what_is_no_picture_says_why(data, cache):
+def test_invalid_image_raises_unreadable_error(data, cache):
     with pytest.raises(UnreadableError):
         shown(data)
     assert not list(cache.rglob("*.png"))
 
 
-def test_a_picture_is_made_once_unless_its_file_is_lost(monkeypatch):
+def test_shown_image_is_cached_until_its_file_is_lost(monkeypatch):
     first = shown(turned())
     with monkeypatch.context() as patch:
         patch.setattr(shown_pictures, "_made", None)  # the image must not be created again
@@ -112,12 +112,12 @@ def rows():
     return Dataset.from_dict({"image_id": ["phone.jpg", "plain.png", "damaged.jpg"], "image": cells}, features=features)
 
 
-def test_all_are_prepared_and_those_that_cannot_be_shown_are_named(rows, cache):
+def test_prepare_reports_unreadable_images(rows, cache):
     assert StudyImages(rows).prepare(progress=False) == {"damaged.jpg": "not an image"}
     assert len(list(cache.rglob("*.json"))) == 2
 
 
-def test_a_browser_that_has_a_picture_gets_it_no_second_time(rows, tmp_path):
+def test_matching_etag_returns_304(rows, tmp_path):
     client = client_of(create_app(study_of(tmp_path, rows)))
     key = joined(client)
     client.get("/api/state", headers=key)

@@ -43,7 +43,7 @@ def drawn(seed, shape=(7, 9)):
     return np.random.default_rng(seed).random(shape) > 0.5
 
 
-def test_an_answer_comes_back_as_it_was_given(study):
+def test_answer_is_read_back_unchanged(study):
     mask = drawn(0, (13, 5))
     stored = study.record(
         "p-a", "ünit/1", "r1", {"kind": "mask", "words": "<b>é\u2603"}, mask=mask, image_sha256="0f", seconds=2.5
@@ -58,7 +58,7 @@ def test_an_answer_comes_back_as_it_was_given(study):
     assert abs(datetime.fromisoformat(found.created) - datetime.now(UTC)) < timedelta(minutes=5)
 
 
-def test_a_repeated_request_stores_one_row_and_is_of_one_answer(study):
+def test_repeated_request_stores_one_row(study):
     first = study.record("p-a", "u", "r1", {"value": 1}, mask=drawn(1))
     again = study.record("p-a", "u", "r1", {"value": 2}, mask=drawn(2))
     for person, unit in (("p-b", "u"), ("p-a", "v")):
@@ -66,7 +66,7 @@ def test_a_repeated_request_stores_one_row_and_is_of_one_answer(study):
     assert (again, len(study.answers(last=False))) == (first, 1)
 
 
-def test_further_answers_are_revisions(study):
+def test_later_answers_are_revisions(study):
     for index in range(3):
         study.record("p-a", "u", f"a{index}", index)
     study.record("p-b", "u", "b0", 9)
@@ -82,7 +82,7 @@ def test_further_answers_are_revisions(study):
     "table",
     [study_tables.studies, study_tables.people, study_tables.assignments, study_tables.answers, study_tables.reviews],
 )
-def test_the_database_refuses_to_change_a_row(store, table, study):
+def test_database_rejects_updates_and_deletes(store, table, study):
     person = study.join(ASKED).name
     study.assign(person, ["u"])
     study.review(study.record(person, "u", "r", 1).id, "p-r", "accept", "v")
@@ -95,7 +95,7 @@ def test_the_database_refuses_to_change_a_row(store, table, study):
     assert [row["created"] > "2" for row in rows] == [True]
 
 
-def test_a_person_is_known_by_a_key_of_which_the_store_holds_a_hash(store, study):
+def test_store_keeps_only_a_hash_of_a_key(store, study):
     person = study.join(ASKED.format(1))
     assert study.join(ASKED.format(1)) == person, "a repeated request is the same person"
     other = study.join(ASKED.format(2))
@@ -115,7 +115,7 @@ def test_a_person_is_known_by_a_key_of_which_the_store_holds_a_hash(store, study
     refused("16 characters", study.join, "short")
 
 
-def test_units_are_asked_in_the_order_of_the_assignment(study):
+def test_assignments_keep_their_order(study):
     study.assign("p-a", ["c", "a", "b"])
     study.assign("p-a", ["a", "d"])
     assert [(one.unit, one.position) for one in study.assignments("p-a")] == [("c", 0), ("a", 1), ("b", 2), ("d", 3)]
@@ -131,7 +131,7 @@ def draw_units(places, person, per_unit=1, count=1):
     return [unit for unit in places.given(person) if unit in waiting]
 
 
-def test_the_units_of_the_fewest_people_come_first(study):
+def test_units_with_fewest_people_come_first(study):
     for unit in UNITS[1:]:
         study.record("p-a", unit, unit, 1)
         study.assign("p-a", [unit])
@@ -164,7 +164,7 @@ def counted(study, units, lease_hours):
 
 @pytest.mark.sample(2, 2)
 @pytest.mark.parametrize("seed", range(4))
-def test_places_are_those_of_all_rows_whatever_happens_and_whoever_writes(place, seed, monkeypatch):
+def test_places_match_counts_from_all_rows(place, seed, monkeypatch):
     """Test two servers with people who come and go, reviews, exclusions, wrong clocks and failing transactions."""
     random = np.random.default_rng(seed)
     stores = [Store(place), Store(place)]
@@ -201,7 +201,7 @@ def test_places_are_those_of_all_rows_whatever_happens_and_whoever_writes(place,
         store.close()
 
 
-def test_reviews_are_added_and_the_last_one_counts(store, study):
+def test_last_review_of_an_answer_counts(store, study):
     answer = study.record("p-a", "u", "r", 1)
     study.review(answer.id, "p-r", "reject", "v1", "the <tail> is missing")
     study.review(answer.id, "p-r", "reject", "v1", "again")
@@ -211,7 +211,7 @@ def test_reviews_are_added_and_the_last_one_counts(store, study):
     refused("no answer 999", study.review, 999, "p-r", "accept", "v3")
 
 
-def test_a_study_of_the_same_name_goes_on_and_other_settings_are_refused(place):
+def test_reopened_study_resumes_and_rejects_other_settings(place):
     first = Store(place)
     study = made(first)
     study.record("p-a", "u", "r", 1)
@@ -238,7 +238,7 @@ def test_a_study_of_the_same_name_goes_on_and_other_settings_are_refused(place):
     ({"request": "x" * 201}, "request must be a printable text"), ({"mask": np.zeros((3, 3))}, "bool array"),
     ({"mask": np.zeros((0, 3), bool)}, "bool array"),
 ])  # fmt: skip
-def test_an_invalid_answer_is_refused_whole(tmp_path, change, message):
+def test_invalid_answer_is_rejected_and_not_stored(tmp_path, change, message):
     study = made(Store(tmp_path / "study.db"))
     refused(message, study.record, **{"person": "p", "unit": "u", "request": "r", "payload": 1} | change)
     assert study.answers() == []
@@ -248,11 +248,11 @@ def test_an_invalid_answer_is_refused_whole(tmp_path, change, message):
     (-5, 0), (1e9, 86_400), (float("nan"), 0), (float("inf"), 0), (3.5, 3.5), (10**400, 86_400), ("12", 0), (None, 0),
     ([1], 0),
 ])  # fmt: skip
-def test_a_clock_that_jumps_costs_no_answer(tmp_path, given, kept):
+def test_invalid_seconds_keep_the_answer(tmp_path, given, kept):
     assert made(Store(tmp_path / "study.db")).record("p", "u", "r", 1, seconds=given).seconds == kept
 
 
-def test_a_place_that_is_no_store_is_refused_in_one_line(tmp_path):
+def test_invalid_store_paths_are_rejected(tmp_path):
     (tmp_path / "text.db").write_text("no database " * 200)
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE recipes (x)")
     newer = Store(tmp_path / "newer.db")
@@ -271,13 +271,13 @@ def test_a_place_that_is_no_store_is_refused_in_one_line(tmp_path):
     assert not (tmp_path / "typo.db").exists()
 
 
-def test_a_password_is_not_shown():
+def test_database_error_hides_the_password():
     pytest.importorskip("psycopg")
     caught = refused("cannot be used as a store", Store, "postgresql://ada:s3cret@127.0.0.1:9/none")
     assert "s3cret" not in caught
 
 
-def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
+def test_silent_server_times_out_on_connect(monkeypatch):
     pytest.importorskip("psycopg")
     monkeypatch.setitem(database.DEADLINES, "connect_timeout", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -285,7 +285,7 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
         refused("cannot be used as a store: connection timeout expired", Store, url)
 
 
-def test_a_server_that_stops_answering_is_given_up(request, monkeypatch):
+def test_stopped_server_times_out(request, monkeypatch):
     monkeypatch.setattr(database, "SILENCE", 0.5)
     server = request.getfixturevalue("postgres")
     with closing(Store(request.getfixturevalue("database"))) as store:
@@ -299,7 +299,7 @@ def test_a_server_that_stops_answering_is_given_up(request, monkeypatch):
         assert len(study.answers()) == 1
 
 
-def test_reading_a_locked_table_is_given_up(request):
+def test_reading_a_locked_table_times_out(request):
     place = request.getfixturevalue("database")
     with closing(Store(place)) as store, closing(Store(place)) as other:
         study, store.patience = made(store), 0.2
@@ -310,7 +310,7 @@ def test_reading_a_locked_table_is_given_up(request):
 
 
 @pytest.mark.slow
-def test_many_people_save_at_the_same_moment(study):
+def test_concurrent_saves_store_each_answer_once(study):
     """Use eight threads in which each request is sent three times, and one person has two tabs."""
 
     def save(index):
@@ -327,7 +327,7 @@ def test_many_people_save_at_the_same_moment(study):
     assert of_one == list(range(1, len(of_one) + 1)), "no revision twice, none left out"
 
 
-def test_people_who_ask_at_the_same_moment_never_exceed_the_quota(study):
+def test_concurrent_draws_never_exceed_the_quota(study):
     both = Places(study, UNITS), Places(study, UNITS)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda index: draw_units(both[index % 2], f"p-{index}", 2, 3), range(9)))  # one too many
@@ -348,7 +348,7 @@ for index in range(10**6):
 
 
 @pytest.mark.slow
-def test_what_was_confirmed_survives_a_kill(place):
+def test_confirmed_answers_survive_a_kill(place):
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(place)], stdout=subprocess.PIPE, text=True)
     confirmed = [int(process.stdout.readline()) for _ in range(40)]
     os.kill(process.pid, signal.SIGKILL)
@@ -363,7 +363,7 @@ def test_what_was_confirmed_survives_a_kill(place):
         assert study.record("p-a", f"image-{last}", f"r{last}", last).revision == 1
 
 
-def test_a_backup_is_whole_while_others_write(tmp_path):
+def test_backup_is_consistent_during_writes(tmp_path):
     store = Store(tmp_path / "study.db")
     study = made(store)
     with ThreadPoolExecutor(2) as pool:

@@ -14,7 +14,7 @@ from saliency_bench.studies.strokes import LONGEST, MOST_POINTS, GrabCut, Stroke
 SIDE = 32  # side of the encoder's image
 
 
-def test_strokes_are_what_a_page_may_send():
+def test_valid_strokes_are_parsed():
     sent = [{"points": [[1, 2.5], [80, 60]], "add": True}, {"points": [[0, 0]], "add": False}]
     assert strokes_of(sent, 60, 80) == [Stroke([(1.0, 2.5), (80.0, 60.0)], True), Stroke([(0.0, 0.0)], False)]
 
@@ -30,7 +30,7 @@ BAD = [None, [], {}, "points", [None], [{}], [{"points": []}], [{"points": [1, 1
 
 
 @pytest.mark.parametrize("sent", BAD)
-def test_anything_else_is_refused(sent):
+def test_invalid_strokes_are_rejected(sent):
     refused(".", strokes_of, sent, 60, 80)
 
 
@@ -46,7 +46,7 @@ def disc(tmp_path):
     return tmp_path / "disc.png", mask
 
 
-def test_grabcut_finds_a_disc_and_the_same_each_time(disc):
+def test_grabcut_segments_a_disc_deterministically(disc):
     pytest.importorskip("cv2", reason="needs OpenCV")
     file, mask = disc
     strokes = [Stroke([(110.0, 90.0), (150.0, 130.0)], True), Stroke([(310.0, 25.0), (310.0, 220.0)], False)]
@@ -57,7 +57,7 @@ def test_grabcut_finds_a_disc_and_the_same_each_time(disc):
     assert not less[110, 74:102].any(), "what is said not to belong to it does not"
 
 
-def test_a_picture_of_a_few_pixels_is_no_problem(tmp_path):
+def test_grabcut_accepts_tiny_images(tmp_path):
     pytest.importorskip("cv2", reason="needs OpenCV")
     for size in ((1, 1), (2, 3), (900, 1)):
         Image.new("RGB", size).save(tmp_path / "small.png")
@@ -131,7 +131,7 @@ def halves(tmp_path):
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_a_network_gets_picture_and_points_and_its_best_mask_is_shown(tmp_path, halves, full):
+def test_segment_anything_returns_the_best_mask(tmp_path, halves, full):
     find = SegmentAnything(*networks(tmp_path, full))
     left = np.zeros((48, 64), bool)
     left[:, :32] = True
@@ -142,7 +142,7 @@ def test_a_network_gets_picture_and_points_and_its_best_mask_is_shown(tmp_path, 
     assert find._embedding.cache_info().misses == 1, "the encoder looks once at a picture"
 
 
-def test_the_encoder_gets_the_picture_as_segment_anything_does(tmp_path, halves):
+def test_encoder_input_is_normalised_and_padded(tmp_path, halves):
     (_, outputs) = SegmentAnything(*networks(tmp_path))._embedding(halves)
     seen = outputs["embedding"]
     assert seen.shape == (1, 3, SIDE, SIDE)
@@ -150,7 +150,7 @@ def test_the_encoder_gets_the_picture_as_segment_anything_does(tmp_path, halves)
     assert not seen[0, :, 24:].any(), "zeros below"
 
 
-def test_files_that_are_no_such_networks_are_refused(tmp_path, halves):
+def test_segment_anything_rejects_invalid_networks(tmp_path, halves):
     encoder, decoder = networks(tmp_path)
     refused("there is no file", SegmentAnything, tmp_path / "none.onnx", decoder)
     refused("cannot be read as an ONNX network", SegmentAnything, halves, decoder)
@@ -158,7 +158,7 @@ def test_files_that_are_no_such_networks_are_refused(tmp_path, halves):
     refused("needs x; use a decoder from the export script of Segment Anything", SegmentAnything, encoder, encoder)
 
 
-def test_the_page_finds_regions_of_images_that_were_given(tmp_path):
+def test_segment_request_works_for_assigned_images_only(tmp_path):
     annotating = study_of(tmp_path, 3)
     region = np.zeros((60, 80), bool)
     region[5:9] = True

@@ -53,7 +53,7 @@ def merge(here, other):
     return add_lines(Store(here), lines_after(Store(other), {})[0], "other")
 
 
-def test_answers_outlive_the_disk(hub, tmp_path):
+def test_answers_are_restored_after_disk_loss(hub, tmp_path):
     lines = []
     first, study = started(hub, tmp_path / "study.db", say=lines.append)
     answer(study, "ada", "bob")
@@ -87,7 +87,7 @@ def test_only_new_answers_are_committed(hub, tmp_path):
 
 
 @pytest.mark.slow
-def test_each_commit_holds_whole_answers_while_people_answer(hub, tmp_path, monkeypatch):
+def test_every_commit_is_a_prefix_of_the_answers(hub, tmp_path, monkeypatch):
     """Test that each commit is a prefix of the answers, both for extended and for new files."""
     monkeypatch.setattr("saliency_bench.studies.sync.LARGE", 5000)
     sync, study = started(hub, tmp_path / "study.db")
@@ -110,7 +110,7 @@ def test_each_commit_holds_whole_answers_while_people_answer(hub, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_two_servers_keep_the_answers_of_both(hub, tmp_path):
+def test_two_servers_merge_their_answers(hub, tmp_path):
     syncs, studies = [], []
     for name in ("one", "two"):
         sync, study = started(hub, tmp_path / name / "study.db")
@@ -136,7 +136,7 @@ def test_two_servers_keep_the_answers_of_both(hub, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_commit_that_comes_in_between_is_not_overwritten(hub, tmp_path, monkeypatch):
+def test_concurrent_commit_is_not_overwritten(hub, tmp_path, monkeypatch):
     first, second = (sync_of(hub, tmp_path / name / "study.db") for name in ("one", "two"))
     for sync, name in ((first, "ada"), (second, "bob")):
         sync.restore()
@@ -153,7 +153,7 @@ def test_a_commit_that_comes_in_between_is_not_overwritten(hub, tmp_path, monkey
     assert by(copied(hub, tmp_path / "copy.db")) == ["ada", "bob"]
 
 
-def test_a_browser_that_joined_both_is_one_person(tmp_path):
+def test_browser_that_joined_two_servers_is_a_single_person(tmp_path):
     paths = [tmp_path / "one.db", tmp_path / "two.db"]
     for path in paths:
         answer(study_in(path), "ada")
@@ -168,7 +168,7 @@ def test_a_browser_that_joined_both_is_one_person(tmp_path):
     assert [one.unit for one in study_in(paths[0]).assignments(names[0])] == ["image", "image 2"]
 
 
-def test_a_second_first_answer_is_left_out(tmp_path):
+def test_merge_leaves_out_a_conflicting_answer(tmp_path):
     paths = [tmp_path / "one.db", tmp_path / "two.db"]
     answer(study_in(paths[0]), "ada")
     Store(paths[0]).backup(paths[1])
@@ -187,7 +187,7 @@ def test_a_second_first_answer_is_left_out(tmp_path):
     (VISITOR, "answers", False, "--sync must be OWNER/NAME"),
     (VISITOR, "a/b/c", False, "--sync must be OWNER/NAME"),
 ])  # fmt: skip
-def test_what_cannot_be_synced_is_refused_at_the_start(hub, tmp_path, user, repo, public, words):
+def test_restore_rejects_unusable_repositories(hub, tmp_path, user, repo, public, words):
     if public:
         hub.api(VISITOR).create_repo(repo, repo_type="dataset")
     error = refused(words, lambda: sync_of(hub, tmp_path / "study.db", user, repo).restore())
@@ -195,7 +195,7 @@ def test_what_cannot_be_synced_is_refused_at_the_start(hub, tmp_path, user, repo
     assert not (tmp_path / "study.db").exists()
 
 
-def test_a_repository_that_is_made_public_gets_no_further_answers(hub, tmp_path, capsys):
+def test_public_repository_gets_no_further_answers(hub, tmp_path, capsys):
     sync, study = started(hub, tmp_path / "study.db")
     answer(study, "ada")
     sync.push()
@@ -209,7 +209,7 @@ def test_a_repository_that_is_made_public_gets_no_further_answers(hub, tmp_path,
 
 
 @pytest.mark.slow
-def test_another_study_is_not_continued(hub, tmp_path):
+def test_restore_rejects_another_study_and_damaged_rows(hub, tmp_path):
     sync = sync_of(hub, tmp_path / "study.db")
     sync.restore()
     answer(study_in(tmp_path / "study.db", annotators=3), "ada")
@@ -225,7 +225,7 @@ def test_another_study_is_not_continued(hub, tmp_path):
     refused(words, sync_of(hub, tmp_path / "study.db").restore)
 
 
-def test_rows_of_a_study_that_is_nowhere_are_refused(tmp_path):
+def test_rows_without_their_study_are_rejected(tmp_path):
     answer(study_in(tmp_path / "study.db"), "ada")
     lines, _ = lines_after(Store(tmp_path / "study.db"), {})
     words = "the file has rows of the study 'study' but not the study itself"
@@ -234,7 +234,7 @@ def test_rows_of_a_study_that_is_nowhere_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_failing_hub_never_stops_the_study(hub, tmp_path, capsys):
+def test_failing_hub_does_not_stop_the_study(hub, tmp_path, capsys):
     sync, study = started(hub, tmp_path / "study.db", minutes=0.005)
     with sync:
         hub.fault("/commit/", status=500, times=1000)
@@ -259,5 +259,5 @@ def test_a_failing_hub_never_stops_the_study(hub, tmp_path, capsys):
     ("study.db", 0, "--sync-every must be a number of minutes"),
     ("study.db", float("nan"), "--sync-every must be a number of minutes"),
 ])  # fmt: skip
-def test_what_is_no_store_to_sync(place, minutes, words):
+def test_sync_rejects_invalid_store_and_interval(place, minutes, words):
     refused(words, Sync, place, REPO, minutes)

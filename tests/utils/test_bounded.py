@@ -34,7 +34,7 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("code", DEATHS)
-def test_whatever_ends_the_child_is_one_line(code):
+def test_dying_child_gives_one_line_error(code):
     assert bounded(eval, "b'before'") == b"before"
     with pytest.raises(ReaderDiedError) as error:
         bounded(eval, code, seconds=0.5, most=MANY, memory=2**28)
@@ -43,7 +43,7 @@ def test_whatever_ends_the_child_is_one_line(code):
     assert bounded(eval, "b'after'") == b"after"
 
 
-def test_what_the_function_raises_is_one_line_and_the_child_goes_on():
+def test_exception_gives_one_line_error_and_child_continues():
     process = bounded(eval, f"str({OS}.getpid()).encode()")
     refused("ZeroDivisionError: division by zero", bounded, eval, "1 / 0")
     refused("RecursionError", bounded, json.loads, "[" * 10**5)
@@ -51,14 +51,14 @@ def test_what_the_function_raises_is_one_line_and_the_child_goes_on():
     assert int(process) != os.getpid()
 
 
-def test_prints_are_no_answer_and_files_are_not_written(tmp_path):
+def test_child_output_is_ignored_and_file_size_is_limited(tmp_path):
     assert bounded(eval, "[print('x' * 9999), b'ok'][1]") == b"ok"
     write = f"str(__import__('pathlib').Path({str(tmp_path / 'file')!r}).write_bytes(b'x' * 999)).encode()"
     refused("File too large", bounded, eval, write)
     assert bounded(eval, write, files=1000) == b"999"
 
 
-def test_the_child_knows_no_token_and_where_paths_begin(tmp_path, monkeypatch):
+def test_child_sees_no_token_and_keeps_current_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setattr(module, "_idle", [])  # use a new child process
     monkeypatch.chdir(tmp_path)
@@ -67,13 +67,13 @@ def test_the_child_knows_no_token_and_where_paths_begin(tmp_path, monkeypatch):
     module._end_all()
 
 
-def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
+def test_child_imports_nothing_from_current_folder(tmp_path, monkeypatch):
     (tmp_path / "only_here.py").write_text("")
     monkeypatch.chdir(tmp_path)
     refused("No module named 'only_here'", bounded, eval, "__import__('only_here')")
 
 
-def test_a_later_call_may_import_what_writes(tmp_path, monkeypatch):
+def test_later_call_can_import_module_that_writes(tmp_path, monkeypatch):
     (tmp_path / "writing.py").write_text(
         "import tempfile\nwith tempfile.TemporaryFile() as file:\n    file.write(b'x' * 9)\n\n\n"
         "def answer() -> bytes:\n    return b'imported'\n"
@@ -87,7 +87,7 @@ def test_a_later_call_may_import_what_writes(tmp_path, monkeypatch):
     module._end_all()
 
 
-def test_threads_have_children_of_their_own():
+def test_threads_have_separate_children():
     answers = {}
 
     def ask(name):
@@ -102,7 +102,7 @@ def test_threads_have_children_of_their_own():
 
 
 @pytest.mark.slow
-def test_a_child_in_the_middle_of_a_call_ends_with_its_killed_parent():
+def test_busy_child_ends_with_killed_parent():
     code = f"""
 from saliency_bench.utils.bounded import bounded
 print(bounded(eval, "str({OS}.getpid()).encode()").decode(), flush=True)

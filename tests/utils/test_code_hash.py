@@ -115,23 +115,23 @@ CHANGES |= {"what is not used": ("own_helpers", "return 5", "return 6"),
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_a_function_uses_is_in_its_version_wherever_it_is(change, first, tmp_path, monkeypatch):
+def test_version_covers_all_files_used_by_function(change, first, tmp_path, monkeypatch):
     assert version(loaded(tmp_path / "changed", monkeypatch, change).mine) != first
 
 
 @pytest.mark.parametrize("change", [("", "", ""), ("own_main", "def mine(", "# of mine\ndef mine(")])
-def test_the_same_code_in_another_folder_has_the_same_version(change, first, tmp_path, monkeypatch):
+def test_version_does_not_depend_on_folder(change, first, tmp_path, monkeypatch):
     assert version(loaded(tmp_path / "same", monkeypatch, change).mine) == first
 
 
-def test_the_methods_of_parents_are_part_of_a_class(tmp_path, monkeypatch):
+def test_version_covers_inherited_methods(tmp_path, monkeypatch):
     first = version(loaded(tmp_path / "first", monkeypatch).mine_as_object)
     assert version(loaded(tmp_path / "same", monkeypatch).mine_as_object) == first
     change = ("own_helpers", "return images.mean(1)\n\ndef", "return -images.mean(1)\n\ndef")
     assert version(loaded(tmp_path / "changed", monkeypatch, change).mine_as_object) != first
 
 
-def test_a_file_that_was_edited_after_its_import_is_not_believed(tmp_path, monkeypatch):
+def test_file_edited_after_import_is_unhashable(tmp_path, monkeypatch):
     """Test a module that was edited after its import, for example in a notebook."""
     module = loaded(tmp_path / "first", monkeypatch)
     before, path = version(module.mine), tmp_path / "first" / "own_helpers.py"
@@ -191,19 +191,19 @@ PAIRS = {
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("way", [holding, defaulting, lambda thing: partial(holding(0), thing)])
-def test_what_a_function_holds_is_in_its_version(one, other, way):
+def test_version_covers_values_stored_in_function(one, other, way):
     assert version(way(one)) == version(way(one)) != version(way(other))
 
 
 @pytest.mark.parametrize("make", [lambda: SimpleNamespace(a=Plain()), lambda: Plain(), lambda: {"b", "a", "c"}])
-def test_options_that_only_python_has_keep_the_id_of_their_content(make):
+def test_id_of_object_options_depends_on_content(make):
     """Test options whose text contains an address, or depends on the order of a set in the process."""
     one, other = (as_explainer(way(make())) for way in (defaulting, defaulting))
     assert one.identity == other.identity
     assert " at 0x" not in str(one.identity)
 
 
-def test_the_order_of_a_set_is_none_of_an_id():
+def test_option_text_does_not_depend_on_set_order():
     code = "from saliency_bench import options; print(options.text((('a', set('abcdef')),)))"
     found = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                             env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in "123"}  # fmt: skip
@@ -228,7 +228,7 @@ class Keeping:
         return images.mean(1) * self.doubled
 
 
-def test_objects_have_their_attributes_also_in_a_ring():
+def test_version_covers_attributes_and_handles_cycles():
     assert version(Keeping(a=1)) == version(Keeping(a=1)) != version(Keeping(a=2))
     assert version(Keeping(a=1).__call__) != version(Keeping(a=2).__call__)
     ring = [1]
@@ -249,14 +249,14 @@ def drawing(classifier, images, target):
 @pytest.mark.parametrize(("function", "words"),
                          [(holding(SimpleNamespace(inner=(letter for letter in "ab"))), "generator"),
                           (holding(torch.eye(2).to_sparse()), "Sparse")])  # fmt: skip
-def test_what_cannot_be_hashed_is_another_version_each_time_and_named(function, words):
+def test_unhashable_function_gets_new_version_each_time(function, words):
     found = [code_hash(function) for _ in range(2)]
     assert found[0].version != found[1].version
     assert len(found[0].version) == 16
     assert words in found[0].unhashable
 
 
-def test_a_run_says_in_one_line_that_cells_cannot_be_continued(shapes, resnet, tmp_path, capsys):
+def test_run_warns_once_about_unhashable_function(shapes, resnet, tmp_path, capsys):
     settings = {"dataset": str(shapes), "model": str(resnet), "metrics": ["saliency_miou"], "limit": 4,
                 "out": tmp_path / "run", "device": "cpu", "progress": False}  # fmt: skip
     first = sb.run(explainers=[drawing], **settings).summary["cells"]
@@ -285,7 +285,7 @@ print(code_hash(Mine()))
 
 
 @pytest.mark.thorough
-def test_the_version_is_the_same_in_every_process(tmp_path):
+def test_version_is_equal_in_every_process(tmp_path):
     """Test sets, whose order differs between processes, and code that is compiled or read from a cache."""
     (tmp_path / "script.py").write_text(SCRIPT)
     ways = [["script.py"], ["script.py"], ["-c", "import script"], ["-c", "import script"]]
@@ -298,13 +298,13 @@ def test_the_version_is_the_same_in_every_process(tmp_path):
     assert all("unhashable=''" in line for line in found)
 
 
-def test_libraries_count_by_their_names_and_two_lambdas_are_two():
+def test_different_library_calls_change_version():
     one, other = lambda c, images, t: F.relu(images) + np.pi, lambda c, images, t: F.gelu(images) + np.pi
     assert version(one) != version(other)
     assert as_explainer(one).version == version(one)
 
 
-def test_the_source_of_a_plugin_is_followed_within_its_package(tmp_path, monkeypatch):
+def test_plugin_version_follows_imports_within_package(tmp_path, monkeypatch):
     package = tmp_path / "followed_package"
     package.mkdir()
     files = {

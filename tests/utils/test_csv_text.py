@@ -21,7 +21,7 @@ def cells(text):
 
 
 @pytest.mark.parametrize("text", FORMULAS)
-def test_no_text_is_a_formula(text):
+def test_formulas_are_escaped_and_restored(text):
     plain = escaped(text)
     assert not any(re.match(r"\s*[=+\-@]", cell) for cell in cells(plain.replace(",", " ")))
     assert unescaped(plain) == text
@@ -31,17 +31,17 @@ def test_no_text_is_a_formula(text):
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_other_texts_stay(text):
+def test_plain_texts_are_unchanged(text):
     assert escaped(text) == unescaped(text) == text
 
 
 @given(st.text(alphabet="=+-@' ;\t\r\na1.", max_size=12))
-def test_every_text_comes_back(text):
+def test_escaping_round_trips(text):
     assert unescaped(escaped(text)) == text
     assert escaped(text) == text or not re.search(r"(^|[;\t\r\n]) *[=+\-@]", escaped(text))
 
 
-def test_files_of_targets_groups_and_ids_may_come_from_our_tables(tmp_path):
+def test_csv_readers_restore_escaped_texts(tmp_path):
     """Test that ids and classes that `csv_text` escapes are restored by every reader of a CSV file."""
     from saliency_bench.compute.targets.class_groups import _read
     from saliency_bench.compute.targets.rules import load_rule

@@ -76,7 +76,7 @@ HOSTILE = {pipe: "regular file", zero: "regular file", sparse: "bytes", nested: 
 
 @pytest.mark.parametrize("spoil", HOSTILE, ids=lambda spoil: spoil.__name__)
 @pytest.mark.parametrize("name", ["run.json", "summary.json", "timings.json"])
-def test_a_report_reads_no_endless_file(run, name, spoil, capsys):
+def test_report_rejects_endless_and_nested_json(run, name, spoil, capsys):
     spoil(run / name)
     shown = said(capsys, ["report", str(run)], 2)
     assert "unexpected" not in shown
@@ -92,7 +92,7 @@ def device(path):
 
 @pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in (device, pipe)])
 @pytest.mark.parametrize("name", ["records.parquet", "predictions.parquet", "examples.npz"])
-def test_what_is_no_regular_file_is_not_opened_in_the_folder_of_a_run(run, name, spoil, capsys):
+def test_report_rejects_non_regular_files(run, name, spoil, capsys):
     spoil(run / name)
     shown = said(capsys, ["report", str(run)], 2)
     assert f"{name} is damaged (it is not a regular file)" in shown
@@ -100,7 +100,7 @@ def test_what_is_no_regular_file_is_not_opened_in_the_folder_of_a_run(run, name,
 
 
 @pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in (device, pipe)])
-def test_what_is_no_regular_file_is_not_opened_in_a_submission(tmp_path, spoil):
+def test_submission_rejects_non_regular_files(tmp_path, spoil):
     spoil(tmp_path / "result.json")
     spoil(tmp_path / "records.parquet")
     refused(r"result\.json cannot be read: it is not a regular file", read_result, tmp_path / "result.json")
@@ -108,7 +108,7 @@ def test_what_is_no_regular_file_is_not_opened_in_a_submission(tmp_path, spoil):
     refused(r"records\.parquet cannot be read: it is not a regular file", read_recorded, None, path)
 
 
-def test_json_may_nest_a_little():
+def test_json_nesting_is_limited():
     deep = "[" * 90 + "]" * 90
     assert parse_json(deep) == json.loads(deep)
     for text in (f"[{'[' * 100}{']' * 100}]", '{"a":' * 300 + "1" + "}" * 300, NESTED):
@@ -123,7 +123,7 @@ def packed(path, shape, content, name="ids"):
         member.write(header.getvalue() + b"\0" * content)
 
 
-def test_arrays_are_measured_before_they_are_unpacked(run, tmp_path):
+def test_array_size_is_checked_before_unpacking(run, tmp_path):
     packed(path := tmp_path / "maps.npz", (10**12,), 1000)
     with pytest.raises(ValueError, match="smaller than its header"):
         load_arrays(path)
@@ -182,7 +182,7 @@ BOMBS = {text_bomb: "unpacks to more than", lying_bomb: "unpacks to more than", 
 
 
 @pytest.mark.parametrize("bomb", [pytest.param(bomb, id=bomb.__name__) for bomb in BOMBS])
-def test_texts_of_tables_are_measured_first(run, monkeypatch, bomb):
+def test_parquet_text_size_is_checked_before_reading(run, monkeypatch, bomb):
     monkeypatch.setattr("saliency_bench.utils.parquet_pages.LARGEST_ARRAYS", 10**7)
     path = run / "records.parquet"
     bomb(path, pq.read_table(path))
@@ -206,7 +206,7 @@ def test_texts_of_tables_are_measured_first(run, monkeypatch, bomb):
         (("only",), {"samples": "x"}), (("command",), None), (("halved_chunks",), None), (("precision",), {}),
     ],
 )  # fmt: skip
-def test_a_field_of_another_type_is_named(run, made, capsys, place, value):
+def test_field_of_wrong_type_is_rejected_by_name(run, made, capsys, place, value):
     def change(summary):
         *above, last = place
         for key in above:
@@ -223,7 +223,7 @@ def test_a_field_of_another_type_is_named(run, made, capsys, place, value):
 
 
 @pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in (sparse, nested)])
-def test_tables_of_classes_are_bounded(tmp_path, spoil):
+def test_oversized_class_tables_are_rejected(tmp_path, spoil):
     spoil(path := tmp_path / "table.json")
     for read in (
         lambda: load_groups(path, ["a", "b"], 2),
@@ -234,7 +234,7 @@ def test_tables_of_classes_are_bounded(tmp_path, spoil):
         refused(HOSTILE[spoil], read)
 
 
-def test_a_target_file_is_bounded(tmp_path):
+def test_target_file_and_its_errors_are_limited_in_size(tmp_path):
     sparse(path := tmp_path / "target.csv")
     refused("bytes", load_rule, str(path), ["a"], 1)
     path.unlink()
@@ -244,14 +244,14 @@ def test_a_target_file_is_bounded(tmp_path):
     assert len(refused("names no class for image aaa", load_rule, str(path), ["a"], 1)) < 400
 
 
-def test_a_label_that_is_no_class_is_named():
+def test_label_outside_classes_is_rejected():
     features = Features(image_id=Value("string"), label=ClassLabel(names=["a", "b"]), image=DatasetImage())
     table = pa.table({"image_id": ["x", "y"], "label": [0, 10**15], "image": [{"bytes": b"", "path": None}] * 2})
     rows = Dataset(InMemoryTable(table.cast(features.arrow_schema)), info=DatasetInfo(features=features))
     refused(r"label 1000000000000000 of image .* is not one of the dataset's 2 classes", fingerprint, rows)
 
 
-def test_parts_of_a_source_are_bounded(tmp_path):
+def test_oversized_source_files_are_rejected(tmp_path):
     sparse(path := tmp_path / "part")
     with pytest.raises(UnreadableError, match=f"but the limit is {LARGEST:,}"):
         file_bytes(path)
@@ -267,13 +267,13 @@ def test_parts_of_a_source_are_bounded(tmp_path):
     assert [one.text for one in _source.xml_of(path)] == ["1", "2"]
 
 
-def test_a_table_is_read_line_by_line(tmp_path, monkeypatch):
+def test_overlong_table_line_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(_source, "FIELD", 1000)
     (path := tmp_path / "table.csv").write_text("a,b\n" + "x" * 2000)
     refused("line has more than 1,000 characters", list, _source.table(path, "a"))
 
 
-def test_a_lock_that_is_a_link(tmp_path):
+def test_lock_that_is_a_link_is_rejected(tmp_path):
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
     refused(r"\.lock is a link or not a regular file, .*; delete it", locked(tmp_path, "run").__enter__)
     assert not (tmp_path / "elsewhere").exists()
@@ -298,7 +298,7 @@ LAUGHS = "a0: &a0 [x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'
         ("\0", "not allowed|control"), ("--- a\n--- b", "document"), ("\ud800", "surrogates"),
     ],
 )  # fmt: skip
-def test_every_error_of_yaml_is_a_line(text, words):
+def test_yaml_errors_are_one_line(text, words):
     for kind in (text, text.encode("utf-8", "surrogatepass")):
         start = time.monotonic()
         with pytest.raises(ValueError, match=words if kind is text else ".") as caught:
@@ -308,7 +308,7 @@ def test_every_error_of_yaml_is_a_line(text, words):
         assert len(str(caught.value)) < 350
 
 
-def test_yaml_may_refer_a_little():
+def test_yaml_allows_limited_aliases():
     text = "a: &a {x: 1, y: no}\nb: {<<: *a, z: [*a, 0x10, 1:30, 2001-09-09, 1.5]}"
     parsed = parse_yaml(text)
     assert (parsed, parsed["b"]["z"][0]) == (yaml.safe_load(text), {"x": 1, "y": False})
@@ -320,7 +320,7 @@ def test_yaml_may_refer_a_little():
     assert len(parse_yaml(keys)) == 100_000
 
 
-def test_an_archive_with_a_member_twice_is_refused(tmp_path):
+def test_archive_with_duplicate_member_is_rejected(tmp_path):
     packed(path := tmp_path / "maps.npz", (6,), 6)
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as file:
         file.writestr("ids.npy", b"")

@@ -100,7 +100,7 @@ def test_masks_of_two_values_define_the_object(kind):
      (stored(grey(np.full(SIZE, 65535, np.uint16))), True), (np.ones(SIZE, bool), True),
      (palette(np.zeros(SIZE), [(0, 0, 0)]), False), (coloured((0, 0, 0)), False)],
 )  # fmt: skip
-def test_a_mask_of_one_value_is_empty_or_everything(mask, expected):
+def test_single_valued_mask_is_empty_or_full(mask, expected):
     np.testing.assert_array_equal(read_mask(mask, SIZE), np.full(SIZE, expected))
 
 
@@ -132,7 +132,7 @@ NAMED = {  # mask, --foreground, object
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_a_choice_says_what_the_object_is(kind):
+def test_foreground_option_selects_the_object(kind):
     mask, foreground, expected = NAMED[kind]
     np.testing.assert_array_equal(read_mask(mask, expected.shape, foreground=foreground), expected)
 
@@ -157,7 +157,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_an_ambiguous_mask_is_refused_with_its_values_and_the_option(reason):
+def test_ambiguous_mask_is_rejected_with_values_and_option(reason):
     escaped = reason.replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")
     with pytest.raises(UnclearMaskError, match=escaped):
         read_mask(REFUSED[reason], SIZE)
@@ -178,12 +178,12 @@ def test_an_ambiguous_mask_is_refused_with_its_values_and_the_option(reason):
      ([[1], [1, 2]], "", "not an array of numbers"),
      (FULL[:10], "", "the mask is 30 x 10, but its image is 30 x 20")],
 )  # fmt: skip
-def test_unusable_masks_are_refused_with_the_reason(mask, foreground, words):
+def test_unusable_masks_are_rejected_with_reason(mask, foreground, words):
     with pytest.raises(UnreadableError, match=words):
         read_mask(mask, SIZE, foreground=foreground)
 
 
-def test_formats_with_a_lossless_variant_are_read():
+def test_lossless_webp_and_jpeg2000_masks_are_read():
     three = np.where(BOX, np.uint8(200), np.uint8(100)) * (np.arange(30) > 3).astype(np.uint8)
     exact = stored(Image.fromarray(three).convert("RGB"), "WEBP", lossless=True)
     np.testing.assert_array_equal(read_mask(exact, SIZE, foreground="nonzero"), three > 0)
@@ -191,7 +191,7 @@ def test_formats_with_a_lossless_variant_are_read():
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_mask_is_turned_as_its_picture_is(orientation, caplog):
+def test_mask_is_rotated_like_its_image(orientation, caplog):
     upright, exif = turned(BOX, orientation), Image.Exif()
     exif[0x0112] = orientation
     complain_once.cache_clear()
@@ -204,7 +204,7 @@ def test_a_mask_is_turned_as_its_picture_is(orientation, caplog):
     np.testing.assert_array_equal(read_mask(stored(grey(FULL), exif=exif), upright.shape), upright)
 
 
-def test_words_of_a_choice():
+def test_foreground_values_are_parsed_and_normalised():
     assert words_of(None) == words_of("") == words_of([]) == ()
     assert words_of(1) == words_of("1") == words_of(np.uint8(1)) == words_of(1.0) == ("1",)
     assert words_of([1, "3", 0.5]) == ("1", "3", "0.5")

@@ -18,7 +18,7 @@ def logged(monkeypatch):
     monkeypatch.setattr(LOGGER, "handlers", [])
 
 
-def test_without_logging_python_itself_prints_a_warning():
+def test_warning_is_printed_without_logging_setup():
     code = "from saliency_bench.utils.messages import complain; complain('two\\nlines')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("", "two lines\n")
@@ -27,14 +27,14 @@ def test_without_logging_python_itself_prints_a_warning():
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_a_command_prints_it_with_its_name(logged, capsys):
+def test_command_prints_warning_with_program_name(logged, capsys):
     with lines_shown():
         complain("two\nlines")
     assert capsys.readouterr().err == "saliency-bench: two lines\n"
     assert (LOGGER.propagate, LOGGER.handlers) == (True, [])
 
 
-def test_with_logging_it_is_a_warning_of_the_place_that_complains(logged, caplog, capsys):
+def test_warning_is_logged_with_its_origin(logged, caplog, capsys):
     complain("something")
     (record,) = caplog.records
     assert (record.name, record.levelname, record.getMessage()) == ("saliency_bench", "WARNING", "something")
@@ -42,7 +42,7 @@ def test_with_logging_it_is_a_warning_of_the_place_that_complains(logged, caplog
     assert capsys.readouterr().err == ""
 
 
-def test_a_level_silences_it(logged, caplog, capsys, monkeypatch):
+def test_logging_level_silences_warnings(logged, caplog, capsys, monkeypatch):
     monkeypatch.setattr(LOGGER, "level", logging.ERROR)
     LOGGER.manager._clear_cache()
     complain("something")
@@ -53,7 +53,7 @@ def test_a_level_silences_it(logged, caplog, capsys, monkeypatch):
     LOGGER.manager._clear_cache()
 
 
-def test_a_command_shows_its_lines_whatever_is_set_up(logged, caplog, capsys):
+def test_command_prints_errors_with_any_logging_setup(logged, caplog, capsys):
     assert main(["run", "--dataset", "nothing-of-this-name"]) == 2
     assert capsys.readouterr().err.startswith("saliency-bench: error: ")
     assert caplog.records == []
@@ -61,26 +61,26 @@ def test_a_command_shows_its_lines_whatever_is_set_up(logged, caplog, capsys):
 
 
 @pytest.mark.slow
-def test_importing_sets_up_nothing():
+def test_import_configures_no_logging():
     code = "import logging, saliency_bench as sb; sb.run; sb.train; names = logging.root.manager.loggerDict; " \
            "print(logging.root.handlers, getattr(names.get('saliency_bench'), 'handlers', []))"  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[] []\n", done.stderr
 
 
-def test_the_variable_of_tqdm_turns_bars_off():
+def test_tqdm_disable_turns_bars_off():
     code = "from saliency_bench.utils.progress import bar; list(bar(range(3))); print('done')"
     environment = {"PATH": "", "TQDM_DISABLE": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
-def test_without_it_they_are_shown(capsys):
+def test_bars_are_shown_by_default(capsys):
     assert list(bar(range(3))) == [0, 1, 2]
     assert "3/3" in capsys.readouterr().err
 
 
-def test_no_call_shows_a_bar_that_was_turned_off(capsys):
+def test_without_bars_hides_progress(capsys):
     with without_bars():
         assert list(bar(range(3))) == [0, 1, 2]
         step("a line of progress")

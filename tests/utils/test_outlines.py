@@ -24,7 +24,7 @@ def winding(points, height, width):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pixels_inside_a_polygon(seed):
+def test_polygon_matches_literal_winding_number(seed):
     random = np.random.default_rng(seed)
     points = random.random((random.integers(3, 9), 2)) * (40, 30) - (6, 5)
     if seed % 2:  # corners and edges through the centres of pixels
@@ -32,7 +32,7 @@ def test_pixels_inside_a_polygon(seed):
     np.testing.assert_array_equal(polygon(points.tolist(), *SIZE), winding(points.tolist(), *SIZE))
 
 
-def test_a_box_is_its_pixels_and_neighbours_share_none():
+def test_box_covers_its_pixels_and_neighbours_do_not_overlap():
     mask = np.zeros(SIZE, bool)
     mask[3:9, 5:11] = True
     np.testing.assert_array_equal(polygon(box(5, 3, 6, 6), *SIZE), mask)
@@ -44,14 +44,14 @@ def test_a_box_is_its_pixels_and_neighbours_share_none():
     assert polygon(box(-50, -50, 400, 400), *SIZE).all()
 
 
-def test_a_box_is_turned_clockwise_around_a_corner():
+def test_box_rotates_clockwise_around_corner():
     turned, mask = polygon(box(10, 4, 6, 3, 90, at=(10, 4)), *SIZE), np.zeros(SIZE, bool)
     mask[4:10, 7:10] = True  # the right side becomes the bottom, and the bottom becomes the left side
     np.testing.assert_array_equal(turned, mask)
 
 
 @pytest.mark.parametrize("angle", [0, 30, 90, 200.5])
-def test_pixels_inside_an_ellipse(angle):
+def test_ellipse_matches_literal_loop(angle):
     mask = np.zeros(SIZE, bool)
     c, s = cos(radians(angle)), sin(radians(angle))
     for row, column in np.ndindex(*SIZE):
@@ -63,7 +63,7 @@ def test_pixels_inside_an_ellipse(angle):
 
 
 @pytest.mark.parametrize("points", [[(0, 0), (1, 1)], [(0, 0), (1, float("nan")), (2, 3)], [(0, 0, 1)] * 3])
-def test_what_is_no_outline_is_refused(points):
+def test_invalid_outline_is_rejected(points):
     with pytest.raises(ValueError, match=r"outline|unpack"):
         polygon(points, *SIZE)
     with pytest.raises(ValueError, match="radii"):
@@ -80,5 +80,5 @@ PAIRS = [[1, 2], [3.5, 4], [5, 6]]
     ([FLAT, PAIRS, RUNS], [FLAT, FLAT, RUNS]), (RUNS, [RUNS]), ([[1, 2, 3, 4], FLAT], [[1, 2, 3, 4], FLAT]), ([], []),
     (None, []), ([None, True], [None, True]),
 ])  # fmt: skip
-def test_parts_of_an_outline(segmentation, parts):
+def test_segmentation_is_split_into_parts(segmentation, parts):
     assert parts_of(segmentation) == parts

@@ -36,11 +36,11 @@ PICTURES = ["a/1.jpg", "b/1.jpg", "b/2.png", "b/my photo (3).jpg", "0a1b2c3d-4.p
     ("..", []),
     ("http://[", []),
 ])  # fmt: skip
-def test_the_picture_of_a_name(given, pictures):
+def test_name_refers_to_expected_pictures(given, pictures):
     assert PictureNames(PICTURES).meant(given) == pictures
 
 
-def test_of_two_matching_names_the_exact_path_gets_the_picture():
+def test_exact_path_wins_over_other_matches():
     names = PictureNames(["val/1.jpg", "2.jpg", "3.jpg"])
     given = ["train/1.jpg", "val/1.jpg", "a/2.jpg", "b/2.jpg", "x/3.jpg"]
     meant = names.resolved(given)
@@ -59,5 +59,5 @@ def test_of_two_matching_names_the_exact_path_gets_the_picture():
     (["1.jpg", "cat/2.jpg"], ["cat/1.jpg", "cat/2.jpg"], "cat/1.jpg"),
     (["train/1.jpg"], ["train/cat/1.jpg", "valid/cat/1.jpg"], "train/cat/1.jpg"),
 ])  # fmt: skip
-def test_a_name_in_the_folder_of_other_pictures_means_none(given, pictures, picture):
+def test_folder_names_decide_which_picture_matches(given, pictures, picture):
     assert PictureNames(pictures).resolved(given)[given[0]].picture == picture

@@ -20,11 +20,11 @@ def splitmix64(seed, count):
 
 
 @pytest.mark.parametrize("seed", [0, 1234567, 2**63 - 1])
-def test_bits_are_splitmix64(seed):
+def test_random_bits_match_splitmix64(seed):
     assert random_bits(seed, 20).tolist() == splitmix64(seed, 20)
 
 
-def test_first_output_published_for_seed_1234567():
+def test_first_bits_match_published_value():
     # The first value of the test vector of the reference implementation.
     assert int(random_bits(1234567, 1)[0]) == 6457827717110365317
 
@@ -36,13 +36,13 @@ def test_uniform_is_in_range_and_even():
     assert np.histogram(values, bins=10, range=(0, 1))[0].min() > 9_500
 
 
-def test_seeds_tell_their_parts_apart():
+def test_seed_of_distinguishes_its_parts():
     assert seed_of(1, "a") == seed_of(1, "a")
     assert len({seed_of(1, "a"), seed_of(1, "b"), seed_of("1a"), seed_of(1, "a", ""), seed_of(2, "a")}) == 5
     assert 0 <= seed_of("x") < 2**63
 
 
-def test_normal_is_box_and_muller_of_the_bits():
+def test_normal_matches_box_muller():
     bits = splitmix64(5, 4)
     radii = [(-2 * math.log(((word >> 32) + 0.5) / 2**32)) ** 0.5 for word in bits]
     angles = [2 * math.pi * (word & 0xFFFFFFFF) / 2**32 for word in bits]
@@ -53,7 +53,7 @@ def test_normal_is_box_and_muller_of_the_bits():
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1001])
-def test_normal_numbers_drawn_by_torch_are_those_of_numpy(count):
+def test_torch_normals_match_numpy(count):
     seeds = [0, 1, 5, 2**62 + 12345, 2**63 - 1]
     drawn = normals(torch.tensor(seeds), count)
     assert drawn.dtype == torch.float32

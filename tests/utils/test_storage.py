@@ -45,7 +45,7 @@ def calls(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
-def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_after(calls, tmp_path):
+def test_file_is_synced_before_and_folder_after_rename(calls, tmp_path):
     path = tmp_path / "new" / "deep" / "file.txt"
     write_text(path, "text")
     kinds = [kind for kind, _ in calls]
@@ -58,7 +58,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_after(calls, 
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
-def test_a_built_folder_and_a_checkpoint_are_on_the_disk_before_they_have_their_names(calls, tmp_path):
+def test_dataset_and_checkpoint_are_synced_before_rename(calls, tmp_path):
     folder = build("shapes-xai", tmp_path / "shapes", size=32, count=40, progress=False)
     synced = {path.name for kind, path in calls if kind == "sync"}
     assert {path.name for path in folder.rglob("*") if path.is_file()} <= synced
@@ -71,7 +71,7 @@ def test_a_built_folder_and_a_checkpoint_are_on_the_disk_before_they_have_their_
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.EIO])
-def test_only_a_file_system_that_cannot_sync_is_let_off(number, tmp_path, monkeypatch):
+def test_only_unsupported_sync_errors_are_ignored(number, tmp_path, monkeypatch):
     def fails(descriptor):
         raise OSError(number, os.strerror(number))
 
@@ -107,7 +107,7 @@ def run(shapes, resnet, tmp_path_factory):
 
 @pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
-def test_what_is_no_file_is_not_replaced_by_a_page(kind, linked, run, tmp_path, monkeypatch, capsys):
+def test_report_does_not_replace_special_files(kind, linked, run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     path = Path("odd")
     odd(kind, path)
@@ -123,7 +123,7 @@ def test_what_is_no_file_is_not_replaced_by_a_page(kind, linked, run, tmp_path, 
     assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
 
 
-def test_a_planted_link_is_not_followed(tmp_path):
+def test_planted_symlink_is_not_followed(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / f".page.html.{os.getpid()}.tmp").symlink_to(tmp_path / "mine")
     write_text(tmp_path / "page.html", "page")
@@ -131,7 +131,7 @@ def test_a_planted_link_is_not_followed(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_of_a_run_that_is_a_pipe_is_not_replaced(shapes, resnet, tmp_path):
+def test_run_does_not_replace_pipes(shapes, resnet, tmp_path):
     (tmp_path / "run").mkdir()
     settings = RUN | {"dataset": str(shapes), "model": str(resnet), "out": tmp_path / "run", "limit": 4}
     sb.run(**settings)
@@ -169,7 +169,7 @@ def without_temporaries(folder):
 
 
 @pytest.mark.slow
-def test_a_full_out_folder_is_named_and_the_run_ends_when_there_is_room(shapes, resnet, small_disk, tmp_path):
+def test_run_resumes_after_full_disk(shapes, resnet, small_disk, tmp_path):
     disk = small_disk(100)
     settings = RUN | {"dataset": str(shapes), "model": str(resnet), "out": disk / "run", "batch_size": 1, "limit": 40}
     refused(r"cannot write .*disk0/run/.*No space left on device; free some space", sb.run, **settings)
@@ -183,7 +183,7 @@ def test_a_full_out_folder_is_named_and_the_run_ends_when_there_is_room(shapes, 
         assert finished == fresh
 
 
-def test_a_full_disk_under_a_build_is_named(small_disk, capsys):
+def test_build_reports_full_disk(small_disk, capsys):
     disk = small_disk(200)
     line = ["build", "shapes-xai", "--size", "64", "--count", "2000", "--out", str(disk / "shapes")]
     shown = said(capsys, line, 2)
@@ -193,7 +193,7 @@ def test_a_full_disk_under_a_build_is_named(small_disk, capsys):
 
 
 @pytest.mark.parametrize("kilobytes", [40, 2200])  # too small for the state of the first epoch, and for the checkpoint
-def test_a_full_disk_under_a_training_is_named(kilobytes, shapes, small_disk, capsys):
+def test_training_reports_full_disk(kilobytes, shapes, small_disk, capsys):
     disk = small_disk(kilobytes)
     refused("cannot write .*No space left on device; free some space", train, dataset=str(shapes),
             model=small_resnet(), out=disk / "resnet", epochs=1, size=32, limit=16, device="cpu",
@@ -202,7 +202,7 @@ def test_a_full_disk_under_a_training_is_named(kilobytes, shapes, small_disk, ca
     assert without_temporaries(disk) == []
 
 
-def test_a_full_disk_under_a_report_is_named(run, small_disk, capsys):
+def test_report_command_names_full_disk(run, small_disk, capsys):
     disk = small_disk(16)
     shown = said(capsys, ["report", str(run.folder), "--out", str(disk / "page.html")], 2)
     assert f"cannot write {disk / 'page.html'}: No space left on device; free some" in shown
@@ -221,7 +221,7 @@ def loading(folder, variable, resnet, tmp_path, dataset):
 @pytest.mark.thorough
 @pytest.mark.parametrize("variable", ["HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE"])
 @pytest.mark.parametrize("kind", ["full", "a file", "read-only"])
-def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, small_disk, tmp_path):
+def test_unwritable_cache_is_reported(kind, variable, shapes, resnet, small_disk, tmp_path):
     folder = tmp_path / "cache"
     if kind == "a file":
         folder.write_text("")
@@ -253,7 +253,7 @@ def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, sma
     (OSError(errno.ENOENT, "x", "CACHE/file"), None),  # a cache that exists and is writable
     (ValueError("x"), None),
 ])  # fmt: skip
-def test_what_is_about_storage_and_what_is_not(error, words, tmp_path, monkeypatch):
+def test_storage_errors_are_recognised(error, words, tmp_path, monkeypatch):
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path))
     if str(getattr(error, "filename", None)).startswith("CACHE"):
         error.filename = str(tmp_path / "file")
@@ -267,7 +267,7 @@ def test_what_is_about_storage_and_what_is_not(error, words, tmp_path, monkeypat
             raise found
 
 
-def test_a_full_folder_that_no_error_names_is_found(monkeypatch, tmp_path):
+def test_full_cache_folder_is_identified(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "not there yet"))
     real = storage.shutil.disk_usage
     monkeypatch.setattr(storage.shutil, "disk_usage",
@@ -278,7 +278,7 @@ def test_a_full_folder_that_no_error_names_is_found(monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room")
-def test_a_mapped_array_has_its_room_on_the_disk_before_anything_is_written(tmp_path, monkeypatch):
+def test_mapped_array_reserves_disk_space_first(tmp_path, monkeypatch):
     array = new_array(tmp_path / "array.npy", "uint8", (1000, 1000))
     assert array.sum() == 0
     assert 512 * (tmp_path / "array.npy").stat().st_blocks >= 10**6

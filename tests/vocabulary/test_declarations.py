@@ -43,7 +43,7 @@ REFUSED = [({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you m
 
 
 @pytest.mark.parametrize(("declared", "words"), REFUSED)
-def test_what_does_not_fit_a_metric_is_one_line_where_it_is_defined(declared, words):
+def test_invalid_metric_declaration_is_rejected(declared, words):
     refused(words, lambda: sb.metric(**declared)(maps_alone))
     assert not hasattr(maps_alone, "declaration")
 
@@ -59,7 +59,7 @@ def test_what_does_not_fit_a_metric_is_one_line_where_it_is_defined(declared, wo
     ({"also_called": (3,)}, "also_called must be a list of names"),
     ({"elsewhere": ("captum", "Saliency")}, "elsewhere must be pairs of package and code"),
 ])  # fmt: skip
-def test_what_does_not_fit_an_explainer_is_one_line(declared, words):
+def test_invalid_explainer_declaration_is_rejected(declared, words):
     refused(words, lambda: sb.explainer(**declared)(lambda classifier, images, target: images[:, 0]))
 
 
@@ -68,11 +68,11 @@ def test_what_does_not_fit_an_explainer_is_one_line(declared, words):
     (maps_alone, r"it takes \(maps\)"),
     (3, r"@sb.explainer\(...\) must decorate a function; got 3"),
 ])  # fmt: skip
-def test_what_is_no_explainer_is_one_line_where_it_is_defined(function, words):
+def test_decorator_rejects_what_is_not_an_explainer(function, words):
     refused(words, sb.explainer(version=1), function)
 
 
-def test_parameters_of_an_explainer_may_be_bound_later():
+def test_explainer_parameters_can_be_bound_later():
     @sb.explainer(version=1)
     def shifted(classifier, images, target, *, by):
         return images[:, 0] + by
@@ -87,11 +87,11 @@ def test_parameters_of_an_explainer_may_be_bound_later():
     refused("missing a required argument: 'by'", sb.load_explainer, shifted)
 
 
-def test_a_decorator_without_parentheses_is_named():
+def test_decorator_without_parentheses_is_rejected():
     refused(r"@sb.metric accepts only keywords; write @sb.metric\(version=1\)", sb.metric, maps_alone)
 
 
-def test_the_function_stays_as_it_is_and_what_is_declared_is_on_it():
+def test_decorator_keeps_function_and_adds_declaration():
     def bright(classifier, images, target, *, power: float = 1.0):
         """How bright a pixel is."""
         return images.mean(dim=1) ** power
@@ -104,14 +104,14 @@ def test_the_function_stays_as_it_is_and_what_is_declared_is_on_it():
     assert explainer.version not in (before, 1)  # a hash, which includes the declarations
 
 
-def test_passes_are_a_number_or_a_function_of_the_options():
+def test_passes_can_be_number_or_function_of_options():
     assert (sb.explainer(passes=3).passes_of({}, 8, 8), sb.explainer().passes_of({}, 8, 8)) == (3, 0)
     assert sb.load_explainer("rise").declaration.passes_of({"masks": 7}, 8, 8) == 7
     assert sb.metric(passes=(2, 1)).passes_of({}, 8, 8) == (2, 1)
     assert sb.load_metric("saliency_insertion").declaration.passes_of({"steps": None}, 5, 8) == (6, 0)
 
 
-def test_a_function_of_ones_own_has_parts_marks_and_reasons(shapes, resnet, tmp_path):
+def test_user_metric_can_have_parts_marks_and_reasons(shapes, resnet, tmp_path):
     @sb.metric(higher_is_better=True, range=(-1, 1), parts=halves, absent="no lower half",
                reduce=lambda values, options: values[:, 0], mark="bright",
                marked=lambda maps: maps[:, 0, 0] > -1)  # fmt: skip
@@ -131,12 +131,12 @@ def test_a_function_of_ones_own_has_parts_marks_and_reasons(shapes, resnet, tmp_
 
 
 @pytest.mark.parametrize("declared", [{"parts": halves, "aggregate": max}, {"keeps": "top"}])
-def test_what_others_look_up_by_name_is_refused_for_a_function(declared):
+def test_function_metric_rejects_aggregate_and_keeps(declared):
     given = sb.metric(**declared)(lambda maps: maps[:, :2, 0])
     refused("aggregate and keeps require a named metric", as_metric, given)
 
 
-def test_the_declaration_of_a_metric_is_all_that_is_known_of_it():
+def test_metric_properties_come_from_declaration():
     metric = sb.load_metric("saliency_mcs", filter="each")
     declared = metric.declaration
     assert isinstance(declared, MetricDeclaration)
@@ -147,7 +147,7 @@ def test_the_declaration_of_a_metric_is_all_that_is_known_of_it():
     assert [turned[published].higher_is_better for published in (False, True)] == [True, False]
 
 
-def test_a_paper_is_a_line_or_bibtex_that_gives_one():
+def test_paper_line_accepts_text_or_bibtex():
     assert paper_line("Ada, Two, 2020, https://x.org") == "Ada, Two, 2020, https://x.org"
     entry = (
         "@misc{a, author={Ada, Eve and\n  Bo, Al and Cy, Di}, title={{T}wo: Three}, year={2020}, url={https://x.org}}"

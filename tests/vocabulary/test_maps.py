@@ -18,30 +18,30 @@ SMALL = arrays(np.float32, (2, 5, 4), elements=st.sampled_from([-2.0, -1.0, -0.0
 @pytest.mark.parametrize(
     "kind", [list, np.array, torch.tensor, lambda x: list(map(np.array, x)), lambda x: list(map(torch.tensor, x))]
 )
-def test_maps_and_masks_are_read_from_anything(kind):
+def test_maps_and_masks_are_read_from_lists_arrays_and_tensors(kind):
     values, inside = M.read_pair(kind([[[0, 2], [1, 3]]]), kind([[[0, 255], [0, 255]]]))
     assert (values.dtype, values.tolist()) == (np.float32, [[[0, 2], [1, 3]]])
     assert (inside.dtype, inside.tolist()) == (np.bool_, [[[False, True], [False, True]]])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.uint8, torch.bool])
-def test_every_tensor_type_is_read(dtype):
+def test_every_tensor_dtype_is_read(dtype):
     tensor = torch.tensor([[[0, 1], [1, 0]]], dtype=dtype)
     values, inside = M.read_pair(tensor, tensor)
     assert values.tolist() == [[[0, 1], [1, 0]]]
     assert (inside == (values == 1)).all()
 
 
-def test_tensor_that_needs_gradients_is_read():
+def test_tensor_with_gradients_is_read():
     assert M.read_maps(torch.ones(1, 2, 2, requires_grad=True)).sum() == 4
 
 
-def test_one_map_is_a_batch_of_one():
+def test_single_map_becomes_a_batch():
     assert (M.read_maps(np.ones((3, 4))).shape, M.read_masks(np.ones((3, 4))).shape) == ((1, 3, 4), (1, 3, 4))
 
 
 @pytest.mark.parametrize("colours", [(0, 0, 0, 255, 255, 255), (255, 255, 255, 0, 0, 0), (9, 0, 0, 0, 9, 0)])
-def test_black_of_a_palette_is_the_background_as_in_files(colours):
+def test_palette_masks_are_read_as_from_files(colours):
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 2, (6, 9), np.uint8), "P")
     picture.putpalette(colours)
     column = datasets.Dataset.from_dict({"mask": [picture]})["mask"]
@@ -68,14 +68,14 @@ def test_black_of_a_palette_is_the_background_as_in_files(colours):
     (np.ones((1, 0, 3)), np.ones((1, 0, 3)), r"shape \(B, H, W\)"),
 ])  # fmt: skip
 @pytest.mark.filterwarnings("error")
-def test_what_cannot_be_read_is_said_in_one_line(maps, masks, line):
+def test_invalid_maps_and_masks_give_one_line_error(maps, masks, line):
     with pytest.raises(ValueError, match=line) as caught:
         M.read_pair(maps, masks)
     assert "\n" not in str(caught.value)
 
 
 @given(SMALL)
-def test_normalised_map_by_loops(maps):
+def test_normalise_matches_literal_loop(maps):
     before = maps.copy()
     for one, normalised in zip(maps, M.normalise(maps), strict=True):
         low, high = one.min(), one.max()
@@ -85,13 +85,13 @@ def test_normalised_map_by_loops(maps):
 
 
 @pytest.mark.filterwarnings("error")
-def test_normalised_map_at_the_ends_of_float32():
+def test_normalise_handles_float32_extremes():
     top = np.finfo(np.float32).max
     assert M.normalise(np.array([[[-top, 0, top]]], np.float32)).tolist() == [[[0, 0.5, 1]]]
     assert M.normalise(np.array([[[0, np.float32(1e-45)]]], np.float32)).tolist() == [[[0, 1]]]
 
 
-def test_flat():
+def test_is_flat_detects_constant_maps():
     assert M.is_flat(np.array([[[1, 1]], [[0, 1]], [[0, -0.0]]])).tolist() == [True, False, True]
 
 
@@ -102,13 +102,13 @@ def literal_order(one):
 
 
 @given(SMALL)
-def test_order_of_pixels_by_a_literal_sort(maps):
+def test_descending_matches_literal_sort(maps):
     assert M.descending(maps).tolist() == [literal_order(one) for one in maps]
 
 
 @settings(max_examples=200)
 @given(SMALL, st.tuples(st.integers(0, 20), st.integers(0, 20)))
-def test_top_pixels_are_the_first_of_the_order(maps, counts):
+def test_top_pixels_match_literal_order(maps, counts):
     chosen = M.top_pixels(maps, np.array(counts))
     for one, picked, count in zip(maps, chosen, counts, strict=True):
         assert set(np.flatnonzero(picked)) == set(literal_order(one)[:count])
@@ -125,7 +125,7 @@ def test_peaked_maps_keep_their_order():
 
 
 @given(SMALL)
-def test_tied_pixels_by_a_loop(maps):
+def test_tied_share_matches_literal_loop(maps):
     """Count pixels whose value occurs in an earlier pixel."""
     for one, share in zip(maps, M.tied_share(maps), strict=True):
         seen, tied = [], 0
@@ -135,7 +135,7 @@ def test_tied_pixels_by_a_loop(maps):
         assert share == tied / one.size
 
 
-def test_permutation_is_fixed_and_a_permutation():
+def test_tie_breaker_is_a_fixed_permutation():
     assert sorted(M.tie_breaker(7, 9)) == list(range(63))
     assert M.tie_breaker(2, 3).tolist() == M.tie_breaker.__wrapped__(2, 3).tolist()
     # Stored numbers: another order changes them, and requires a new VERSION of every metric that orders pixels.
@@ -143,7 +143,7 @@ def test_permutation_is_fixed_and_a_permutation():
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, list])
-def test_a_map_that_float32_makes_constant_is_refused_not_scored_as_flat(make):
+def test_map_that_is_constant_only_in_float32_is_rejected(make):
     values = np.stack([np.arange(16.0).reshape(4, 4), 1e-50 * np.arange(16.0).reshape(4, 4)])
     with pytest.raises(ValueError, match=r"map 1\b.*constant.*float32"):
         M.read_maps(make(values))

@@ -62,7 +62,7 @@ def by_name(run):
     return {(cell.explainer, cell.metric): cell for cell in run.cells}
 
 
-def test_the_function_is_given_what_its_parameters_name():
+def test_metric_inputs_follow_parameter_names():
     for function, needs in ((brightest_outside, ("maps", "masks")), (spread, ("maps",)), (Quantile(0.5), ("maps",)),
                             (margin, ("classifier", "images", "target", "maps")),
                             (lambda masks, *, maps: maps, ("masks", "maps"))):  # fmt: skip
@@ -74,7 +74,7 @@ def test_the_function_is_given_what_its_parameters_name():
     assert len(given.version) == 16
 
 
-def test_direction_and_range_are_declared():
+def test_direction_and_range_come_from_declaration():
     told = as_metric(brightest_outside)
     assert (told.higher_is_better, told.range) == (False, (0.0, 1.0))
     # the decorated function can still be called
@@ -97,18 +97,18 @@ def test_direction_and_range_are_declared():
     (lambda masks: 0, "has only the inputs masks.*maps, curves or explain"),
     (lambda maps, *, level: 0, "option level .*default"), (max, "signature"),
 ])  # fmt: skip
-def test_what_it_asks_for_must_be_there(function, words, tmp_path):
+def test_metric_with_unknown_or_missing_inputs_is_rejected(function, words, tmp_path):
     refused(words, sb.run, dataset="d", model="m", explainers=["edges"], metrics=[function], out=tmp_path / "run")
 
 
-def test_a_parameter_with_a_default_that_is_nothing_to_ask_for_is_left_to_the_function():
+def test_unknown_parameter_with_default_is_not_an_input():
     def above(maps, level=0.5):
         return (maps > level).mean(axis=(1, 2))
 
     assert as_metric(above).inputs == ("maps",)
 
 
-def test_the_scores_of_a_run_are_those_of_the_function(done):
+def test_run_contains_scores_of_metric_function(done):
     cells = by_name(done)
     assert {name for _, name in cells} == {"saliency_miou", "brightest_outside", "spread", "Quantile"}
     cell = cells["random", "brightest_outside"]
@@ -119,7 +119,7 @@ def test_the_scores_of_a_run_are_those_of_the_function(done):
     assert cell.value == pytest.approx(own.mean())
 
 
-def test_the_page_shows_its_docstring_direction_and_range(done):
+def test_page_shows_docstring_direction_and_range(done):
     page = done.report.read_text()
     assert "Share of maps whose brightest pixel lies &lt;outside&gt; the mask. Lower is better, from 0 to 1." in page
     assert "What follows is not shown" not in page
@@ -130,7 +130,7 @@ def test_the_page_shows_its_docstring_direction_and_range(done):
     )
 
 
-def test_a_direction_that_is_not_given_is_said_once(shapes, resnet, tmp_path, capsys):
+def test_missing_direction_is_warned_about_once(shapes, resnet, tmp_path, capsys):
     sb.run(**settings(shapes, resnet, metrics=[spread, brightest_outside]), out=tmp_path / "run")
     lines = [line for line in capsys.readouterr().err.splitlines() if "higher" in line]
     assert len(lines) == 1
@@ -138,14 +138,14 @@ def test_a_direction_that_is_not_given_is_said_once(shapes, resnet, tmp_path, ca
     assert "sb.metric" in lines[0]
 
 
-def test_the_command_is_the_call_in_python(done):
+def test_command_shows_the_python_call(done):
     command = done.summary["command"]
     assert "metrics=['saliency_miou', brightest_outside, spread, my_quantile]" in command
     assert "# brightest_outside: function brightest_outside of test_metric_functions.py, code hash" in command
     assert "# my_quantile: an object of the class Quantile" in command
 
 
-def test_a_second_start_computes_nothing_and_edited_code_is_a_new_cell(shapes, resnet, tmp_path):
+def test_restart_recomputes_only_edited_metric(shapes, resnet, tmp_path):
     def own(power):
         @sb.metric(higher_is_better=True)
         def amount(maps):
@@ -164,7 +164,7 @@ def test_a_second_start_computes_nothing_and_edited_code_is_a_new_cell(shapes, r
 
 
 @pytest.mark.slow
-def test_runs_with_it_are_compared_and_submitted_under_its_hash(done, shapes, resnet, tmp_path):
+def test_runs_with_metric_functions_are_merged_and_submitted(done, shapes, resnet, tmp_path):
     other = sb.run(**settings(shapes, resnet, explainers=["centre"]), out=tmp_path / "other")
     merged = compare_runs([read_run(done.folder), read_run(other.folder)]).merged
     assert len(merged) == 1
@@ -184,7 +184,7 @@ def test_runs_with_it_are_compared_and_submitted_under_its_hash(done, shapes, re
     assert versions["saliency_miou"].isdigit()
 
 
-def test_a_function_with_the_name_of_a_shipped_metric_is_kept_apart(shapes, resnet, tmp_path):
+def test_function_named_like_builtin_metric_stays_separate(shapes, resnet, tmp_path):
     @sb.metric(higher_is_better=True, range=(0, 9))
     def saliency_miou(maps, masks):
         """Nine."""
@@ -198,7 +198,7 @@ def test_a_function_with_the_name_of_a_shipped_metric_is_kept_apart(shapes, resn
     assert "Nine. Higher is better, from 0 to 9" in done.report.read_text()
 
 
-def test_score_samples_takes_a_function():
+def test_score_samples_accepts_a_function():
     class Mean(torch.nn.Module):
         def forward(self, images):
             return images.mean(dim=(2, 3))
@@ -228,7 +228,7 @@ def test_functions_are_loaded_like_names():
         refused(r"options require the name of .*; bind", load, function, power=3.0)
 
 
-def test_options_that_python_cannot_hash_are_options_all_the_same(shapes, resnet, tmp_path):
+def test_unhashable_option_values_are_accepted(shapes, resnet, tmp_path):
     def channel(classifier, images, target, *, weights=[1, 0, 0]):  # noqa: B006
         return (images * torch.tensor(weights, dtype=torch.float32).view(3, 1, 1)).sum(dim=1)
 

@@ -18,7 +18,7 @@ def giving(*values, **changes):
     return replace(miou, function=lambda *inputs, **named: np.array(values), declaration=declaration)
 
 
-def test_a_score_outside_the_range_is_an_error_that_names_it():
+def test_score_outside_range_is_rejected():
     with pytest.raises(ValueError, match=r"1\.2 is outside the range from 0 to 1"):
         giving(0.5, 1.2)()
     with pytest.raises(ValueError, match=r"-3 is outside"):
@@ -27,12 +27,12 @@ def test_a_score_outside_the_range_is_an_error_that_names_it():
         giving([0.5, 7.0], parts=lambda options, classifier: ("a", "b"))()
 
 
-def test_rounding_gaps_and_infinity_are_no_error():
+def test_rounding_nan_and_infinity_are_accepted():
     found = giving(1.0000001, -1e-7, np.nan, np.inf)()
     np.testing.assert_array_equal(found, [1.0000001, -1e-7, np.nan, np.inf])
 
 
-def test_a_range_may_depend_on_options(monkeypatch):
+def test_range_can_depend_on_options(monkeypatch):
     @metric(version=1, range=lambda options: (0.0, options["factor"]))
     def widened(maps, masks, *, factor=1.0):
         return maps
@@ -42,7 +42,7 @@ def test_a_range_may_depend_on_options(monkeypatch):
     assert (load_metric("widened").range, load_metric("widened", factor=3.0).range) == ((0.0, 1.0), (0.0, 3.0))
 
 
-def test_a_range_of_the_target_needs_a_metric_that_gets_one():
+def test_target_dependent_range_requires_target_input():
     def limits(options, target):
         return target.low, target.high
 

@@ -69,7 +69,7 @@ def done(tmp_path_factory, shapes, resnet):
                   progress=False, out=tmp_path_factory.mktemp("runs") / "shown")  # fmt: skip
 
 
-def test_a_run_shows_its_table_with_intervals_and_its_verdict(done):
+def test_run_view_shows_intervals_and_verdict(done):
     shown = Tags(done._repr_html_())
     assert shown.rows == 4
     texts = " ".join(shown.texts)
@@ -83,7 +83,7 @@ def test_a_run_shows_its_table_with_intervals_and_its_verdict(done):
     assert repr(done) == str(done)
 
 
-def test_the_best_is_set_apart(done):
+def test_best_cells_are_bold(done):
     from saliency_bench.read.cell import best
 
     marked = [cell for cell in done.cells if cell.cell_id in best(done.cells)]
@@ -93,7 +93,7 @@ def test_the_best_is_set_apart(done):
     assert done._repr_html_().count("<strong>") - 1 == len(marked)  # and the title
 
 
-def test_an_explanation_shows_the_picture_beside_the_map(shapes, resnet):
+def test_explanation_view_shows_image_and_map(shapes, resnet):
     sample = sb.load_dataset(shapes)[0]
     seen = sb.explain(sample["image"], str(resnet), "edges")
     page = seen._repr_html_()
@@ -109,14 +109,14 @@ def test_an_explanation_shows_the_picture_beside_the_map(shapes, resnet):
     assert strip.width >= 2 * 224
 
 
-def test_large_pictures_are_shown_smaller_and_small_ones_in_whole_steps():
+def test_pictures_are_scaled_to_display_size():
     sizes = {(32, 32): (224, 224), (48, 48): (240, 240), (224, 224): (224, 224), (600, 600): (512, 512),
              (1000, 250): (896, 224), (300, 400): (300, 400)}  # fmt: skip
     for given, shown in sizes.items():
         assert notebook_views.large(Image.new("RGB", given)).size == shown
 
 
-def test_metrics_and_explainers_say_what_they_are():
+def test_metric_and_explainer_views_describe_them():
     def says(item, *words):
         texts = " ".join(Tags(item._repr_html_()).texts)
         assert [word for word in words if word not in texts] == []
@@ -143,7 +143,7 @@ def test_metrics_and_explainers_say_what_they_are():
 
 
 @pytest.mark.slow
-def test_a_board_shows_its_cells(done, tmp_path):
+def test_board_view_shows_its_cells(done, tmp_path):
     refused("cannot be the name of a method", of_run, done.folder, "ada")
     write(tmp_path, {"gradcam": np.linspace(0.1, 0.9, 60), "mine@1": np.linspace(0.2, 0.3, 60)}, "ada")
     board = sb.load_results(tmp_path)
@@ -157,7 +157,7 @@ def test_a_board_shows_its_cells(done, tmp_path):
     assert HOSTILE in texts
 
 
-def test_many_cells_of_a_board_are_counted(tmp_path):
+def test_board_view_limits_and_counts_cells(tmp_path):
     write(tmp_path, {"gradcam": np.linspace(0.1, 0.9, 60)}, "ada")
     row = sb.load_results(tmp_path).rows[0]
     page = Board([row] * (SHOWN + 3), [], [Refused("a/b/c", f"left out {HOSTILE}")])._repr_html_()
@@ -166,7 +166,7 @@ def test_many_cells_of_a_board_are_counted(tmp_path):
     assert HOSTILE not in page
 
 
-def test_progress_in_a_notebook_is_that_of_tqdm_auto(monkeypatch):
+def test_notebook_progress_uses_tqdm_auto(monkeypatch):
     shell = types.SimpleNamespace(config={"IPKernelApp": {}})
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     auto = types.ModuleType("tqdm.auto")
@@ -177,7 +177,7 @@ def test_progress_in_a_notebook_is_that_of_tqdm_auto(monkeypatch):
     assert not isinstance(progress.bar(total=3, shown=False), auto.tqdm)
 
 
-def test_a_signed_map_is_drawn_around_zero_in_two_colours():
+def test_signed_map_has_two_colours_around_zero():
     values = np.zeros((20, 20))
     values[2:6, 2:6], values[12:16, 12:16] = 1.0, -0.5
     values[0, 0] = 1000.0  # as for a single pixel of a gradient
@@ -190,7 +190,7 @@ def test_a_signed_map_is_drawn_around_zero_in_two_colours():
     assert (other[..., 2] - other[..., 0])[4, 4] > 30
 
 
-def test_what_is_drawn_of_a_map_keeps_its_zero_and_its_signs():
+def test_scaled_map_keeps_zero_and_signs():
     values = np.linspace(-1, 3, 81).reshape(9, 9)
     assert scaled(values)[values == 0] == 0
     np.testing.assert_array_equal(np.sign(scaled(values)), np.sign(values))
@@ -202,7 +202,7 @@ def test_what_is_drawn_of_a_map_keeps_its_zero_and_its_signs():
     assert (scaled(np.full((3, 3), -7.0)) == -1).all()
 
 
-def test_thumbnails_keep_the_signs_of_their_maps(tmp_path):
+def test_thumbnails_keep_signs_of_maps(tmp_path):
     maps = torch.zeros(2, 112, 112)
     maps[0, :56], maps[0, 56:] = 2, -1
     maps[1, :56] = 5

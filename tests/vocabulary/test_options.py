@@ -54,35 +54,35 @@ def text(**given):
     ({"flip": 1}, "option flip of method takes bool; got 1"),
     ({"sizes": 3}, "option 'sizes' of method; did you mean size"),
 ])  # fmt: skip
-def test_what_an_annotation_does_not_allow_is_refused(given, words):
+def test_invalid_option_value_is_rejected(given, words):
     refused(words, read, **given)
 
 
-def test_what_an_annotation_allows_is_taken():
+def test_valid_option_values_are_accepted():
     given = {"kind": "hard", "size": 4, "threshold": "mask_area", "fill": "mean", "flip": True, "anything": [1]}
     assert (read(**given), read(size=None, fill=None)) == (given | {"tolerance": 0.0}, read())
 
 
-def test_a_whole_number_for_a_float_is_that_float_also_as_a_default():
+def test_integer_for_float_option_equals_float():
     assert text() == text(tolerance=0) == text(tolerance=0.0)
     assert text(tolerance=1, size=1) == text(tolerance=1.0, size=1)
     assert type(read(size=1)["size"]) is int
 
 
-def test_a_float_that_is_whole_and_a_number_of_numpy_are_that_number():
+def test_whole_floats_and_numpy_numbers_equal_integers():
     for value in (4, 4.0, np.int64(4), np.float32(4), np.array(4)):
         assert text(size=value) == text(size=4)
     assert read(flip=np.bool_(True))["flip"] is True
     assert read(threshold=np.float32(0.5))["threshold"] == 0.5
 
 
-def test_the_choices_of_an_option():
+def test_choices_come_from_literal_annotation():
     assert (options.choices(method, "kind"), options.choices(method, "fill")) == (("soft", "hard"), ("mean",))
     assert options.choices(method, "threshold") == options.choices(method, "anything") == ()
 
 
 @pytest.mark.parametrize(("name", "key"), CHOSEN)
-def test_a_misspelled_choice_is_refused_when_the_explainer_is_made(name, key):
+def test_misspelled_choice_is_rejected_when_loading(name, key):
     right = options.choices(FUNCTIONS[name], key)
     with pytest.raises(UserError, match=f"option {key} of {name} '{right[0]}s'; did you mean .*{right[0]}"):
         load_explainer(f"{name}:{key}={right[0]}s")
@@ -90,5 +90,5 @@ def test_a_misspelled_choice_is_refused_when_the_explainer_is_made(name, key):
         assert dict(load_explainer(f"{name}:{key}={choice}").options)[key] == choice
 
 
-def test_all_that_take_a_target_say_what_of():
+def test_targeted_explainers_have_choices_for_on():
     assert {name for name, key in CHOSEN if key == "on"} >= {"gradcam", "rise", "tattr", "smoothgrad"}

@@ -54,7 +54,7 @@ def done(tmp_path_factory, shapes, resnet):
         batch_size=4, out=tmp_path_factory.mktemp("runs") / "own", device="cpu", progress=False)  # fmt: skip
 
 
-def test_run_report_and_results_name_every_own_function(done, tmp_path):
+def test_run_report_and_results_name_every_user_function(done, tmp_path):
     assert [cell["explainer"] for cell in done.summary["cells"]] == list(OWN)
     page = done.report.read_text()
     assert "A Python function" in page
@@ -68,7 +68,7 @@ def test_run_report_and_results_name_every_own_function(done, tmp_path):
     assert cells[1].explainer_options == {"channel": 0, "scale": "tensor([2., 3., 4.])"}
 
 
-def test_two_functions_of_one_name_keep_their_own_pictures_and_seconds(shapes, resnet, tmp_path):
+def test_functions_with_same_name_keep_separate_maps_and_times(shapes, resnet, tmp_path):
     def left(classifier, images, target):
         return torch.linspace(1, 0, images.shape[3]).expand(images[:, 0].shape)
 
@@ -93,7 +93,7 @@ def test_two_functions_of_one_name_keep_their_own_pictures_and_seconds(shapes, r
     assert not pictures[names[0]] & pictures[names[1]]
 
 
-def test_what_is_bound_to_a_function_is_among_its_options():
+def test_bound_arguments_become_options():
     explainer = as_explainer(partial(weighted, channel=2))
     assert (explainer.name, dict(explainer.options)["channel"]) == ("weighted", 2)
     images = torch.rand(2, 3, 4, 4)
@@ -107,7 +107,7 @@ def test_what_is_bound_to_a_function_is_among_its_options():
     (lambda classifier, images, target, *, side: images, "missing a required argument: 'side'"),
     (max, "its signature cannot be read"),
 ])  # fmt: skip
-def test_what_cannot_be_called_is_refused_before_a_run(function, why):
+def test_incompatible_signature_is_rejected(function, why):
     refused(rf"must take \(classifier, images, target\), and options with .*{why}", as_explainer, function)
 
 
@@ -119,16 +119,16 @@ def test_what_cannot_be_called_is_refused_before_a_run(function, why):
     (as_metric, sb.explainer()(lambda classifier, images, target: images), "is an explainer; pass it with"),
     (as_metric, lambda classifier, images, target: images, "pass an explainer with the explainers"),
 ])  # fmt: skip
-def test_explainers_and_metrics_do_not_take_each_others_place(resolve, given, why):
+def test_swapped_explainer_and_metric_are_rejected(resolve, given, why):
     refused(why, resolve, given)
 
 
-def test_what_can_be_called_is_taken():
+def test_compatible_callables_are_accepted():
     for function in (lambda *inputs: 0, lambda c, i, t, *, seeds: 0, partial(lambda c, i, t, side: 0, side=3)):
         assert as_explainer(function).name == "<lambda>"
 
 
-def test_a_dict_in_the_place_of_a_list_is_refused(shapes, resnet, tmp_path):
+def test_dict_of_explainers_is_rejected(shapes, resnet, tmp_path):
     with pytest.raises(UserError, match=r"explainers must be a list.*rise:masks=1000"):
         sb.run(dataset=str(shapes), model=str(resnet), explainers={"rise": {"masks": 5}}, metrics=["saliency_miou"],
                out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_dict_in_the_place_of_a_list_is_refused(shapes, resnet, tmp_path):
     (lambda images: images.mean(1).to_sparse(), "^forgot returned sparse maps"),
     (lambda images: images.mean(1).to("meta"), "^forgot returned maps without numbers"),
 ])  # fmt: skip
-def test_what_is_no_map_is_refused_by_name(returned, line):
+def test_invalid_map_is_rejected_by_explainer_name(returned, line):
     def forgot(classifier, images, target):
         return returned(images)
 
@@ -159,7 +159,7 @@ class Counting:
         return images.mean(dim=1) * self.calls
 
 
-def test_a_state_that_changes_while_it_runs_is_named_once(shapes, resnet, tmp_path, capsys):
+def test_changed_explainer_state_is_warned_about_once(shapes, resnet, tmp_path, capsys):
     settings = {"dataset": str(shapes), "model": str(resnet), "metrics": "saliency_miou", "limit": 4, "batch_size": 2,
                 "device": "cpu", "progress": False}  # fmt: skip
     explainers = ["centre", Edges(2), composing.absolute(Counting()), Counting()]

@@ -59,7 +59,7 @@ WRONG = {"a scalar": (0.5, r"a number.*one score for each of 3 samples"),
 
 
 @pytest.mark.parametrize(("value", "words"), WRONG.values(), ids=WRONG)
-def test_wrong_scores_are_one_line_that_names_the_metric(value, words):
+def test_invalid_scores_give_error_with_metric_name(value, words):
     refused(f"saliency_mine.*{words}", inputs().score, giving(value))
 
 
@@ -69,7 +69,7 @@ PARTS = {"no parts": (np.zeros(B), r"shape \(3,\).*must return values \(B, P\)")
 
 
 @pytest.mark.parametrize(("value", "words"), PARTS.values(), ids=PARTS)
-def test_wrong_parts_are_one_line(value, words):
+def test_invalid_parts_are_rejected(value, words):
     refused(f"saliency_mine.*{words}", inputs().score, giving(value, parts=lambda options, classifier: ("a", "b")))
 
 
@@ -77,7 +77,7 @@ def fails(*given):
     raise KeyError("nothing here")
 
 
-def test_what_a_metric_declares_is_checked_as_well():
+def test_faulty_declared_functions_are_rejected():
     two = {"parts": lambda options, classifier: ("a", "b")}
     for changes, words in (
         ({"reduce": lambda values, options: 0.5}, r"reduce.*each of 3 samples"),
@@ -93,7 +93,7 @@ def test_what_a_metric_declares_is_checked_as_well():
         refused("saliency_mine: question", giving(np.zeros(B), question=question).questions, np.zeros((B, 3)), None)
 
 
-def test_gaps_whole_numbers_and_tensors_are_scores():
+def test_nan_integers_booleans_and_tensors_are_valid_scores():
     assert inputs().score(giving([np.nan, 1, 0])).values == [None, 1, 0]
     assert inputs().score(giving(torch.tensor([0, 1, 1]))).values == [0, 1, 1]
     assert inputs().score(giving(torch.tensor([0, 1, 0.5], requires_grad=True))).values == [0, 1, 0.5]
@@ -112,7 +112,7 @@ LEAVING = {"sys.exit": (lambda: sys.exit(0), "SystemExit: 0"), "a bare exit": (l
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("leave", "words"), LEAVING.values(), ids=LEAVING)
-def test_a_metric_or_explainer_that_ends_the_program_has_raised(leave, words, shapes, resnet, tmp_path):
+def test_exit_in_metric_or_explainer_counts_as_error(leave, words, shapes, resnet, tmp_path):
     def leaving(classifier, images, target):
         leave()
 
@@ -129,7 +129,7 @@ def test_a_metric_or_explainer_that_ends_the_program_has_raised(leave, words, sh
                out=tmp_path / "strict", device="cpu", progress=False, strict=True)  # fmt: skip
 
 
-def test_ctrl_c_still_ends_the_work():
+def test_keyboard_interrupt_is_not_swallowed():
     def stopped(*given, **named):
         raise KeyboardInterrupt
 
@@ -139,7 +139,7 @@ def test_ctrl_c_still_ends_the_work():
         as_explainer(stopped)(Mean(), torch.rand(2, 3, 4, 4), one_hot([0, 1], 3))
 
 
-def test_an_item_that_ends_the_program_when_it_is_imported_is_one_line(tmp_path, monkeypatch):
+def test_exit_during_plugin_import_is_reported(tmp_path, monkeypatch):
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     import saliency_bench.explainers as plugins
 
@@ -149,7 +149,7 @@ def test_an_item_that_ends_the_program_when_it_is_imported_is_one_line(tmp_path,
 
 
 @pytest.mark.thorough
-def test_the_exit_code_is_not_that_of_an_explainer(shapes, resnet, tmp_path):
+def test_exit_in_explainer_does_not_set_exit_code(shapes, resnet, tmp_path):
     code = (
         "import sys, saliency_bench as sb\n"
         "def leaving(classifier, images, target):\n    sys.exit(0)\n"

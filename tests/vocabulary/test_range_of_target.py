@@ -28,12 +28,12 @@ def ranges(target, metrics=CURVES):
     return [list(load_metric(metric).limits(target)) for metric in metrics]
 
 
-def test_one_class_has_a_probability_and_a_contrast_a_difference():
+def test_class_and_contrast_targets_have_different_ranges():
     assert ranges(TargetRange.of_classes(1, 0)) == ranges(TargetRange.of_classes(5, 0)) == PLAIN
     assert ranges(TargetRange.of_classes(1, 1)) == ranges(TargetRange.of_classes(2, 7)) == CONTRASTS
 
 
-def test_with_a_sigmoid_every_class_of_a_group_may_reach_1():
+def test_sigmoid_range_grows_with_group_size():
     assert ranges(TargetRange.of_classes(1, 0, "sigmoid")) == PLAIN
     assert ranges(TargetRange.of_classes(3, 2, "sigmoid")) == [[-2, 3], [-5, 5], [-2, 3]]
     others = ["saliency_cds", "saliency_cauc", "saliency_cdrop"]
@@ -42,7 +42,7 @@ def test_with_a_sigmoid_every_class_of_a_group_may_reach_1():
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
-def test_no_probabilities_leave_the_range_of_their_target_and_some_reach_its_ends(activation):
+def test_target_range_matches_extreme_probabilities(activation):
     """Test all extreme probabilities of an activation, summed by hand."""
     corners = np.eye(4) if activation == "softmax" else np.array(list(product([0.0, 1.0], repeat=4)))
     for weights in ([1, 0, 0, 0], [1, 1, 0, 0], [1, -1, 0, 0], [1, 1, -1, 0], [0.5, 0.5, -1, 0], [0, 3, 0, -2]):
@@ -65,7 +65,7 @@ class Sure(torch.nn.Module):
         return (images.mean((1, 2, 3))[:, None] - 0.5).expand(-1, 4) * 100
 
 
-def test_scores_of_several_classes_of_a_multi_label_head_are_no_errors():
+def test_multi_label_group_scores_are_within_range():
     maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
     for target in (group([0, 1, 2], 4), group([0, 1], 4) - group([2, 3], 4)):
         curves = Curves(Sure(), torch.ones(1, 3, 4, 4), target, maps)
@@ -73,7 +73,7 @@ def test_scores_of_several_classes_of_a_multi_label_head_are_no_errors():
             assert np.isfinite(load_metric(name)(curves)).all()
 
 
-def test_a_score_that_one_class_cannot_have_is_an_error(monkeypatch):
+def test_impossible_score_of_single_class_is_rejected(monkeypatch):
     curves = Curves(Sure(), torch.ones(1, 3, 4, 4), one_hot([1], 4), torch.rand(1, 4, 4))
     monkeypatch.setattr(Curves, "path", lambda self, *asked: np.full((1, 5), -0.2))
     with pytest.raises(ValueError, match=r"-0\.2 is outside the range from 0 to 1"):
@@ -82,7 +82,7 @@ def test_a_score_that_one_class_cannot_have_is_an_error(monkeypatch):
     assert load_metric("saliency_deletion", steps=4)(curves) == pytest.approx(-0.2)
 
 
-def test_a_metric_that_asks_for_the_target_itself_has_the_range_of_that_target():
+def test_metric_with_target_input_uses_target_range():
     def half(target, classifier):
         return np.full(len(target), -0.5)
 
@@ -102,7 +102,7 @@ def go(out, shapes, resnet, **changes):
 @pytest.mark.parametrize(
     ("target", "expected"), [("label", PLAIN), ("predicted", PLAIN), ("contrast:second", CONTRASTS)]
 )
-def test_summary_page_and_board_have_the_range_of_the_target_rule(target, expected, shapes, resnet, tmp_path):
+def test_summary_page_and_board_use_range_of_target(target, expected, shapes, resnet, tmp_path):
     done = go(tmp_path / "run", shapes, resnet, target=target)
     cells = read_run(done.folder).cells
     assert [list(cell.range) for cell in cells] == expected
@@ -118,7 +118,7 @@ def test_summary_page_and_board_have_the_range_of_the_target_rule(target, expect
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("against", "expected"), [(("", ""), PLAIN), (("", "circle"), CONTRASTS)])
-def test_the_range_of_a_target_file_follows_what_it_holds(against, expected, shapes, resnet, tmp_path):
+def test_range_of_target_file_follows_its_content(against, expected, shapes, resnet, tmp_path):
     rows = sb.load_dataset(shapes)
     names = rows.features["label"].names
     picked = [next(name for name in names if name != other) for other in against]
@@ -145,7 +145,7 @@ def widened(folder):
 
 
 @pytest.mark.slow
-def test_an_older_run_is_read_refused_by_the_board_and_put_right_by_a_start(shapes, resnet, tmp_path):
+def test_older_run_with_wide_ranges_is_fixed_by_restart(shapes, resnet, tmp_path):
     folder = go(tmp_path / "run", shapes, resnet, explainers=["random", "centre"]).folder
     fresh = read_run(folder).cells
     widened(folder)

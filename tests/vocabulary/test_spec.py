@@ -51,7 +51,7 @@ def wider(monkeypatch):
     return Wider
 
 
-def test_a_new_setting_is_one_new_field(wider):
+def test_new_setting_needs_only_one_field(wider):
     @takes_settings()
     def function(*, progress: bool = True, **settings):
         """Do it.
@@ -74,7 +74,7 @@ def test_a_new_setting_is_one_new_field(wider):
 
 
 @pytest.mark.parametrize("name", RunSpec.model_fields)
-def test_every_setting_is_in_signature_docs_command_line_and_command(name):
+def test_setting_appears_in_signature_docs_and_command_line(name):
     field = RunSpec.model_fields[name]
     for function in (sb.run, sb.template):
         if function is sb.run or name not in NOT_YET:
@@ -89,13 +89,13 @@ def test_every_setting_is_in_signature_docs_command_line_and_command(name):
     assert flag(name) in shlex.split(RunSpec.read(LEAST | OTHER).command())
 
 
-def test_every_setting_that_can_differ_is_tried_here():
+def test_examples_cover_every_setting():
     assert set(LEAST) | set(OTHER) == set(RunSpec.model_fields)
     default = RunSpec.read(LEAST)
     assert all(getattr(default, name) != value for name, value in OTHER.items())
 
 
-def test_a_setting_of_zero_is_shown_like_any_other():
+def test_zero_setting_is_shown():
     spec = RunSpec.read(LEAST)
     assert "--seed 0" in spec.command()
     assert "seed=0," in spec.call()
@@ -107,7 +107,7 @@ def test_a_setting_of_zero_is_shown_like_any_other():
 @pytest.mark.parametrize(
     "changes", [{}, OTHER, *({name: value} for name, value in OTHER.items()), {"out": "two words", "model": "it's"}]
 )
-def test_the_command_of_a_spec_is_read_back_as_that_spec(changes):
+def test_command_round_trips_to_spec(changes):
     spec = RunSpec.read(LEAST | {"explainers": ["rise:masks=9", "random"]} | changes)
     words = shlex.split(spec.command())
     assert words[:2] == ["saliency-bench", "run"]
@@ -128,17 +128,17 @@ def test_the_command_of_a_spec_is_read_back_as_that_spec(changes):
     ({"bach_size": 4}, "'bach_size'; did you mean batch_size"),
     ({"batchsize": 4}, "'batchsize'; did you mean batch_size"),
 ])  # fmt: skip
-def test_a_setting_that_is_not_allowed_is_named_with_its_value(changes, words):
+def test_invalid_setting_is_rejected_with_its_value(changes, words):
     for read in (RunSpec.read, lambda settings: sb.run(**settings)):
         refused(words, read, LEAST | {"explainers": ["random"], "metrics": ["saliency_miou"]} | changes)
 
 
-def test_a_missing_setting_is_named():
+def test_missing_setting_is_rejected():
     with pytest.raises(UserError, match=r"model \(--model\) is missing"):
         sb.run(dataset="d", explainers="random", metrics="saliency_miou", out="o")
 
 
-def test_values_of_other_libraries_are_written_as_pythons(tmp_path):
+def test_library_values_become_python_values(tmp_path):
     spec, _ = describe(LEAST | {"explainers": "random", "metrics": "saliency_miou", "out": tmp_path,
                                 "limit": np.int64(4), "device": torch.device("cuda:1")})  # fmt: skip
     assert (spec.limit, spec.out, spec.device) == (4, str(tmp_path), "cuda:1")
@@ -149,7 +149,7 @@ def brightness(classifier, images, target):
     return images.mean(dim=1)
 
 
-def test_python_objects_are_written_down_as_kind_name_and_digest():
+def test_python_objects_are_recorded_by_kind_name_and_digest():
     network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 8))
     rise, miou = sb.load_explainer("rise", masks=7), sb.load_metric("saliency_miou")
     other = replace(miou, version=99)
@@ -179,7 +179,7 @@ def test_python_objects_are_written_down_as_kind_name_and_digest():
     assert again.explainers == spec.explainers
 
 
-def test_a_python_object_that_a_file_mentions_must_be_given_again(shapes):
+def test_recorded_python_object_must_be_passed_again(shapes):
     spec = RunSpec.read(LEAST | {"dataset": str(shapes), "explainers": ["random"], "metrics": ["saliency_miou"],
                                  "model": PythonObject(kind="module", name="mine", digest="0f")})  # fmt: skip
     again = RunSpec.model_validate_json(spec.model_dump_json())
@@ -187,20 +187,20 @@ def test_a_python_object_that_a_file_mentions_must_be_given_again(shapes):
     refused(r"mine \(module 0f\)", load, again, {}, "cpu")
 
 
-def test_options_of_commands_are_in_the_order_of_the_fields():
+def test_command_options_follow_field_order():
     parser = argparse.ArgumentParser()
     _shared.settings(parser)
     assert list(options(parser))[1:] == list(RunSpec.model_fields)
 
 
-def test_help_of_run_begins_with_a_signature_that_can_be_read():
+def test_run_has_a_readable_signature():
     signature = str(inspect.signature(sb.run))
     assert signature.startswith("(*, dataset, model, explainers, metrics, out, maps=(), ")
     assert "pydantic" not in signature
     assert "Annotated" not in signature
 
 
-def test_one_condition_may_be_a_text(tmp_path):
+def test_only_setting_accepts_a_single_condition(tmp_path):
     assert RunSpec.read(LEAST | {"only": "masked"}).only == ("masked",)
     for word, near in (("maskd", "; did you mean masked?"), ("Correct", "; did you mean correct?"), ("scene", "")):
         line = refused("COLUMN=VALUE, not ", RunSpec.read, LEAST | {"only": ["label=a", word]})
@@ -209,14 +209,14 @@ def test_one_condition_may_be_a_text(tmp_path):
 
 @pytest.mark.parametrize(("name", "first"), [("metrics", "saliency_insertion"), ("explainers", "gradcam")])
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_run_without_metrics_or_explainers_names_good_first_choices(name, first, empty):
+def test_missing_metrics_or_explainers_suggest_first_choices(name, first, empty):
     settings = LEAST | {"explainers": ["centre"], "metrics": ["saliency_miou"]} | {name: []}
     if not empty:
         del settings[name]
     refused(f"good first choices: {first}", sb.run, **settings)
 
 
-def test_type_checkers_see_the_settings():
+def test_typed_dicts_list_every_setting():
     assert set(RunSettings.__annotations__) == set(RunSpec.model_fields)
     required = {name for name, field in RunSpec.model_fields.items() if field.is_required()}
     assert RunSettings.__required_keys__ == required - {"explainers"}  # precomputed maps may replace explainers

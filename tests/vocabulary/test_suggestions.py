@@ -38,30 +38,30 @@ DATASETS = {"pets": "pet-xai", "Oxford-IIIT Pet": "pet-xai", "PetXAI": "pet-xai"
 
 
 @pytest.mark.parametrize(("given", "meant"), EXPLAINERS.items())
-def test_explainers(given, meant):
+def test_mistyped_explainer_gets_correct_suggestion(given, meant):
     refused(f"did you mean {meant}[ ?]", sb.load_explainer, given)
 
 
 @pytest.mark.parametrize(("given", "meant"), METRICS.items())
-def test_metrics(given, meant):
+def test_mistyped_metric_gets_correct_suggestion(given, meant):
     refused(f"did you mean {meant}[ ?]", sb.load_metric, given)
 
 
 @pytest.mark.parametrize(("given", "meant"), DATASETS.items())
-def test_datasets(given, meant, tmp_path, monkeypatch):
+def test_mistyped_dataset_gets_correct_suggestion(given, meant, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for ask in (lambda: sb.load_dataset(given), lambda: sb.build(given, tmp_path / "out")):
         refused(f"did you mean {meant}[ ?]", ask)
 
 
 @pytest.mark.parametrize("kind", ["explainers", "metrics", "hub_builders", "push_scripts"])
-def test_no_alias_names_two_items_or_one_of_another_name(kind):
+def test_aliases_are_unique_and_differ_from_item_names(kind):
     every = [alias for item in aliases(kind).items() for alias in item[1]]
     assert [alias for alias, times in Counter(every).items() if times > 1] == []
     assert not set(every) & set(registry.names(kind))
 
 
-def test_what_is_like_nothing_gets_the_list():
+def test_unrelated_name_gets_list_of_known_names():
     assert str(unknown("thing", "§§", ["one", "two"])) == "unknown thing '§§'; known: one, two"
     assert "did you mean 猫?" in str(unknown("class", "猫 ", ["猫", "犬"]))
     assert "did you mean batch_size?" in str(unknown("argument", "BatchSize", ["batch_size", "seed"]))
@@ -80,13 +80,13 @@ def test_what_is_like_nothing_gets_the_list():
     ("choose --weights a.pt --model m --out x", "write it after the network, as in --model ./net.py:make:weights=..."),
     ("--verison", "unknown option '--verison'; did you mean --version?"),
 ])  # fmt: skip
-def test_what_newcomers_type_is_answered_by_what_they_meant(line, message, tmp_path, monkeypatch, capsys):
+def test_common_command_mistakes_get_a_correct_hint(line, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "pictures").mkdir()
     monkeypatch.chdir(tmp_path)
     assert message in said(capsys, line.split(), 2)
 
 
-def test_a_folder_of_pictures_without_labels_is_to_be_built(tmp_path, resnet):
+def test_unlabelled_picture_folder_suggests_build_command(tmp_path, resnet):
     Image.new("RGB", (32, 32)).save(tmp_path / "1.png")
     with pytest.raises(UserError, match="build folder --images DIR"):
         sb.run(dataset=tmp_path, model=str(resnet), explainers=["centre"], metrics=["saliency_insertion"],

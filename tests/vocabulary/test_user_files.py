@@ -47,7 +47,7 @@ def folder(tmp_path, monkeypatch):
     sys.path[:] = path
 
 
-def test_the_command_computes_the_cells_of_the_call(folder, shapes, resnet):
+def test_command_with_files_matches_python_call(folder, shapes, resnet):
     words = ["--dataset", str(shapes), "--model", str(resnet), "--limit", "6", "--device", "cpu", "--out", "run"]
     explainers = ["gradcam", "./mine.py:bright", "mine.py:bright:sigma=2"]
     assert main(["run", *words, "--explainers", *explainers, "--metrics", "saliency_miou", "./mine.py:inside"]) == 0
@@ -64,7 +64,7 @@ def test_the_command_computes_the_cells_of_the_call(folder, shapes, resnet):
     assert named in run.summary["command"]
 
 
-def test_a_change_in_a_file_beside_it_is_another_version(folder):
+def test_change_in_imported_file_changes_version(folder):
     before = as_explainer("./mine.py:bright").version
     assert as_explainer(str(folder / "mine.py") + ":bright").version == before
     for name in ("mine", "beside_mine"):
@@ -86,7 +86,7 @@ def test_a_change_in_a_file_beside_it_is_another_version(folder):
     ("./json.py:f", r"json.py has the name of the module json, which is already imported; rename the file"),
     (".", "unknown"),
 ])  # fmt: skip
-def test_what_is_wrong_is_one_line(folder, text, said, shapes, resnet, capsys):
+def test_faulty_file_or_function_gives_one_line_error(folder, text, said, shapes, resnet, capsys):
     (folder / "broken.py").write_text("# A comment.\ndef f(:")
     (folder / "raises.py").write_text("def f(): pass\n1 / 0")
     (folder / "json.py").write_text("def f(): pass")
@@ -100,7 +100,7 @@ def test_what_is_wrong_is_one_line(folder, text, said, shapes, resnet, capsys):
         assert not (folder / "run").exists()
 
 
-def test_what_is_assigned_is_a_function_too(folder):
+def test_assigned_name_is_accepted_as_function(folder):
     assert as_explainer("mine.py:alias").name == "bright"
     assert as_metric("mine.py:inside").higher_is_better
 
@@ -122,7 +122,7 @@ def level(maps, masks=None, *, sigma: float = 1.0):
 """
 
 
-def test_python_loads_them_as_commands_do(folder):
+def test_load_functions_accept_files_like_commands(folder):
     (folder / "checked.py").write_text(CHECKED)
     for load, name in ((sb.load_explainer, "bright"), (sb.load_metric, "level")):
         text = f"./checked.py:{name}"
@@ -136,7 +136,7 @@ def test_python_loads_them_as_commands_do(folder):
     refused(r"name the function in it: mine\.py:bright", sb.load_explainer, "mine.py")
 
 
-def test_what_others_have_written_imports_no_file(folder):
+def test_recorded_names_import_no_file(folder):
     for load in (registered_explainer, registered_metric):
         refused("unknown", load, "mine.py")
         refused("is not OPTION=VALUE", load, "./mine.py:inside")
@@ -147,7 +147,7 @@ def test_what_others_have_written_imports_no_file(folder):
 
 
 @pytest.mark.slow
-def test_the_words_of_others_import_nothing(folder, shapes, resnet, capsys):
+def test_commands_on_foreign_run_import_no_file(folder, shapes, resnet, capsys):
     """Test a run folder of another user. Its run.json, summary and records contain the path of a file."""
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
     words += ["--explainers", "gradcam", "--metrics", "saliency_miou", "saliency_insertion:steps=2"]
@@ -169,7 +169,7 @@ def test_the_words_of_others_import_nothing(folder, shapes, resnet, capsys):
     assert (folder / "executed").exists()  # executed because the user typed the command
 
 
-def test_draw_and_explain_take_files(folder, shapes, resnet):
+def test_draw_and_explain_accept_files(folder, shapes, resnet):
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
     assert main([*words, "--explainers", "mine.py:bright", "--metrics", "saliency_insertion:steps=2"]) == 0
     draw = ["draw", "run", "--what", "insertion", "--out", "a.png"]
@@ -180,7 +180,7 @@ def test_draw_and_explain_take_files(folder, shapes, resnet):
     assert sb.explain("picture.png", str(resnet), "./mine.py:bright").explainer == "bright"
 
 
-def test_a_submission_names_no_folder_of_the_machine(folder, shapes, resnet):
+def test_public_command_contains_no_local_folder(folder, shapes, resnet):
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
     assert main([*words, "--explainers", f"{folder}/mine.py:bright:sigma=2", "--metrics", "saliency_miou"]) == 0
     public = public_spec(read_manifest(folder / "run").spec, "d", "m")
@@ -189,7 +189,7 @@ def test_a_submission_names_no_folder_of_the_machine(folder, shapes, resnet):
 
 
 @pytest.mark.slow
-def test_suites_take_files(folder, tmp_path):
+def test_suites_accept_files(folder, tmp_path):
     from saliency_bench.recipes.suites.suite import suite
 
     (folder / "own.yaml").write_text("""
