@@ -108,7 +108,7 @@ class Model(StrictModel):
         accuracy_kind: Meaning of `accuracy`.
         top5: Top-5 accuracy.
         no_accuracy: Reason why there is no accuracy.
-        no_class: Number of images whose label is not a class of the model. The accuracy excludes these images.
+        no_class: Number of images with a label that is not a class of the model. The accuracy excludes these images.
         classes_by_position: Whether the classes are assumed to be in the dataset's order, because the model has no
             class names.
     """

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 from pydantic import ValidationError
@@ -12,10 +11,9 @@ from pydantic import ValidationError
 from saliency_bench import options
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import Metric
-from saliency_bench.compute.loaded import Pairs, RunModel, identity_of
+from saliency_bench.compute.loaded import Pairs, RunModel, identity_of, metrics_of
 from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.scoring.partners import PartnerPlan
-from saliency_bench.data.fingerprints import column_of
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import CellKey, bounds, field_line
 from saliency_bench.read.identity import PARTNERS, Identity
@@ -35,9 +33,9 @@ class Cell:
         metric: Metric that scores the maps.
         target: Range of the target's value, on which the ranges of some metrics depend.
         asked_for: {further input of the metric: hash of the input}.
-        plan: Partners of the samples; None if the metric needs none, or until all samples are predicted.
-        retrained: Classes (N, P) that retrained networks predict for the samples of the run; None if the metric needs
-            none, or until the networks are trained.
+        plan: Partners of the samples; None if the metric needs no partners, or before all samples are predicted.
+        retrained: Classes (N, P) that retrained networks predict for the samples of the run; None if the metric
+            retrains no networks, or before they are trained.
     """
 
     id: str
@@ -115,7 +113,7 @@ def cells_of(
     Raises:
         UserError: A metric needs groups of classes, but no groups are known for this model.
     """
-    metrics = dict.fromkeys(chain(*pairs.values()))
+    metrics = metrics_of(pairs)
     for metric in metrics:
         if "groups" in metric.inputs and model.question.groups is None:
             raise UserError(
@@ -139,7 +137,7 @@ def _further_inputs(data: SplitTable, model: RunModel, metric: Metric) -> dict[s
     declared, other, base = metric.declaration, model.other, model.retraining.base
     inputs = {f"column {name}": data.contents[name][0] for name in declared.columns if name in data.contents}
     if "other" in metric.inputs and other is not None:
-        labels = {other.label_column: column_of(data.published, other.label_column)[0]}
+        labels = {other.label_column: other.label_hash}
         inputs["other model"] = hash_of(identity_of(data, other).model_dump(mode="json"), labels)
     inputs |= {TRAINED_ON: model.retraining.trained_on} if declared.keeps else {}
     return inputs | ({INITIAL: base.digest} if base is not None and starts_from_base(metric) else {})

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -28,6 +29,11 @@ from saliency_bench.utils.seeds import seed_of
 
 OTHER = "other_predictions"
 Pairs = dict[Explainer, list[Metric]]  # {explainer: metrics that score its maps}
+
+
+def metrics_of(pairs: Pairs) -> list[Metric]:
+    """Return the metrics of all explainers, each once."""
+    return list(dict.fromkeys(chain(*pairs.values())))
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,8 @@ class RunModel:
         question: Classes, labels and targets for predicting and explaining samples.
         label_column: Column of the dataset with the labels.
         folder: Folder of the network's predictions, inside the folder of the run.
+        label_hash: Hash of the label column if this is the other network. The labels of the run's network are part of
+            the fingerprint of the samples.
         retraining: Data that networks of the same structure are retrained on.
         other: Second network, which predicts another label column of the same samples; None if there is none.
     """
@@ -124,6 +132,7 @@ class RunModel:
     question: RunQuestion
     label_column: str = "label"
     folder: str = "predictions"
+    label_hash: str = ""
     retraining: Retraining = field(default_factory=Retraining)
     other: "RunModel | None" = None
 
@@ -204,6 +213,7 @@ def identity_of(data: SplitTable, model: RunModel) -> Identity:
         "precision": classifier.arithmetic,
         "seed": spec.seed,
         "groups": None if question.groups is None else question.groups.identity,
+        # Only the network of the run has masks.
         "mask_values": "" if model.folder == OTHER else spelled(" ".join(spec.mask_values or ())),
     }
     return Identity.model_validate_json(json.dumps(entries))  # tuples become lists, as in a file

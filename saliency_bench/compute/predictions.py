@@ -4,7 +4,7 @@
 combines the rows with samples for explaining and scoring.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ import torch
 from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classified import classified
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.loaded import RunModel, RunQuestion
+from saliency_bench.compute.loaded import Pairs, RunModel, RunQuestion, metrics_of
 from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.reading import ReadBatch, stored
 from saliency_bench.compute.scoring.partners import PartnerPlan, Predictions, plan_of
@@ -187,15 +187,13 @@ def _target_confidence(activation: str, question: RunQuestion, about: Mapping, l
     return float(p[list(terms.plus)].sum() - p[list(terms.minus)].sum())
 
 
-def plans_of(
-    metrics: Iterable[Metric], store: RunStore, data: SplitTable, model: RunModel
-) -> dict[Metric, PartnerPlan]:
+def plans_of(store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs) -> dict[Metric, PartnerPlan]:
     """Return the partner plans of the metrics that need partners, computed from the stored predictions.
 
     Raises:
         UserError: Some predictions were lost.
     """
-    planning = [metric for metric in metrics if metric.declaration.plan is not None]
+    planning = [metric for metric in metrics_of(pairs) if metric.declaration.plan is not None]
     if not planning:
         return {}
     predictions = StoredPredictions.read(store, data, model)

@@ -202,7 +202,7 @@ def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
 def prediction_schema(features: datasets.Features) -> pa.Schema:
     """Return the columns of predictions: `records.PREDICTIONS` and the scalar columns of the dataset.
 
-    The prefix "dataset_" is added to a column of the dataset whose name is already used.
+    If two columns would have the same name, the column of the dataset gets the prefix "dataset_".
     """
     scalars = scalar_columns(features)
     return pa.schema(

@@ -34,7 +34,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar, Unpack
@@ -44,7 +43,7 @@ from saliency_bench.compute.cells import Cell, cells_of, explainers_of, outputs_
 from saliency_bench.compute.claim import locked, write_manifest
 from saliency_bench.compute.finish import finish
 from saliency_bench.compute.finished import Run
-from saliency_bench.compute.loaded import Pairs, RunModel, identity_of
+from saliency_bench.compute.loaded import Pairs, RunModel, identity_of, metrics_of
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.misfits import check_contrast, misfits_of
@@ -187,8 +186,7 @@ def _partner_plans(
     store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, accelerator: ProcessGroup
 ) -> dict[Metric, PartnerPlan]:
     """Return the plans of the metrics that need partners; if there are any, all samples are predicted first."""
-    metrics = dict.fromkeys(chain(*pairs.values()))
-    if all(metric.declaration.plan is None for metric in metrics):
+    if all(metric.declaration.plan is None for metric in metrics_of(pairs)):
         return {}
 
     def unpredicted() -> list[range]:
@@ -205,7 +203,7 @@ def _partner_plans(
             _predictions(data, model, read, known, writer)
             advance.update()
     wait_for_all(accelerator)
-    return plans_of(metrics, store, data, model)
+    return plans_of(store, data, model, pairs)
 
 
 def _compute_batches(

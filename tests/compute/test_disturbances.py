@@ -323,7 +323,7 @@ def world(one_thread, shapes, resnet, tmp_path, monkeypatch):
 
 @pytest.fixture
 def finished(world, undisturbed):
-    """Return a world whose run is a copy of the undisturbed run."""
+    """Return a world with a copy of the undisturbed run."""
     shutil.copytree(undisturbed, world.out)
     return world
 
@@ -662,7 +662,7 @@ def test_a_library_call_leaves_signals_alone(world, heeded):
 
 @pytest.fixture
 def interrupted(kind, where, resnet):
-    """Return (model, explainer), one of which receives a signal. The handler raises an error and stays installed."""
+    """Return a model and an explainer. A signal arrives while one of them runs; its handler raises an error."""
 
     def tell(number, frame):
         raise kind("the launcher ends")

@@ -627,7 +627,7 @@ def test_training_uses_label_column(shapes, tmp_path):
 
 
 def test_labels_without_a_class_of_the_model_are_predicted_but_not_explained(shapes, resnet, tmp_path, capsys):
-    """Their images do not count in the accuracy."""
+    """Also check that images without a class of the model do not count in the accuracy."""
     classes = sb.load_dataset(str(shapes)).features["label"].names
     label_map = {name: [] if name == classes[0] else name for name in classes}
     settings = {"label_map": label_map, "explainers": ["centre"], "metrics": ["saliency_miou"]}
@@ -640,7 +640,7 @@ def test_labels_without_a_class_of_the_model_are_predicted_but_not_explained(sha
     assert result.summary["model"]["accuracy"]["n"] == len(rows) - len(without)
     assert result.summary["model"]["no_class"] == len(without)
     page = result.report.read_text(encoding="utf-8")
-    assert f"not counted: {len(without)} whose label is not a class of the model" in page
+    assert f"not counted: {len(without)} with a label that is not a class of the model" in page
     assert f"of the {len(rows)} samples (the label of {len(without)} is not a class of the model)" in page
     line = f"{len(without)} of {len(rows)} samples show no class of the model: they are predicted, not explained"
     assert line in capsys.readouterr().err

@@ -25,7 +25,7 @@ LIMIT, BATCH = 40, 8
 
 @pytest.fixture(scope="module")
 def model():
-    """Return a network whose prediction depends on the colours of the picture."""
+    """Return a network that classifies pictures by their colours."""
     torch.manual_seed(1)
     module = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)

@@ -102,7 +102,7 @@ def test_branch_without_gradients_is_reported(join, capsys):
 
 
 def written(relu):
-    """Return a network whose ReLUs are written in different ways."""
+    """Return a network that applies `relu`, one of the ways to write a ReLU."""
     torch.manual_seed(0)
 
     def forward(net, x):
@@ -155,9 +155,9 @@ def smooth():
 
 
 def test_integrated_gradients_agree_with_captum(peer, error_of):
-    """Both use identical points, because the images are not normalised.
+    """Use images without normalisation, so that both packages classify identical points.
 
-    Otherwise, last bits could change the sign of a ReLU input.
+    Otherwise, the last bits could change the sign of a ReLU input.
     """
     classifier, images = load_classifier(peer.model, device="cpu", mean=0, std=1), peer.images
     ours = load_explainer("integrated_gradients", steps=10, batch_size=30)(classifier, images, peer.target)
@@ -178,7 +178,7 @@ def test_integrated_gradients_agree_with_captum_at_its_defaults(make):
 
 
 def quadratic(power):
-    """Return logit_k = (q_k . x)^2 + l_k . x, whose gradient has a path integral that is exact with one node."""
+    """Return logits (q_k . x)^power + l_k . x. For power 2, one node integrates the gradient along a path exactly."""
     torch.manual_seed(2)
     return Custom(lambda net, x: net.q(x.flatten(1)) ** power + net.line(x.flatten(1)),
                   q=nn.Linear(3 * 8 * 8, 3), line=nn.Linear(3 * 8 * 8, 3))  # fmt: skip

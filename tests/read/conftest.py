@@ -20,7 +20,7 @@ def page(folder):
 
 @pytest.fixture(scope="session")
 def model():
-    """Return a network whose prediction depends on the colours of the visible pixels."""
+    """Return a network that classifies images by the colours of their visible pixels."""
     import torch
 
     from saliency_bench import load_classifier, registry

@@ -75,7 +75,7 @@ def _bit(words, place):
 @pytest.mark.parametrize("seed", [0, 7])
 @pytest.mark.parametrize("rare", [False, True])
 def test_p_values_match_literal_computation(size, seed, rare):
-    """Two of the columns are equal. Rare scores are 0 or 1; these are compared by their samples alone."""
+    """Include two equal columns, and rare scores of 0 or 1, which are compared by their samples alone."""
     rng = np.random.default_rng(seed)
     columns = rng.normal([0, 0.2, 0.5, 0.5, 0], 1, (66, 5))
     columns = (columns > 1.2) * 1.0 if rare else columns

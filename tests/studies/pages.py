@@ -50,7 +50,7 @@ def study_of(folder, rows, **settings):
 
 
 def answer_all(annotating, person, most=None, **answer):
-    """Answer "no region", or as given, to all images that a person gets, or at most `most`, and return the images."""
+    """Send an answer (default: "no region") for each image of a person, at most `most`, and return the images."""
     units = []
     while len(units) != most and (tasks := [one for one in annotating.state(person)["tasks"] if not one.get("again")]):
         units.append(tasks[0]["unit"])

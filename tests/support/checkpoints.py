@@ -7,7 +7,7 @@ TINY = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_t
 
 
 def small_checkpoint(folder, names=(), *, seed=0, side=32, processor=None, spread=1, **config):
-    """Write the checkpoint of a tiny ResNet whose last weights are multiplied by `spread`, and return the folder."""
+    """Write a checkpoint of a tiny ResNet, with the last weights multiplied by `spread`, and return the folder."""
     if names:
         config |= {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
     torch.manual_seed(seed)

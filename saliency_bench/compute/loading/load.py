@@ -23,6 +23,7 @@ from saliency_bench.compute.python_objects import Objects, object_of
 from saliency_bench.compute.reading import Selection, labelled, training_splits
 from saliency_bench.compute.targets.label_maps import match
 from saliency_bench.compute.targets.rules import load_rule
+from saliency_bench.data.fingerprints import column_of
 from saliency_bench.errors import UserError
 from saliency_bench.spec import RunSpec
 
@@ -133,7 +134,7 @@ def _other_model(objects: Objects, data: SplitTable, model: RunModel) -> RunMode
         groups=None,
         rule=load_rule("label", classifier.labels, classes, None),
     )
-    return RunModel(classifier, question, column, OTHER)
+    return RunModel(classifier, question, column, OTHER, column_of(data.published, column)[0])
 
 
 def _controls(explainers: list[Explainer]) -> list[Explainer]:

@@ -105,7 +105,7 @@ def quality(model: dict) -> list[str]:
     """Return notes on a classifier's accuracy: images that are not counted, top-5, and assumptions."""
     lines = []
     if without := model.get("no_class"):
-        lines.append(f"not counted: {count(without)} whose label is not a class of the model")
+        lines.append(f"not counted: {count(without)} with a label that is not a class of the model")
     if five := model.get("top5"):
         lines.append(f"top-5 {percent(five['value'])}")
     if model.get("no_accuracy"):

@@ -9,7 +9,7 @@ the axes of tables, plus `image` and `view`. An axis that is in neither rows nor
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +131,7 @@ def _cells(
     )
     made = {str(explainer): explainer for explainer in pairs}
     are_paired = any(view.partner or view.kind in PASTED for view in picture.views.values())
-    store = RunStore(job.folder, identity_of(data, model))
-    plans = plans_of(dict.fromkeys(chain(*pairs.values())), store, data, model) if are_paired else {}
+    plans = plans_of(RunStore(job.folder, identity_of(data, model)), data, model, pairs) if are_paired else {}
     scores = {name: metric_text(text) for name, text in metrics.items()}
     if picture.images.rule == "false positive":
         ids = _false_positives(model, run, list(scores.values()), next(iter(made)))[: picture.images.count]
