@@ -9,7 +9,7 @@ from findings_data import FILE, Findings, load, store
 from findings_figures import draw
 
 import saliency_bench as sb
-from saliency_bench.compute.finished import Run
+from saliency_bench.read.analysis.finished_run import Run
 from saliency_bench.read.analysis.power import of_run
 from saliency_bench.read.analysis.verdict import Against, Verdict, listed
 from saliency_bench.read.cell import CellResult, rank_text

@@ -29,13 +29,13 @@ from saliency_bench.board.source import BoardSource, asking
 from saliency_bench.board.standing import ScoredCell
 from saliency_bench.board.submission import Submission, of_run, too_much
 from saliency_bench.board.submission_schema import FORMAT, LICENSE, RECORDS, RESULT, SCHEMA, json_schema
-from saliency_bench.compute.finished import Run
 from saliency_bench.data.card import template_file
 from saliency_bench.data.dataset_names import NAMESPACE
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client, failures
 from saliency_bench.hub.upload_plan import Publication, size
 from saliency_bench.read import records
+from saliency_bench.read.analysis.finished_run import Run
 from saliency_bench.read.cell import CellResult
 from saliency_bench.read.summary import table
 from saliency_bench.utils.files import write_with

@@ -23,7 +23,6 @@ from pydantic import Field, ValidationError
 
 from saliency_bench.board.published_maps import PUBLISHED, as_published, write_maps
 from saliency_bench.bound_metric import Metric, as_metric, registered_metric
-from saliency_bench.compute.finished import Run
 from saliency_bench.compute.loaded import RunModel, identity_of
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.loading.table import SplitTable
@@ -35,6 +34,7 @@ from saliency_bench.compute.targets.rules import RULES
 from saliency_bench.data.dataset_names import list_datasets
 from saliency_bench.data.loading import find
 from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.finished_run import Run
 from saliency_bench.read.analysis.verdict import listed
 from saliency_bench.read.cell import Count, StrictModel, field_line
 from saliency_bench.read.identity import Identity

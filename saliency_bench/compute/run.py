@@ -42,7 +42,6 @@ from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.cells import Cell, cells_of, explainers_of, outputs_of
 from saliency_bench.compute.claim import locked, write_manifest
 from saliency_bench.compute.finish import finish
-from saliency_bench.compute.finished import Run
 from saliency_bench.compute.loaded import Pairs, RunModel, identity_of, metrics_of
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.loading.table import SplitTable
@@ -58,6 +57,7 @@ from saliency_bench.compute.scoring.partners import PartnerPlan
 from saliency_bench.compute.work import work
 from saliency_bench.compute.writing import Writer
 from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.finished_run import Run
 from saliency_bench.read.parts import RunStore
 from saliency_bench.settings import RunSettings
 from saliency_bench.spec import FIRST, RunSpec, takes_settings

@@ -25,7 +25,7 @@ HOUSES = ("recipes", "board", "studies", "publishing")
 LAYERS = (*VOCABULARY, *READ, *COMPUTE, HOUSES)
 # Modules of `compute` that HOUSES may use besides the public API of `saliency_bench`. Only `recipes` may use others.
 USED = {
-    "classifiers.own_networks", "finished", "loaded", "loading.load", "loading.table", "precomputed", "preflight",
+    "classifiers.own_networks", "loaded", "loading.load", "loading.table", "precomputed", "preflight",
     "python_objects", "reading", "run", "targets.rules", "classifiers.loading",
 }  # fmt: skip
 FACADE = ("__init__", "__main__", "arguments", "callbacks", "cli", "completion", "composing", "panels", "peers",

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "saliency_bench"
 # Modules that must not import torch, directly or indirectly, except inside functions that compute.
 READ = ("errors", "score_notes", "options", "registry", "maps", "target_weights", "spec", "settings", "declarations",
-        "bound_explainer", "bound_metric", "hub", "data", "read", "studies", "publishing", "compute.finished", "board",
+        "bound_explainer", "bound_metric", "hub", "data", "read", "studies", "publishing", "board",
         "spaces.leaderboard", "utils.overlays")  # fmt: skip
 COMPUTE = ("compute.minibatches", "board.recompute", "board.template")  # modules of these packages that run networks
 EVERYTHING = """

@@ -20,11 +20,11 @@ from scipy import stats
 
 from saliency_bench.cli import main
 from saliency_bench.compute.examples import choose, save_arrays
-from saliency_bench.compute.finished import load_run
 from saliency_bench.read import records
 from saliency_bench.read.analysis.comparison import compare_runs, merge_runs
 from saliency_bench.read.analysis.correlations import metric_agreement
 from saliency_bench.read.analysis.differences import conflicts, differences
+from saliency_bench.read.analysis.finished_run import load_run
 from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import CellKey, CellResult, read_cells
 from saliency_bench.read.identity import Identity
