@@ -22,7 +22,7 @@ from saliency_bench.read.run_folder import RunData
 SIZE, COPIES, EPOCHS = 224, 12, 30
 HELD_OUT = 52  # number of explained photographs, as for the other datasets; the rest are used for training
 DEPTH = 4
-TITLE = "## Explainers of attention: a vision transformer trained on pets"
+TITLE = "## Explainers that use attention: a vision transformer trained on pets"
 BEFORE = "\n## How this page was made\n"
 EXPLAINERS = ("attention", "rollout", "gradient_rollout", "gae", "gradcam_vit", "iia", "gradient", "input_x_gradient")
 METRICS = ("saliency_pointing_game", "saliency_energy", "saliency_insertion:steps=8")
@@ -99,12 +99,13 @@ def attention_section(run: RunData) -> str:
     accuracy = run.summary["model"]["accuracy"]
     value = interval(accuracy["value"], accuracy["low"], accuracy["high"])
     about = f"""\
-The network has {DEPTH} attention blocks with 64 channels and a class token. It was trained for {EPOCHS} epochs to
-distinguish cats from dogs, on pets that are not explained. Its patches are features of EfficientNet-Lite0 at 7 x 7
-positions. Their receptive fields are larger than a cell, so a map is only approximate. The accuracy on the explained
-pets is {value} (n = {accuracy["n"]}). In a trial with 14 x 14 positions, it was 0.615. Because the same pets were used
-to choose between the two, the accuracy is slightly optimistic."""
-    figure = picture(ATTENTION, "Explainers of attention")
+The network is a vision transformer with {DEPTH} attention blocks, 64 channels and a class token. It was trained for
+{EPOCHS} epochs to distinguish cats from dogs, on photographs other than those explained here. Its patches are features
+of EfficientNet-Lite0 at 7 x 7 positions. The receptive field of a feature is larger than its cell, so the maps are only
+approximate. The accuracy on the explained photographs is {value} (n = {accuracy["n"]}). With 14 x 14
+positions, it was 0.615. Because the number of positions was chosen on the same photographs, the accuracy is slightly
+optimistic."""
+    figure = picture(ATTENTION, "Explainers that use attention")
     return "\n\n".join([TITLE, about, figure, table(run.cells), remarks(run), limits(accuracy["low"])])
 
 
@@ -112,9 +113,9 @@ def limits(lowest: float) -> str:
     """Return the conclusions that the lower end of the accuracy's interval allows."""
     if lowest > 0.75:
         return """\
-The network is right about most of these photographs, but this does not mean that it uses the animals: a low pointing
-game score or energy may be caused by the network or by the map. This is a single small network with a single task;
-larger networks may distribute their attention differently."""
+The network is right about most of these photographs, but this does not mean that it uses the animals: a low score for
+the pointing game or energy may be due to the network or to the map. These results are for a single small network with a
+single task; larger networks may distribute their attention differently."""
     return """\
 The network is wrong about many of these photographs. Insertion still measures what its predictions depend on, but
 pointing game and energy may be low because the network uses other regions."""

@@ -25,17 +25,19 @@ TITLES = {"pets": "Pets (Oxford-IIIT Pet)", "voc": "VOC 2012, the largest class 
           "coco": "COCO 2017, the largest class of each photograph", "imagenet": "ImageNet"}  # fmt: skip
 PAGE = """# Findings: a real network on photographs
 
-This page shows how explainers score by different metrics for EfficientNet-Lite0, with the ImageNet weights published by
-Google, on photographs of four datasets. The maps explain the predicted class. One command computes all numbers and
-sentences ([see below](#how-this-page-was-made)). The [reference study](reference.md) compares several networks.
+This page shows the scores of explainers for EfficientNet-Lite0, with the ImageNet weights published by Google, on
+photographs from four datasets. All maps explain the predicted class. One command computes all numbers on this page, and
+the sentences that depend on them ([see below](#how-this-page-was-made)). For a comparison of several networks, see the
+[reference study](reference.md).
 
 ## Recommendations
 
 {advice}
 
-**How to read the figures.** Each dot is the mean over the photographs, and the line through it is the 95 % interval.
-Grey dots are baselines, which ignore the network; the dashed line marks the best baseline. Hollow dots are means over
-only {sampled} photographs. In tables, `#` marks the range of ranks that is compatible with a paired test.
+**How to read the figures and tables.** Each dot is the mean score over the photographs, and the line through it is the
+95 % interval. Grey dots are baselines, which ignore the network; the dashed line marks the best baseline. Hollow dots
+are means over only {sampled} photographs. In the tables, `#` is followed by the possible ranks according to a paired
+test.
 
 {sections}
 
@@ -46,15 +48,17 @@ only {sampled} photographs. In tables, `#` marks the range of ranks that is comp
 python benchmarks/findings.py --data raw --work findings --images {images} --sampled {sampled} --out docs/findings.md
 ```
 
-The command uses samples of the raw sources; `benchmarks/findings.py` describes where to store them. The scores of
-single photographs are in `benchmarks/findings.parquet`. A test renders this page from these scores with the current
-statistics. This project contains no image of the datasets. {settings}
+The command needs photographs from the original sources of the datasets, which are not part of this project;
+`benchmarks/findings.py` describes where to store them. The scores of single photographs are in
+`benchmarks/findings.parquet`. A test renders this page from these scores with the current statistics.
+
+{settings}
 """
 SETTINGS = """Some settings are smaller than the defaults: RISE uses 100 masks, LIME 100 samples, SmoothGrad and
 GradientSHAP 8 samples, integrated gradients 16 steps, and occlusion windows of 32 pixels. Score-CAM is omitted, because
 it needs 1,280 passes per photograph."""
 FAST_ONLY = """This page does not include explainers that need many passes (RISE, LIME, SmoothGrad, GradientSHAP,
-integrated gradients, occlusion, Score-CAM) and metrics of faithfulness, because their runs were not computed."""
+integrated gradients, occlusion, Score-CAM) or faithfulness metrics, because their runs were not computed."""
 
 
 def page(data: Findings) -> str:
@@ -83,7 +87,7 @@ def figure_of(name: str) -> str:
 
 def picture(name: str, title: str) -> str:
     """Return the Markdown of the figure of a set or run."""
-    return f"![{title}: scores and intervals of all explainers by each metric](pictures/{figure_of(name)}.svg)"
+    return f"![{title}: scores and intervals of all explainers for each metric](pictures/{figure_of(name)}.svg)"
 
 
 def advice(runs: dict[str, RunData], of_masks: dict[str, RunData]) -> str:
@@ -109,18 +113,18 @@ def finished(folder: Path) -> bool:
 
 
 def accuracy_of(run: RunData) -> str:
-    """Return the accuracy of a run as text, with its interval and number of photographs."""
+    """Return the accuracy of a run as a clause, with its interval and number of photographs."""
     accuracy = run.summary["model"]["accuracy"]
     if accuracy["value"] is None:
-        return "accuracy unknown"
+        return "the accuracy is unknown"
     value = interval(accuracy["value"], accuracy["low"], accuracy["high"])
-    return f"accuracy {value} on the {accuracy['n']} photographs labelled"
+    return f"the accuracy is {value} on the {accuracy['n']} photographs that are labelled with an ImageNet class"
 
 
 def section(name: str, run: RunData) -> str:
     """Return the figure, the table and the notable results of one set of photographs."""
     n = max(cell.n for cell in run.cells)
-    about = f"n = {n}; {accuracy_of(run)} with an ImageNet class."
+    about = f"n = {n} photographs; {accuracy_of(run)}."
     return "\n\n".join([f"## {TITLES[name]}", about, picture(name, TITLES[name]), table(run.cells), remarks(run)])
 
 
@@ -174,14 +178,15 @@ def ahead(runs: dict[str, RunData]) -> str:
     if not by_metric:
         return ""
     count = sum(map(len, by_metric.values()))
-    lines = [f"- **Report `centre`, `edges` and `random` with your explainer.** An explainer beats all three in "
-             f"{len(leading)} of {count} cases (combinations of a metric and a dataset):"]  # fmt: skip
+    lines = ["- **Report `centre`, `edges` and `random` with your explainer.** These baselines ignore the network. In "
+             f"{len(leading)} of {count} combinations of a metric and a dataset, at least one explainer beats all "
+             "three:"]  # fmt: skip
     lines += [f"  - {metric} on {name}: {', '.join(names)}." for metric, name, names in leading]
     lines += [f"  - {', '.join(nowhere)}: no explainer on any dataset."] if nowhere else []
     if starts:
         best = [name for name, _ in sorted(starts.items(), key=lambda item: (-item[1], item[0]))]
-        lines.append(f"- **Start with {' or '.join(best)}.** No other explainer beats all three, except where less "
-                     "than 1 % of the pixels count.")  # fmt: skip
+        lines.append(f"- **Start with {' or '.join(best)}.** No other explainer beats all three baselines, except "
+                     "where less than 1 % of the pixels determine the score.")  # fmt: skip
     return "\n".join(lines)
 
 
@@ -198,8 +203,9 @@ def small_regions(runs: dict[str, RunData]) -> str:
     names, metrics = (sorted({pair[place] for pair in peaked}) for place in (0, 1))
     if not peaked:
         return ""
-    return (f"- **Ignore {', '.join(map(short, metrics))} of {listed(names)}.** In most photographs of every dataset, "
-            "less than 1 % of the pixels are above half of the map's range, and only these count.")  # fmt: skip
+    return (f"- **Ignore the scores of {listed(names)} for {listed(map(short, metrics))}.** In most photographs of "
+            "every dataset, less than 1 % of the pixels are above half of the map's range, and no other pixels affect "
+            "these scores.")  # fmt: skip
 
 
 def more_images(runs: dict[str, RunData]) -> str:
@@ -213,9 +219,9 @@ def more_images(runs: dict[str, RunData]) -> str:
         return ""
     ranges = {metric: dict.fromkeys((min(images), max(images))) for metric, images in counts.items()}
     texts = [f"{metric} {' to '.join(f'{end:,}' for end in ends)}" for metric, ends in ranges.items()]
-    return (f"- **Plan the number of photographs.** To find a difference of {DIFFERENCE} between gradcam and `centre` "
-            "in 80 % of cases, a test of these two needs the following numbers of photographs, depending on the "
-            f"dataset: {'; '.join(texts)}.")  # fmt: skip
+    return (f"- **Plan the number of photographs.** To detect a difference of {DIFFERENCE} between gradcam and "
+            "`centre` in 80 % of cases, a test of only these two needs the following number of photographs, depending "
+            f"on the metric and the dataset: {'; '.join(texts)}.")  # fmt: skip
 
 
 def class_alike(runs: dict[str, RunData]) -> str:
@@ -225,10 +231,11 @@ def class_alike(runs: dict[str, RunData]) -> str:
              and cell.value is not None and cell.value > ALIKE]  # fmt: skip
     if not alike:
         return ""
-    names = " and ".join(f"{cell.explainer} ({cell.value:.3f})" for cell in alike)
-    return (f"- **Do not use {names} to explain why one class and not another is predicted.** The number is the "
-            "correlation between the maps of the most and the least likely class, on "
-            f"{alike[0].n} photographs.")  # fmt: skip
+    names = listed(cell.explainer for cell in alike)
+    values = listed(f"{cell.value:.3f} ({cell.explainer})" for cell in alike)
+    return (f"- **Do not use {names} to explain why the network predicts one class and not another.** Their maps "
+            "hardly depend on the class: the correlation between the maps of the most likely and the least likely "
+            f"class is {values}, on {alike[0].n} photographs.")  # fmt: skip
 
 
 def against_baselines(run: RunData) -> list[Against]:
@@ -251,9 +258,9 @@ def sanity(runs: dict[str, RunData]) -> str:
         return ""
     run = runs["lite0-sanity"]
     about = (
-        "The columns show the similarity between each map and the map of the same network with random weights, and the "
-        "correlation between the maps of the most and the least likely class. Lower is better for both. "
-        f"n = {max(cell.n for cell in run.cells)}."
+        "`randomisation` is the similarity between the map of the network and the map of the same network with random "
+        "weights. `class sensitivity` is the correlation between the maps of the most likely and the least likely "
+        f"class. Lower is better for both. The scores are means over {max(cell.n for cell in run.cells)} photographs."
     )
     return "\n\n".join(["## Do the maps depend on the network and on the class?", about, table(run.cells)])
 
@@ -274,7 +281,8 @@ def curves(runs: dict[str, RunData]) -> str:
         texts = [cell_text(cells[*column, explainer]) for column in columns]
         lines.append(f"| {shown} | {count:.0f} | {' | '.join(texts)} |")
     n = max(cell.n for cell in cells.values())
-    about = f"n = {n} on each dataset, too few to rank; `passes` is the number of forward passes per map."
+    about = (f"The scores are means over {n} photographs of each dataset, which are too few to rank the explainers. "
+             "`passes` is the number of forward passes per map.")  # fmt: skip
     pictures = [picture(name, TITLES[name]) for name in runs if name == "imagenet"]
     return "\n\n".join(["## Faithfulness and cost of maps", about, *pictures, "\n".join(lines)])
 
@@ -381,17 +389,18 @@ def readings(work: Path, runs: dict[str, Run]) -> str:
     outcome = (
         f"The interpretation `{nearest[0]}` is within {off:.3f} of this range for all of them."
         if off <= CLOSE
-        else f"None of {len(values)} interpretations reproduces this range for all of them: the closest, "
+        else f"None of {len(values)} interpretations reproduces this range for all of them: the closest one, "
         f"`{nearest[0]}`, has an error of up to {off:.3f}."
     )
     share = float(np.mean([mask.mean() for mask in masks.values()]))
     about = (
-        f"For Pet-XAI and ResNet-18, the paper prints mIoU values from {low} to {high} for {len(SIX)} methods. This "
-        f"table uses {len(masks)} pets, whose masks cover {share:.0%} of the image on average, and {len(asked)} of the "
-        f"methods. {outcome} With the definition of `saliency_miou`, `{usual}`, `random` scores "
+        f"For Pet-XAI and ResNet-18, the [Saliency-Bench paper](papers.md) prints mIoU values from {low} to {high} for "
+        f"{len(SIX)} methods, but does not define how a map is converted to a region. The table shows the mIoU of "
+        f"{len(asked)} of the methods for several interpretations, on {len(masks)} pets, whose masks cover {share:.0%} "
+        f"of the image on average. {outcome} `saliency_miou` uses `{usual}`, for which `random` has an mIoU of "
         f"{values[usual].get('random', float('nan')):.3f}."
     )
-    return "\n\n".join(["## Can the mIoU of Saliency-Bench be reproduced?", about, "\n".join(lines)])
+    return "\n\n".join(["## Can the mIoU of the Saliency-Bench paper be reproduced?", about, "\n".join(lines)])
 
 
 def masks_of(work: Path, photographs, ids: set[str]) -> dict[str, np.ndarray]:

@@ -27,43 +27,47 @@ NEEDED = {"maps", "masks", "curves", "labels"}
 
 PAGE = """# How the metrics rank maps of known quality
 
-In shapes-xai, the class is determined by one object, whose mask is known. On this page, five maps are used instead of
-explanations: the mask itself, the blurred mask (a Gaussian with a sigma of 1/32 of the image's side), the shifted mask
-(by 1/16 of the side), uniform noise, and the inverted mask. They are listed from the best to the worst, and a metric
-should rank them in this order.
+In shapes-xai, the class of an image is determined by one object, whose mask is known. This page scores five maps in
+place of explanations: the mask itself, the blurred mask (by a Gaussian with a sigma of 1/32 of the image's side), the
+shifted mask (by 1/16 of the side), uniform noise, and the inverted mask. They are listed from the best to the worst,
+and a metric should rank them in this order.
 
-All alignment metrics do. These metrics compare a map with the mask, so the comparison is a sanity check. Faithfulness
-metrics query the classifier instead. If they rank the five maps differently, the cause is the classifier or the
-perturbed images that the metric passes to it:
+All alignment metrics do so. Because these metrics compare a map with the mask, this is only a sanity check.
+Faithfulness metrics do not use the mask but query the classifier. If such a metric ranks the maps differently, the
+cause is the classifier, or the perturbed images that the metric passes to it:
 
-- saliency_deletion, saliency_roae and saliency_cds prefer noise to a shifted mask. An image with black dots everywhere
-  differs more from the training images than an image with one black patch that misses a part of the object. A fast drop
-  of the score therefore does not prove that the classifier used the deleted pixels. Insertion, saliency_kae and
-  saliency_road, which imputes removed pixels from their neighbours, rank all five maps correctly.
-- saliency_cauc prefers the blurred mask to the mask: slightly fewer pixels are above half of its range, which alone
-  lowers the score, and the centre of the object is removed first. Pixels that are not salient are never removed (see
-  the card of this metric).
-- saliency_confidence prefers the inverted mask to noise: an image with scattered pixels of another image differs more
-  from the training images. saliency_correctness ranks all five maps correctly.
-- saliency_own_region prefers the inverted mask to all other maps: without the object, most of the image remains, and
-  the hole has the outline of the object. The score of a region is hardly meaningful without the region's size.
-- A difference in the third digit between the mask and its blurred copy is small compared with the effect of choosing
-  another metric. The pixels inside a mask are tied and are ranked in a fixed pseudo-random order; in a blurred mask,
-  the pixels in the centre are ranked first.
+- saliency_deletion, saliency_roae and saliency_cds prefer noise to the shifted mask. An image with black dots
+  everywhere differs more from the training images than an image with one black patch that misses a part of the object.
+  If the prediction changes fast, this therefore does not prove that the classifier used the deleted pixels.
+  saliency_insertion, saliency_kae and saliency_road rank all five maps correctly; saliency_road imputes removed pixels
+  from their neighbours.
+- saliency_cauc prefers the blurred mask to the mask, for two reasons: slightly fewer pixels of the blurred mask are
+  above half of its range, which alone lowers the score, and the centre of the object is removed first. Pixels that are
+  not salient are never removed (see the card of this metric).
+- saliency_confidence prefers the inverted mask to noise. With noise, scattered pixels of one image are pasted into
+  another image, and the result differs more from the training images. saliency_correctness ranks all five maps
+  correctly.
+- saliency_own_region prefers the inverted mask to all other maps. This metric keeps only the marked region of an image:
+  with the inverted mask, most of the image remains, and the hole has the outline of the object. The score of a region
+  means little without the size of the region.
+- For many faithfulness metrics, the mask and the blurred mask differ only in the third digit. The choice of the metric
+  has a much larger effect. The difference arises because all pixels inside a mask have the same value and are ranked in
+  a fixed pseudo-random order, whereas the pixels in the centre of a blurred mask are ranked first.
 
 saliency_mcs, saliency_mcr and saliency_idr compare the maps of an object classifier with the maps of a scene
-classifier, so each test case is a pair of maps. Both classifiers are assumed to be correct. The scores equal the values
-computed by hand:
+classifier, so they are tested with pairs of maps. Both classifiers are assumed to be always correct. The scores equal
+the values computed by hand:
 
-| map of the object classifier; maps of the scene classifier | saliency_mcs ↑ | saliency_mcr ↑ | saliency_idr ↓ |
-|---|---|---|---|
-| the mask; the inverted mask, and the mask for the image without the object | 1 | 1 | 0 |
-| the mask for both, or one map for all images | 0 | 0 | 0.5 |
-| the inverted mask; the mask, and an empty map for the image without the object | -1 | -1 | 1 |
+| map of the object classifier | map of the scene classifier | saliency_mcs ↑ | saliency_mcr ↑ | saliency_idr ↓ |
+|---|---|---|---|---|
+| the mask | the inverted mask; for the image without the object, the mask | 1 | 1 | 0 |
+| the mask, or one map for all images | the same map | 0 | 0 | 0.5 |
+| the inverted mask | the mask; for the image without the object, an empty map | -1 | -1 | 1 |
 
-The table shows the mean of each metric with its default options, over {samples} samples of the test split
-({side} x {side} pixels), for a ResNet with {weights:.1f} million weights and a test accuracy of {accuracy:.1%}. Arrows
-show whether higher or lower is better. Bold marks maps that score better than a map further left.
+The next table shows mean scores over {samples} test images of {side} x {side} pixels, with the default options of each
+metric, for a ResNet with {weights:.1f} million weights and a test accuracy of {accuracy:.1%}. Arrows show whether
+higher or lower is better. A score in bold is better than the score of a map further left, so the metric ranks these two
+maps in the wrong order.
 
 {table}
 

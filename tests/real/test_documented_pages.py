@@ -204,7 +204,7 @@ def test_page_of_small_run_matches_its_cells(shapes, resnet, tmp_path, monkeypat
     assert data.runs["lite0-pets"].cells == result.cells  # the statistics of the run, recomputed from its scores
     for cell in result.cells:
         assert re.search(rf"\| \*?{cell.explainer}\*? \|.* {cell.value:.3f} ", page)
-    assert "An explainer beats all three in 0 of 2 cases" in page
+    assert "In 0 of 2 combinations of a metric and a dataset, at least one explainer beats all three" in page
     assert "- miou, energy: no explainer on any dataset" in page  # too few to rank
     findings_page.figures(data, tmp_path)
     drawn = (tmp_path / "findings-pets.svg").read_text()
