@@ -164,22 +164,22 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
         sizes = [f"{named(network)} n = {size_of(of_network)}" for network, of_network in runs.items()]
         lines.append(
             f"- {about} ({'; '.join(sizes)}), at least one explainer is significantly better than `centre`, `edges` "
-            f"and `random` in {sum(map(bool, cases))} of {len(cases)} cases (combinations of a metric and a network "
-            "with enough images for a test)."
+            f"and `random` in {sum(map(bool, cases))} of {len(cases)} cases."
         )
         for name, number in count.most_common():
             run_with = sum(len(found[network]) for network in runs if name in names_of(runs[network]))
             lines.append(f"  - {name}: {number} of {run_with}.")
         metrics = dict.fromkeys(metric for of_metrics in found.values() for metric in of_metrics)
         never = [short(metric) for metric in metrics if not any(of.get(metric) for of in found.values())]
-        lines += [f"  - By {listed(never)}, no explainer is better than all three, with any network."] if never else []
+        if never:
+            lines.append(f"  - According to {listed(never)}, no explainer beats all three baselines with any network.")
     return lines
 
 
 def size_of(runs: Sequence[RunData]) -> str:
     """Return the numbers of images of a network's runs as a string. The second run, if any, is for faithfulness."""
     sizes = [str(len(run.ids)) for run in runs]
-    return sizes[0] + (f", by faithfulness {sizes[1]}" if sizes[1:] else "")
+    return sizes[0] + (f", {sizes[1]} for faithfulness" if sizes[1:] else "")
 
 
 # 2. Which metrics agree?
@@ -233,18 +233,19 @@ def question_agree(runs: Mapping[str, RunData]) -> list[str]:
         sure = {pair: rho for pair, rho in found.items() if rho.low is not None and not rho.low <= 0 <= rho.high}
         against = sum(rho.value < 0 for rho in sure.values())
         names = len({cell.explainer for cell in run.cells})
-        lines.append(f"- {about} ({names} explainers and baselines, n = {len(run.ids)}): {len(sure)} of {len(found)} "
-                     "pairs of metrics have an interval that excludes 0" + (f", {against} of them below 0."
+        lines.append(f"- {about} ({names} explainers and baselines, n = {len(run.ids)}): for {len(sure)} of "
+                     f"{len(found)} pairs of metrics, the interval excludes 0" + (f" ({against} of them are below 0)."
                      if against else "."))  # fmt: skip
         by_kind: dict[str, list[float]] = {}
         for pair, rho in found.items():
             if np.isfinite(rho.value):
                 by_kind.setdefault(kinds(pair), []).append(rho.value)
         means = [f"{kind} {np.mean(values):.2f} ({len(values)})" for kind, values in sorted(by_kind.items())]
-        lines.append(f"  - Mean of Spearman's correlation by types of metrics (number of pairs): {', '.join(means)}.")
+        lines.append("  - Mean correlation for each pair of types (with the number of pairs of metrics): "
+                     f"{', '.join(means)}.")  # fmt: skip
         strongest = sorted(sure.items(), key=lambda of: -abs(of[1].value))[:SHOWN]
         lines += [f"  - {short(first)} and {short(other)}: {ends(rho)}." for (first, other), rho in strongest]
-        lines += [f"  - {len(sure) - SHOWN} more with weaker correlations."] if len(sure) > SHOWN else []
+        lines += [f"  - {len(sure) - SHOWN} more pairs with weaker correlations."] if len(sure) > SHOWN else []
     return lines
 
 
@@ -324,14 +325,16 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> li
     for metric, of_networks in above.items():
         mean = np.mean([order.rho.value for order in found if short(order.metric) == metric])
         lines.append(
-            f"  - {metric}: {mean:.2f} on average, above 0 with {sum(of_networks)} of {len(of_networks)} networks."
+            f"  - {metric}: {mean:.2f} on average; the interval is above 0 with {sum(of_networks)} of "
+            f"{len(of_networks)} networks."
         )
     carried = [metric for metric, of_networks in above.items() if all(of_networks)]
-    about = f"for these {found[0].explainers} explainers, the rankings on shapes and on photographs are related"
-    rest = "By the other metrics, the relation is undecided or reversed for at least one network."
+    about = "the rankings on shapes and on photographs are related for every network"
+    these = f"for these {found[0].explainers} explainers"
+    rest = "According to the other metrics, the relation is undecided or reversed for at least one network."
     if not carried:
-        return [*lines, f"- Therefore, {about} by no metric with every network."]
-    return [*lines, f"- Therefore, {about} for every network by {listed(carried)}."
+        return [*lines, f"- Therefore, {these}, there is no metric according to which {about}."]
+    return [*lines, f"- Therefore, {these} and according to {listed(carried)}, {about}."
             + (f" {rest}" if len(carried) < len(above) else "")]  # fmt: skip
 
 
@@ -340,17 +343,19 @@ def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) ->
     if not found:
         return []
     values = [order.rho.value for order in found]
-    lines = [f"- Of {len(found)} comparisons (a metric for two networks on the same photographs; {found[0].explainers} "
-             f"explainers without baselines), {sum(order.above for order in found)} have an interval above 0. "
-             f"Spearman's correlation is {np.mean(values):.2f} on average ({min(values):.2f} to {max(values):.2f}).",
+    lines = [f"- Of {len(found)} comparisons (one metric, and two networks on the same photographs; "
+             f"{found[0].explainers} explainers without baselines), {sum(order.above for order in found)} have an "
+             f"interval above 0. Spearman's correlation is {np.mean(values):.2f} on average ({min(values):.2f} to "
+             f"{max(values):.2f}).",
              f"- The same explainer has the highest mean with both networks in {sum(o.same_best for o in found)} of "
              f"{len(found)} comparisons."]  # fmt: skip
     others = [order_between(run) for run in metrics.values()]
     if others:
         mean = float(np.mean(others))
         less = "lower" if mean < np.mean(values) else "not lower"
-        lines.append(f"- The correlation between two metrics of agreement with a mask, for one network and the same "
-                     f"explainers, is {less}: {mean:.2f} on average. This difference was not tested.")  # fmt: skip
+        lines.append(f"- For the same explainers and only one network, the correlation between the rankings according "
+                     f"to two metrics of agreement with a mask is {less}: {mean:.2f} on average. This difference was "
+                     "not tested.")  # fmt: skip
     return lines
 
 
@@ -371,20 +376,22 @@ def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_averag
         cells = [cell for cell in run.cells if cell.metric == metric and cell.value is not None and not cell.baseline]
         passes = passes_of(run)
         best = max(cells, key=lambda cell: cell.oriented)
-        text = (f"- {named(network)} (n = {len(run.ids)}): by {short(metric)}, {best.explainer_text} has the highest "
-                f"mean ({best.value:.3f}; forward passes per map: {passes[best.explainer_text]:.0f}).")  # fmt: skip
+        text = (f"- {named(network)} (n = {len(run.ids)}): {best.explainer_text} has the highest mean {short(metric)} "
+                f"({best.value:.3f}; forward passes per map: {passes[best.explainer_text]:.0f}).")  # fmt: skip
         if unbeaten := [cell for cell in cells if cell.unbeaten]:
             cheap = min(unbeaten, key=lambda cell: (passes[cell.explainer_text], -cell.oriented))
-            text += (" Of the explainers that no other significantly beats, "
+            text += (" Among the explainers that no other explainer significantly beats, "
                      f"{cheap.explainer_text} needs the fewest passes "
-                     f"({cheap.value:.3f}; {passes[cheap.explainer_text]:.0f}).")  # fmt: skip
+                     f"(mean {cheap.value:.3f}; forward passes per map: "
+                     f"{passes[cheap.explainer_text]:.0f}).")  # fmt: skip
         lines.append(text)
         names = explainer_names(run.cells)
         known = {names[key]: about for key, about in read_reliability(run.summary).items() if key in names}
-        low = [f"{name} {about.median:.2f}" for name, about in known.items() if about.median < LOW]
+        low = [f"{name} ({about.median:.2f})" for name, about in known.items() if about.median < LOW]
         if known:
-            lines.append(f"  - Of {len(known)} explainers with random draws, {len(low)} have a median reliability "
-                         f"below {LOW}" + (f": {', '.join(low)}." if low else "."))  # fmt: skip
+            lines.append(f"  - Of {len(known)} explainers with random draws, {len(low)} have a median "
+                         f"[reliability](reliability.md) below {LOW}"
+                         + (f": {', '.join(low)}." if low else "."))  # fmt: skip
     return lines
 
 
@@ -427,34 +434,46 @@ def plan_table() -> str:
 
 PAGE = """# Reference study: several networks, on photographs and on drawings
 
-This page answers five questions with several networks. [Findings](findings.md) examines one network on photographs;
-this page compares three networks on photographs and two networks on synthetic drawings in which only the object
-determines the class (Shapes-XAI). The masks cover whole objects, but a network may use only a part of an object, or its
-surroundings. The maps explain the predicted class; if the prediction is wrong, a correct map is not necessarily on the
-object. The numbers of images are small and stated with each result; with more images, undecided comparisons may be
-decided. All numbers, and the sentences that contain them, are computed ([see below](#how-this-page-was-made)).
+This page answers five questions about explainers and metrics, with several networks. [Findings](findings.md) examines
+one network on photographs; this page compares three networks on photographs, and two networks on synthetic drawings in
+which only the object determines the class (Shapes-XAI, called *shapes* below). The masks cover whole objects, but a
+network may use only a part of an object, or its surroundings. The maps explain the predicted class; if the prediction
+is wrong, a correct map is not necessarily on the object. Each result states its number of images (n). These numbers are
+small; with more images, comparisons that are undecided here may be decided. All numbers, and the sentences that contain
+them, are generated from the scores ([see below](#how-this-page-was-made)).
+
+The networks on photographs are EfficientNet-Lite0 to Lite2 with ImageNet weights. A ResNet and a ViT were trained on
+the shapes. The table shows the accuracy of each network on n images:
 
 {networks}
 
 ## Which explainers beat all baselines, and where?
 
-![Share of metrics by which each explainer beats all baselines, for each network](pictures/reference-beaten.svg)
+![Share of metrics for which each explainer beats all baselines, for each network](pictures/reference-beaten.svg)
 
-Each field shows by how many metrics the explainer is significantly better than `centre`, `edges` and `random`, out of
-all metrics of agreement with a mask and of faithfulness with enough images for a test ({fewest}). Empty fields were not
-computed. The tests of a network are corrected for its explainers and metrics, but not for the number of networks. Lite1
-and Lite2 explain a subset of the photographs of Lite0, so their cases are not independent.
+The second number in each field is the number of metrics that were tested: the metrics of agreement with a mask and of
+faithfulness that have enough images for a test (at least {fewest}). The first number shows for how many of these
+metrics the explainer is significantly better than `centre`, `edges` and `random`. Empty fields were not computed. The
+tests of a network are corrected for its explainers and metrics, but not for the number of networks. Lite1 and Lite2
+explain a subset of the photographs of Lite0, so their results are not independent.
+
+In the list, a case is one metric with one network. For each explainer, the list shows in how many cases it beats all
+three baselines, out of the cases in which it was tested.
 
 {beaten}
 
 ## Which metrics agree?
 
-![Correlations between the rankings of explainers by every two metrics, clustered](pictures/reference-metrics.svg)
+![Correlations between the rankings of explainers for every two metrics, clustered](pictures/reference-metrics.svg)
 
-The numbers below the diagonal are Spearman's correlations between the rankings of the explainers, including baselines.
-Metrics that agree are neighbours. The numbers above the diagonal are the intervals, which cover every ranking that is
-compatible with the images. Correlations are bold if the interval excludes 0. Here and below, intervals show the
-variation due to other images, for these explainers and for a single correlation.
+The numbers below the diagonal are Spearman's correlations between the rankings of the explainers, including baselines,
+according to two metrics. The rows are sorted so that metrics that agree are neighbours. The numbers above the diagonal
+are the intervals of the correlations, which cover every ranking that is compatible with the images. Correlations are
+bold if the interval excludes 0. All intervals on this page show how much a single correlation may change with different
+images, but with the same explainers.
+
+In the list, metrics have one of three types: *masks* (agreement with a mask), *faithfulness* (insertion and deletion)
+and *behaviour* (dependence on weights and class, and sensitivity).
 
 {agree}
 
@@ -470,30 +489,32 @@ comparisons are not independent.
 
 ## How much do the explainers cost?
 
-![Average precision on shapes and passes of each explainer](pictures/reference-costs.svg)
+![Average precision on shapes and number of passes, for each explainer](pictures/reference-costs.svg)
 
-The figure shows average precision on shapes, with the number of forward passes per map in brackets. Explainers that use
-gradients also need backward passes. Baselines are grey and need no passes. An explainer may be worse even if no other
-explainer significantly beats it: {images} images do not show small differences.
+The figure shows the average precision of each explainer on shapes, and in brackets its number of forward passes per
+map. Explainers that use gradients also need backward passes. Baselines are grey and need no passes. An explainer that
+no other explainer significantly beats is not necessarily the best: {images} images are too few to show small
+differences.
 
 {costs}
 
-The table shows the cost of the whole suite on one H100, with {large:,} images of each dataset and the default options
-of all explainers:
+The table shows the cost of each run of the suite `reference` on one H100, with {large:,} images of each dataset and the
+default options of all explainers:
 
 {plan}
 
-The table makes three assumptions. Every network is as fast as ResNet-18 in fp32 on the [speed](speed.md) page:
+The table is based on three assumptions. Every network is as fast as ResNet-18 in fp32 on the page [Speed](speed.md):
 {forward:,.0f} forward passes and {gradient:,.0f} passes with gradients per second, on images of 224 x 224 pixels.
 Score-CAM uses 512 channels (EfficientNet-Lite has 1,280). The randomisation test needs {layers} maps. The networks on
-shapes need much less time, because their images have 64 x 64 pixels. Only passes are included.
+shapes need much less time than the table shows, because their images have only 64 x 64 pixels. The hours include only
+the passes through the networks.
 
 ## How much do rankings differ between networks?
 
-![Correlation between the rankings of explainers with every two networks](pictures/reference-networks.svg)
+![Correlation between the rankings of explainers for every two networks](pictures/reference-networks.svg)
 
 The figure shows Spearman's correlation, with its interval, between the rankings for two networks on the same
-photographs. All three networks are EfficientNet-Lite; networks of other families may differ more.
+photographs. All three networks are EfficientNet-Lite; networks from different families may differ more.
 
 {between}
 
@@ -504,10 +525,10 @@ photographs. All three networks are EfficientNet-Lite; networks of other familie
 python benchmarks/reference.py --sources raw --data data --work reference --limit {limit} --out docs/reference.md
 ```
 
-The command uses at most {limit} photographs of each dataset for Lite1 and Lite2, and the options `SMALL` in
-`benchmarks/reference.py`, which are far below the defaults. The scores of Lite0 are from the runs of
-[findings](findings.md). The scores of single images are in `benchmarks/reference.parquet`, from which a test renders
-this page.
+The command uses at most {limit} photographs of each dataset for Lite1 and Lite2. To save time, explainers and metrics
+have the options `SMALL` in `benchmarks/reference.py`, which are far below the defaults. The scores of Lite0 are from
+the runs of the page [Findings](findings.md). The scores of single images are in `benchmarks/reference.parquet`; a test
+renders this page from them.
 
 For the larger study, run the whole suite `reference`, with built datasets in `--data`, and checkpoints from `--data` or
 from the Hub:

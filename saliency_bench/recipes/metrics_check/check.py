@@ -45,7 +45,7 @@ TIE = 1e-6  # relative difference below which two scores count as equal
 NOT_CHECKED = {
     "saliency_kar": "retrains networks on the marked pixels, and the evidence of a retrained network is unknown",
     "saliency_roar": "retrains networks without the marked pixels, and the evidence of a retrained network is unknown",
-    "saliency_crowd_auc": "needs the answers of people",
+    "saliency_crowd_auc": "needs people's answers",
     "saliency_correctness": "has one score for all images and no score for a single image",
 }
 # Removed pixels are replaced by the grey of the scene instead of black.

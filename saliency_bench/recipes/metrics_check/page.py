@@ -44,13 +44,14 @@ which the correct map is known: small convolutional networks with hand-written w
 contribution of each pixel to each logit is known. These contributions are the *right map*. A metric *detects* a type of
 damage if the right map has the better score significantly more often than the damaged map. A type of damage *misleads*
 a metric if the damaged map has the better score significantly more often. The test is an exact sign test on the
-pictures in which the two maps do not tie, at a level of 5 %, corrected by Holm's method for all {comparisons:,}
-comparisons on this page. A metric that is not misled here may be misled by another type of damage or with another
-network.
+pictures in which the two maps have different scores, at a level of 5 %, corrected by Holm's method for all
+{comparisons:,} comparisons on this page. The [networks](#networks-and-interventions) and the [types of
+damage](#damaged-maps) are described below. A metric that is not misled here may be misled by a different type of damage
+or with a different network.
 
-*Alignment* metrics compare a map with a mask of the object. No network here uses the whole object: the right map covers
-a part of the mask or lies outside the mask. These metrics can therefore be misled by the choice of the mask. In the
-*control*, the mask is the region that the network uses.
+*Alignment* metrics compare a map with a mask of the object. None of the networks uses the whole object: the right map
+covers only a part of the mask or lies outside the mask. The choice of the mask can therefore mislead these metrics. As
+a *control*, the colour network is also tested with a mask of the region that it uses.
 
 ## Summary
 
@@ -66,7 +67,7 @@ prefers the damaged map. In white cells, there is no preference.
 
 Each question corresponds to one or two types of damage. The second column lists the metrics that detect this damage
 with every network they were tested on. The third column lists the metrics that detect the damage with some networks and
-are never misled. The last column lists the metrics that are misled with at least one network.
+are never misled by it. The last column lists the metrics that the damage misleads with at least one network.
 
 {questions}
 
@@ -76,9 +77,13 @@ are never misled. The last column lists the metrics that are misled with at leas
 
 ## Which damage misleads which metrics, and why
 
-The explanations follow from the definitions of the metrics. Only two explanations were tested by an experiment. The
-control tests the effect of the mask. Replacing removed pixels by the grey of the scene, instead of black, tests the
-effect of the replacement.
+The list names the networks of each result in brackets. *Most tie* means that the two maps have equal scores in more
+than half of the pictures. Every picture contains the evidence for the class that the network predicts, and weaker
+evidence for a second class, the *rival*.
+
+The explanations follow from the definitions of the metrics. Only two of them were tested by an experiment: the control
+tests the effect of the mask, and replacing removed pixels by the grey of the scene, instead of black, tests the effect
+of the replacement.
 
 {misled}
 
@@ -88,13 +93,13 @@ effect of the replacement.
 
 {flips}
 
-`evidence()` in `saliency_bench.recipes.metrics_check.known_networks` computes the right map. The colour networks read
-single pixels, so removing a pixel removes only the evidence of that pixel. This favours metrics that remove pixels. In
-a trained network, pixels interact, and there may be no single right map. The texture networks read neighbourhoods of
-5 x 5 pixels, like trained networks, so removing scattered pixels creates new textures. The contribution of a texture is
-known for each position of the filter. Dividing this contribution among the 25 pixels in proportion to the filter's
-weights is a choice. A blurred map differs from the right map mostly within these neighbourhoods, so the results for
-blurred maps are less conclusive for textures than for colours.
+`evidence()` in `saliency_bench.recipes.metrics_check.known_networks` computes the right map. Networks that detect
+colours read single pixels, so removing a pixel removes only the evidence of that pixel. This favours metrics that
+remove pixels. In a trained network, pixels interact, and there may be no single right map. Networks that detect
+textures (stripes) read neighbourhoods of 5 x 5 pixels, like trained networks, so removing scattered pixels creates new
+textures. For each position of the filter, the contribution of a texture is known, but how it is divided among the 25
+pixels is a choice; here, it is divided in proportion to the filter's weights. A blurred map differs from the right map
+mostly within these neighbourhoods, so the results for blurred maps are less conclusive for textures than for colours.
 
 ## Damaged maps
 
@@ -105,8 +110,9 @@ blurred maps are less conclusive for textures than for colours.
 Each cell shows the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the share
 of pictures in which the right map has the better score. A tie counts as half. n is {n} pictures, or fewer if a metric
 has no score for some pictures. **Bold** means that the metric detects the damage, *italic* that the damage misleads the
-metric, both by the corrected sign tests. The interval is not corrected, and it is wider than necessary if many pictures
-tie. It can therefore disagree with the sign test. Colour, position, context and control use the same pictures.
+metric, both according to the corrected sign test. The interval may disagree with the sign test, because it is not
+corrected for multiple testing, and is wider than necessary if many pictures tie. Colour, position, context and control
+use the same pictures.
 
 {tables}
 
@@ -114,8 +120,8 @@ tie. It can therefore disagree with the sign test. Colour, position, context and
 
 {skipped}
 
-Metrics use their default options unless the name shows another option. Metrics that need groups of classes use two
-groups of two classes.
+Metrics use their default options, except for options that are part of a name, such as `insertion:reference=mean`.
+Metrics that need groups of classes use two groups of two classes.
 
 ## How to reproduce this page
 
@@ -124,7 +130,8 @@ groups of two classes.
 saliency-bench suite metrics-check --out metrics-check
 ```
 
-This command writes the counts in `benchmarks/metrics_check.csv`. A test checks that this page matches that file.
+This command writes this page, and the counts on which it is based, to the folder `metrics-check`. The published counts
+are in `benchmarks/metrics_check.csv`; a test checks that this page matches them.
 """
 FEWEST = 16  # number of pictures below which the page warns that the results are inconclusive
 # Why metrics are misled: (metrics, damages, reason). The page shows a reason only if the counts show the effect.
@@ -132,40 +139,42 @@ REASONS = (
     (("average precision",), ("sign flipped", "other class"),
      "if the evidence is outside the object, a map that ranks the evidence last scores higher"),
     (("miou", "precision", "recall"), ("sign flipped",),
-     "the region of a map contains the pixels above the middle of the map's range; for a flipped map, this is the "
-     "whole picture except for the evidence, so the region contains the object"),
+     "these metrics use the region of the pixels above the middle of the map's range. For a flipped map, this region "
+     "is the whole picture except for the evidence, so it contains the object"),
     (("cauc",), ("peaked", "other class"),
-     "the metric removes only pixels above half of a map's range; if few pixels are removed, the area is small, "
-     "regardless of which pixels these are, so the metric prefers small regions, and therefore also the right map over "
-     "a blurred map"),
+     "the metric removes only pixels above half of a map's range. If few pixels are removed, the area under the curve "
+     "is small, whichever pixels they are. The metric therefore prefers maps with a small region above half of their "
+     "range. For the same reason, it prefers the right map to a blurred map"),
     (("insertion", "kae", "roae", "confidence"), ("blurred",),
-     "the texture network reads 5 x 5 pixels; evidence that is cut out and placed on black or on another picture has "
-     "edges, which are textures too, while a blurred map includes some of the surroundings and so avoids these edges"),
+     "the texture network reads 5 x 5 pixels. If the evidence is cut out and placed on black or on a different "
+     "picture, the cut has edges, and edges are textures too. A blurred map also keeps some of the surroundings, and "
+     "so avoids these edges"),
     (("ccs",), ("blurred",),
-     "the metric removes pixels in the order of a contrastive map of two classes of the same group; where neither "
-     "class has evidence, the right map is constant, so the order of removal is random; with a blurred map, pixels far "
-     "from the evidence are removed first, including the evidence of the rival, which neither term contains"),
+     "the metric removes pixels in the order of a map that contrasts two classes of the same group. Where neither "
+     "class has evidence, the right map is constant, so these pixels are removed in random order. With a blurred map, "
+     "pixels far from the evidence of the two classes are removed first. They include the evidence of the rival, which "
+     "the contrastive map does not contain"),
     (("class sensitivity",), ("peaked", "blurred"),
      "the metric compares the maps of the most likely and the least likely class, and checks only whether they differ"),
     (("consistency",), ("sign flipped",),
      "the metric scales maps to a sum of 1, which makes flipped maps nearly constant and therefore similar"),
     (("max sensitivity",), ("blurred", "whole object", "centre", "random"),
-     "the noise is itself evidence, so the right map changes; a blurred map averages the change, and a map that "
-     "ignores the network may change less"),
+     "the metric adds noise to the picture. The noise is itself evidence, so the right map changes. Blurring averages "
+     "these changes, and a map that ignores the network may change less"),
     (("randomisation",), ("other class", "shifted", "blurred"),
      "the metric only checks how much a map changes when the weights are randomised, and a wrong map may change more"),
     (("mcs",), ("blurred",),
-     "the metric scales a map to its own maximum, so its mean over the object grows as the map spreads"),
+     "the metric scales a map to its own maximum, so the mean of the map over the object grows as the map spreads"),
 )  # fmt: skip
 ABOUT = {
     "Alignment": "These metrics compare a map with a mask and do not use the network. Except in the control, the "
-    "evidence is a part of the mask or outside the mask, so a wrong map can agree with the mask as well as the right "
-    "map or better",
+    "evidence is a part of the mask or outside the mask, so a wrong map can agree with the mask just as well as the "
+    "right map, or better",
     "Faithfulness": "These metrics rank or select pixels by the map, and measure how the output of the network changes "
     "when pixels are removed",
     "Contrast of classes": "These metrics remove pixels in the order of a contrastive map of two classes, and measure "
     "the difference between the outputs for two classes",
-    "Sensitivity and sanity": "These metrics compare maps with other maps, and never with the evidence of the network",
+    "Sensitivity and sanity": "These metrics compare maps with each other, and never with the evidence of the network",
     "Object and scene models": "These metrics measure how much of a map is on the object, but not where on the object",
 }
 
@@ -304,11 +313,11 @@ def alignment(counts: Sequence[Count]) -> str:
     names = [name for name in metrics_of(counts) if family_of(name) == "Alignment"]
     shown = {(count.kind, count.metric): count for count in counts if count.damage == "whole object"}
     cells = {metric: count for (kind, metric), count in shown.items() if kind == "context"}
-    lines = ["The context network decides by stripes beside the object and ignores the object, so its right map is "
-             "outside the mask. The colour network reads a part of the object. The control is the colour network with "
-             "a mask of this part. The table shows the share of pictures in which the right map scores higher than a "
-             "map of the whole object. Except in the control, the map of the whole object marks nearly the same pixels "
-             "as the mask.", "",
+    lines = ["The context network bases its decision on stripes beside the object and ignores the object, so its "
+             "right map is outside the mask. The colour network reads a part of the object. The control is the colour "
+             "network with a mask of this part. The table shows the share of pictures in which the right map scores "
+             "higher than a map of the whole object, in the same format as [all numbers](#all-numbers). Except in the "
+             "control, the map of the whole object marks nearly the same pixels as the mask.", "",
              "| metric | context | colour | control |", "|---|---|---|---|"]  # fmt: skip
     for name in names:
         if name in cells:
@@ -330,7 +339,7 @@ def alignment(counts: Sequence[Count]) -> str:
     by_network = [name_of(count.metric) for count in counts if count.kind == "context"
                   and count.damage == "whole object"
                   and family_of(count.metric) == "Faithfulness" and count.sees]  # fmt: skip
-    lines.append(f"With the same network, these faithfulness metrics prefer the right map: {listed(by_network)}.")
+    lines.append(f"With the context network, these faithfulness metrics prefer the right map: {listed(by_network)}.")
     return "\n".join(lines)
 
 
@@ -346,7 +355,7 @@ def misled(counts: Sequence[Count]) -> str:
             ]
             if wrong or blind:
                 texts = [f"misled by {by_damage(wrong)}"] * bool(wrong) + [
-                    f"no significant preference for {by_damage(blind, True)}"
+                    f"no significant difference between the right map and {by_damage(blind, True)}"
                 ] * bool(blind)
                 lines.append(f"- {name_of(name)}: {'; '.join(texts)}.")
         lines += because(counts, family)
@@ -385,10 +394,10 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
             count.kind for count in counts if count.metric == black and count.damage == "blurred" and count.misled
         ):
             if (grey, kind) in rates:
-                lines.append("- If removed pixels are replaced by the grey of the scene instead of black, the share "
-                             f"of pictures of the {kind} network in which {name_of(black)} scores the right map higher "
-                             f"than the blurred map changes from {cell(rates[black, kind])} to "
-                             f"{cell(rates[grey, kind])}.")  # fmt: skip
+                lines.append("- Test of this explanation: if removed pixels are replaced by black, "
+                             f"{name_of(black)} scores the right map higher than the blurred map in a share of "
+                             f"{cell(rates[black, kind])} of the pictures of the {kind} network; if they are replaced "
+                             f"by the grey of the scene, in {cell(rates[grey, kind])}.")  # fmt: skip
     return lines
 
 
@@ -404,7 +413,7 @@ def by_damage(cells: Sequence[Count], ties: bool = False) -> str:
 
 def networks() -> str:
     """Return the table of networks."""
-    lines = ["| network | decides by | mask |", "|---|---|---|"]
+    lines = ["| network | bases its decision on | mask |", "|---|---|---|"]
     for name, kind in KINDS.items():
         mask = "the patch" if kind.mask == "evidence" else "its cell" if kind.layout == "grid" else "the object"
         lines.append(f"| {name} | {kind.about} | {mask} |")
@@ -416,8 +425,8 @@ def flips(counts: Sequence[Count]) -> str:
     by_place = {(count.kind, count.damage): count for count in counts if count.metric == "intervention"}
     kinds = list(dict.fromkeys(kind for kind, _ in by_place))
     lines = [
-        "The table shows in how many pictures an intervention changes the decision of the network. The numbers confirm "
-        "that each network uses the stated evidence.",
+        "This table shows in how many pictures an intervention changes the decision of the network. The numbers "
+        "confirm that each network uses the evidence in the table above.",
         "",
         f"| change of the picture | {' | '.join(kinds)} |",
         "|---|" + "---|" * len(kinds),
