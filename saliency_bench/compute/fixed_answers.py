@@ -18,7 +18,7 @@ TRIED = 8  # samples to try until one can be read
 
 
 def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> NetworkAnswers | None:
-    """Return a network's logits for fixed pictures; if they cannot be compared, print the reason and return None.
+    """Return a network's logits for fixed pictures. If they are not reproducible, print the reason and return None.
 
     Args:
         classifier: The network.

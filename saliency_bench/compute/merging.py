@@ -1,4 +1,4 @@
-"""Merge part files into records.parquet and predictions.parquet. Their bytes do not depend on the batches."""
+"""Merge part files into records.parquet and predictions.parquet. Their bytes do not depend on the batch size."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +68,7 @@ class Parts:
 
     @property
     def identity(self) -> str:
-        """Return a hash of everything that the tables depend on; names of part files include content hashes."""
+        """Return a hash of everything that the tables depend on. The names of part files include content hashes."""
         files = [part.path for part in chain(self.scores, *(stored.parts for stored in self.predictions))]
         names = [f"{path.parent.name}/{path.name}" for path in files]
         cells = [key.model_dump(mode="json") for key in self.cells]
@@ -282,8 +282,8 @@ def _complete_cells(out: Path, cells: Sequence[Cell], parts: Sequence[Part], cho
             raise _lost(out, name)
         else:
             complain(
-                f"{name} was computed for fewer samples before and is not shown; to complete it, add its explainer "
-                "and metric to this start"
+                f"{name} was computed for fewer samples before and is not shown; to complete it, start the run again "
+                "with its explainer and metric"
             )
     return complete
 

@@ -28,7 +28,7 @@ class PrecomputedMaps:
     """Checked maps in the order of `ids`. An instance can be called like an explainer and looks up each map.
 
     Images are identified by their seeds, which are hashes of their ids. A map belongs to one image and one target, so a
-    call for the same image with other pixels or another target raises UserError.
+    call for the same image with different pixels or a different target raises UserError.
     """
 
     not_finite = NO_MAP  # stored maps are finite, so NaN means that an image has no map
@@ -49,7 +49,7 @@ class PrecomputedMaps:
             content = _content(images[index], target[index])
             if self.seen.setdefault(seed, content) != content:
                 raise UserError(
-                    "there are precomputed maps for unchanged images only; use a metric that needs no further maps"
+                    "precomputed maps exist only for the unchanged images; use a metric that needs no further maps"
                 )
             if (place := self.place.get(seed)) is not None:
                 if self.maps.shape[1:] != maps.shape[1:]:

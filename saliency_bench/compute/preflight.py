@@ -80,7 +80,7 @@ def check_maps(entries: Iterable[str]) -> None:
         if not place.exists():
             near = " or ".join(near_folders(place))
             fix = f"did you mean {near}?" if near else f"use {MAP_FORMS}"
-            raise UserError(f"there are no maps {path}; {fix}")
+            raise UserError(f"there are no maps at {path}; {fix}")
         if name in names:
             raise UserError(f"two sets of maps are called {name}; use a different name for each")
         names.append(name)
@@ -215,7 +215,7 @@ def check_table(name: str, text: str) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Raise UserError unless the folder or file `out` can be written. No files remain."""
+    """Raise UserError unless the folder or file `out` can be written. No files are left behind."""
     existing = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
     if existing != out and not existing.is_dir():
         raise UserError(f"cannot write to {out}: {existing} is not a folder; choose another --out")

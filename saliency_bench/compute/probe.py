@@ -32,8 +32,8 @@ from saliency_bench.utils.untouched import untouched
 
 # Some GPU kernels sum gradients in a varying order. A hook that was not removed changes gradients far more.
 GRADIENT_TOLERANCE = 1e-3
-UNSEEN = "changes that explainers make to it are not detected, and may change the scores of other explainers"
-FIX = "use copy.deepcopy(classifier) in its code, remove hooks and restore functions, or leave it out"
+UNSEEN = "if an explainer changes this network, the change is not detected and may affect other explainers' scores"
+FIX = "leave it out, or change its code so that it uses copy.deepcopy(classifier), removes hooks and restores functions"
 
 # {name: (read, set)} of settings that change the maps of other explainers but not the outputs of the network.
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {

@@ -1,7 +1,7 @@
 """Write files atomically, and read files within size limits.
 
-A file is written to a temporary file in the same folder and then renamed (`storage.py`). Files to read may come from
-untrusted sources: a pipe that never ends, a huge file, or a small file that expands to gigabytes.
+A file is written under a temporary name in the same folder and then renamed (`storage.py`). A file from an untrusted
+source may be a pipe that never ends, a huge file, or a small file that expands to gigabytes.
 """
 
 import json
@@ -64,7 +64,7 @@ def write_with(path: Path, write: Callable[[Path], object], *, private: bool = F
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_folder(path.parent)
-        # Create a new file with these permissions, as another user may have put a link with this name into /tmp.
+        # Always create a new file, because another user may have put a link with this name into /tmp.
         temporary.unlink(missing_ok=True)
         temporary.touch(0o600 if private else 0o666, exist_ok=False)
         write(temporary)

@@ -44,7 +44,9 @@ def torchvision(name: str, layer: str | None) -> Classifier:
     try:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(f"the weights of torchvision:{name} contain more than tensors and are not loaded") from error
+        raise UserError(
+            f"the weights of torchvision:{name} contain other objects than tensors and are not loaded"
+        ) from error
     except (OSError, RuntimeError) as error:
         if named := storage_error(error):
             raise named from error

@@ -55,7 +55,7 @@ TOKENS = "Expected tensor for argument #1 'indices'"  # raised by an embedding t
 
 # {place or name of a buffer: reference to its object}. The id of an object is not reused while the object exists.
 Written = dict[Place | str, Callable[[], object]]
-# {network: values that a pass changes}. Shared by classifiers of one network: a cache is filled only once.
+# {network: values that a pass changes}. The classifiers of a network share them: only its first pass fills a cache.
 _written_before: WeakKeyDictionary[nn.Module, Written] = WeakKeyDictionary()
 
 
@@ -193,7 +193,7 @@ class Classifier(nn.Module):
         return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
-        """Raise UserError unless there is one class name per logit. A new head may come with the old names."""
+        """Raise UserError unless there is one class name per logit. After a change of the head, they may differ."""
         if self.labels is None:
             return
         if classes == 1 and len(self.labels) != 2:
@@ -210,7 +210,7 @@ class Classifier(nn.Module):
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
-        """Raise UserError if the network returns probabilities. The check ends with the first output of logits.
+        """Raise UserError if the network returns probabilities. Do not check again after it has returned logits.
 
         Logits may sum to 1 by chance, so an output that looks like probabilities is compared with the output for noise.
         """
@@ -347,7 +347,7 @@ class Classifier(nn.Module):
         """Return a classifier with the same weights and other settings; None keeps the current setting.
 
         This classifier is not changed. The new classifier shares the weights, or copies them if layout or device
-        differ. If no setting differs, this classifier itself is returned.
+        differs. If no setting differs, this classifier itself is returned.
 
         Raises:
             UserError: The layer is unknown, or the precision is invalid (see `computing`).
@@ -534,7 +534,8 @@ class Classifier(nn.Module):
                 other value. Any other mask is left out, and `left_out` of the batch contains the reason.
 
         Raises:
-            UserError: An image or mask cannot be read, or a mask has another size; the message names the image.
+            UserError: An image or mask cannot be read, or a mask differs in size from its image. The message names the
+                image.
         """
         foreground = " ".join(words_of(mask_values))
         return prepared_batch(rows, self.frame, self.geometry, self.id, self.device, columns, foreground)
@@ -587,6 +588,6 @@ def _are_probabilities(logits: Tensor, tolerance: float) -> bool:
 
 
 def _is_channels_last(model: nn.Module) -> bool:
-    """Return whether all convolution weights are in channels-last layout only."""
+    """Return whether a convolution weight is in channels-last layout and not also in the default layout."""
     weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d) and not is_lazy(m.weight)]
     return any(w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous() for w in weights)

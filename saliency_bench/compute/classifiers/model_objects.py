@@ -111,7 +111,7 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _leave_inference_mode(model: nn.Module) -> None:
-    """Replace tensors created inside torch.inference_mode() by copies, because they cannot be used for gradients.
+    """Replace tensors created inside torch.inference_mode() with copies, because they cannot be used for gradients.
 
     Raises:
         UserError: A tensor is a TorchScript weight, which cannot be replaced.
@@ -202,7 +202,6 @@ def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
     height, width = sides
 
     def frame(image: Image.Image) -> torch.Tensor:
-        """Return a picture squashed to the size."""
         return as_it_is(image.resize((width, height), Image.Resampling.BILINEAR))
 
     return Geometry(resize=(height, width)), frame

@@ -32,7 +32,7 @@ LOADING = ("mean", "std", "size", "labels", "name")  # arguments of `load_classi
 NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
           "state_dict_ema", "model_ema", "ema_state_dict", "ema")  # fmt: skip
 DEEPEST = 4  # levels of nested keys
-UNPACKED = 4  # largest ratio of unpacked content to the size of a file of weights
+UNPACKED = 4  # maximum ratio of unpacked size to file size for a file of weights
 COMPILED = "_orig_mod."  # torch.compile adds this to the names of weights
 RUN_FIRST = "run it first with --model, then use --target predicted-by:FOLDER with the folder of that run"
 HOW_TO_GIVE = "use --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
@@ -240,7 +240,7 @@ def _content(path: Path) -> Any:
     """Return the content of a weights file without executing anything in the file.
 
     Raises:
-        UserError: The file contains more than tensors, or cannot be read.
+        UserError: The file contains objects other than tensors, or cannot be read.
     """
     import pickle
 
@@ -323,15 +323,15 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
     """Load weights into a network. The file must contain every weight of the network.
 
     Raises:
-        UserError: Weights are missing, unknown, of another shape, or not plain tensors.
+        UserError: Weights are missing, unknown, not plain tensors, or differ in shape from those of the network.
     """
     from saliency_bench.utils.messages import complain
 
     state, full = _state_of(content, file), {name.replace(COMPILED, ""): name for name in network.state_dict()}
     weights = {name: network.state_dict()[key] for name, key in full.items()}
     if len(sets := _sets(content)) > 1:
-        complain(f"weights={file}: the weights under '{sets[0]}' are used, not those under '{sets[1]}'; to use these, "
-                 f"save them alone: torch.save(torch.load(FILE)['{sets[1]}'], NEW)")  # fmt: skip
+        complain(f"weights={file}: the weights under '{sets[0]}' are used, not those under '{sets[1]}'; to use the "
+                 f"latter, save them to a separate file: torch.save(torch.load(FILE)['{sets[1]}'], NEW)")  # fmt: skip
     chosen, prefix = _matching(state, set(weights))
     missing, spare = sorted(weights.keys() - chosen.keys()), sorted(chosen.keys() - weights.keys())
     if strange := [key for key, value in chosen.items() if key in weights and not _is_plain(value, weights[key])]:

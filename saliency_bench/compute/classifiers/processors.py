@@ -1,4 +1,4 @@
-"""Read the resizing, cropping and normalisation of image processors of transformers, timm and torchvision."""
+"""Read resizing, cropping and normalisation from the image processors of transformers, timm and torchvision."""
 
 from collections.abc import Iterable, Sequence
 from math import isqrt
@@ -33,7 +33,7 @@ def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float
 
 
 def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Like `frame_of`, for a processor of transformers."""
+    """Return the results of `frame_of` for a processor of transformers."""
     settings, where = processor.to_dict(), f"the image processor of {name}: "
     if settings.get("do_pad"):
         raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot follow")
@@ -86,7 +86,6 @@ def _patches_frame(
     interpolation = T.InterpolationMode(resample.name.lower())
 
     def frame(image: Image.Image) -> torch.Tensor:
-        """Return a picture squashed to the square."""
         return T.resize(T.pil_to_tensor(image), [side, side], interpolation, antialias=True).float() / 255
 
     return Geometry(resize=(side, side), resample=resample.name.lower()), frame
@@ -97,7 +96,7 @@ def _lengths(size: Any) -> dict[str, int]:
 
 
 def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Like `frame_of`, for a processor of timm's wrapper."""
+    """Return the results of `frame_of` for a processor of timm's wrapper."""
     from torchvision import transforms as T
 
     steps = [step for step in processor.val_transforms.transforms if not isinstance(step, T.Normalize)]
@@ -119,7 +118,7 @@ def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[fl
 
 
 def pair_of(size: Any) -> int | tuple[int, int] | None:
-    """Return a size as a pair; torchvision may store the size as 256, [256] or [224, 224]."""
+    """Return a size as an integer or a pair. torchvision may store it as 256, [256] or [224, 224]."""
     if size is None or isinstance(size, int):
         return size
     return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))

@@ -17,7 +17,7 @@ FORMS = (
 )
 TEMPLATES_NEED_LABELS = (
     "the prompts are templates, but there are no class names; pass labels=[...], or the texts of each class as "
-    '{"label": ["text", ...]}, on the command line as a JSON file'
+    '{"label": ["text", ...]} (on the command line, in a JSON file)'
 )
 
 

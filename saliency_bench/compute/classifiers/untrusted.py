@@ -66,7 +66,9 @@ def check_file(file: Path) -> None:
             f"{file} is not a readable file (it is a folder, pipe, device or broken link); replace it with the file"
         )
     if file.suffix == ".json" and file.stat().st_size > LARGEST_JSON:
-        raise UserError(f"{file} has {file.stat().st_size / 1e6:.0f} MB; a config has at most {LARGEST_JSON / 1e6:.0f}")
+        raise UserError(
+            f"{file} has {file.stat().st_size / 1e6:.0f} MB; a config has at most {LARGEST_JSON / 1e6:.0f} MB"
+        )
 
 
 def check_config(file: Path, name: str) -> None:
@@ -116,7 +118,7 @@ def _refused(key: str, value: Any) -> str | None:
     if key == "configuration_files":
         return "that refers to another config; put its content into config.json"
     if key in ("architecture", "backbone") and value is not None and not _is_plain(value):
-        return "only a plain name is accepted, such as resnet50, not a folder or address outside the checkpoint"
+        return "only a plain name is accepted, such as resnet50, not a folder or URL outside the checkpoint"
     return None
 
 

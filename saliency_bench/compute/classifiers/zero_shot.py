@@ -62,7 +62,9 @@ def is_vision_language(model: Any) -> bool:
     if has_head:
         return False
     if kind in OTHERS:
-        raise UserError(f"a model of type {kind} is not a supported zero-shot classifier: {OTHERS[kind]} ({NAMES} are)")
+        raise UserError(
+            f"a model of type {kind} is not supported as a zero-shot classifier: {OTHERS[kind]}; {NAMES} are supported"
+        )
     return kind in MODELS
 
 
@@ -84,7 +86,7 @@ def check_given(prompts: object, name: str, *, compares: bool) -> None:
             'prompts=["a photo of a {}"], labels=["cat", "dog"] (on the command line --prompts)'
         )
     if prompts is not None and not compares:
-        raise NoTextsError(f"{name} does not compare pictures with texts ({NAMES} do); leave out prompts")
+        raise NoTextsError(f"{name} does not compare pictures with texts ({NAMES} do); leave out the prompts")
 
 
 class ZeroShot(nn.Module):

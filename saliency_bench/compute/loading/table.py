@@ -114,7 +114,7 @@ class SplitTable:
 
     @cached_property
     def batches(self) -> list[range]:
-        """Return the positions of each batch. The last batch is always complete, even if the limit cuts it."""
+        """Return the positions of each batch. The last batch is always complete, even if the limit falls inside it."""
         size = self.spec.batch_size
         return [range(start, min(start + size, len(self.rows))) for start in range(0, self.count, size)]
 
@@ -149,7 +149,7 @@ class SplitTable:
 
 
 def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
-    """Return the dataset of a spec. Print the missing columns and the consequences.
+    """Return the dataset of a spec. Print which columns are missing and what cannot be computed without them.
 
     Raises:
         UserError: The dataset cannot be loaded, is empty, or lacks the label column of the spec.
@@ -188,7 +188,7 @@ def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -
 
 
 def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric], *, is_hidden: bool) -> None:
-    """Print one message about missing columns or hidden masks and the consequences."""
+    """Print one message that says which columns are missing or hidden, and what cannot be computed without them."""
     asking = [metric.name for metric in metrics if "masks" in metric.inputs]
     masks = rows.data.column("mask") if "mask" in rows.column_names else None
     missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (masks is None and bool(asking))

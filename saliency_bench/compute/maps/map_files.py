@@ -81,15 +81,15 @@ def read_maps_of(
         size: (H, W) of the prepared frame.
 
     Raises:
-        UserError: A map has another size or values that are not finite, or its image is unknown. The message names the
-            file or image.
+        UserError: A map has the wrong size or values that are not finite, or its image is unknown. The message names
+            the file or image.
     """
     if isinstance(source, Mapping):
         return _from_mapping(source, name, files, size)
     if isinstance(source, np.ndarray):
         return _in_order(source, f"maps {name}", files, size)
     if not source.exists():
-        raise UserError(f"there are no maps {source}; use {MAP_FORMS}")
+        raise UserError(f"there are no maps at {source}; use {MAP_FORMS}")
     if source.is_dir():
         kept = sorted(source.glob("*.parquet"))
         return (
@@ -298,7 +298,7 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
     """Return a map as float32.
 
     Raises:
-        UserError: The map has another size, or a value that is not finite.
+        UserError: The map has the wrong size, or a value that is not finite.
     """
     with np.errstate(over="ignore"):
         values = np.ascontiguousarray(values.reshape(size), dtype=np.float32)
@@ -309,4 +309,4 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
 
 def _wrong_size(where: object, shape: Sequence[int], size: Size) -> UserError:
     given = " x ".join(map(str, shape)) or "one number"
-    return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps must have its size")
+    return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps must have that size")

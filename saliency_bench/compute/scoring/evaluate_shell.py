@@ -196,7 +196,7 @@ class MapShell:
         """Use the size of the first maps for all maps.
 
         Raises:
-            ValueError: Maps of another size were added before.
+            ValueError: Maps of a different size were added before.
         """
         features = self._features(size)
         if getattr(self, "writer", None) is not None and self.info.features != features:
@@ -245,7 +245,7 @@ class MapOnlyShell(MapShell):
     def _refuse(self, references: Any) -> None:
         """Raise ValueError if there are references, because this metric does not use them."""
         if references is not None:
-            raise ValueError(f"{self.name} {self.ALONE}; leave out references")
+            raise ValueError(f"{self.name} {self.ALONE}; remove references=")
 
 
 class _InstalledShell(MapShell):
@@ -336,7 +336,7 @@ class ExplainerShell(_InstalledShell):
         metric, has_classes = self._metric(options), references != NO_CLASS
         if "labels" in metric.inputs and options.get("labels") is None:
             if not has_classes.all():
-                raise ValueError(f"{name} needs references, the class of each image")
+                raise ValueError(f"{name} needs references= (the correct class of each image)")
             options["labels"] = references
         elif target is None and has_classes.any():
             target = references
@@ -389,7 +389,7 @@ class CurveShell(_InstalledShell):
         )
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
-        """Return maps and the class of each sample. With `target`, samples need no class."""
+        """Return maps and the class of each sample. If `target` is passed, samples need no class."""
         maps = read_maps(predictions)
         return {"predictions": maps, "references": _classes(references, len(maps), "maps")}
 
@@ -421,15 +421,15 @@ class CurveShell(_InstalledShell):
                 f"{name} runs the classifier, which needs saliency-bench; pip install saliency-bench"
             ) from error
         if images is None or classifier is None:
-            raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
+            raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier= (a name or a module)")
         options = _known(name, options, [*self.keywords(), "per_sample"])
         metric, unlabelled = registered_metric(name, **options), (references == NO_CLASS).any()
         if "labels" in metric.inputs and (target is not None or unlabelled):
-            raise ValueError(
-                f"{name} compares with references, the class of each image; pass references instead of target"
-            )
+            raise ValueError(f"{name} needs the correct class of each image; pass references= instead of target=")
         if target is None and unlabelled:
-            raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
+            raise ValueError(
+                f"{name} needs references= (the class of each image) or target= (weights over the classes)"
+            )
         scores: list[np.ndarray] = []
         given = references if target is None else target
         noise = Draws.given(len(maps), seeds, image_ids, seed).seeds("noise")

@@ -32,13 +32,14 @@ from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
 HALF_OF_RANGE = 0.5  # threshold of metrics that compare a region
-OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}  # then the threshold is a share of the range
+# Options of metrics with which the threshold is a share of a map's range.
+OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}
 PEAKED_SHARE = 0.01  # share of the pixels; scores with a smaller region above the threshold get a remark
 
 
 @dataclass
 class ScoredBatch:
-    """Scores of a batch by a metric.
+    """Scores of one metric for a batch.
 
     Attributes:
         values: Score of each sample; None if it has no score.

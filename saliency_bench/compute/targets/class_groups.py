@@ -176,7 +176,7 @@ def _read(path: Path) -> dict[str, list]:
 def _groups_in(rows: list[dict], path: Path) -> dict[str, list]:
     """Return {group: [class, ...]} from the rows of a CSV file."""
     if not rows or not {"class", "group"} <= set(rows[0]):
-        raise UserError(f"the groups {path} need a header with class,group")
+        raise UserError(f"the groups {path} need the header class,group")
     groups: dict[str, list] = {}
     for row in rows:
         groups.setdefault(row["group"], []).append(row["class"])
