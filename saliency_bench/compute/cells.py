@@ -25,7 +25,7 @@ TRAINED_ON, INITIAL = "set of training images", "initial weights"  # keys that e
 
 @dataclass(frozen=True)
 class Cell:
-    """One explainer scored with one metric, which is one number in the leaderboard.
+    """A pair of explainer and metric, which gives one number in the leaderboard.
 
     Attributes:
         id: Hash of everything that the cell's scores depend on.
@@ -35,7 +35,7 @@ class Cell:
         asked_for: {further input of the metric: hash of the input}.
         plan: Partners, that is, the samples that the metric compares each sample with. None if the metric needs no
             partners, or before all samples are predicted.
-        retrained: Classes (N, P) that retrained networks predict for the samples of the run; None if the metric
+        retrained: Classes (N, P) that P retrained networks predict for the N samples of the run. None if the metric
             retrains no networks, or before they are trained.
     """
 

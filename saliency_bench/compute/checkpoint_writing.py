@@ -31,7 +31,7 @@ def start_of(model: Any) -> Any:
     """
     if str(model).startswith("torchvision:"):
         raise UserError(
-            f"{model} cannot be saved as a transformers checkpoint; train a Hub id, for example timm/vgg16.tv_in1k"
+            f"{model} cannot be saved as a transformers checkpoint; start from a Hub id, for example timm/vgg16.tv_in1k"
         )
     is_config = hasattr(model, "model_type") or str(model).endswith("config.json")
     return model if is_config or isinstance(model, ModelSource) else source_of(str(model))

@@ -70,7 +70,7 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
 
 
 def write_examples(store: RunStore, cells: Sequence[CellResult], prepared: Callable[[int], Batch]) -> None:
-    """Write examples.npz: ids, categories, images (n, H, W, 3), masks and thumbnails of maps of the chosen samples.
+    """Write examples.npz: ids, categories, images (n, H, W, 3), masks and map thumbnails of the chosen samples.
 
     Args:
         store: Part files of the run.

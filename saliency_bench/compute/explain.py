@@ -1,7 +1,7 @@
 """Compute an explainer's maps for a batch, and check whether they depend on the other images of the batch.
 
-A map that is not finite, or an error of the explainer, is recorded as the reason for the missing scores. A strict run
-stops instead.
+If a map is not finite or the explainer raises an error, this is recorded as the reason for the missing scores. A strict
+run stops instead.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Explained:
     Attributes:
         maps: Maps, Float (B, H, W), with zeros in place of a map that is not finite; None if the explainer raised an
             error.
-        faults: {index in the batch: error in the map}.
+        faults: {index in the batch: what is wrong with the map}.
         passes: Number of images that went through the classifier.
         halved: Number of times that the batch was halved to fit in memory.
         reliability: Reliability of each map, as in `MadeMaps`.

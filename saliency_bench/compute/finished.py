@@ -86,7 +86,7 @@ class Run(PaperTables):
 
     @property
     def doubt(self) -> str:
-        """Return a warning about the run as a whole, such as accuracy below chance; usually ""."""
+        """Return a warning about the run as a whole, such as accuracy below chance, or "" if there is none."""
         other = self.summary["other_model"]
         doubt_of_other = below_chance(other) if other else ""
         return below_chance(self.summary["model"]) or (doubt_of_other and f"other model: {doubt_of_other}")

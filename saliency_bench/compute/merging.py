@@ -120,7 +120,7 @@ def merge(store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Ce
 def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
     """Store the values of an explainer's maps from a cell's rows, if these rows have more values than the stored rows.
 
-    Cells of an earlier version lack newer columns.
+    Cells that an earlier version computed lack newer columns.
 
     Args:
         of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.

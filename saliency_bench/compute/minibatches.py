@@ -102,11 +102,11 @@ def torch_dataset(
         split: Name of the split; by default "train", or the split of the given `datasets.Dataset`.
         transform: Function that takes an image (`tv_tensors.Image`) and its mask (`tv_tensors.Mask` of 0 and 1), and
             returns both. Transforms of `torchvision.transforms.v2` change image and mask together and resize masks by
-            nearest neighbour. Pixels that they add by rotating or padding are not part of the object, whatever their
-            `fill` is.
+            nearest-neighbour interpolation. Pixels that they add by rotating or padding are not part of the object,
+            whatever their `fill` is.
         label_column: Column with the labels: class labels, text or whole numbers.
         mask_values: Which pixels of a mask are the object, as in `run`.
-        **options: `source`, `revision` and options of drawn datasets, as in `load_dataset`.
+        **options: `source`, `revision` and options of synthetic datasets, as in `load_dataset`.
 
     Raises:
         UserError: The dataset cannot be loaded, has no masks or no usable labels, or the transform takes no masks.
@@ -181,7 +181,7 @@ def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, nam
         moved = (moved[0] != 0) & (moved[1] == 0)
     elif not ((moved == 0) | (moved == 1)).all():
         raise UserError(
-            f"the transform returns a mask with values other than 0 and 1 for image {name}; resize and rotate masks by "
-            "nearest neighbour, and fill with 0"
+            f"the transform returns a mask with values other than 0 and 1 for image {name}; resize and rotate masks "
+            "with nearest-neighbour interpolation, and fill with 0"
         )
     return v2.functional.to_dtype(changed, torch.float32, scale=True), moved.bool()

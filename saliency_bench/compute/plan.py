@@ -77,7 +77,7 @@ def _batches_with(samples: np.ndarray, size: int) -> list[int]:
 def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -> None:
     """Print one line about computed cells that do not belong to this start of the run.
 
-    Cells that were recomputed with other partners are left out, because the table contains them.
+    Cells that were recomputed with different partners are left out, because the table contains them.
     """
     names = summarised_names(out)
     shown = {f"{key.explainer_text} by {key.metric_text}" for key in keys.values()}

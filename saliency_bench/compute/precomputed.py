@@ -124,8 +124,8 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
         if wants_more(metric):
             more = OF_TRAINING if metric.declaration.keeps else FURTHER
             raise UserError(
-                f"{metric.name} {more}, which precomputed maps cannot provide; leave it out, or benchmark {name} as a "
-                f"function: sb.run(explainers=[{name}])"
+                f"{metric.name} {more}, which precomputed maps cannot provide; leave the metric out, or benchmark "
+                f"{name} as a function: sb.run(explainers=[{name}])"
             )
 
 
@@ -135,12 +135,12 @@ def wants_more(metric: Metric) -> bool:
 
 
 def file_of(image_id: str, position: int) -> str:
-    """Return the file name of an image's map, from the id, quoted so that the path cannot leave the folder."""
+    """Return the file name of an image's map: the id of the image, quoted so that the path cannot leave the folder."""
     return f"{quoted_id(image_id) or f'number-{position}'}.npy"
 
 
 def quoted_id(image_id: str) -> str:
-    """Return an image's id, quoted so that a path cannot leave its folder; "" if it is too long for a file name."""
+    """Return an image's id, quoted so that it cannot leave a folder as a path; "" if it is too long for a file name."""
     quoted = quote(image_id, safe="")
     quoted = f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted  # could be interpreted as an option or formula
     return quoted if len(quoted) <= 200 and not quoted.startswith(".") else ""

@@ -59,7 +59,7 @@ def check_other(settings: Mapping[str, Any]) -> None:
 
 
 def check_items(kind: str, given: Any) -> None:
-    """Check names of explainers or metrics and of their options. Option values are checked on loading."""
+    """Check names of explainers or metrics and of their options. Option values are checked later."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
@@ -95,7 +95,6 @@ def check_method_name(name: str) -> None:
 
 
 def _check_item(kind: str, text: str) -> None:
-    """Check the name of an explainer or metric and of its options."""
     if user_files.is_in_file(text):
         return user_files.check(text)
     name, singular = text.partition(":")[0].strip(), _a(registry.KINDS[kind])
@@ -178,7 +177,7 @@ def check_target(text: str) -> None:
         name = text.removeprefix(PREDICTED_BY)
         if not name:
             raise UserError(
-                f"{text} names no model; write {PREDICTED_BY}MODEL with a model or the folder of a run of that model"
+                f"{text} names no model; write {PREDICTED_BY}MODEL, where MODEL is a model or the folder of a run"
             )
         if (Path(name).expanduser() / MANIFEST).is_file():
             return None

@@ -7,7 +7,7 @@
     predict  the network's predictions for each batch (`predictions.py`); for all samples first if metrics need partners
     explain  the maps of one explainer for a batch (`explain.py`)
     score    the scores of these maps on all metrics (`score.py`)
-             Both are called by `work.py`, which writes no file and then checks the network again (`probe.py`).
+             `work.py` does both, writes no file, and then checks the network again (`probe.py`).
     store    results of about half a minute as part files, while the next batches are computed (`writing.py`)
     finish   tables of the parts (`merging.py`), summary, examples and page (`finish.py`)
 

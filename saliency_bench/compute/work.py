@@ -133,7 +133,7 @@ def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms
 
 
 def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
-    """Return the maps, excluding maps whose target has an infinite logit. No image changes an infinite logit.
+    """Return the maps, excluding maps whose target has an infinite logit, on which images have no influence.
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.
@@ -163,7 +163,6 @@ def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bo
 
 
 def _mark(scores: Scores, reason: str) -> None:
-    """Add a remark to all scores."""
     for scored, _ in scores.values():
         scored.mark(reason)
 

@@ -1,4 +1,4 @@
-"""Convert errors of the Hub and of the network to one readable line.
+"""Convert errors from the Hub and the network to one readable line.
 
 The line never contains the token, although a server may include it in its response.
 """

@@ -37,7 +37,7 @@ DONE, REFUSED, SPENT = b"d", b"r", b"s"  # status of a response; after SPENT, th
 
 
 class ReaderDiedError(UserError):
-    """Error for a child process that ended, exceeded its time, or returned too many bytes."""
+    """Error for a child process that ended, exceeded its time limit, or returned too many bytes."""
 
 
 class _Child:
@@ -101,7 +101,6 @@ class _Child:
 
 
 def _cause_of_death(code: int, seconds: float) -> str:
-    """Return why a child process ended."""
     if -code in (signal.SIGXCPU, signal.SIGALRM):
         return f"reading it takes more than {seconds:g} s"
     how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name

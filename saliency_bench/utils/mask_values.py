@@ -49,7 +49,6 @@ def choices(foreground: str) -> tuple[Choice, ...]:
 
 
 def _choice(word: str) -> Choice:
-    """Parse one word of `choices`."""
     if word in (NONZERO, ALPHA):
         return word
     try:

@@ -84,5 +84,4 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_pair(value: Any) -> bool:
-    """Return whether a value is a point [x, y]."""
     return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))

@@ -179,7 +179,6 @@ def _headers(file: IO[bytes], column: pq.ColumnChunkMetaData) -> list[dict]:
 
 
 def _header(file: IO[bytes], start: int) -> tuple[dict, int]:
-    """Return a page header and its length."""
     for most in HEADERS:
         file.seek(start)
         block = file.read(most)

@@ -275,7 +275,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def open_rgb(picture: Any) -> Image.Image:
-    """Return an image upright and in RGB, converted as described in the module docstring.
+    """Return an image upright and in RGB, converted as described in the docstring of this module.
 
     Args:
         picture: A PIL image, a path, the bytes of a file, an undecoded image of `datasets`, or an array. An array has

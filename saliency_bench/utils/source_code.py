@@ -208,7 +208,6 @@ def is_library(module: str) -> bool:
 
 
 def _file(module: str) -> Path | None:
-    """Return the file of a loaded or importable module, or None."""
     try:
         spec = sys.modules[module].__spec__ if module in sys.modules else importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):  # an attribute of a module that is not a module itself

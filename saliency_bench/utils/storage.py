@@ -1,4 +1,4 @@
-"""Locate cache folders, sync files to disk, and convert errors caused by a full or read-only disk to one-line texts."""
+"""Locate cache folders, sync files to disk, and turn errors caused by a full or read-only disk into short messages."""
 
 import errno
 import os
@@ -121,7 +121,6 @@ def _line(where: Path | None, cache: tuple[str, Path] | None, why: str, fix: str
 
 
 def _named_in(cause: BaseException) -> Path | None:
-    """Return the path that an OSError names, or None."""
     name = getattr(cause, "filename", None)
     return Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
 

@@ -6,8 +6,8 @@
     maps = recorded.maps(matrix, images)                          # matrix: any (B, T, T) over the tokens
 
 Neither the model nor its library is changed. Inside `with`, a fused attention (`scaled_dot_product_attention`,
-`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This works the
-same for transformers, timm, torchvision and your own modules. Gradients for a noise picture show which pixels each
+`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This also
+works for timm, torchvision and your own modules. Gradients for a noise picture show which pixels each
 patch token comes from and which tokens the head reads. This step runs once per classifier and image size. It also
 computes gradients in parts of the network that disable gradients.
 """
@@ -212,7 +212,7 @@ def recording_attention(
     if start is not None and torch.is_grad_enabled():
         check_gradient(classifier, images)
     if start is not None and not -tokens.blocks <= start < tokens.blocks:
-        raise UserError(f"start={start}, but {classifier.id} has {tokens.blocks} blocks; the first is 0")
+        raise UserError(f"start={start} is out of range: {classifier.id} has {tokens.blocks} blocks, numbered from 0")
     recorded = mode(None if start is None else start % tokens.blocks, **options)
     recorded.tokens = tokens
     with recorded:
@@ -255,7 +255,7 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
 
 def _tokens(classifier: Classifier, image: Images) -> Tokens:
-    """Return the tokens of a classifier. If a part of the network cuts gradients, let them pass."""
+    """Return the tokens of a classifier. If a part of the network cuts gradients, let gradients pass that part."""
     with torch.enable_grad():
         try:
             return _identify(classifier, image, AttentionRecorder)

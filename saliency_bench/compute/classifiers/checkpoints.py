@@ -187,7 +187,7 @@ def config_of(source: ModelSource) -> Any:
     pickled = any(file.suffix in (".bin", ".pt", ".pth") for file in source.folder.iterdir())
     weights = "pickled weights (.bin, .pt) may contain code and are not loaded; " * pickled
     for pattern, fix in (
-        ("config.json", "a transformers checkpoint has one"),
+        ("config.json", "use the folder of a transformers checkpoint"),
         ("*.safetensors", f"{weights}save weights as safetensors, as save_pretrained and saliency-bench train do"),
     ):
         if not any(source.folder.glob(pattern)):
@@ -220,7 +220,7 @@ def labels_of(config: Any) -> list[str]:
 
 
 def checked(model: nn.Module, **settings: Any) -> Classifier:
-    """Return a classifier after checking that `prepare` moves masks with their images (`probe`)."""
+    """Return a classifier after checking that `prepare` transforms masks like their images (`probe`)."""
     probe(settings["geometry"], settings["frame"], settings["id"])
     return Classifier(model, **settings)
 

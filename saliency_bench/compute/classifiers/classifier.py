@@ -105,7 +105,7 @@ class Classifier(nn.Module):
         compiled: Whether the faster copy of the network (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
         halved: Number of times that memory ran out during a pass, while a faster copy was made, or while pictures were
-            computed in part. A pass is then repeated with half the batch.
+            computed on crops (`windows`). A pass is then repeated with half the batch.
     """
 
     mean: Tensor
@@ -193,7 +193,7 @@ class Classifier(nn.Module):
         return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
-        """Raise UserError unless there is one class name per logit. After a change of the head, they may differ."""
+        """Raise UserError unless there is one class name per logit. If the head was replaced, names may be outdated."""
         if self.labels is None:
             return
         if classes == 1 and len(self.labels) != 2:
@@ -272,8 +272,8 @@ class Classifier(nn.Module):
             height, width = normalised.shape[2:]
             reason = str(error).partition("\n")[0]
             raise RefusedImagesError(
-                f"{self.id} does not accept images of {height} x {width} ({reason}); use classifier.prepare, and for a "
-                "torch module load_classifier(model, size=(H, W))"
+                f"{self.id} does not accept images of {height} x {width} ({reason}); use classifier.prepare and, for a "
+                "torch module, load_classifier(model, size=(H, W))"
             ) from error
         except (TypeError, KeyError, AttributeError, IndexError) as error:
             if self._gives_logits:
@@ -291,7 +291,7 @@ class Classifier(nn.Module):
             inside.enter_context(arithmetic(self.precision == "tf32"))
             if self.precision in DTYPES:
                 inside.enter_context(torch.autocast(kind, dtype=DTYPES[self.precision]))
-            elif torch.is_autocast_enabled(kind):  # the caller's
+            elif torch.is_autocast_enabled(kind):  # by the caller
                 inside.enter_context(torch.autocast(kind, enabled=False))
             if callers_device() is not None:
                 inside.enter_context(torch.device(self.device))
@@ -344,7 +344,7 @@ class Classifier(nn.Module):
         activation: str | None = None,
         compiled: bool | None = None,
     ) -> "Classifier":
-        """Return a classifier with the same weights and other settings; None keeps the current setting.
+        """Return a classifier with the same weights and different settings; None keeps the current setting.
 
         This classifier is not changed. The new classifier shares the weights, or copies them if layout or device
         differs. If no setting differs, this classifier itself is returned.
@@ -582,7 +582,6 @@ def _other_channels(taken: int, got: int) -> str:
 
 
 def _are_probabilities(logits: Tensor, tolerance: float) -> bool:
-    """Return whether all rows are at least 0 and sum to 1."""
     sums = logits.detach().double().sum(dim=1)
     return bool((logits >= 0).all()) and bool(((sums - 1).abs() <= tolerance).all())
 

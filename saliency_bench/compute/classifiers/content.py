@@ -38,10 +38,10 @@ FRAMES = 12  # maximum number of Python calls on the stack per level
 MOST = 200_000  # maximum number of values in one hash
 LARGE = 100  # items; places inside larger containers are not recorded
 PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
-# Python's own attributes of classes and functions, and attributes that differ even between equal ones.
+# Python's own attributes of classes and functions, and attributes that may differ although the code is the same.
 UNIMPORTANT = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__annotations__",
                "__static_attributes__", "__abstractmethods__", "_abc_impl", "__wrapped__", "__slotnames__"}  # fmt: skip
-LOOKUPS = {"getattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__"}  # look up names given as text
+LOOKUPS = {"getattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__"}  # they look up names in strings
 ITEM = "item "  # prefix of the names of places in lists and dicts
 Place = tuple[int, str]  # id of the object that contains a value, and the name of the value in the object
 DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)  # types of the attributes of `__slots__`
@@ -167,7 +167,6 @@ class ContentHasher:
         return self._hashes[key]
 
     def _new_hash(self, value: object) -> bytes:
-        """Return the hash of a value that has not been hashed yet."""
         self._alive[id(value)] = value
         self._open.append(id(value))
         try:
@@ -438,7 +437,6 @@ def _is_log(value: object) -> bool:
 
 
 def _contents(cell: types.CellType) -> object:
-    """Return the content of a closure cell, or None if the cell is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -570,7 +568,7 @@ def _has_plain_state(kind: type) -> bool:
 
 
 def _refuse_hidden_state(value: object) -> None:
-    """Raise UnhashableError for an object with state outside its attributes, such as one of a C class."""
+    """Raise UnhashableError for an object with state outside its attributes, such as an object of a C class."""
     try:
         object.__reduce_ex__(value, 4)
     except TypeError as error:
@@ -578,7 +576,6 @@ def _refuse_hidden_state(value: object) -> None:
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of the attributes of an object."""
     yield from getattr(value, "__dict__", {}).items()
     for parent in type(value).__mro__:
         slots = vars(parent).get("__slots__", ())

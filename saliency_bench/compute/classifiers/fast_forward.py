@@ -197,7 +197,6 @@ def _compile(fused: Classifier) -> None:
 
 
 def _passed(fused: Classifier, images: Images) -> Tensor:
-    """Return the logits of the faster copy, which may be compiled."""
     with compiling() if fused.compiled else nullcontext():
         return fused(images)
 

@@ -192,7 +192,6 @@ def _around(layer: str) -> list[str]:
 
 
 def _complain_once(classifier: Classifier, images: Images, layer: str, line: str) -> None:
-    """Print a message about a layer, once per classifier and image size."""
     complained = _recording(classifier, images[:1]).complained
     if layer not in complained:
         complained.add(layer)
@@ -417,7 +416,6 @@ _recordings: WeakKeyDictionary[Classifier, dict[tuple, Recording]] = WeakKeyDict
 
 
 def _outputs(classifier: Classifier, image: Images) -> list[Output]:
-    """Return the outputs of modules for one image, in the order in which they finish."""
     return _recording(classifier, image).outputs
 
 
@@ -431,7 +429,6 @@ def _recording(classifier: Classifier, image: Images) -> Recording:
 
 
 def _record(classifier: Classifier, image: Images) -> list[Output]:
-    """Pass one image through the network and return the outputs of its modules."""
     seen: list[tuple[Output, Tensor | None]] = []
     modules = dict(classifier.model.named_modules())
 

@@ -117,7 +117,6 @@ def _parse(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the class names in a text file, one per line."""
     try:
         return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -155,14 +154,12 @@ def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict
 
 
 def _is_classifier(model: object) -> bool:
-    """Return whether a model is a `Classifier`, the result of `load_classifier`."""
     from saliency_bench.compute.classifiers.classifier import Classifier
 
     return isinstance(model, Classifier)
 
 
 def _called(function: Callable[..., Any], arguments: dict[str, object], text: str) -> Any:
-    """Call the function and convert any exception to a UserError."""
     try:
         with no_exit():
             return function(**arguments)
@@ -216,11 +213,6 @@ def _of_torchvision(name: str) -> Callable[..., "nn.Module"]:
 
 
 def _script(path: Path) -> "nn.Module":
-    """Return the TorchScript network in a file.
-
-    Raises:
-        UserError: The file does not contain TorchScript.
-    """
     import torch
 
     try:

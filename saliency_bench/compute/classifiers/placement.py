@@ -38,10 +38,10 @@ def lies_as_the_image(
 ) -> bool:
     """Return whether each position of a module's map depends on the same position in the image.
 
-    The cells of the image are replaced by noise one after the other. The change at a position of the map must correlate
-    with the distance to the cell, and more so than with the distance in a mirrored, rotated or shifted image. Noise at
-    the border of the image must also change the map. The border is half a cell of the map wide at the top and left, and
-    a whole cell at the bottom and right, where strides may skip pixels.
+    The cells of the image are replaced with noise one after the other. The change at a position of the map must
+    correlate with the distance to the cell, and more so than with the distance in a mirrored, rotated or shifted image.
+    Noise at the border of the image must also change the map. The border is half a cell of the map wide at the top and
+    left, and a whole cell at the bottom and right, where strides may skip pixels.
 
     Args:
         classifier: The network.

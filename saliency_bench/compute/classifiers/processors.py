@@ -49,7 +49,7 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
     if settings.get("do_resize", True):
         resize = (size["height"], size["width"]) if "height" in size else size.get("shortest_edge")
         if resize is None or "longest_edge" in size:
-            raise UserError(f"the image processor of {name} resizes by {one_line(size, 80)}, which masks cannot follow")
+            raise UserError(f"the image processor of {name} resizes to {one_line(size, 80)}, which masks cannot follow")
         check_sides(f"{where}size", size.values())
         if isinstance(resize, int) and settings.get("crop_pct"):
             # ConvNeXT enlarges and crops images for sizes below 384, and squashes images for sizes from 384 on.
@@ -72,7 +72,7 @@ def _patches_frame(
 ) -> tuple[Geometry, Frame]:
     """Return the geometry and frame of a processor that cuts pictures of any shape into patches (SigLIP 2 with NaFlex).
 
-    All pictures of a run must have one size, so they are squashed to the size that the processor uses for square
+    All pictures of a run must have the same size, so they are squashed to the size that the processor uses for square
     pictures.
     """
     from torchvision.transforms.v2 import functional as T
@@ -155,7 +155,7 @@ def channels(name: str, values: Any) -> Sequence[float]:
         values: The numbers.
 
     Raises:
-        UserError: The values have another form, or are meant for images from 0 to 255.
+        UserError: The values are not one or three numbers, or are meant for images from 0 to 255.
     """
     try:
         numbers = np.asarray(values, dtype=np.float64)

@@ -24,7 +24,7 @@ KNOWN = (
     "timm/vgg19.tv_in1k",
     "timm/vit_small_patch16_224.augreg_in21k_ft_in1k",
 )
-# Files to download. They are no code and no pickles, so that no downloaded file can be executed.
+# Files to download: neither code nor pickles, so that no downloaded file can be executed.
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 # Vision-language models.
 TOKENIZERS = (
@@ -62,7 +62,7 @@ def source_of(name: str, revision: str | None = None) -> ModelSource:
         repository = hub_name(name, revision)
         return _snapshot(repository.name, repository.revision)
     if revision is not None:
-        raise UserError(f"{name} is a folder and has no revisions; leave out revision=")
+        raise UserError(f"{name} is a folder and has no revisions; remove revision=")
     if "/" in name and could_be_on_the_hub(name):
         complain(f"the model {name} is the folder {path.resolve()}; write {FORCED}{name} for the Hub")
     return ModelSource(name, path)
@@ -123,7 +123,7 @@ def _snapshot(repo: str, revision: str | None) -> ModelSource:
 
 
 def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
-    """Return the readable error for a repository that cannot be loaded."""
+    """Return a readable error for a repository that cannot be loaded."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -161,7 +161,7 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
 
 
 def _not_local(name: str) -> str:
-    """Return the message that a name is not a local folder, with the checkpoints in its parent if that exists."""
+    """Return the text "not a local folder", followed by the checkpoints in the parent folder if that exists."""
     parent = Path(name).parent
     if not parent.name or not parent.is_dir():
         return "not a local folder"
@@ -192,7 +192,6 @@ def _no_folder(name: str, path: Path) -> str:
 
 
 def _near_checkpoints(path: Path) -> list[str]:
-    """Return local checkpoint folders that a path may mean."""
     return near_folders(path, lambda folder: (folder / "config.json").is_file())
 
 

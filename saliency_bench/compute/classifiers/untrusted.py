@@ -24,7 +24,7 @@ LARGEST_JSON = 10_000_000  # bytes; the names of ImageNet-21k take 2 MB
 LARGEST = 2**20  # largest number in a config, and largest sum of a list of numbers
 CLASSES = 100_000
 MODULES = 20_000  # a ViT of 6 billion parameters has 1,000
-SPARE = 2**24  # parameters that a small file may lack, such as a replaced head
+SPARE = 2**24  # parameters that a small file may lack, such as those of a replaced head
 WITHOUT_WEIGHTS = 2**30  # parameters of a network that starts from random weights
 LABELS = ("id2label", "label2id", "label_names", "label_descriptions")  # class names, which do not refer to files
 ATTENTION = ("eager", "sdpa")
@@ -123,7 +123,6 @@ def _refused(key: str, value: Any) -> str | None:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value of a config is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -33,7 +33,7 @@ OTHERS = {
     "blip": "its score comes from a joint network of image and text, or from another head",
     "blip-2": "its score comes from a joint network of image and text, or from several queries",
     "clipseg": "it segments pictures; use the CLIP model that it is built on",
-    "tipsv2": "it is not supported yet; wrap its image tower into a torch module",
+    "tipsv2": "it is not supported yet; wrap its image tower in a torch module",
     "videoprism": "it takes videos",
 }
 NAMES = "CLIP, SigLIP, SigLIP 2, MetaCLIP 2, ALIGN, AltCLIP and Chinese-CLIP"

@@ -1,9 +1,9 @@
 """Load the target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
 
-MODEL is a model, or the folder of that model's run on the same data. A model first predicts the samples of the run,
-whereas the stored predictions in a folder are only read. Both ways result in the same cells. The identity of the cells
-includes the other model's weights, geometry and arithmetic, and the order of its classes if it differs from the order
-of the explained model. The identity includes neither the origin of the predictions nor the number of samples.
+If MODEL is the name of a model, this model first predicts the samples of the run. If it is the folder of a model's run
+on the same data, the predictions in the folder are used. The cells are the same in both cases. The identity of the
+cells includes the other model's weights, geometry and arithmetic, and the order of its classes if it differs from the
+order of the explained model. The identity includes neither the origin of the predictions nor the number of samples.
 """
 
 from collections.abc import Iterator, Sequence

@@ -42,7 +42,7 @@ class Explanation:
         overlay: Prepared image in grey with the map on top. A signed map is blue below zero and red above.
         picture: Prepared image, as passed to the classifier.
         why: Reason why this explainer was chosen, if the caller named none.
-        reliability: Expected correlation with a map of other random draws; None for a map without random draws.
+        reliability: Expected correlation with a map from different random draws; None for a map without random draws.
     """
 
     map: np.ndarray

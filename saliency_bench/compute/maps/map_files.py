@@ -107,7 +107,6 @@ def read_maps_of(
 
 
 def _from_mapping(maps: Mapping[str, np.ndarray], name: str, files: Collection[str], size: Size) -> Found:
-    """Yield maps of {image id: map}."""
     for image_id, values in maps.items():
         where = f"maps {name}, image {image_id}"
         if image_id not in files:
@@ -186,7 +185,6 @@ def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
 
 
 def _tensor(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the tensor of a .pt file written by torch.save."""
     try:
         tensor = load_tensor(path, max(LARGEST_TENSOR, 32 * prod(shape)))
     except DAMAGED as error:
@@ -201,7 +199,7 @@ READERS = {".npy": _stored, ".npz": _packed, ".pt": _tensor}  # {suffix: (path, 
 
 
 def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the array of a file; raise UserError for a wrong shape, apart from the number of maps."""
+    """Return the array of a file; raise UserError if its shape is wrong. The number of maps is not checked."""
     if array.dtype.kind not in "fiub":
         raise UserError(f"{path} contains {array.dtype}, not numbers; write float32")
     if array.ndim != len(shape) or array.shape[-2:] != size:

@@ -1,4 +1,4 @@
-"""Use explainers of other packages unchanged: one call turns each into an explainer of this package.
+"""Use explainers from other packages unchanged: one call turns each into an explainer of this package.
 
     peers.captum(captum.attr.IntegratedGradients(model), n_steps=20)
     peers.grad_cam(GradCAMPlusPlus(model=model, target_layers=[model.layer4]))  # from pytorch_grad_cam
@@ -277,7 +277,7 @@ def _check_options(owner: str, functions: list[Callable], options: dict[str, Any
     named = [key for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for key in options:
         if key in given:
-            raise UserError(f"{owner}: the run passes {key}; leave it out")
+            raise UserError(f"{owner}: the run itself passes {key}; remove {key}=")
     check_names(owner, options, [key for key in named if key not in given])
     for key in named:
         if parameters[key].default is Parameter.empty and key not in (*given, *options):

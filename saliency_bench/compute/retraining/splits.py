@@ -63,7 +63,7 @@ class Splits:
 
     @classmethod
     def make(cls, data: SplitTable, model: RunModel, images: int | None) -> "Splits":
-        """Return the splits of a run, with this many training images drawn by the run's seed.
+        """Return the splits of a run, with this many training images drawn with the run's seed.
 
         Raises:
             UserError: The dataset or classifier cannot be used for retraining.

@@ -3,8 +3,8 @@
     OUT/retraining/IMAGES/gathered/  maps/  states/  outcomes/
 
 IMAGES is a hash of the training images. Each process explains its share of the images and trains its share of the
-networks. After a kill at any point, a process resumes after the last complete span of images or epoch and produces the
-same outcomes.
+networks. If a process is killed at any point, it resumes after the last complete span of images or the last complete
+epoch, and produces the same outcomes.
 """
 
 import math
@@ -112,7 +112,6 @@ def _explain(
 def _train_all(
     setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, tasks: list[Task], shown: bool
 ) -> None:
-    """Run these training tasks one after the other."""
     batches = {task.key: task.protocol.epochs * _batches(splits, task.protocol) for task in tasks}
     with bar(shown=shown, desc="retrain", unit="batch", total=sum(batches.values())) as advance:
         for task in tasks:
@@ -145,7 +144,8 @@ def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, s
     others = f" ({done} others are done)" * bool(done)
     complain(
         f"{metrics}: {len(tasks)} training runs{others} on {len(splits.train.labels)} images for "
-        f"{' or '.join(map(str, epochs))} epochs, about {words.seconds(seconds)} in addition to the maps of all images"
+        f"{' or '.join(map(str, epochs))} epochs take about {words.seconds(seconds)}, in addition to the maps of all "
+        "images"
     )
 
 

@@ -34,7 +34,7 @@ VERSION = 1  # part of every key; increase it when training changes, so that all
 
 @dataclass(frozen=True)
 class Task:
-    """Training task of one network.
+    """Task of training one network.
 
     Attributes:
         explainer: Explainer whose maps define the changed pixels; None if pictures are unchanged, or replaced as a

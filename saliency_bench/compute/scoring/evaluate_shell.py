@@ -91,7 +91,6 @@ class MapShell:
         return cls.declared()
 
     def _info(self) -> evaluate.MetricInfo:
-        """Return the description of the metric for `evaluate`."""
         function = self.declared()
         declaration = declaration_of(function) if function else None
         paper = declaration.paper if declaration else ""
@@ -118,7 +117,7 @@ class MapShell:
         return {"predictions": maps, "references": masks}
 
     def add_batch(self, **given: Any) -> None:
-        """Add a batch of the inputs in `INPUTS`. All maps of one computation must have one size."""
+        """Add a batch of the inputs in `INPUTS`. All maps of one computation must have the same size."""
         inputs = self._inputs(**_known(self.name, given, self._names()))
         self._use_size(next(iter(inputs.values())).shape[-2:])
         super().add_batch(**inputs)  # type: ignore[misc]
@@ -453,7 +452,7 @@ class AreaShell(_InstalledShell):
     """
 
     INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
-    references: the exposure (N,) of each, the share of the pixels; several trainings at one exposure are averaged."""
+    references: the exposure (N,) of each network, a share of the pixels. Networks with equal exposures are averaged."""
 
     @classmethod
     def computed(cls) -> Callable[..., np.ndarray] | None:
@@ -461,7 +460,6 @@ class AreaShell(_InstalledShell):
         return cls.declared() and _area
 
     def _info(self) -> evaluate.MetricInfo:
-        """Return the description of the metric for `evaluate`."""
         info = super()._info()
         info.format = None  # arrays would be read back in float32, but a run computes in float64
         return info
@@ -528,7 +526,7 @@ def _describe(function: Callable[..., np.ndarray] | None) -> str:
     """Return the options and the result of a function, as lines of a Google-style docstring."""
     lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
     if function is None:
-        unknown_here = "    Its options are shown if saliency-bench is installed."
+        unknown_here = "    The options of the metric are shown if saliency-bench is installed."
         return "\n".join([unknown_here, *lines, "    {name: the mean over samples}"])
     docstring = inspect.getdoc(function) or ""
     usual = defaults(function)

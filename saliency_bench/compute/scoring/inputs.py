@@ -231,7 +231,7 @@ class MetricInputs:
             if not isinstance(error, RefusedImagesError):
                 raise
             result.raised = True
-            return result.fail(dict.fromkeys(scored, f"the model raised for a changed image: {error}"))
+            return result.fail(dict.fromkeys(scored, f"the model raised an error for a changed image: {error}"))
         except ValueError as error:  # metrics that do not import the core raise ValueError
             raise UserError(f"{metric}: {error}") from error
         except Exception as error:  # from the network, for a picture that the metric created
@@ -351,5 +351,4 @@ def _goes_by_half_of_range(metric: Metric) -> bool:
 
 
 def _finite(value: float) -> Value:
-    """Return the value as a float, or None if it is not finite."""
     return float(value) if np.isfinite(value) else None

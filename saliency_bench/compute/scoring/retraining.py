@@ -81,7 +81,7 @@ def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     """Return the area under the share of correct networks as a function of the exposure, (B,).
 
-    The area is NaN if the prediction of a network is missing.
+    The area is NaN if the prediction of any network is missing.
     """
     exposures = exposures_of(options.items())
     return area(values.reshape(len(values), len(exposures), options["trainings"]).mean(axis=2), exposures)

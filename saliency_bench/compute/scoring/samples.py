@@ -130,7 +130,6 @@ def score_parts(
 
 
 def _numbers(values: Sequence[float | None]) -> np.ndarray:
-    """Return values with NaN for None."""
     return np.array([np.nan if value is None else value for value in values])
 
 

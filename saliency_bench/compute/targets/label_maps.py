@@ -142,7 +142,6 @@ def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
 
 
 def _read(label_map: dict | str | Path) -> dict:
-    """Return a label map, reading it if it is a file."""
     if isinstance(label_map, dict):
         return label_map
     try:

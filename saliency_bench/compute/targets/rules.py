@@ -146,7 +146,9 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     for row in rows:
         terms = TargetTerms(members(row["target"]), members(row.get("against")))
         if both := set(terms.plus) & set(terms.minus):
-            raise UserError(f"the target file {text} has class {min(both)} for and against image {row['image_id']}")
+            raise UserError(
+                f"the target file {text} lists class {min(both)} as target and as against for image {row['image_id']}"
+            )
         if by_id.setdefault(row["image_id"], terms) != terms:
             image = one_line(row["image_id"], 100)
             raise UserError(f"the target file {text} has two targets for image {image}; keep one")
