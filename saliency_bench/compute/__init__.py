@@ -1,1 +1,1 @@
-"""Compute a run: load, predict, explain and score batch by batch, and write the records; train networks."""
+"""Compute a run batch by batch (load, predict, explain, score, write the records), and train networks."""

@@ -1,4 +1,4 @@
-"""Define the cells of a run; a cell is one explainer scored by one metric."""
+"""Define the cells of a run. A cell is one explainer scored with one metric."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ TRAINED_ON, INITIAL = "set of training images", "initial weights"  # keys that e
 
 @dataclass(frozen=True)
 class Cell:
-    """One explainer scored by one metric, which is one number in the leaderboard.
+    """A pair of explainer and metric, which gives one number in the leaderboard.
 
     Attributes:
         id: Hash of everything that the cell's scores depend on.
@@ -33,8 +33,9 @@ class Cell:
         metric: Metric that scores the maps.
         target: Range of the target's value, on which the ranges of some metrics depend.
         asked_for: {further input of the metric: hash of the input}.
-        plan: Partners of the samples; None if the metric needs no partners, or before all samples are predicted.
-        retrained: Classes (N, P) that retrained networks predict for the samples of the run; None if the metric
+        plan: Partners, that is, the samples that the metric compares each sample with. None if the metric needs no
+            partners, or before all samples are predicted.
+        retrained: Classes (N, P) that P retrained networks predict for the N samples of the run. None if the metric
             retrains no networks, or before they are trained.
     """
 
@@ -117,8 +118,8 @@ def cells_of(
     for metric in metrics:
         if "groups" in metric.inputs and model.question.groups is None:
             raise UserError(
-                f"{metric.name} needs groups of classes, but no groups are known for this model; use --groups FILE, "
-                "JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
+                f"{metric.name} needs groups of classes, but no groups are known for this model; use --groups FILE "
+                "(JSON {group: [class, ...]}, or CSV with the columns class,group), or leave the metric out"
             )
     target = target_range(identity, model)
     hashes = {metric: _further_inputs(data, model, metric) for metric in metrics}
@@ -133,7 +134,7 @@ def cells_of(
 
 
 def _further_inputs(data: SplitTable, model: RunModel, metric: Metric) -> dict[str, str]:
-    """Return {further input of a metric: hash of the input}, without partners."""
+    """Return {further input of a metric: hash of the input}, except for partners."""
     declared, other, base = metric.declaration, model.other, model.retraining.base
     inputs = {f"column {name}": data.contents[name][0] for name in declared.columns if name in data.contents}
     if "other" in metric.inputs and other is not None:
@@ -149,7 +150,7 @@ def starts_from_base(metric: Metric) -> bool:
 
 
 def target_range(identity: Identity, model: RunModel) -> TargetRange:
-    """Return the range of the target's value; for a file of targets, the widest range."""
+    """Return the range of the target's value. For a file of targets, this is the widest range of its targets."""
     if (known := identity.target_range) is not None:
         return known
     terms = (model.question.rule.by_id or {}).values()
@@ -158,7 +159,7 @@ def target_range(identity: Identity, model: RunModel) -> TargetRange:
 
 
 def explainers_of(cells: Iterable[Cell]) -> list[Explainer]:
-    """Return the explainers of these cells."""
+    """Return the explainers of these cells, each once."""
     return list(dict.fromkeys(cell.explainer for cell in cells))
 
 

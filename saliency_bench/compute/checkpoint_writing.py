@@ -1,6 +1,6 @@
 """Write transformers checkpoints: folders with a network (one logit per class) and its image processor.
 
-The processor squashes images to a square instead of cropping them, so no mask loses foreground.
+The processor squashes images to a square instead of cropping them, so that no part of an object is cut off.
 """
 
 import os
@@ -31,7 +31,7 @@ def start_of(model: Any) -> Any:
     """
     if str(model).startswith("torchvision:"):
         raise UserError(
-            f"{model} cannot be saved as a transformers checkpoint; train a Hub id, for example timm/vgg16.tv_in1k"
+            f"{model} cannot be saved as a transformers checkpoint; start from a Hub id, for example timm/vgg16.tv_in1k"
         )
     is_config = hasattr(model, "model_type") or str(model).endswith("config.json")
     return model if is_config or isinstance(model, ModelSource) else source_of(str(model))
@@ -69,7 +69,7 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
 
     Args:
         model: Hub id or folder of pretrained weights (the head is replaced), a transformers config object or
-            `config.json` (the weights start random), or a result of `start_of`.
+            `config.json` (the weights are initialised randomly), or a result of `start_of`.
         names: Names of the classes.
         size: Side of the images in pixels.
 

@@ -67,7 +67,7 @@ def _maps_of(spec: RunSpec, cells: Sequence[Cell]) -> dict[str, str | PythonObje
 
 
 def _answers_in(data: SplitTable, model: RunModel) -> dict[Role, NetworkAnswers]:
-    """Return the logits of the run's networks for fixed pictures, except for networks that cannot be compared."""
+    """Return the logits of the run's networks for fixed pictures, except for networks with irreproducible logits."""
     answers: dict[Role, NetworkAnswers | None] = {
         "model": answers_of(model.classifier, data.samples),
         "other model": None if model.other is None else answers_of(model.other.classifier, data.samples),
@@ -89,7 +89,7 @@ def locked(out: Path, name: str) -> Iterator[None]:
     """
     check_run_folder(out)
     if (path := out / ".lock").is_symlink() or (path.exists() and not path.is_file()):
-        raise UserError(f"{path} is a link or not a regular file, so {out} cannot be locked; delete it")
+        raise UserError(f"{out} cannot be locked, because {path} is a link or not a regular file; delete {path}")
     lock = FileLock(path, timeout=0)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from saliency_bench.types import Batch, Maps
 from saliency_bench.utils.files import save_arrays
 from saliency_bench.utils.overlays import LEVELS, eight_bit, scaled
 
-SIDE = 56  # pixels of a thumbnail's longer side; enough for any map that was enlarged from a feature map
+SIDE = 56  # pixels of a thumbnail's longer side; enough for any map that was upsampled from a feature map
 PER_KIND = 4
 THUMBNAILS = pa.schema([(POSITION, pa.int64()), ("height", pa.int32()), ("levels", pa.binary())])
 
@@ -70,7 +70,7 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
 
 
 def write_examples(store: RunStore, cells: Sequence[CellResult], prepared: Callable[[int], Batch]) -> None:
-    """Write examples.npz: ids, categories, images (n, H, W, 3) and masks of chosen samples, thumbnails per explainer.
+    """Write examples.npz: ids, categories, images (n, H, W, 3), masks and map thumbnails of the chosen samples.
 
     Args:
         store: Part files of the run.

@@ -1,7 +1,7 @@
 """Compute an explainer's maps for a batch, and check whether they depend on the other images of the batch.
 
-A map that is not finite, or an error of the explainer, is recorded as the reason for the missing scores. A strict run
-stops instead.
+If a map is not finite or the explainer raises an error, this is recorded as the reason for the missing scores. A strict
+run stops instead.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from saliency_bench.utils.untouched import untouched
 # bits decide whether a ReLU passes values near zero, which changed the gradient of one photograph by 4e-3.
 BATCH_TOLERANCE, FAR = 1e-3, 0.1
 FLAT = 1e-2  # lower bound of the contrast, relative to the norm of a map
-MIXING = 1e-4  # relative to the norm of logits or a gradient; in float32, batch size changes less than 1e-5
+MIXING = 1e-4  # relative to the norm of the logits or gradient; the batch size changes less than 1e-5 of it in float32
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Explained:
     Attributes:
         maps: Maps, Float (B, H, W), with zeros in place of a map that is not finite; None if the explainer raised an
             error.
-        faults: {index in the batch: error in the map}.
+        faults: {index in the batch: what is wrong with the map}.
         passes: Number of images that went through the classifier.
         halved: Number of times that the batch was halved to fit in memory.
         reliability: Reliability of each map, as in `MadeMaps`.
         draws: Number of random draws that each map averages, as in `MadeMaps`.
-        cells: (height, width) of the maps before enlargement, as in `MadeMaps`.
+        cells: (height, width) of the maps before upsampling, as in `MadeMaps`.
     """
 
     maps: Maps | None = None
@@ -55,7 +55,7 @@ class Explained:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return the size of the maps before enlargement, and whether any value is negative, for part files."""
+        """Return the size of the maps before upsampling, and whether any value is negative, for part files."""
         if self.maps is None:
             return {}
         return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
@@ -79,7 +79,7 @@ def explain(
         explainer: Explainer that computes the maps.
         target: Weights of the classes, (B, K) or (1, K).
         seed: Seed of the run.
-        strict: Whether to raise for the first faulty map.
+        strict: Whether to raise an error for the first faulty map.
 
     Raises:
         UserError: The explainer rejects the network or its options, or a map is faulty and the run is strict.
@@ -160,7 +160,7 @@ def _complain_once(classifier: Classifier) -> None:
     if classifier not in _mixing:
         _mixing.add(classifier)
         complain(
-            f"{classifier.id} mixes the images of a batch (perhaps by batch statistics in its forward pass): the "
+            f"{classifier.id} mixes the images of a batch (perhaps through batch statistics in its forward pass): the "
             "logits and gradients of an image, and metrics that pass many pictures at once, depend on the other "
             "images; use statistics that do not depend on the batch"
         )

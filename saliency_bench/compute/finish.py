@@ -29,7 +29,7 @@ from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of, sha256_of
 from saliency_bench.utils.provenance import provenance
 
-FORMAT = 2  # version of written.json; with a new number, every run writes its files again
+FORMAT = 2  # version of written.json; if it changes, every run writes its files again
 TABLES = ("records.parquet", "predictions.parquet", "other_predictions.parquet", RELIABILITY)
 FILES = (*TABLES, "summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent
@@ -108,7 +108,7 @@ def _code() -> str:
 def run_facts(
     data: SplitTable, model: RunModel, cells: Sequence[Cell], misfits: Mapping[str, str], explained: int
 ) -> dict[str, Any]:
-    """Return the entries of summary.json except those from records. `explained` is the number of explained samples."""
+    """Return the entries of summary.json that do not depend on records. `explained`: number of explained samples."""
     spec, question, classifier, other = data.spec, model.question, model.classifier, model.other
     groups = question.groups
     return {

@@ -1,4 +1,4 @@
-"""Train a classifier by a recipe: Adam, keeping the epoch with the best validation accuracy (P0).
+"""Train a classifier with Adam, and keep the epoch with the best validation accuracy (Zhang et al., 2023).
 
 If images have several classes, each logit is trained separately, and mean average precision replaces accuracy.
 
@@ -38,7 +38,7 @@ SMALLEST = 16  # pixels, because networks halve an image several times
 
 
 class DivergedError(UserError):
-    """The training diverged: the loss is not a finite number, so the state cannot be used."""
+    """Training diverged: the loss is not a finite number, so the state cannot be used."""
 
 
 class LabelledImages(Protocol):
@@ -111,12 +111,12 @@ class Recipe:
     """Settings of a training run.
 
     Attributes:
-        epochs: Passes over the training images.
+        epochs: Number of passes over the training images.
         learning_rate: Learning rate of Adam.
-        batch_size: Images per step.
+        batch_size: Number of images per step.
         size: Side of the square that images are squashed to, in pixels.
         seed: Seed of the initial weights, the order of the samples and dropout.
-        limit: Number of training images, drawn by the seed as whole groups; None for all.
+        limit: Number of training images, drawn in whole groups with the seed; None for all.
 
     Raises:
         UserError: A value is invalid.
@@ -179,7 +179,7 @@ class Training:
         """Resume interrupted training if `state_file` exists and is intact.
 
         Raises:
-            UserError: The state belongs to a training run with other settings.
+            UserError: The state belongs to a training run with different settings.
         """
         if not state_file.exists():
             return
@@ -190,8 +190,8 @@ class Training:
             return
         if state["settings"] != json.dumps(settings):
             raise UserError(
-                f"{state_file} is the state of a training run with other settings; delete the file or choose another "
-                "--out"
+                f"{state_file} is the state of a training run with different settings; delete the file or "
+                "choose another --out"
             )
         self.classifier.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -211,7 +211,7 @@ def fit(
     """Train a classifier in place and load the weights of the epoch that is best on `validation`.
 
     Args:
-        recipe: Settings of the training.
+        recipe: Settings of the training run.
         classifier: The classifier.
         train: Images to train on.
         validation: Images on which the best epoch is chosen.

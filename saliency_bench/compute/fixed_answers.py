@@ -18,7 +18,7 @@ TRIED = 8  # samples to try until one can be read
 
 
 def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> NetworkAnswers | None:
-    """Return a network's logits for fixed pictures; if they cannot be compared, print the reason and return None.
+    """Return a network's logits for fixed pictures. If they are not reproducible, print the reason and return None.
 
     Args:
         classifier: The network.
@@ -62,7 +62,6 @@ def _logits(classifier: Classifier, images: Images) -> torch.Tensor:
 
 
 def _size_of(classifier: Classifier, samples: SplitRows | None) -> tuple[int, int] | None:
-    """Return the height and width of the first readable sample."""
     for row in samples.rows.select(range(min(TRIED, len(samples.rows)))) if samples is not None else ():
         with suppress(Exception):  # a row may contain anything
             height, width = classifier.prepare([row]).images.shape[2:]

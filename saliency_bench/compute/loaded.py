@@ -1,4 +1,4 @@
-"""Define loaded parts of a run: the network, its prediction task, and the pairs of explainer and metric."""
+"""Define the loaded parts of a run: the network, its prediction task, and the pairs of explainer and metric."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class RunQuestion:
         unlabelled: Why `members` is None, in a few words.
         groups: Groups of the model's classes; None if unknown.
         rule: Rule that chooses the target of each sample.
-        named_by: Logits of the model that chooses the targets, for fixed pictures; None if no other model chooses them.
+        named_by: If the targets are the predictions of another model, its logits for fixed pictures; else None.
         by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
         selection: Samples to explain; None for all.
     """

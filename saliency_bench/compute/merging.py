@@ -1,4 +1,4 @@
-"""Merge part files into records.parquet and predictions.parquet. Their bytes do not depend on the batches."""
+"""Merge part files into records.parquet and predictions.parquet. Their bytes do not depend on the batch size."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +68,7 @@ class Parts:
 
     @property
     def identity(self) -> str:
-        """Return a hash of everything that the tables depend on; names of part files include content hashes."""
+        """Return a hash of everything that the tables depend on. The names of part files include content hashes."""
         files = [part.path for part in chain(self.scores, *(stored.parts for stored in self.predictions))]
         names = [f"{path.parent.name}/{path.name}" for path in files]
         cells = [key.model_dump(mode="json") for key in self.cells]
@@ -120,7 +120,7 @@ def merge(store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Ce
 def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
     """Store the values of an explainer's maps from a cell's rows, if these rows have more values than the stored rows.
 
-    Cells of an earlier version lack newer columns.
+    Cells that an earlier version computed lack newer columns.
 
     Args:
         of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.
@@ -282,8 +282,8 @@ def _complete_cells(out: Path, cells: Sequence[Cell], parts: Sequence[Part], cho
             raise _lost(out, name)
         else:
             complain(
-                f"{name} was computed for fewer samples before and is not shown; to complete it, add its explainer "
-                "and metric to this start"
+                f"{name} was computed for fewer samples before and is not shown; to complete it, start the run again "
+                "with its explainer and metric"
             )
     return complete
 

@@ -1,4 +1,4 @@
-"""Load images, masks and labels as tensors for torch's `DataLoader` (P0, appendices A.2 and A.3)."""
+"""Load images, masks and labels as tensors for a `DataLoader` (Zhang et al., 2023, appendices A.2 and A.3)."""
 
 from collections.abc import Callable, Sequence
 from operator import index
@@ -76,8 +76,8 @@ class TorchDataset(data.Dataset[Sample]):
         if len(sizes := sorted({tuple(image.shape) for image, _, _ in samples})) > 1:
             shapes = " and ".join(" x ".join(map(str, shape)) for shape in sizes[:2])
             raise UserError(
-                f"the images of a batch differ in size ({shapes}); use transform=v2.Resize((224, 224)) of "
-                "torchvision.transforms, or another transform that makes them equal"
+                f"the images of a batch differ in size ({shapes}); use transform=v2.Resize((224, 224)) from "
+                "torchvision.transforms, or another transform that makes the sizes equal"
             )
         return samples
 
@@ -100,12 +100,13 @@ def torch_dataset(
     Args:
         dataset: Argument of `load_dataset`, or an object returned by `datasets.load_dataset`, in any format.
         split: Name of the split; by default "train", or the split of the given `datasets.Dataset`.
-        transform: Function of (image, mask), a `tv_tensors.Image` and a `tv_tensors.Mask` of 0 and 1, that returns
-            both. Transforms of `torchvision.transforms.v2` change image and mask together and resize masks by nearest
-            neighbour. Pixels that they add by rotating or padding are not part of the object, whatever their `fill` is.
+        transform: Function that takes an image (`tv_tensors.Image`) and its mask (`tv_tensors.Mask` of 0 and 1), and
+            returns both. Transforms of `torchvision.transforms.v2` change image and mask together and resize masks by
+            nearest-neighbour interpolation. Pixels that they add by rotating or padding are not part of the object,
+            whatever their `fill` is.
         label_column: Column with the labels: class labels, text or whole numbers.
         mask_values: Which pixels of a mask are the object, as in `run`.
-        **options: `source`, `revision` and options of drawn datasets, as in `load_dataset`.
+        **options: `source`, `revision` and options of synthetic datasets, as in `load_dataset`.
 
     Raises:
         UserError: The dataset cannot be loaded, has no masks or no usable labels, or the transform takes no masks.
@@ -132,8 +133,8 @@ def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.
     """
     if "mask" not in rows.features:
         raise UserError(
-            f"{name} has no column mask (it has: {', '.join(rows.column_names)}); rename the column that contains the "
-            "masks to mask, or add a column mask of None if there are no masks"
+            f"{name} has no column mask (it has: {', '.join(rows.column_names)}); rename the column with the masks to "
+            "mask, or add a column mask with None in every row if there are no masks"
         )
     if label_column not in rows.features:
         raise unknown(f"column of {name}", label_column, rows.column_names)
@@ -180,7 +181,7 @@ def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, nam
         moved = (moved[0] != 0) & (moved[1] == 0)
     elif not ((moved == 0) | (moved == 1)).all():
         raise UserError(
-            f"the transform returns a mask with values other than 0 and 1 for image {name}; resize and rotate masks by "
-            "nearest neighbour, and fill with 0"
+            f"the transform returns a mask with values other than 0 and 1 for image {name}; resize and rotate masks "
+            "with nearest-neighbour interpolation, and fill with 0"
         )
     return v2.functional.to_dtype(changed, torch.float32, scale=True), moved.bool()

@@ -44,8 +44,8 @@ def check_contrast(rule: TargetRule, explainers: Iterable[Explainer]) -> None:
     weighted = next((item for item in explainers if item.ignores_against), None)
     if is_contrast and weighted is not None:
         raise UserError(
-            f"{weighted} explains a class against all others, not against the classes that --target {rule.name} names; "
-            "use on=logit, or a target that is not a contrast"
+            f"{weighted} always contrasts a class with all others, not with the classes that --target {rule.name} "
+            "names; use on=logit, or a target that is not a contrast"
         )
 
 

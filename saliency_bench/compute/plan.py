@@ -23,7 +23,7 @@ from saliency_bench.types import Samples
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
-UNSHOWN = 10  # most cells that a message lists
+UNSHOWN = 10  # maximum number of cells that a message lists
 Stored = dict[str, list[int]]  # {id of a cell or of kept maps: positions of a batch's samples that files contain}
 
 
@@ -58,7 +58,7 @@ def plan(
     wanted = chosen_samples(model.question.selection, predicted[0]) & predicted[0].is_readable
     size, outputs = data.spec.batch_size, outputs_of(cells, data.spec.keep_maps)
     todo: dict[int, Stored] = {number: {} for known in predicted for number in _batches_with(~known.is_stored, size)}
-    # Parts list their samples, so with another --only or batch size only the missing samples of a batch are computed.
+    # Parts list their samples, so if --only or the batch size changes, only a batch's missing samples are computed.
     stored = stored_samples(parts, [output.id for output in outputs], data.end)
     for output in outputs:
         stored_here = stored[output.id]
@@ -77,7 +77,7 @@ def _batches_with(samples: np.ndarray, size: int) -> list[int]:
 def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -> None:
     """Print one line about computed cells that do not belong to this start of the run.
 
-    Cells that were recomputed with other partners are left out, because the table contains them.
+    Cells that were recomputed with different partners are left out, because the table contains them.
     """
     names = summarised_names(out)
     shown = {f"{key.explainer_text} by {key.metric_text}" for key in keys.values()}

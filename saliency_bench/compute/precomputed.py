@@ -28,7 +28,7 @@ class PrecomputedMaps:
     """Checked maps in the order of `ids`. An instance can be called like an explainer and looks up each map.
 
     Images are identified by their seeds, which are hashes of their ids. A map belongs to one image and one target, so a
-    call for the same image with other pixels or another target raises UserError.
+    call for the same image with different pixels or a different target raises UserError.
     """
 
     not_finite = NO_MAP  # stored maps are finite, so NaN means that an image has no map
@@ -49,7 +49,7 @@ class PrecomputedMaps:
             content = _content(images[index], target[index])
             if self.seen.setdefault(seed, content) != content:
                 raise UserError(
-                    "there are precomputed maps for unchanged images only; use a metric that needs no further maps"
+                    "precomputed maps exist only for the unchanged images; use a metric that needs no further maps"
                 )
             if (place := self.place.get(seed)) is not None:
                 if self.maps.shape[1:] != maps.shape[1:]:
@@ -124,8 +124,8 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
         if wants_more(metric):
             more = OF_TRAINING if metric.declaration.keeps else FURTHER
             raise UserError(
-                f"{metric.name} {more}, which precomputed maps cannot provide; leave it out, or benchmark {name} as a "
-                f"function: sb.run(explainers=[{name}])"
+                f"{metric.name} {more}, which precomputed maps cannot provide; leave the metric out, or benchmark "
+                f"{name} as a function: sb.run(explainers=[{name}])"
             )
 
 
@@ -135,12 +135,12 @@ def wants_more(metric: Metric) -> bool:
 
 
 def file_of(image_id: str, position: int) -> str:
-    """Return the file name of an image's map, from the id, quoted so that the path cannot leave the folder."""
+    """Return the file name of an image's map: the id of the image, quoted so that the path cannot leave the folder."""
     return f"{quoted_id(image_id) or f'number-{position}'}.npy"
 
 
 def quoted_id(image_id: str) -> str:
-    """Return an image's id, quoted so that a path cannot leave its folder; "" if it is too long for a file name."""
+    """Return an image's id, quoted so that it cannot leave a folder as a path; "" if it is too long for a file name."""
     quoted = quote(image_id, safe="")
     quoted = f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted  # could be interpreted as an option or formula
     return quoted if len(quoted) <= 200 and not quoted.startswith(".") else ""

@@ -54,8 +54,8 @@ class StoredPredictions:
     def read(cls, store: RunStore, data: SplitTable, model: RunModel, *, check: bool = False) -> "StoredPredictions":
         """Return the predictions of a network in the part files of a run.
 
-        With `check`, damaged files are deleted and, in a strict run, files with a sample without a prediction. Only the
-        main process may do so, while it holds the lock.
+        If `check` is True, damaged files are deleted. In a strict run, files that contain a sample without a prediction
+        are deleted too. Only the main process may do so, while it holds the lock.
         """
 
         def redo(entry: PartNote) -> bool:
@@ -84,7 +84,6 @@ class StoredPredictions:
                 yield positions, self._rows(self._parts[part_at[first]], positions, columns)
 
     def _rows(self, part: Part, positions: range, columns: list[str] | None) -> pa.Table:
-        """Return the rows of a file for these positions."""
         if self._read is None or self._read[0] is not part or self._read[1] != columns:
             named = None if columns is None else [POSITION, *columns]
             self._read = part, columns, part.read(GROUP, named)[GROUP]

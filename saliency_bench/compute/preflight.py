@@ -59,7 +59,7 @@ def check_other(settings: Mapping[str, Any]) -> None:
 
 
 def check_items(kind: str, given: Any) -> None:
-    """Check names of explainers or metrics and of their options. Option values are checked on loading."""
+    """Check names of explainers or metrics and of their options. Option values are checked later."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
@@ -80,7 +80,7 @@ def check_maps(entries: Iterable[str]) -> None:
         if not place.exists():
             near = " or ".join(near_folders(place))
             fix = f"did you mean {near}?" if near else f"use {MAP_FORMS}"
-            raise UserError(f"there are no maps {path}; {fix}")
+            raise UserError(f"there are no maps at {path}; {fix}")
         if name in names:
             raise UserError(f"two sets of maps are called {name}; use a different name for each")
         names.append(name)
@@ -95,7 +95,6 @@ def check_method_name(name: str) -> None:
 
 
 def _check_item(kind: str, text: str) -> None:
-    """Check the name of an explainer or metric and of its options."""
     if user_files.is_in_file(text):
         return user_files.check(text)
     name, singular = text.partition(":")[0].strip(), _a(registry.KINDS[kind])
@@ -178,7 +177,7 @@ def check_target(text: str) -> None:
         name = text.removeprefix(PREDICTED_BY)
         if not name:
             raise UserError(
-                f"{text} names no model; write {PREDICTED_BY}MODEL with a model or the folder of a run of that model"
+                f"{text} names no model; write {PREDICTED_BY}MODEL, where MODEL is a model or the folder of a run"
             )
         if (Path(name).expanduser() / MANIFEST).is_file():
             return None
@@ -215,7 +214,7 @@ def check_table(name: str, text: str) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Raise UserError unless the folder or file `out` can be written. No files remain."""
+    """Raise UserError unless the folder or file `out` can be written. No files are left behind."""
     existing = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
     if existing != out and not existing.is_dir():
         raise UserError(f"cannot write to {out}: {existing} is not a folder; choose another --out")

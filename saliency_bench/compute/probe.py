@@ -4,7 +4,7 @@ All scores of a run depend on one network. An explainer or metric may change the
 that is not removed, a plain attribute that `forward` reads, or a function of torch. The change itself is hard to
 detect, but its effect is not. One image is classified at the start, and again after each explainer has finished a
 batch, and the logits are compared bit for bit. The gradient at this image, which backward hooks change, and the
-settings of torch below are also compared. This costs a forward and a backward pass of one image per batch and
+torch settings in `SETTINGS` are also compared. This costs a forward and a backward pass of one image per batch and
 explainer.
 
     probe = Probe(classifier, images)
@@ -32,8 +32,8 @@ from saliency_bench.utils.untouched import untouched
 
 # Some GPU kernels sum gradients in a varying order. A hook that was not removed changes gradients far more.
 GRADIENT_TOLERANCE = 1e-3
-UNSEEN = "changes that explainers make to it are not detected, and may change the scores of other explainers"
-FIX = "use copy.deepcopy(classifier) in its code, remove hooks and restore functions, or leave it out"
+UNSEEN = "if an explainer changes this network, the change is not detected and may affect other explainers' scores"
+FIX = "leave that explainer or metric out, or let it work on copy.deepcopy(classifier) and remove its own hooks"
 
 # {name: (read, set)} of settings that change the maps of other explainers but not the outputs of the network.
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {

@@ -215,7 +215,7 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
 def name_changed(items: Iterable[Explainer | Metric]) -> None:
     """Print a warning about each Python function or object whose hashed state has changed.
 
-    A later start treats the changed object as another explainer, and results may depend on the order of the batches.
+    A later start treats the changed object as a different explainer, and results may depend on the order of batches.
     """
     for item in items:
         inner = item
@@ -226,8 +226,8 @@ def name_changed(items: Iterable[Explainer | Metric]) -> None:
         now = code_hash(inner.function)
         if not now.unhashable and now.version != inner.version:
             complain(
-                f"the state of {item} changed during the run, so an interrupted or extended run may differ from "
-                f"a whole run; compute each {'score' if isinstance(item, Metric) else 'map'} from its arguments"
+                f"the state of {item} changed during the run, so an interrupted or extended run may differ from an "
+                f"uninterrupted run; compute each {'score' if isinstance(item, Metric) else 'map'} from arguments only"
             )
 
 

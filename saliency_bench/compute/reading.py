@@ -239,7 +239,7 @@ def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None
             raise UserError(f"--label-column {column}: the column contains neither class labels nor text")
         kind = datasets.ClassLabel(names=names or sorted({value for value in rows[column] if value is not None}))
     values = [kind.str2int(value) if isinstance(value, str) else value for value in rows[column]]
-    rows = rows.remove_columns(ALL) if ALL in rows.column_names else rows  # classes of the other column
+    rows = rows.remove_columns(ALL) if ALL in rows.column_names else rows  # classes of the original column
     rows = rows.rename_column("label", OWN_LABEL) if "label" in rows.column_names else rows
     return rows.add_column("label", pa.array(values, pa.int64()), feature=kind)
 
@@ -388,7 +388,6 @@ def _text(value: object) -> str | None:
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
-    """Return whether a column of this type contains one number or text per sample."""
     return (
         pa.types.is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
     )

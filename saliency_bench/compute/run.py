@@ -5,9 +5,9 @@
     plan     the incomplete batches, from the cells and the contents of the folder (`plan.py`)
     retrain  the networks of retraining metrics (`retraining/stage.py`), if there are such metrics
     predict  the network's predictions for each batch (`predictions.py`); for all samples first if metrics need partners
-    explain  the maps of a batch by one explainer (`explain.py`)
-    score    these maps by all metrics (`score.py`)
-             Both are called by `work.py`, which writes no file and then checks the network again (`probe.py`).
+    explain  the maps of one explainer for a batch (`explain.py`)
+    score    the scores of these maps on all metrics (`score.py`)
+             `work.py` does both, writes no file, and then checks the network again (`probe.py`).
     store    results of about half a minute as part files, while the next batches are computed (`writing.py`)
     finish   tables of the parts (`merging.py`), summary, examples and page (`finish.py`)
 
@@ -21,13 +21,14 @@
     OUT/summary.json  timings.json  report.html
     OUT/written.json       hashes of the inputs of tables, summary, examples and page
 
-The unit of work is a batch: `batch_size` consecutive samples, explained by one explainer and scored by all metrics
-without stored scores for them. Results are written as part files (`read/parts.py`). Each part file is written once,
-under a temporary name, and then renamed, so every file is complete. Its name contains a hash of its bytes. A start
-deletes damaged files, ignores files of other runs, and computes missing results. A kill loses about half a minute of
-work, or the current batch. A start may use a different batch size from the previous start; the summary then lists both.
-Adding an explainer or a metric adds cells and recomputes no existing cell. The results per explainer and batch are
-`Output` objects (`cells.py`): cells or kept maps. A new type of output is planned and resumed in the same way.
+The unit of work is a batch: `batch_size` consecutive samples, explained with one explainer and scored with all metrics
+that have no stored scores for them. Results are written as part files (`read/parts.py`). Each part file is written
+once, under a temporary name, and then renamed, so every file is complete. Its name contains a hash of its bytes. A
+start deletes damaged files, ignores files of other runs, and computes missing results. If a process is killed, about
+half a minute of work or the current batch is lost. A start may use a different batch size from the previous start; the
+summary then lists both. Adding an explainer or a metric adds cells and recomputes no existing cell. The results per
+explainer and batch are `Output` objects (`cells.py`): cells or kept maps. A new type of output is planned and resumed
+in the same way.
 """
 
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ Item = TypeVar("Item")
 @takes_settings()
 @untouched()
 def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
-    """Score every explainer by every metric and write records, summary and report to the folder `out`.
+    """Score every explainer with every metric, and write records, summary and report to the folder `out`.
 
     Args:
         progress: Whether to show a progress bar.
@@ -85,8 +86,9 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
     may be a function such as f(maps, masks); `sb.metric` declares the range and direction of its scores. A model may be
     a module or the result of `load_classifier`, and its weights are not changed. A label map and groups may be dicts.
     `precision`, `channels_last` and `compile` are part of a cell's identity; `limit`, `batch_size`, `strict`, `device`
-    and `out` are not. If `limit` cuts the last batch, `forward_passes` in the summary counts the whole batch, while the
-    scores include only its first samples. `summary["faults"]` counts the scores that are missing because of an error.
+    and `out` are not. If `limit` falls inside the last batch, `forward_passes` in the summary counts the whole batch,
+    while the scores include only its first samples. `summary["faults"]` counts the scores that are missing because of
+    an error.
 
     A later call with the same `out` computes only missing results.
 
@@ -167,8 +169,8 @@ def _claim(store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, loc
     """Lock the folder until `lock` closes, and write its manifest.
 
     Raises:
-        UserError: The folder is in use, contains other files, contains results of a network with other logits for fixed
-            pictures, or a cell cannot be serialised.
+        UserError: The folder is in use, contains other files, contains results of a network with different logits for
+            fixed pictures, or a cell cannot be serialised.
     """
     cells = cells_of(store.identity, data, model, pairs, {})
     _ = [cell.key for cell in cells]  # raises an error before anything is written if a name has a line break

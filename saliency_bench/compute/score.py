@@ -1,4 +1,4 @@
-"""Score the maps of a batch by every metric, and create the rows of the records.
+"""Score the maps of a batch with every metric, and create the rows of the records.
 
 `compute/scoring/inputs.py` provides the inputs of metrics, also for `evaluate` modules. This module adds inputs that
 only a run can provide: correct classes, groups, the other model, partners and retrained networks.
@@ -68,7 +68,7 @@ def score(
 def inputs_of(
     data: SplitTable, model: RunModel, samples: Samples, explainer: Explainer, target: Target, explained: Explained
 ) -> MetricInputs:
-    """Return the inputs that metrics may need, without partners and retrained networks.
+    """Return the inputs that metrics may need, except partners and retrained networks.
 
     The arguments are the same as for `score`. Metrics that need further maps call `explainer`.
     """

@@ -1,4 +1,4 @@
-"""Train a classifier on a dataset by the recipe of P0 and save it as a transformers checkpoint."""
+"""Train a classifier on a dataset as in Zhang et al. (2023), and save it as a transformers checkpoint."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -60,12 +60,12 @@ def train(
         model: Hub id or folder of pretrained weights (the head is replaced), or a transformers config (an object or a
             `config.json`), which starts from random weights.
         out: Folder of the checkpoint.
-        epochs: Passes over the training images.
+        epochs: Number of passes over the training images.
         learning_rate: Learning rate of Adam.
-        batch_size: Images per step.
+        batch_size: Number of images per step.
         size: Side of the square that images are squashed to, in pixels.
         seed: Seed of the initial weights, the order of the samples and dropout.
-        limit: Number of training images, drawn by the seed as whole groups.
+        limit: Number of training images, drawn in whole groups with the seed.
         label_column: Column with the labels.
         activation: "softmax" for one class per image, or "sigmoid" for all classes of each image. Sigmoid needs a
             dataset with a column `labels`: the loss is the binary cross-entropy of every class, the accuracy is the
@@ -80,7 +80,7 @@ def train(
 
     Raises:
         UserError: The dataset or model is unknown, weights or the loss are not finite, a setting is invalid, `out` is
-            not empty, or several processes are running.
+            not empty, or training was started in several processes.
     """
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")
@@ -102,7 +102,7 @@ def train(
     classifier.to(accelerator.device).computing(precision, None)
 
     text = dataset if isinstance(dataset, str) else source.text
-    settings = {"dataset": text, **asdict(recipe), "images": fingerprint(splits["train"]),  # of these labels
+    settings = {"dataset": text, **asdict(recipe), "images": fingerprint(splits["train"]),  # includes the labels
                 "start": classifier.digest} | ({"activation": activation} if labels else {})  # fmt: skip
     settings |= {"precision": precision} if precision != "fp32" else {}
     if (out / WEIGHTS).exists():
@@ -148,7 +148,7 @@ def _check_inputs(dataset: str | Path | DatasetDict, model: Any, activation: str
 def new_classifier(
     recipe: Recipe, model: Any, names: list[str], id: str, activation: str = "softmax"
 ) -> tuple[Classifier, Any]:
-    """Return a classifier of these classes, with weights that depend on the recipe's seed, and its image processor."""
+    """Return a classifier for these classes, with weights that depend on the recipe's seed, and its processor."""
     with torch.random.fork_rng():
         torch.manual_seed(seed_of(recipe.seed, "weights"))
         network, processor = new_network(model, names, recipe.size)
@@ -186,7 +186,9 @@ def _splits(source: FoundDataset, recipe: Recipe, label_column: str) -> dict[str
     splits = {name: labelled(rows, label_column, names) for name, rows in splits.items()} | {"train": first}
     splits["train"] = first_rows(splits["train"], recipe.limit, recipe.seed, content)
     if empty := [name for name, rows in splits.items() if len(rows) == 0]:
-        raise UserError(f"the split {empty[0]} of {source.text} is empty; training needs {', '.join(SPLITS)}")
+        raise UserError(
+            f"the split {empty[0]} of {source.text} is empty; training needs the splits {', '.join(SPLITS)}"
+        )
     return splits
 
 
@@ -219,4 +221,4 @@ def _has_log(out: Path, settings: dict[str, Any]) -> bool:
 
 def _has_model(out: Path) -> UserError:
     """Return the error for a folder that already contains a checkpoint."""
-    return UserError(f"{out} already contains a model that was trained with other settings; choose another --out")
+    return UserError(f"{out} already contains a model that was trained with different settings; choose another --out")

@@ -1,8 +1,8 @@
-"""Explain the samples of a batch with one explainer, and score the maps by all its metrics.
+"""Explain the samples of a batch with one explainer, and score the maps with the metrics of this explainer's cells.
 
-`work` is a function of the networks, the samples and the seed. It writes no files, and reads only pictures that metrics
-use as partners. An error of a sample or a batch is recorded as the reason for its missing scores. A strict run stops
-instead.
+`work` is a function of the networks, the samples and the seed. It writes no files. The only files that it reads are
+images of other samples that a metric needs (partners). If a sample or a batch fails, the error is recorded as the
+reason for the missing scores. A strict run stops instead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -63,7 +63,7 @@ def work(
     *,
     check_mixing: bool = False,
 ) -> BatchResult:
-    """Explain samples with one explainer and score their maps by all its cells. Writes no files.
+    """Explain samples with one explainer, and compute the scores of its cells. No files are written.
 
     Args:
         data: Samples of the run.
@@ -133,7 +133,7 @@ def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms
 
 
 def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
-    """Return the maps, excluding maps whose target has an infinite logit. No image changes an infinite logit.
+    """Return the maps, excluding maps whose target has an infinite logit, on which images have no influence.
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.
@@ -163,7 +163,6 @@ def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bo
 
 
 def _mark(scores: Scores, reason: str) -> None:
-    """Add a remark to all scores."""
     for scored, _ in scores.values():
         scored.mark(reason)
 

@@ -2,9 +2,9 @@
 
 Only this module writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` in the folder of a
 run. `merging.py` merges the parts into tables. `plan.py` checks which parts exist and deletes damaged parts. Each
-process writes its own parts. A part is written once and contains the results of about half a minute of work. A kill
-therefore loses at most that half minute, or the current batch if it takes longer. Complete results are never written
-again.
+process writes its own parts. A part is written once and contains the results of about half a minute of work. If the
+process is killed, at most the work of this half minute is lost, or the current batch if it takes longer. Complete
+results are never written again.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,9 +14,9 @@ from time import perf_counter
 from saliency_bench.compute.work import BatchResult
 from saliency_bench.read.parts import PartFolder, RunStore, StoredResult, files_in
 
-SECONDS = 30.0  # seconds of work per file at first, the most that a kill loses
+SECONDS = 30.0  # seconds of work per file at first, and thus the most that is lost if a process is killed
 FILES = 64  # number of files in a folder after which each further file contains more work
-GROWTH = 1.02  # factor per file; a kill loses at most 2 % of the work, and a month results in a few hundred files
+GROWTH = 1.02  # factor per file; at most 2 % of the work can be lost, and a month results in a few hundred files
 BYTES = 2**24  # size of results in memory that triggers a write
 
 

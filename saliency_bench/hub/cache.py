@@ -1,7 +1,7 @@
-"""Record which commit a branch refers to, next to the cache of huggingface_hub.
+"""Record which commit a branch refers to, in the cache folder of huggingface_hub.
 
-If a file was requested by commit, the cache does not record its branch. With this record, a branch can later be
-resolved to the same commit without the Hub.
+huggingface_hub does not record the branch of a file that was requested by commit. With this record, a branch can later
+be resolved to the same commit without contacting the Hub.
 """
 
 from contextlib import suppress
@@ -35,7 +35,7 @@ def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
 def remembered(kind: str, repo: str, revision: str | None) -> str | None:
     """Return the last known commit of a revision, or None.
 
-    If the revision is a commit, it is returned if any of its files is cached.
+    If the revision is itself a commit, it is returned unchanged if any file of this commit is cached.
     """
     with suppress(OSError, ValueError):
         if revision and snapshot_of(kind, repo, revision).is_dir():

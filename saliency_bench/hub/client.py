@@ -55,7 +55,7 @@ class Account:
 
 
 def account(api: HfApi) -> Account:
-    """Return the account that the Hub reports for the token in use. Errors of the Hub are not converted."""
+    """Return the account that the Hub reports for the current token. Errors from the Hub are raised unchanged."""
     info: dict[str, Any] = api.whoami(cache=True)  # the Hub limits this request
     token = info.get("auth", {}).get("accessToken", {})
     scoped = (token.get("fineGrained") or {}).get("scoped") if token.get("role") == "fineGrained" else None
@@ -69,7 +69,12 @@ def account(api: HfApi) -> Account:
 
 @dataclass(frozen=True)
 class Rights:
-    """Permission of an account to write to a repository. `may` is None if unknown. `line` is printed with the plan."""
+    """Permission of an account to write to a repository.
+
+    Attributes:
+        may: Whether the account may write, or None if this is unknown.
+        line: Line that is printed below the plan of an upload.
+    """
 
     may: bool | None
     line: str
@@ -78,7 +83,7 @@ class Rights:
 def rights(api: HfApi, repo: str) -> Rights:
     """Return the write permission of the current account.
 
-    No error is raised, because the Hub checks the permission again.
+    If the permission cannot be determined, no error is raised, because the Hub checks it again during the upload.
     """
     if (token := token_of(api)) is None:
         return Rights(None, "rights not checked: not logged in")
@@ -91,14 +96,14 @@ def rights(api: HfApi, repo: str) -> Rights:
 
 
 def token_of(api: HfApi) -> str | None:
-    """Return the token that a client sends."""
+    """Return the token that a client sends, or None."""
     if api.token is False:
         return None
     return api.token if isinstance(api.token, str) else get_token()
 
 
 def default_api() -> HfApi:
-    """Return a client with the token of `hf auth login` or HF_TOKEN, at HF_ENDPOINT."""
+    """Return a client for the Hub at HF_ENDPOINT. It uses the token from `hf auth login` or HF_TOKEN."""
     return HfApi(library_name="saliency-bench", library_version=saliency_bench.__version__)
 
 

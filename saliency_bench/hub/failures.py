@@ -1,4 +1,4 @@
-"""Convert errors of the Hub and of the network to one readable line.
+"""Convert errors from the Hub and the network to one readable line.
 
 The line never contains the token, although a server may include it in its response.
 """
@@ -11,7 +11,7 @@ from huggingface_hub.utils import parse_ratelimit_headers
 
 from saliency_bench.errors import UserError, one_line
 
-PASSING = (408, 412, 429, 500, 502, 503, 504)  # status of requests that may succeed when retried
+PASSING = (408, 412, 429, 500, 502, 503, 504)  # HTTP status codes of requests that may succeed when retried
 NETWORK = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # HTTP libraries that huggingface_hub may use
 
 
@@ -33,17 +33,17 @@ def is_network_error(error: BaseException) -> bool:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether retrying can help."""
+    """Return whether repeating the failed request can help."""
     return not _is_offline(error) and (status_of(error) in PASSING or is_network_error(error))
 
 
 def is_from_hub(error: BaseException) -> bool:
-    """Return whether an error is a response of the Hub, or means that the Hub did not respond."""
+    """Return whether an error is an error response from the Hub, or means that the Hub did not respond."""
     return status_of(error) is not None or is_network_error(error) or _is_offline(error)
 
 
 def retry_after(error: BaseException) -> int | None:
-    """Return the seconds that the Hub requests to wait, or None."""
+    """Return how many seconds the Hub asks clients to wait, or None if it does not say."""
     for item in _chain(error):
         headers = getattr(getattr(item, "response", None), "headers", {})
         if (seconds := headers.get("Retry-After", "")).isdigit():
@@ -96,7 +96,6 @@ def _is_offline(error: BaseException) -> bool:
 
 
 def _was_reading(error: BaseException) -> bool:
-    """Return whether the refused request was a read request."""
     responses = (getattr(item, "response", None) for item in _chain(error))
     return any(response.request.method in ("GET", "HEAD") for response in responses if response is not None)
 

@@ -1,4 +1,7 @@
-"""Parse repository names: OWNER/NAME, OWNER/NAME@REVISION, and hub:OWNER/NAME if a folder has the same name."""
+"""Parse repository names: OWNER/NAME or OWNER/NAME@REVISION.
+
+The prefix in hub:OWNER/NAME is needed only if a local folder has the same name.
+"""
 
 import re
 from typing import NamedTuple
@@ -31,7 +34,7 @@ def hub_name(text: str, revision: str | None = None) -> HubName:
         revision: Revision that was passed separately.
 
     Raises:
-        UserError: There are two revisions, or no revision after the @.
+        UserError: `text` and `revision` name different revisions, or there is no revision after the @.
     """
     name, at, written = text.removeprefix(FORCED).partition("@")
     if not could_be_on_the_hub(name):  # a path, which may contain @
@@ -39,7 +42,7 @@ def hub_name(text: str, revision: str | None = None) -> HubName:
     if at and not written:
         raise UserError(f"'{text}' has no revision after the @; use OWNER/NAME@COMMIT, or leave out the @")
     if at and revision is not None and written != revision:
-        raise UserError(f"'{text}' and revision='{revision}' are two revisions; leave one out")
+        raise UserError(f"'{text}' and revision='{revision}' name different revisions; remove one of them")
     return HubName(name, written or revision, text.startswith(FORCED))
 
 

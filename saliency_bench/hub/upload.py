@@ -72,7 +72,6 @@ def publish(
     url, started = f"{shown_endpoint(api)}/{publication.url_path}", False
 
     def attempt() -> Published:
-        """Compare the files with the repository, and send the differences."""
         nonlocal started
         plan = (plan_if_reachable if dry_run else upload_plan)(publication, private, api)
         if not started:
@@ -94,7 +93,7 @@ def publish(
 
 
 def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
-    """Raise UserError if the account may not write to the repository, or the repository name is invalid."""
+    """Raise UserError if the repository name is invalid, or if a token is needed but there is none."""
     try:
         validate_repo_id(publication.repo)
     except ValueError as error:
@@ -104,7 +103,10 @@ def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
 
 
 def _send(plan: UploadPlan, api: HfApi) -> str:
-    """Make one commit on top of the commit that was compared, and return the id of the new commit."""
+    """Commit all changes on top of the commit that the plan was compared with, and return the id of the new commit.
+
+    The repository is created if it does not exist.
+    """
     publication, head = plan.publication, plan.head
     if head is None:
         sdk = publication.sdk if publication.kind == "space" else None
@@ -114,7 +116,7 @@ def _send(plan: UploadPlan, api: HfApi) -> str:
         info = api.repo_info(publication.repo, repo_type=publication.kind)
         if plan.private and not info.private:  # another process may have created it in the meantime
             raise UserError(
-                f"{publication.repo} should be private but is public, so nothing was sent; change this in its settings"
+                f"{publication.repo} is public, not private, so nothing was sent; make it private in its settings"
             )
         head = info.sha
     commit = api.create_commit(

@@ -1,4 +1,4 @@
-"""Define the intended content of a repository, and plan an upload: the files that differ from the Hub."""
+"""Describe the intended content of a repository, and plan the upload of the files that differ from those on the Hub."""
 
 import json
 from collections.abc import Sequence
@@ -28,13 +28,14 @@ class Publication:
         repo: Id of the repository.
         kind: Type of the repository: "dataset", "model" or "space".
         files: {path in the repository: local file, or content of the file}.
-        message: Message of the commit.
+        license: License of the content, or None if it is not stated.
         owned: Patterns of the paths that this package manages. A matching file in the repository is removed if it is
             not in `files`.
-        mark: Path in `files` and keys of its JSON. A repository with existing files must contain this file with the
-            same values. Otherwise, its content counts as unrelated work. The key is "" if the file only has to exist.
+        mark: Path of a JSON file in `files`, followed by keys of this file. A repository that already has files must
+            contain this file with the same values for these keys. Otherwise, its content counts as unrelated work.
+            The only key is "" if the file just has to exist.
         sdk: SDK of a Space.
-        first: Paths that are sent only if the repository lacks them, because other programs change them later.
+        first: Paths that are sent only if the repository lacks them, because other programs may change them later.
     """
 
     kind: str  # "dataset", "model" or "space"
@@ -116,7 +117,7 @@ class UploadPlan:
 
 
 def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Compare the files with the Hub and return the plan. Errors of the Hub are not converted.
+    """Compare the files with the Hub and return the plan. Errors from the Hub are raised unchanged.
 
     Raises:
         UserError: The repository must be private but is public, or it contains unrelated work.
@@ -169,7 +170,7 @@ def _refuse_other_work(publication: Publication, there: set[str], head: str, api
 
 
 def _value(content: Path | bytes, key: str) -> object:
-    """Return the value of a key in a JSON file, or "" for the key ""."""
+    """Return the value of a key in a JSON file, or None if the file has no such key."""
     try:
         read = json.loads(content if isinstance(content, bytes) else content.read_bytes())
     except (ValueError, RecursionError):

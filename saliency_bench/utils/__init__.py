@@ -1,1 +1,1 @@
-"""Helpers for files, hashes, seeds, images and devices. Every layer may use them; none depends on saliency."""
+"""Helpers for files, hashes, seeds, images and devices, which every layer may use."""

@@ -1,8 +1,8 @@
 """Disable backward hooks that a caller has registered on a network's modules.
 
 torch passes views of inputs and outputs to a module with a backward hook, and in-place operations on these views fail.
-The hooks are therefore disabled while maps are computed. This makes no difference for a hook that only observes
-gradients. A hook that changes gradients is rejected, because the changed gradients are not those of the logits.
+The hooks are therefore disabled while maps are computed. A hook that only observes gradients does not affect the maps.
+A hook that changes gradients is rejected, because the changed gradients are not the gradients of the logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -63,9 +63,9 @@ def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> N
     Each hook is called once, with noise instead of gradients.
 
     Args:
-        network: Network inside `without_backward_hooks`.
+        network: Network whose hooks `without_backward_hooks` has disabled.
         name: Name of the network, for messages.
-        images: Images for the network. Only the first image is used.
+        images: Batch of images for the network. Only the first image is used.
     """
     if not any(waiting.hooks for waiting in _waiting.values()):
         return
@@ -73,7 +73,6 @@ def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> N
     names = {module: key for key, module in network.named_modules()}
 
     def check(module: nn.Module, inputs: Any, output: Any) -> None:
-        """Call the hooks of a module."""
         leaving, arriving = _noise(inputs), _noise(output)
         before, after = _hooks_of(module)
         results = [(hook(module, arriving), arriving) for hook in before]
@@ -94,17 +93,21 @@ def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> N
 
 
 def _places(module: nn.Module) -> list[Hooks]:
-    """Return the two dicts of a module's backward hooks, which torch calls before and after its backward pass."""
+    """Return a module's two dicts of hooks: those called before its backward pass, and those called after it."""
     return [module._backward_pre_hooks, module._backward_hooks]
 
 
 def _places_of_every_module() -> list[Hooks]:
-    """Return the dicts of the global backward hooks, which torch calls for every module."""
+    """Return the two dicts of global backward hooks, which torch calls for every module."""
     return [every_module._global_backward_pre_hooks, every_module._global_backward_hooks]
 
 
 def _hooks_of(module: nn.Module) -> list[list[Callable[..., Any]]]:
-    """Return the two lists of a module's disabled hooks, which torch calls before and after its backward pass."""
+    """Return two lists of a module's disabled hooks.
+
+    torch would call the hooks of the first list before the module's backward pass, and those of the second list after
+    it.
+    """
     pairs = zip(_places_of_every_module(), _places(module), strict=True)
     return [[hook for place in pair for hook in _waiting[id(place)].hooks.values()] for pair in pairs]
 

@@ -32,12 +32,12 @@ from saliency_bench.utils.interrupts import exit_with_parent
 MEMORY = 2 * 2**30  # bytes in addition to the child's memory after its imports
 SECONDS = 300.0
 ANSWER = 2**29  # maximum bytes of a result
-SECRETS = ("TOKEN", "SECRET", "PASSWORD", "KEY")  # variables whose names contain these words are not passed on
+SECRETS = ("TOKEN", "SECRET", "PASSWORD", "KEY")  # the child gets no variable with these words
 DONE, REFUSED, SPENT = b"d", b"r", b"s"  # status of a response; after SPENT, the child is not used again
 
 
 class ReaderDiedError(UserError):
-    """Error for a child process that ended, exceeded its time, or returned too many bytes."""
+    """Error for a child process that ended, exceeded its time limit, or returned too many bytes."""
 
 
 class _Child:
@@ -101,11 +101,10 @@ class _Child:
 
 
 def _cause_of_death(code: int, seconds: float) -> str:
-    """Return why a child process ended."""
     if -code in (signal.SIGXCPU, signal.SIGALRM):
         return f"reading it takes more than {seconds:g} s"
     how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    return f"it is damaged so badly that it ends the reading process ({how})"
+    return f"it is so damaged that the process that read it crashed ({how})"
 
 
 _idle: list[_Child] = []  # list.pop and list.append are atomic, so threads never share a child
@@ -123,7 +122,7 @@ def bounded(
         memory: Maximum bytes of memory.
         seconds: Maximum seconds of computation.
         most: Maximum bytes of the result.
-        files: Maximum bytes of a file that the function writes.
+        files: Maximum size in bytes of a file that the function writes.
 
     Raises:
         UserError: The function raised an error, or the child ended (`ReaderDiedError`).
@@ -166,8 +165,8 @@ def serve(parent: int) -> None:
         _limit(request)
         kind, answer = _answer(function, request)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        # The limits of a call do not apply to the imports for the next call, because libraries may write a test file to
-        # the folder for temporary files.
+        # The limits of this call must not apply to the imports for the next call, because libraries may write a test
+        # file to the folder for temporary files.
         for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU):
             hard = resource.getrlimit(limit)[1]
             resource.setrlimit(limit, (hard, hard))

@@ -23,10 +23,10 @@ def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 class _CsvLines:
-    """In-memory file for a csv writer that replaces the end of each line by a line feed.
+    """In-memory file for a csv writer that replaces the end of each line with a line feed.
 
-    A csv writer quotes a cell that contains a carriage return only if its own line ends contain one. The writer is
-    therefore configured with such line ends, which this file replaces.
+    A csv writer quotes cells that contain a carriage return only if its line terminator contains one too. The writer
+    therefore uses such a terminator, and this file replaces it.
     """
 
     def __init__(self) -> None:

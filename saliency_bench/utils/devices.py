@@ -41,7 +41,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
 def peak_memory(device: torch.device) -> int | None:
     """Return the peak memory in bytes since its last reset, or None if the system does not report it.
 
-    The result is torch's memory on a GPU, or the memory of this process on a CPU.
+    On a GPU, this is the memory that torch has allocated. On a CPU, it is the memory of this process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -64,7 +64,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def arithmetic(tf32: bool) -> Iterator[None]:
-    """Compute reproducibly, and restore the settings of torch afterwards.
+    """Make torch compute reproducibly inside the context, and restore its settings afterwards.
 
     cuDNN uses deterministic kernels and selects them without timing, because timing may select a different kernel in
     each run.

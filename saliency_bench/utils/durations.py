@@ -8,7 +8,9 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds_of(within: str | float | None) -> float | None:
-    """Return a duration in seconds, such as 1800 for "30m". A number without a unit is in seconds.
+    """Return a duration in seconds, such as 1800 for "30m", or None for None and "none".
+
+    A number without a unit is in seconds.
 
     Raises:
         UserError: The value is not a duration above 0.

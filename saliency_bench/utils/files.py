@@ -1,7 +1,7 @@
 """Write files atomically, and read files within size limits.
 
-A file is written to a temporary file in the same folder and then renamed (`storage.py`). Files to read may come from
-untrusted sources: a pipe that never ends, a huge file, or a small file that expands to gigabytes.
+A file is written under a temporary name in the same folder and then renamed (`storage.py`). A file from an untrusted
+source may be a pipe that never ends, a huge file, or a small file that expands to gigabytes.
 """
 
 import json
@@ -48,7 +48,7 @@ def _near(name: str, folder: Path) -> list[str]:
 
 
 def write_with(path: Path, write: Callable[[Path], object], *, private: bool = False) -> None:
-    """Call `write(temporary path)` and rename the result to `path`. Both steps are synced to disk.
+    """Call `write(temporary path)` and rename the result to `path`. The file and its folder are synced to disk.
 
     If an error occurs, the temporary file is removed.
 
@@ -64,7 +64,7 @@ def write_with(path: Path, write: Callable[[Path], object], *, private: bool = F
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_folder(path.parent)
-        # Create a new file with these permissions, as another user may have put a link with this name into /tmp.
+        # Always create a new file, because another user may have put a link with this name into /tmp.
         temporary.unlink(missing_ok=True)
         temporary.touch(0o600 if private else 0o666, exist_ok=False)
         write(temporary)
@@ -91,7 +91,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def _without_nan(content: object) -> object:
-    """Replace NaN by None, also inside lists and dicts."""
+    """Replace NaN with None, also inside lists and dicts."""
     if isinstance(content, dict):
         return {key: _without_nan(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -231,7 +231,7 @@ def new_array(path: Path, kind: "DTypeLike", shape: tuple[int, ...]) -> "np.memm
     import numpy as np
 
     array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
-    if hasattr(os, "posix_fallocate"):  # otherwise, writing a page on a full disk would kill the process by SIGBUS
+    if hasattr(os, "posix_fallocate"):  # otherwise, writing a page on a full disk would kill the process with SIGBUS
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array

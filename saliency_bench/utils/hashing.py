@@ -12,7 +12,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.storage import cache_folder
 
-SETTLED = 2.0  # seconds since the last change of a file after which another change gets a different time
+SETTLED = 2.0  # seconds after a change of a file; every later change gets a different time stamp
 
 
 def hash_of(*parts: object) -> str:
@@ -21,7 +21,7 @@ def hash_of(*parts: object) -> str:
 
 
 def canonical(content: object) -> str:
-    """Return canonical JSON."""
+    """Return JSON with sorted keys, so that equal content results in equal text."""
     return json.dumps(content, sort_keys=True, default=str)
 
 

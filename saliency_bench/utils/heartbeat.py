@@ -32,7 +32,7 @@ def watch_others(rank: int, count: int) -> None:
     from torch.distributed import TCPStore
 
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    # A separate connection, because the group's own may be busy with a collective operation.
+    # A separate connection, because the group's own connection may be busy with a collective operation.
     store = TCPStore(*place, is_master=False, timeout=timedelta(seconds=SILENCE))
     Thread(target=_watch, args=(store, rank, count), daemon=True).start()
     atexit.register(_finish, store, rank)

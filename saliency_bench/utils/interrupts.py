@@ -1,4 +1,4 @@
-"""Handle signals: end a command on Ctrl-C, SIGTERM and SIGHUP, and pass on errors of a caller's signal handlers."""
+"""Handle signals: end a command on Ctrl-C, SIGTERM and SIGHUP, and pass on errors raised by the caller's handlers."""
 
 import os
 import signal
@@ -10,12 +10,12 @@ from types import FrameType
 from typing import cast
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-REPEATED = 1.0  # seconds during which a second signal is ignored, because terminal and launcher may both send it
+REPEATED = 1.0  # seconds during which a second signal is ignored, as terminal and launcher may both send it
 Handler = Callable[[int, FrameType | None], object]
 
 
 class Stopped(KeyboardInterrupt):
-    """Exception that is raised when the process receives a signal.
+    """Exception raised when the process receives a signal.
 
     Attributes:
         number: Number of the signal.
@@ -31,8 +31,8 @@ def stopped_by_signals(last_words: Callable[[int], object]) -> Iterator[None]:
     """Raise `Stopped` inside the context on Ctrl-C, SIGTERM and SIGHUP. A later signal ends the process at once.
 
     Ending at once is safe: files are written under a temporary name and renamed, so no file is half-written. Signals
-    that are ignored (nohup) or handled by the caller are not changed. Outside the main thread, the context has no
-    effect.
+    that are ignored (as with nohup) or that the caller handles keep their behaviour. Outside the main thread, the
+    context has no effect.
 
     Args:
         last_words: Function that is called with the number of the signal before the process ends at once.
@@ -62,7 +62,7 @@ def stopped_by_signals(last_words: Callable[[int], object]) -> Iterator[None]:
 
 
 class _HandlerError(KeyboardInterrupt):
-    """Wrapper around an error of a caller's signal handler that `except Exception` does not catch.
+    """Wrapper for an error raised by a caller's signal handler. `except Exception` does not catch the wrapper.
 
     Attributes:
         error: Error that the handler raised.
@@ -75,10 +75,11 @@ class _HandlerError(KeyboardInterrupt):
 
 @contextmanager
 def handlers_end_work() -> Iterator[None]:
-    """Pass errors of the caller's signal handlers to the caller unchanged, which ends the work inside the context.
+    """End the work inside the context when a signal handler of the caller raises an error, and raise this error.
 
-    Launchers (torchrun) and timeouts install handlers that raise an Exception or SystemExit. Otherwise, code that
-    catches errors of explainers and networks would also catch these errors, leave out a sample and continue.
+    Launchers (torchrun) and timeouts install handlers that raise an Exception or SystemExit. Without this context, code
+    that catches errors raised by explainers and networks would also catch these errors, leave out a sample and
+    continue.
     """
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     raising = {number: cast(Handler, handler) for number, handler in handlers.items() if _may_raise(handler)}
@@ -97,13 +98,11 @@ def handlers_end_work() -> Iterator[None]:
 
 
 def _may_raise(handler: object) -> bool:
-    """Return whether a signal handler is a function of the caller that `handlers_end_work` has not wrapped yet."""
+    """Return whether a signal handler is a function of the caller that `handlers_end_work` has not yet wrapped."""
     return callable(handler) and handler is not signal.default_int_handler and not hasattr(handler, "carries_errors")
 
 
 def _carrying(handler: Handler) -> Handler:
-    """Return a signal handler that raises the errors of `handler` as `_HandlerError`."""
-
     def carry(number: int, frame: FrameType | None) -> None:
         try:
             handler(number, frame)

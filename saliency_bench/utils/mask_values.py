@@ -1,6 +1,6 @@
 """Decide which values of a mask are the object: the values that the user chooses, or else the only value besides 0.
 
-This module needs only NumPy, because the modules of `evaluate` apply the same rules. `masks.py` reads mask files.
+This module needs only NumPy, because the metric modules for `evaluate` apply the same rules. `masks.py` reads files.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 
-FULL = (1, 255, 65535)  # values (1, 8 and 16 bits) of a mask that covers the whole image
+FULL = (1, 255, 65535)  # value of the object in a mask of 1, 8 or 16 bits that covers the whole image
 SHOWN = 6  # maximum number of values in a message
 NOT_NUMBERS = "values that are not numbers"
 NONZERO, ALPHA = "nonzero", "alpha"
@@ -39,8 +39,8 @@ def choices(foreground: str) -> tuple[Choice, ...]:
     """Parse words separated by spaces into choices of mask values, or return () for an empty string.
 
     A word is a value (`255`), a value and all greater values (`128+`), a colour (`#ff0000`, `255,0,0` or `red`),
-    `nonzero` (all pixels except the background), or `alpha` (all pixels that are not transparent). Without choices, the
-    mask itself must define the object.
+    `nonzero` (all pixels except the background), or `alpha` (all pixels that are not transparent). If there are no
+    choices, the mask itself must define the object.
 
     Raises:
         UserError: A word is not valid.
@@ -49,7 +49,6 @@ def choices(foreground: str) -> tuple[Choice, ...]:
 
 
 def _choice(word: str) -> Choice:
-    """Parse one word of `choices`."""
     if word in (NONZERO, ALPHA):
         return word
     try:

@@ -1,4 +1,4 @@
-"""Read masks by the same rules in builds, runs, studies and publishing, without guessing what the object is.
+"""Read masks with the same rules in builds, runs, studies and publishing, without guessing what the object is.
 
 Either a mask has two values, with 0 or black as the background, or the user chooses the object (`mask_values.choices`).
 Palette images are read by index, images of a single colour by their alpha, and 16-bit and float images by their values.
@@ -48,13 +48,8 @@ def read_mask(given: Any, size: tuple[int, int], orientation: int = 1, foregroun
 
 
 def _opened(given: Any) -> Image.Image:
-    """Open a mask as stored.
-
-    Raises:
-        UnreadableError: The mask cannot be read.
-    """
     if isinstance(given, list | tuple) and any(isinstance(item, dict | Image.Image) for item in given):
-        raise UnreadableError(f"a list of {len(given)} images, but a sample has one mask; combine them")
+        raise UnreadableError(f"a list of {len(given)} images, but a sample has one mask; combine them into one")
     if hasattr(given, "detach"):  # a tensor, detected without importing torch; numpy has no bfloat16
         given = given.detach().cpu()
         given = (given.float() if given.is_floating_point() else given).numpy()
@@ -90,8 +85,8 @@ def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
         if turn != 1 and (as_it_is[::-1] if turn >= 5 else as_it_is) == size:
             if turn != own_turn and as_it_is == size:
                 complain_once(
-                    "EXIF turns some images whose masks may have been drawn on the file as stored or on the upright "
-                    "image (both have the same size); these masks are turned with their images"
+                    "some images have an EXIF orientation, and their masks may have been drawn on the stored or on the "
+                    "upright image (both have the same size); these masks are turned with their images"
                 )
             return turn
     if as_it_is == size:
@@ -196,10 +191,10 @@ def _chosen(
         return alpha > 0
     if isinstance(choice, tuple) and len(choice) == 3:
         if image.mode.startswith(DEEP):
-            raise UnclearMaskError("a mask of numbers without colours; set --foreground to a value")
+            raise UnclearMaskError("a mask of numbers has no colours; set --foreground to a value")
         return (np.asarray(image.convert("RGB")) == choice).all(-1)
     if is_colour:
-        raise UnclearMaskError("a mask of colours without single values; set --foreground to a colour")
+        raise UnclearMaskError("a mask of colours cannot be compared with a number; set --foreground to a colour")
     return codes >= choice[1] if isinstance(choice, tuple) else codes == choice
 
 

@@ -60,7 +60,7 @@ def ellipse(centre: Point, radii: Point, angle: float, height: int, width: int) 
 
 
 def parts_of(segmentation: Any) -> list[Any]:
-    """Return the parts of a COCO outline as flat lists [x, y, x, y ...]. Run lengths are returned unchanged.
+    """Return the parts of a COCO outline as flat lists [x, y, x, y ...]. A run-length encoding is one part, unchanged.
 
     COCO uses a list of flat lists. Some programs write a single flat list, or points as pairs.
     """
@@ -84,5 +84,4 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_pair(value: Any) -> bool:
-    """Return whether a value is a point [x, y]."""
     return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))

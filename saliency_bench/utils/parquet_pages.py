@@ -23,7 +23,7 @@ MOST_BYTES = 4 * LARGEST_ARRAYS  # maximum unpacked bytes of a row group
 PREFIXES = 7  # the encoding DELTA_BYTE_ARRAY, with which a page of 1 kB can expand to gigabytes of text
 DICTIONARY = (2, 8)  # encodings of values as indices into a dictionary
 BYTES = "BYTE_ARRAY"  # type of text and binary values
-HEADERS = [2**power for power in range(9, 25, 3)]  # sizes to try when reading a header; the largest as in Arrow
+HEADERS = [2**power for power in range(9, 25, 3)]  # sizes to try when reading a header; Arrow stops at the largest
 BOOLEANS, BYTE, WHOLE, DOUBLE, BINARY, LISTS, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12  # types of fields
 TYPE, UNPACKED, PACKED, DATA, DATA_2 = 1, 2, 3, 5, 8  # fields of a page header
 VALUES, ENCODING = 1, {DATA: 2, DATA_2: 4}  # fields of the header of a data page
@@ -43,7 +43,8 @@ def check_pages(
         columns: Names of the columns that will be read, or None for all.
         most: Maximum unpacked bytes of a row group.
         at_once: Whether the limits apply to all row groups together.
-        repeated: Receives {row group: upper bound of the bytes of its text and binary values, counting repeated ones}.
+        repeated: Counter that receives {row group: upper bound of the bytes of its text and binary values, including
+            repeated values}.
 
     Returns:
         {column: number of values in its pages}.
@@ -83,7 +84,7 @@ def text_columns(about: pq.FileMetaData) -> list[str]:
 
 
 def read_checked(path: Path, about: pq.FileMetaData, columns: Collection[str]) -> pa.Table:
-    """Read columns whose pages were checked (`check_pages`) into memory. Text is read as dictionaries.
+    """Read columns whose pages were checked (`check_pages`) into memory. Text columns become dictionary arrays.
 
     Raises:
         ValueError: The text, including repeated text, exceeds the limit.
@@ -178,7 +179,6 @@ def _headers(file: IO[bytes], column: pq.ColumnChunkMetaData) -> list[dict]:
 
 
 def _header(file: IO[bytes], start: int) -> tuple[dict, int]:
-    """Return a page header and its length."""
     for most in HEADERS:
         file.seek(start)
         block = file.read(most)

@@ -94,7 +94,13 @@ def _cleaned(name: str) -> str:
 
 @dataclass(frozen=True)
 class Meant:
-    """The image that a name refers to, or "" with the reason and the candidates."""
+    """The image that a name refers to.
+
+    Attributes:
+        picture: Path of the image, or "" if there is no unique image.
+        lacks: Reason why there is no unique image, or "".
+        perhaps: Candidates, if there is no unique image.
+    """
 
     picture: str = ""
     lacks: str = ""
@@ -102,7 +108,7 @@ class Meant:
 
 
 class PictureNames:
-    """Index of images by their paths and ends of paths, with any or no file extension."""
+    """Index that finds images by their path or the end of their path, with any or no file extension."""
 
     def __init__(self, names: Iterable[str]):
         self.names = list(names)

@@ -1,4 +1,4 @@
-"""Read untrusted images. The only exception is `UnreadableError`. Its text is the reason for the build log.
+"""Read untrusted images. Errors are always raised as `UnreadableError`, whose text is the reason in the build log.
 
 `open_rgb` converts any image (a file, bytes, an array, a PIL image or an image of `datasets`) to 8-bit RGB:
 
@@ -84,7 +84,7 @@ class Picture:
 
 
 def read(path: Path, *, deep: bool = False) -> Picture:
-    """Read an image file in the form stored in a dataset.
+    """Read an image file, and return it in the form in which datasets store images.
 
     The bytes of an upright RGB JPEG or PNG are not changed. Any other image (GIF, palette, grey, CMYK, alpha, EXIF
     rotation) is converted with `rgb` and encoded as a lossless PNG.
@@ -275,7 +275,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def open_rgb(picture: Any) -> Image.Image:
-    """Return an image upright and in RGB, converted as described in the module docstring.
+    """Return an image upright and in RGB, converted as described in the docstring of this module.
 
     Args:
         picture: A PIL image, a path, the bytes of a file, an undecoded image of `datasets`, or an array. An array has
@@ -315,7 +315,7 @@ def _is_lossless_webp(content: bytes) -> bool:
 
 
 def opened(picture: Any) -> Image.Image:
-    """Decode any value that `open_rgb` accepts, without changing its mode and orientation.
+    """Decode any value that `open_rgb` accepts, without changing its mode or orientation.
 
     Raises:
         UnreadableError: The value has another type, or cannot be read.

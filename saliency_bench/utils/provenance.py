@@ -28,7 +28,6 @@ def provenance(device: torch.device, plugins: Iterable[str] = ()) -> dict:
 
 
 def _version(name: str) -> str | None:
-    """Return the version of an installed library, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

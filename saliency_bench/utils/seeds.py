@@ -1,4 +1,4 @@
-"""Generate random numbers that are equal on every machine and with every library version.
+"""Generate random numbers that are the same on every machine and with every library version.
 
 A seed is a hash of (run seed, sample id, purpose). The generator is SplitMix64 (Steele, Lea and Flood, 2014) in
 unsigned 64-bit integers, so the numbers do not depend on the generator of a library.
@@ -47,7 +47,7 @@ def normal(seed: int, count: int) -> np.ndarray:
 
 
 def normals(seeds: "Tensor", count: int) -> "Tensor":
-    """Draw `normal` for each of the seeds, int64 (n,), on their device. Return float32 (n, count).
+    """Draw the numbers of `normal` for each seed, int64 (n,), on the device of the seeds. Return float32 (n, count).
 
     The values equal `normal` up to the last digits. Signed 64-bit integers in torch wrap around like unsigned integers
     in numpy.

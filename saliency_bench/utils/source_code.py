@@ -5,11 +5,11 @@
 `datasets` hashes the function like an argument of `Dataset.map`: its code, defaults and closures, and the contents of
 the globals that it names. That hash includes importable modules only by name. The source files of the user's own
 modules are therefore hashed too: the modules that the function refers to, and the user's modules that these import.
-Objects of Python, of an installed library or of this package are hashed by name, and by version if they declare one.
+Objects from Python, an installed library or this package are hashed by name, and by version if they declare one.
 
 A change in a helper's file therefore changes the version even if the function does not use the changed code.
-Recomputing too often is better than too rarely. The hash does not cover inputs that a function reads only at run time:
-files, environment variables, the network, and modules imported by a computed name.
+It is better to recompute too often than too rarely. The hash does not cover inputs that a function reads only at run
+time: files, environment variables, the network, and modules imported by a computed name.
 """
 
 import ast
@@ -208,7 +208,6 @@ def is_library(module: str) -> bool:
 
 
 def _file(module: str) -> Path | None:
-    """Return the file of a loaded or importable module, or None."""
     try:
         spec = sys.modules[module].__spec__ if module in sys.modules else importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):  # an attribute of a module that is not a module itself

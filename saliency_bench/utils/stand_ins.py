@@ -1,8 +1,8 @@
 """Read the declarations of explainers and metrics without torch.
 
-The file of an explainer or metric declares version, options and range, and imports torch for its computations. If torch
-is missing, the file can be imported inside `stand_ins`, which replaces each name of a missing library by an empty
-class. The class can serve as a base class, in an annotation or as a decorator. Calling it raises the usual
+The file of an explainer or metric declares its version, options and range, and imports torch for its computations. If
+torch is missing, the file can be imported inside `stand_ins`, which replaces each name from a missing library with an
+empty class. The class can serve as a base class, in an annotation or as a decorator. Calling it raises the usual
 ModuleNotFoundError.
 """
 

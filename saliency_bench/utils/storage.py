@@ -1,4 +1,4 @@
-"""Locate cache folders, sync files to disk, and convert errors of a full or read-only disk to one-line messages."""
+"""Locate cache folders, sync files to disk, and turn errors caused by a full or read-only disk into short messages."""
 
 import errno
 import os
@@ -96,8 +96,8 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
 
     Args:
         error: Error, which may have causes.
-        path: Path that was being written. If the path is unknown, a missing permission is considered only in a cache
-            folder, because elsewhere the error may concern reading.
+        path: Path that was being written. If it is None, a permission error is converted only if it names a path in a
+            cache folder, because elsewhere the error may have occurred while reading.
     """
     for cause in _chain(error):
         number = cause.errno if isinstance(cause, OSError) else None
@@ -121,7 +121,6 @@ def _line(where: Path | None, cache: tuple[str, Path] | None, why: str, fix: str
 
 
 def _named_in(cause: BaseException) -> Path | None:
-    """Return the path that an OSError names, or None."""
     name = getattr(cause, "filename", None)
     return Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
 

@@ -28,7 +28,7 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
     - Inference mode is off and autograd is on, so use `torch.no_grad()` where needed. Anomaly detection is off.
     - New tensors are float32 and on the CPU, regardless of the default dtype and device. A network on another device
       gets the caller's default device (`callers_device`).
-    - Products are float32 and cuDNN is deterministic, as set by `arithmetic`.
+    - Matrix products are computed in float32 and cuDNN is deterministic, as set by `arithmetic`.
     - Compiled networks, layers and functions run uncompiled, except inside `compiling`.
     - `torch.utils.checkpoint` calls its function directly and stores the activations, so no activation is computed
       twice.
@@ -77,7 +77,7 @@ def _thread() -> Iterator[None]:
     """Pin the settings that torch keeps per thread."""
     if getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)() is not None:
         raise UserError(
-            "torch.func (vmap, grad, jvp ...) cannot transform the call of an explainer; call the explainer outside"
+            "torch.func (vmap, grad, jvp ...) cannot transform the call of an explainer; call it outside the transform"
         )
     with ExitStack() as inside:
         for kind in ("cpu", "cuda"):

@@ -334,7 +334,7 @@ def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here
     api = here.api(FOUNDER)
     create = api.create_repo
     monkeypatch.setattr(api, "create_repo", lambda repo, **given: create(repo, **given | {"private": False}))
-    refused("should be private but is public, so nothing was sent", publish, plan, private=True, api=api)
+    refused("is public, not private, so nothing was sent", publish, plan, private=True, api=api)
     assert not [path for path in here.files("datasets", PRIVATE) if path.endswith(".parquet")]
 
 

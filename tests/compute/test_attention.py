@@ -156,7 +156,7 @@ REFUSED = {
     "pooled by attention": lambda: small_timm(global_pool="map"),
     "parallel blocks": lambda: small_timm(block_fn=BLOCKS.ParallelThingsBlock),
     "differences of attention": lambda: small_timm(block_fn=BLOCKS.DiffParallelScalingBlock),
-    "a head of zeros": lambda: models.VisionTransformer(32, 16, 1, 2, 16, 16),
+    "are all weights of its head 0": lambda: models.VisionTransformer(32, 16, 1, 2, 16, 16),
 }  # fmt: skip
 
 

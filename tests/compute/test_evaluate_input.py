@@ -331,7 +331,7 @@ def test_unknown_options_and_wrong_types_are_rejected(load, name):
 
 def test_metric_with_options_rejects_further_options():
     metric = load_metric("saliency_max_sensitivity")
-    with pytest.raises(ValueError, match="saliency_max_sensitivity already has its options; leave out draws"):
+    with pytest.raises(ValueError, match="saliency_max_sensitivity already has its options; remove draws="):
         score_samples(metric, images(2), plain(), occluded, draws=3)
 
 
@@ -363,7 +363,7 @@ def test_curve_metrics_reject_missing_or_invalid_inputs(load, name):
         says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))
     for labels in ([0, 1, 2, 3], [0, 1, 2, -5]):
         says(load, name, "classes must be whole numbers from 0 to 2", **given(name, labels=labels))
-    missing = "pass references instead of target" if name in LABELLED else "needs references, .* or target="
+    missing = "pass references= instead of target=" if name in LABELLED else "needs references= .* or target="
     says(load, name, missing, **given(name, labels=None))
     says(load, name, "needs images=", **given(name, images=None))
     says(load, name, "needs images=", **given(name, classifier=None))

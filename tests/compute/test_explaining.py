@@ -82,7 +82,7 @@ def test_explain_resolves_contrasts_and_groups_by_name(resnet):
     ({"target": "rounded"}, r"group.*'rounded'; did you mean round"),
     ({"target": "ring", "against": "ring"}, "are equal, so every map would be zero"),
     ({"target": []}, "at least one class"),
-    ({"target": torch.eye(8)[:1], "against": "ring"}, "leave out against"),
+    ({"target": torch.eye(8)[:1], "against": "ring"}, "remove against="),
     ({"target": 8}, "'8'"),
 ])  # fmt: skip
 def test_invalid_targets_are_rejected(asked, words, resnet):
@@ -91,7 +91,7 @@ def test_invalid_targets_are_rejected(asked, words, resnet):
 
 def test_weighted_contrast_rejects_against(resnet):
     asked = {"model": str(resnet), "explainer": "gradcam", "target": "ring", "on": "weighted", "device": "cpu"}
-    with pytest.raises(UserError, match=r"gradcam:on=weighted .*all others; leave out against"):
+    with pytest.raises(UserError, match=r"gradcam:on=weighted .*all others; remove the option against="):
         sb.explain(picture(), against="cross", **asked)
     assert sb.explain(picture(), **asked).target == "ring"
 

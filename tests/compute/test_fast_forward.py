@@ -290,7 +290,10 @@ def test_compiled_copy_keeps_logits_for_any_batch_size(precision):
 @pytest.mark.slow
 def test_compile_rejects_data_dependent_network():
     deciding = Network(lambda net, x: net.norm(net.first(x if float(x.mean()) > 9 else 2 * x)))
-    compiled, words = load_classifier(classifier_of(deciding), compile=True), "leave out --compile, with another"
+    compiled, words = (
+        load_classifier(classifier_of(deciding), compile=True),
+        "run without --compile, and choose another",
+    )
     refused(f"Network cannot run compiled here .*; {words}", fast_forward, compiled, torch.rand(2, 3, 12, 10))
 
 

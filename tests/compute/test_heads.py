@@ -496,7 +496,7 @@ def test_accuracy_outside_a_run_is_against_the_labels():
     metric = {"metric": "saliency_roae", "exposure": 0.0}
     by_score = score_samples(**metric, images=images, classifier=model, explainer="gradient", labels=labels)
     assert by_score.tolist() == right
-    for name, given, words in (("roae", "target", "needs the accuracy; pass labels"),
+    for name, given, words in (("roae", "target", "needs correct classes; pass labels"),
                                ("deletion", "labels", "needs no labels")):  # fmt: skip
         asked = f"saliency_{name}", images, model, "gradient"
         refused(f"saliency_{name} {words}", score_samples, *asked, **{given: labels})

@@ -310,7 +310,7 @@ def test_invalid_map_files_are_rejected(run, by_id, tmp_path):
 @pytest.mark.parametrize(("entries", "words"), [
     (["nowhere"], "has no folder of maps; write NAME=FOLDER"),
     (["mine="], "has no folder of maps"),
-    (["mine=nowhere"], "there are no maps nowhere; use a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
+    (["mine=nowhere"], "there are no maps at nowhere; use a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
     (["two words=."], "cannot be the name"),
     (["gradcam=."], "gradcam is the name of an explainer"),
     (["mine=.", "mine=."], "two sets of maps are called mine"),

@@ -36,7 +36,7 @@ def test_weighted_explainer_rejects_contrast_targets(by, run, tmp_path):
     contrasts.write_text("image_id,target,against\n" + "".join(f"{row},0,1\n" for row in rows))
     plain.write_text("image_id,target\n" + "".join(f"{row},0\n" for row in rows))
     target = "contrast:second" if by == "rule" else str(contrasts)
-    with pytest.raises(UserError, match="gradcam_vit:on=weighted explains a class against all others"):
+    with pytest.raises(UserError, match="gradcam_vit:on=weighted always contrasts a class with all others"):
         run("gradcam_vit:on=weighted", "random", target=target)
     assert run("gradcam_vit", "random", target=target).cells
     other = "predicted" if by == "rule" else str(plain)

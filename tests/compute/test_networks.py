@@ -143,8 +143,8 @@ def test_other_outputs_are_rejected_with_fix(give, take, words):
 
 def test_incompatible_models_and_settings_are_rejected(resnet):
     for model, settings, words in (
-        (str(resnet), {"logits": scores_of}, "logits and name are for a torch module"),
-        (load_classifier(resnet, device="cpu"), {"logits": scores_of}, "logits and name are for a torch module"),
+        (str(resnet), {"logits": scores_of}, "and name= apply only to a torch module"),
+        (load_classifier(resnet, device="cpu"), {"logits": scores_of}, "and name= apply only to a torch module"),
         (Net(give=as_dict), {"logits": "scores"}, "logits= must be a function.*got 'scores'"),
         (Net(give=as_dict), {"logits": 0}, "logits= must be a function.*got 0"),
         (Net().state_dict(), {}, r"weights without a network.*load_state_dict"),

@@ -183,11 +183,11 @@ def test_metrics_share_maps_of_both_models(start, resnet, scenes, tmp_path):
 def test_invalid_other_model_settings_are_rejected(start, scenes, tmp_path):
     names = sb.load_classifier(scenes, device="cpu").labels
     for changes, words in (
-        ({"other_model": None, "other_label": None}, "shift compares with a second classifier; use --other-model"),
+        ({"other_model": None, "other_label": None}, "shift needs a second classifier; use --other-model"),
         ({"other_label": None}, "--other-model also needs --other-label"),
         ({"other_model": None}, "--other-label also needs --other-model"),
         ({"other_label": "scenery"}, "'scenery'; did you mean scene"),
-        ({"other_label": "label"}, "use a --other-model with the classes of --other-label label"),
+        ({"other_label": "label"}, "use an --other-model whose classes match those of --other-label label"),
         ({"other_model": "no/where/at/all"}, "no/where/at/all"),
         ({"other_model": small_checkpoint(tmp_path / "large", names, side=64)}, "with the same preparation of images"),
     ):

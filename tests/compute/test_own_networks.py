@@ -148,7 +148,7 @@ REFUSED = {
     "code.pth": r"contains no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
     "none.pt": r"there is no file none\.pt; use",
     "six.safetensors": r"or \./net\.py:make:weights=six\.safetensors with a function",
-    "trained.ckpt": "contains weights without .*:make:weights=trained.ckpt .* of Lightning, make is its class",
+    "trained.ckpt": "contains weights without .*:make:weights=trained.ckpt .* of Lightning, make is the class of",
     "net.onnx": "has no gradients or layers that PyTorch can read; use the network that it was exported from",
 }
 

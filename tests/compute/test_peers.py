@@ -111,7 +111,9 @@ def test_quantus_explainer_matches_quantus(classifier, images):
     maps = explainer(classifier, images, ONE_HOT)
     direct = quantus.explain(classifier, images.numpy(), CLASSES.numpy(), method="Saliency")
     assert np.array_equal(maps.numpy(), direct.sum(axis=1))
-    refused("functions of Quantus explain one class", explainer, classifier, images, ONE_HOT - torch.eye(5)[[0, 0]])
+    refused(
+        "functions of Quantus explain a single class", explainer, classifier, images, ONE_HOT - torch.eye(5)[[0, 0]]
+    )
 
 
 def test_zennit_explainer_matches_zennit(network, classifier, images):
@@ -163,7 +165,7 @@ CONVERT = r"convert it to an explainer with saliency_bench\.peers\."
      lambda net: peers.captum(captum.attr.FeatureAblation(net), perturbation_per_eval=5)),
     ("unknown option 'nt_sample'", lambda net: peers.captum(captum.attr.NoiseTunnel(Saliency(net)), nt_sample=5)),
     ("captum.Occlusion needs the option sliding_window_shapes", lambda net: peers.captum(captum.attr.Occlusion(net))),
-    ("captum.Saliency: the run passes target", lambda net: peers.captum(Saliency(net), target=1)),
+    ("captum.Saliency: the run itself passes target", lambda net: peers.captum(Saliency(net), target=1)),
     ("unknown option 'eigensmooth' of pytorch_grad_cam.GradCAM",
      lambda net: peers.grad_cam(GradCAM(net, [net[2]]), eigensmooth=True)),
     ("unknown method 'Salency' of quantus.explain; did you mean Saliency",

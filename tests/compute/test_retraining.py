@@ -181,7 +181,7 @@ def test_networks_train_on_training_split_of_folder_or_memory(shapes, resnet, tm
     for name, dataset in (("folder", shapes), ("memory", splits)):
         sb.run(dataset=dataset, model=resnet, explainers=["random"], out=tmp_path / name, batch_size=16, progress=False,
                metrics=["saliency_roar:trainings=1,epochs=1,images=24,batch_size=8,exposures=[0,1]"])  # fmt: skip
-    assert capsys.readouterr().err.count("2 trainings of 24 images") == 2
+    assert capsys.readouterr().err.count("2 training runs on 24 images") == 2
     assert outcomes(tmp_path / "memory") == outcomes(tmp_path / "folder")
 
 

@@ -159,7 +159,7 @@ def test_predicted_by_rejects_other_or_fewer_images(world):
     short = run(world, "short", model=world[3], target="predicted", limit=4, explainers=["random"])
     for settings, words in (
         ({"target": f"predicted-by:{short.folder}"}, r"short has no prediction for .* images"),
-        ({"target": f"predicted-by:{short.folder}", "split": "test"}, "is a run of other data"),
+        ({"target": f"predicted-by:{short.folder}", "split": "test"}, "is a run on different data"),
         ({"target": "predicted-by:"}, "names no model"),
         ({"target": "predicted-bye"}, "predicted-by:MODEL"),
     ):

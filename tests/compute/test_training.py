@@ -175,7 +175,7 @@ def test_training_state_of_other_network_is_rejected(shapes, tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
     other = ResNetConfig(**CONFIG | {"hidden_act": "gelu"})
-    refused("training run with other settings", go, shapes, tmp_path / "tiny", model=other)
+    refused("training run with different settings", go, shapes, tmp_path / "tiny", model=other)
 
 
 def test_training_keeps_random_state(shapes, tmp_path):
@@ -190,7 +190,7 @@ def test_restart_of_finished_training_writes_nothing(trained, shapes, capsys):
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
     (state := trained.with_name("tiny.training.pt")).write_bytes(b"left over")
     for changes in ({"seed": 1}, {"epochs": 2}, {"model": ResNetConfig(**CONFIG | {"hidden_sizes": [8, 16]})}):
-        refused("already contains a model that was trained with other settings", go, shapes, trained, **changes)
+        refused("already contains a model that was trained with different settings", go, shapes, trained, **changes)
     assert go(shapes, trained) == trained
     assert f"{trained} already contains the model of this training run" in capsys.readouterr().err
     assert not state.exists()

@@ -92,7 +92,7 @@ def test_hub_name_parses_the_revision():
     assert hub_name("ada/pets@main") == ("ada/pets", "main", False)
     assert hub_name("hub:ada/pets", "v1") == ("ada/pets", "v1", True)
     assert hub_name("ada/pets@v1", "v1").revision == "v1"
-    refused("two revisions", hub_name, "ada/pets@v2", "v1")
+    refused("different revisions", hub_name, "ada/pets@v2", "v1")
     refused("no revision", hub_name, "ada/pets@")
 
 

@@ -262,7 +262,7 @@ def test_missing_columns_error_lists_available_columns(rows, run, capsys):
 def test_run_without_masks_skips_only_mask_metrics(rows, run, capsys):
     plain = rows.remove_columns("mask").add_column("image_id", list("abcdef"))
     found = run(plain)
-    line = "the dataset has no column mask (it has: image, label, image_id): without masks saliency_miou shows -"
+    line = "the dataset has no column mask (it has: image, label, image_id): saliency_miou has no scores"
     assert capsys.readouterr().err.count(line) == 1
     without, insertion = found.cells
     assert (without.n, without.value, without.left_out) == (0, None, {"no mask": 6})
@@ -273,7 +273,7 @@ def test_run_without_masks_skips_only_mask_metrics(rows, run, capsys):
     assert capsys.readouterr().err == ""
     none = plain.add_column("mask", [None] * 6).cast_column("mask", datasets.Image())
     run(none)
-    assert "the dataset has no masks: without masks saliency_miou shows -" in capsys.readouterr().err
+    assert "the dataset has no masks: saliency_miou has no scores" in capsys.readouterr().err
 
 
 def test_command_runs_on_a_parquet_file(rows, resnet, tmp_path, capsys):
@@ -285,7 +285,7 @@ def test_command_runs_on_a_parquet_file(rows, resnet, tmp_path, capsys):
     assert cli.main(list(map(str, line))) == 0
     shown = capsys.readouterr()
     assert "- (no mask)" in shown.out
-    assert "without masks saliency_miou shows -" in shown.err
+    assert "saliency_miou has no scores" in shown.err
     line[2] = tmp_path / "her.parquet"
     assert "there is no file" in said(capsys, list(map(str, line)), 2)
 

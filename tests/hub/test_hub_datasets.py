@@ -185,7 +185,7 @@ def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
         ({"README_dot_md": b"---\nconfigs: 3\ndataset_info: []\n---\n"}, REPO),
         ({"data__test_dot_parquet": b"PAR1 no more"}, REPO),
         ({"data__test_dot_parquet": same_text()}, "its texts have 600,000,000 bytes"),
-        ({"test_dot_jsonl": b'{"a":' + b"[" * 10**5 + b"]" * 10**5 + b"}"}, "ends the reading process"),
+        ({"test_dot_jsonl": b'{"a":' + b"[" * 10**5 + b"]" * 10**5 + b"}"}, "that read it crashed"),
         ({}, REPO),
     ],
     ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",

@@ -246,8 +246,8 @@ def test_options_unsupported_by_head_are_rejected(dark_and_white):
 
 def test_labels_are_required_and_target_is_rejected(dark_and_white):
     inputs = "saliency_correctness", dark_and_white, loaded(Custom(corner)), LEFT
-    refused("pass labels, the class of each image", score_parts, *inputs)
-    refused("leave out target", score_parts, *inputs, labels=[1, 1], target=[1, 1])
+    refused("pass labels= .the class of each image.", score_parts, *inputs)
+    refused("leave out the target", score_parts, *inputs, labels=[1, 1], target=[1, 1])
 
 
 def curves_of(classifier, images, maps):

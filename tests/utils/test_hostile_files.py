@@ -275,7 +275,7 @@ def test_overlong_table_line_is_rejected(tmp_path, monkeypatch):
 
 def test_lock_that_is_a_link_is_rejected(tmp_path):
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    refused(r"\.lock is a link or not a regular file, .*; delete it", locked(tmp_path, "run").__enter__)
+    refused(r"cannot be locked, because .*\.lock is a link or not a regular file", locked(tmp_path, "run").__enter__)
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -165,8 +165,8 @@ def test_ambiguous_mask_is_rejected_with_values_and_option(reason):
 
 @pytest.mark.parametrize(
     ("mask", "foreground", "words"),
-    [(coloured(RED), "9", "of colours without single values; set --foreground to a colour"),
-     (stored(grey(ONES.astype(np.uint16))), "red", "of numbers without colours"),
+    [(coloured(RED), "9", "of colours cannot be compared with a number; set --foreground to a colour"),
+     (stored(grey(ONES.astype(np.uint16))), "red", "of numbers has no colours"),
      (np.where(BOX, 1, np.nan), "nonzero", r"values that are not numbers; .* \(1, nan;"),
      (FULL, "alpha", "whose alpha is constant"),
      (with_alpha(NOISE, SOFT), "alpha", "more than two values"),

@@ -1,1 +1,1 @@
-"""Turn checkpoints into classifiers: loading, the prepared frame, layers, hooks, attention, fast passes."""
+"""Load networks as classifiers, prepare images for them, and record their feature maps, gradients and attention."""

@@ -3,11 +3,11 @@
     with recording_attention(classifier, images, start=0) as recorded:
         total = score(classifier(images), target).sum()
     gradients = torch.autograd.grad(total, recorded.matrices)
-    maps = recorded.maps(matrix, images)                          # any (B, T, T) over its tokens
+    maps = recorded.maps(matrix, images)                          # matrix: any (B, T, T) over the tokens
 
 Neither the model nor its library is changed. Inside `with`, a fused attention (`scaled_dot_product_attention`,
-`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This works the
-same for transformers, timm, torchvision and your own modules. Gradients for a noise picture show which pixels each
+`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This also
+works for timm, torchvision and your own modules. Gradients for a noise picture show which pixels each
 patch token comes from and which tokens the head reads. This step runs once per classifier and image size. It also
 computes gradients in parts of the network that disable gradients.
 """
@@ -38,7 +38,7 @@ POOLING_HEAD = (
     "ends in an attention-pooling head, like SigLIP, whose queries are not patches, so its attention is not a map over "
     f"patches; {FIX}"
 )
-FIX_OF_STAGES = "use gradcam, which reads its last feature map, integrated_gradients or rise"
+FIX_OF_STAGES = "use gradcam (which reads its last feature map), integrated_gradients or rise"
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Tokens:
 
 
 class AttentionRecorder(TorchFunctionMode):
-    """Recorder that computes attention unfused, inside `with`, and stores its matrices.
+    """Recorder that computes attention unfused inside `with`, and stores the attention matrices.
 
     Args:
         start: First block for which gradients are computed; None for no block.
-        whole: Whether to keep the inputs with their gradients, not only their shapes.
+        whole: Whether to keep `inputs` with their values and gradients, not only their shapes.
 
     Attributes:
         matrices: List of Float (B, heads, T, T), one matrix per block.
@@ -120,7 +120,7 @@ class AttentionRecorder(TorchFunctionMode):
         return torch.stack(rows).mean(dim=0)[:, self.tokens.patches]
 
     def maps(self, matrix: Tensor, images: Images) -> Maps:
-        """Return `read(matrix)` enlarged to the size of the images, (B, H, W)."""
+        """Return `read(matrix)` upsampled to the size of the images, (B, H, W)."""
         return enlarge(self.read(matrix), images)
 
     def check_tokens(self, classifier: Classifier, images: Images) -> None:
@@ -129,17 +129,17 @@ class AttentionRecorder(TorchFunctionMode):
         if not matrices:
             refuse_script(classifier)
             raise UserError(
-                f"{classifier.id} has no attention that can be recorded ({FIX}; load a transformer with a custom fused "
-                "kernel with attn_implementation='eager')"
+                f"{classifier.id} has no attention that can be recorded; {FIX}; if it is a transformer with a custom "
+                "fused kernel, load it with attn_implementation='eager'"
             )
         tokens = matrices[0].shape[-1]
         squares = all(m.ndim == 4 and m.shape == (len(images), m.shape[1], tokens, tokens) for m in matrices)
         sequences = all(x is not None and x.shape[:-1] == (len(images), tokens) for x in self.inputs)
         if self._windows_or_stages(len(images)):
             raise UserError(
-                f"{classifier.id} does not attend from all patches to all patches in every block (windows or stages, "
-                "as in Swin, MaxViT and PVT, attention over channels, as in XCiT, or a class token that joins late, as "
-                f"in CaiT), so its attention is not a map over patches; {FIX_OF_STAGES}"
+                f"{classifier.id} does not attend from all patches to all patches in every block (it may have windows "
+                "or stages as in Swin, MaxViT and PVT, attention over channels as in XCiT, or a class token that joins "
+                f"late as in CaiT), so its attention is not a map over patches; {FIX_OF_STAGES}"
             )
         if self._pools_by_attention(tokens):
             raise UserError(f"{classifier.id} {POOLING_HEAD}")
@@ -212,7 +212,7 @@ def recording_attention(
     if start is not None and torch.is_grad_enabled():
         check_gradient(classifier, images)
     if start is not None and not -tokens.blocks <= start < tokens.blocks:
-        raise UserError(f"start={start}, but {classifier.id} has {tokens.blocks} blocks; the first is 0")
+        raise UserError(f"start={start} is out of range: {classifier.id} has {tokens.blocks} blocks, numbered from 0")
     recorded = mode(None if start is None else start % tokens.blocks, **options)
     recorded.tokens = tokens
     with recorded:
@@ -237,7 +237,8 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
     The result is cached.
 
     Raises:
-        UserError: A block does not attend from all patches to all patches, or another branch bypasses the patches.
+        UserError: A block does not attend from all patches to all patches, or a branch of the network bypasses the
+            patches.
     """
     known = _identified.setdefault(classifier, {})
     size = images.shape[2:]
@@ -254,7 +255,7 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
 
 def _tokens(classifier: Classifier, image: Images) -> Tokens:
-    """Return the tokens of a classifier. If a part of the network cuts gradients, let them pass."""
+    """Return the tokens of a classifier. If a part of the network cuts gradients, let gradients pass that part."""
     with torch.enable_grad():
         try:
             return _identify(classifier, image, AttentionRecorder)
@@ -263,7 +264,6 @@ def _tokens(classifier: Classifier, image: Images) -> Tokens:
 
 
 def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorder]) -> Tokens:
-    """Return the tokens of a classifier (see `tokens_of`)."""
     image = image.clone().requires_grad_()
     with classifier.uncounted(), mode(start=0, whole=True) as recorded:
         logits = classifier(image)
@@ -291,7 +291,9 @@ def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorde
     is_read[patches] = False
     read = tuple(is_read.nonzero().flatten().tolist())
     if not read and not pooled:
-        raise UserError(f"the logits of {classifier.id} do not depend on its last attention (a head of zeros?); {FIX}")
+        raise UserError(
+            f"the logits of {classifier.id} do not depend on its last attention (are all weights of its head 0?); {FIX}"
+        )
     return Tokens(len(recorded.matrices), patches, read, pooled)
 
 

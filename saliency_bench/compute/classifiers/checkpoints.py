@@ -44,7 +44,9 @@ def torchvision(name: str, layer: str | None) -> Classifier:
     try:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(f"the weights of torchvision:{name} contain more than tensors and are not loaded") from error
+        raise UserError(
+            f"the weights of torchvision:{name} contain other objects than tensors and are not loaded"
+        ) from error
     except (OSError, RuntimeError) as error:
         if named := storage_error(error):
             raise named from error
@@ -185,7 +187,7 @@ def config_of(source: ModelSource) -> Any:
     pickled = any(file.suffix in (".bin", ".pt", ".pth") for file in source.folder.iterdir())
     weights = "pickled weights (.bin, .pt) may contain code and are not loaded; " * pickled
     for pattern, fix in (
-        ("config.json", "a transformers checkpoint has one"),
+        ("config.json", "use the folder of a transformers checkpoint"),
         ("*.safetensors", f"{weights}save weights as safetensors, as save_pretrained and saliency-bench train do"),
     ):
         if not any(source.folder.glob(pattern)):
@@ -218,7 +220,7 @@ def labels_of(config: Any) -> list[str]:
 
 
 def checked(model: nn.Module, **settings: Any) -> Classifier:
-    """Return a classifier after checking that `prepare` moves masks with their images (`probe`)."""
+    """Return a classifier after checking that `prepare` transforms masks like their images (`probe`)."""
     probe(settings["geometry"], settings["frame"], settings["id"])
     return Classifier(model, **settings)
 

@@ -55,7 +55,7 @@ TOKENS = "Expected tensor for argument #1 'indices'"  # raised by an embedding t
 
 # {place or name of a buffer: reference to its object}. The id of an object is not reused while the object exists.
 Written = dict[Place | str, Callable[[], object]]
-# {network: values that a pass changes}. Shared by classifiers of one network: a cache is filled only once.
+# {network: values that a pass changes}. The classifiers of a network share them: only its first pass fills a cache.
 _written_before: WeakKeyDictionary[nn.Module, Written] = WeakKeyDictionary()
 
 
@@ -105,7 +105,7 @@ class Classifier(nn.Module):
         compiled: Whether the faster copy of the network (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
         halved: Number of times that memory ran out during a pass, while a faster copy was made, or while pictures were
-            computed in part. A pass is then repeated with half the batch.
+            computed on crops (`windows`). A pass is then repeated with half the batch.
     """
 
     mean: Tensor
@@ -193,7 +193,7 @@ class Classifier(nn.Module):
         return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
-        """Raise UserError unless there is one class name per logit. A new head may come with the old names."""
+        """Raise UserError unless there is one class name per logit. If the head was replaced, names may be outdated."""
         if self.labels is None:
             return
         if classes == 1 and len(self.labels) != 2:
@@ -210,7 +210,7 @@ class Classifier(nn.Module):
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
-        """Raise UserError if the network returns probabilities. The check ends with the first output of logits.
+        """Raise UserError if the network returns probabilities. Do not check again after it has returned logits.
 
         Logits may sum to 1 by chance, so an output that looks like probabilities is compared with the output for noise.
         """
@@ -272,8 +272,8 @@ class Classifier(nn.Module):
             height, width = normalised.shape[2:]
             reason = str(error).partition("\n")[0]
             raise RefusedImagesError(
-                f"{self.id} does not accept images of {height} x {width} ({reason}); use classifier.prepare, and for a "
-                "torch module load_classifier(model, size=(H, W))"
+                f"{self.id} does not accept images of {height} x {width} ({reason}); use classifier.prepare and, for a "
+                "torch module, load_classifier(model, size=(H, W))"
             ) from error
         except (TypeError, KeyError, AttributeError, IndexError) as error:
             if self._gives_logits:
@@ -291,7 +291,7 @@ class Classifier(nn.Module):
             inside.enter_context(arithmetic(self.precision == "tf32"))
             if self.precision in DTYPES:
                 inside.enter_context(torch.autocast(kind, dtype=DTYPES[self.precision]))
-            elif torch.is_autocast_enabled(kind):  # the caller's
+            elif torch.is_autocast_enabled(kind):  # by the caller
                 inside.enter_context(torch.autocast(kind, enabled=False))
             if callers_device() is not None:
                 inside.enter_context(torch.device(self.device))
@@ -344,10 +344,10 @@ class Classifier(nn.Module):
         activation: str | None = None,
         compiled: bool | None = None,
     ) -> "Classifier":
-        """Return a classifier with the same weights and other settings; None keeps the current setting.
+        """Return a classifier with the same weights and different settings; None keeps the current setting.
 
         This classifier is not changed. The new classifier shares the weights, or copies them if layout or device
-        differ. If no setting differs, this classifier itself is returned.
+        differs. If no setting differs, this classifier itself is returned.
 
         Raises:
             UserError: The layer is unknown, or the precision is invalid (see `computing`).
@@ -534,7 +534,8 @@ class Classifier(nn.Module):
                 other value. Any other mask is left out, and `left_out` of the batch contains the reason.
 
         Raises:
-            UserError: An image or mask cannot be read, or a mask has another size; the message names the image.
+            UserError: An image or mask cannot be read, or a mask differs in size from its image. The message names the
+                image.
         """
         foreground = " ".join(words_of(mask_values))
         return prepared_batch(rows, self.frame, self.geometry, self.id, self.device, columns, foreground)
@@ -581,12 +582,11 @@ def _other_channels(taken: int, got: int) -> str:
 
 
 def _are_probabilities(logits: Tensor, tolerance: float) -> bool:
-    """Return whether all rows are at least 0 and sum to 1."""
     sums = logits.detach().double().sum(dim=1)
     return bool((logits >= 0).all()) and bool(((sums - 1).abs() <= tolerance).all())
 
 
 def _is_channels_last(model: nn.Module) -> bool:
-    """Return whether all convolution weights are in channels-last layout only."""
+    """Return whether a convolution weight is in channels-last layout and not also in the default layout."""
     weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d) and not is_lazy(m.weight)]
     return any(w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous() for w in weights)

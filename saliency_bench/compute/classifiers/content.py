@@ -1,4 +1,4 @@
-"""Hash the content of the Python values that a network reads. The hash is equal in every process.
+"""Hash the content of the Python values that a network reads. The hash is the same in every process.
 
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
@@ -33,15 +33,15 @@ from torch import nn
 from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.source_code import is_library, nested
 
-DEEPEST = 150  # levels of nesting
-FRAMES = 12  # most Python calls per level
-MOST = 200_000  # values in one hash
+DEEPEST = 150  # maximum number of nested levels
+FRAMES = 12  # maximum number of Python calls on the stack per level
+MOST = 200_000  # maximum number of values in one hash
 LARGE = 100  # items; places inside larger containers are not recorded
 PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
-# Python's own attributes of classes and functions, and attributes that differ even between equal ones.
+# Python's own attributes of classes and functions, and attributes that may differ although the code is the same.
 UNIMPORTANT = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__annotations__",
                "__static_attributes__", "__abstractmethods__", "_abc_impl", "__wrapped__", "__slotnames__"}  # fmt: skip
-LOOKUPS = {"getattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__"}  # look up names given as text
+LOOKUPS = {"getattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__"}  # they look up names in strings
 ITEM = "item "  # prefix of the names of places in lists and dicts
 Place = tuple[int, str]  # id of the object that contains a value, and the name of the value in the object
 DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)  # types of the attributes of `__slots__`
@@ -52,7 +52,7 @@ OPAQUE = (type(threading.Lock()), type(threading.RLock()), torch.device, torch._
 
 
 class UnhashableError(Exception):
-    """A value has no content that is equal in every process. The message names the value."""
+    """A value has no content that is the same in every process. The message names the value."""
 
 
 class ContentHasher:
@@ -93,7 +93,7 @@ class ContentHasher:
         return self.hash_in(self, "", value)
 
     def hash_in(self, holder: object, name: str, value: object) -> str:
-        """Return the hash of a value and record it for a place."""
+        """Return the hash of a value, and record it for the place (`holder`, `name`)."""
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(limit + FRAMES * DEEPEST)
         self._open.clear()
@@ -167,12 +167,11 @@ class ContentHasher:
         return self._hashes[key]
 
     def _new_hash(self, value: object) -> bytes:
-        """Return the hash of a value that has not been hashed yet."""
         self._alive[id(value)] = value
         self._open.append(id(value))
         try:
             if len(self._open) > DEEPEST or len(self._hashes) - self._first >= MOST:
-                raise UnhashableError(f"{_class_name(type(value))} is nested too deeply or too large")
+                raise UnhashableError(f"{_class_name(type(value))} is too deeply nested or too large")
             return _digest(*self._parts(value))
         except Exception as error:  # methods of the object may raise any exception
             if is_out_of_memory(error):
@@ -251,7 +250,7 @@ class ContentHasher:
             yield from ("function", module.partition(".")[0], function.__qualname__)
         else:
             yield from ("own function", self._hash(function.__code__))
-        for cell in function.__closure__ or ():  # and wrapped functions
+        for cell in function.__closure__ or ():  # including functions wrapped by a decorator
             yield from self.hash_place(cell, "", _contents(cell))
         if not function.__closure__:
             yield self._hash([])
@@ -287,8 +286,8 @@ class ContentHasher:
     def _class(self, kind: type) -> Iterator[str | bytes]:
         """Yield the name of a library class, or the name, methods and class attributes of a user's own class.
 
-        For a module, only methods that `forward` can call are included, not methods that build or train the network.
-        Methods of the user that were patched into a library class are included too.
+        For a torch module, only methods that `forward` can call are included, not methods that build or train the
+        network. The user's functions that were patched into a library class are included too.
         """
         yield from ("class", _class_name(kind))
         metaclass = type(kind)
@@ -327,7 +326,7 @@ class ContentHasher:
         """Yield the keys and values of a mapping, in their order."""
         try:
             items = list(value.items())
-        except Exception:  # for example, a config without required entries
+        except Exception:  # for example, a config that lacks required entries
             yield from self._reduced(value)
             return
         pairs = []
@@ -375,8 +374,8 @@ class ContentHasher:
 def changed(before: ContentHasher, after: ContentHasher) -> set[Place]:
     """Return the innermost places whose values differ between two hashes of the same value.
 
-    A place is left out if it still refers to the same object and a place inside that object differs. A list or dict
-    with items added or removed differs as a whole, because the next pass may add more items.
+    A place is left out if it still refers to the same object and only a place inside this object differs. If items
+    were added to or removed from a list or dict, the whole list or dict differs, because the next pass may add more.
     """
     nothing = (b"", 0)
     both = {
@@ -438,7 +437,6 @@ def _is_log(value: object) -> bool:
 
 
 def _contents(cell: types.CellType) -> object:
-    """Return the content of a closure cell, or None if the cell is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -570,7 +568,7 @@ def _has_plain_state(kind: type) -> bool:
 
 
 def _refuse_hidden_state(value: object) -> None:
-    """Raise UnhashableError for an object with state outside its attributes, such as one of a C class."""
+    """Raise UnhashableError for an object with state outside its attributes, such as an object of a C class."""
     try:
         object.__reduce_ex__(value, 4)
     except TypeError as error:
@@ -578,7 +576,6 @@ def _refuse_hidden_state(value: object) -> None:
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of the attributes of an object."""
     yield from getattr(value, "__dict__", {}).items()
     for parent in type(value).__mro__:
         slots = vars(parent).get("__slots__", ())

@@ -191,7 +191,7 @@ def _last_output_of(module: nn.Module) -> Iterator[list[Tensor]]:
     outputs: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        """Store the output and return a copy, because later operations may write to the copy."""
+        """Store the output, and return a copy, because later operations may write to the returned tensor."""
         kept = output.clone()
         outputs.append(kept if kept.requires_grad else kept.requires_grad_())
         return outputs[-1].clone()

@@ -93,5 +93,5 @@ def renamed(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
     pairs = list(zip(names, weights, strict=False))
     differing = [pair for pair in pairs if pair[0].rpartition(".")[2] != pair[1].rpartition(".")[2]]
     if differing or len(names) != len(weights):
-        raise UserError("its tensors do not match timm's network; install version 0.1.0 of the package")
+        raise UserError("the tensors of the package do not match timm's network; install version 0.1.0 of it")
     return {name: weights[other] for name, other in pairs}

@@ -10,12 +10,12 @@ of their range (0.7 % in the median). On a GPU only the layout and the cast help
 batch norms are not folded (see `GAINING` and `FOLDING`).
 
 A batch norm is folded only if one recorded pass shows that nothing else reads its convolution's output or the weights
-of the two layers. Nothing is folded if the Python code reads a tensor value, because another image may then take
-another path. Copy and classifier are then compared on two pictures that depend on the image size alone. In float32 they
-may differ by `TOLERANCE`. In the requested precision the copy's error may be twice the classifier's error, or one
-rounding of the largest logit. If the copy is not accurate enough or not faster, the classifier itself is used, and the
-log gives the reason. The choice depends on the network and the image size, never on the images, so equal batches have
-bit-identical results.
+of the two layers. Nothing is folded if the Python code reads a tensor value, because a different image may then take a
+different path through the code. The logits of copy and classifier are compared for two pictures that depend on the
+image size alone. In float32 they may differ by `TOLERANCE`. In the requested precision the copy's error may be twice
+the classifier's error, or one rounding error of the largest logit. If the copy is not accurate enough or not faster,
+the classifier itself is used, and the log gives the reason. The choice depends on the network and the image size, never
+on the images, so equal batches have bit-identical results.
 
 With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, ResNet-18 then
 takes 66 % of the time, and ResNet-50 takes 58 %. On a CPU, ResNet-18 takes 76 to 89 %. Compiling takes up to 20 seconds
@@ -76,8 +76,8 @@ log = logging.getLogger(__name__)
 def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Tensor]:
     """Return a function images -> logits for images of this size: the classifier, or a faster equivalent copy.
 
-    Passes are counted on the classifier. Call `fast_forward` and the returned function in evaluation mode, and the
-    returned function without gradients.
+    Passes through the copy are added to the classifier's pass count. Call `fast_forward` and the returned function in
+    evaluation mode, and the returned function without gradients.
     """
     if not isinstance(classifier, Classifier):
         return classifier
@@ -92,7 +92,6 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         return classifier
 
     def forward(images: Images) -> Tensor:
-        """Pass images through the copy and count these passes on the classifier."""
         classifier.passes += len(images)
         return _passed(fused, images)
 
@@ -153,7 +152,9 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
     finally:
         classifier.passes, classifier.precision = passes, precision
     if why and classifier.compiled:
-        raise UserError(f"{classifier.id} cannot run compiled here ({why}); leave out --compile, with another --out")
+        raise UserError(
+            f"{classifier.id} cannot run compiled here ({why}); run without --compile, and choose another --out"
+        )
     if why:
         log.info("%s runs without a faster copy: %s", classifier.id, why)
     return fused
@@ -196,7 +197,6 @@ def _compile(fused: Classifier) -> None:
 
 
 def _passed(fused: Classifier, images: Images) -> Tensor:
-    """Return the logits of the faster copy, which may be compiled."""
     with compiling() if fused.compiled else nullcontext():
         return fused(images)
 

@@ -1,8 +1,8 @@
 """Find the modules that output feature maps, with one forward pass and hooks that exist only inside `with`.
 
-A feature map is (B, C, h, w) or, in transformers with windows and stages, (B, h, w, C) or tokens (B, h * w, C). The
-layout of an output follows from the grids of the convolutions before it and from halves of these grids, because no
-library documents it: modules of transformers, timm and torchvision use different names and layouts.
+A feature map is (B, C, h, w) or, in transformers with windows and stages, (B, h, w, C) or tokens (B, h * w, C). No
+library documents which: modules of transformers, timm and torchvision use different names and layouts. The layout of an
+output is therefore inferred from the grids of the convolutions before it, and from these grids halved several times.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ HALVINGS = 5  # how many times stages without convolutions may halve a convoluti
 
 @dataclass(frozen=True)
 class MapLayout:
-    """Layout of a map with `grid` (h, w) in the output of a module; `axes` is "BCHW", "BHWC" or "BNC"."""
+    """Layout of a map with `grid` (h, w) in the output of a module. `axes` is "BCHW", "BHWC" or "BNC"."""
 
     axes: str
     grid: tuple[int, int]
@@ -143,7 +143,7 @@ def check_patches(classifier: Classifier, images: Images) -> None:
     """Check that all evidence of a transformer comes from its patches.
 
     Raises:
-        UserError: Another branch bypasses the patches, or the patches are computed several times.
+        UserError: A branch of the network bypasses the patches, or the patches are computed several times.
     """
     layer = _patch_layer(classifier, images)
     if layer is None:
@@ -186,13 +186,12 @@ def _patch_layer(classifier: Classifier, images: Images) -> str | None:
 
 
 def _around(layer: str) -> list[str]:
-    """Return the names of the modules that contain a layer, the smallest first."""
+    """Return the names of the modules that contain a layer, from the innermost to the outermost."""
     parts = layer.split(".")
     return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
 
 
 def _complain_once(classifier: Classifier, images: Images, layer: str, line: str) -> None:
-    """Print a message about a layer, once per classifier and image size."""
     complained = _recording(classifier, images[:1]).complained
     if layer not in complained:
         complained.add(layer)
@@ -248,7 +247,10 @@ def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
 
 
 def _grown(classifier: Classifier, images: Images) -> Output | None:
-    """Return the last output of maps or tokens if it contains several per image, because the network creates views."""
+    """Return the last output that consists of maps or tokens, if it has several per image; else None.
+
+    The batch has then grown because the network creates several views of each image.
+    """
     outputs = (output for output in reversed(_outputs(classifier, images[:1])) if not output.passive)
     last = next((output for output in outputs if len(output.shape) in (3, 4)), None)
     return last if last and last.shape[0] > 1 else None
@@ -259,7 +261,7 @@ def _of_views(classifier: Classifier, layer: str, maps: int, images: int) -> Use
     return UserError(
         f"{classifier.id} creates several pictures of each image (crops, views or tiles?): its batch grows from "
         f"{images} "
-        f"to {maps} at layer {layer}, so outputs are not maps of the image; {OUTSIDE}"
+        f"to {maps} at layer {layer}, so the outputs of its layers are not maps of the image; {OUTSIDE}"
     )
 
 
@@ -306,8 +308,8 @@ def refuse_script(classifier: Classifier) -> None:
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
     """Return the last, outermost module with an aligned map of more than `pixels` and all evidence, or None.
 
-    The result is also None if non-patch tokens follow the last map. If the last map does not contain all evidence, an
-    earlier map, before the branches split, may contain it.
+    The result is also None if non-patch tokens follow the last map. If the last map does not contain all evidence, the
+    last earlier map that does, from before the branches split, is returned.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):
@@ -414,7 +416,6 @@ _recordings: WeakKeyDictionary[Classifier, dict[tuple, Recording]] = WeakKeyDict
 
 
 def _outputs(classifier: Classifier, image: Images) -> list[Output]:
-    """Return the outputs of modules for one image, in the order in which they finish."""
     return _recording(classifier, image).outputs
 
 
@@ -428,13 +429,10 @@ def _recording(classifier: Classifier, image: Images) -> Recording:
 
 
 def _record(classifier: Classifier, image: Images) -> list[Output]:
-    """Pass one image through the network and return the outputs of its modules."""
     seen: list[tuple[Output, Tensor | None]] = []
     modules = dict(classifier.model.named_modules())
 
     def watch(name: str) -> Callable[..., None]:
-        """Return the hook of a module."""
-
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if isinstance(output, Tensor):
                 layout = pooling.layout(output, image) if output.ndim and len(output) == 1 else None
@@ -535,19 +533,21 @@ def _pictures(values: Any) -> list[Tensor]:
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output, and yield a list. Each call adds its output: a leaf that needs gradients.
+    """Cut the graph at a module's output, and yield a list to which each call adds its output as a leaf for gradients.
 
     Later modules receive a copy, so that an in-place operation after the module does not overwrite the leaf.
     """
     outputs: list[Tensor] = []
     if isinstance(module, torch.jit.ScriptModule):
-        raise UserError("the layer is TorchScript and cannot be read; name another layer, or pass the module itself")
+        raise UserError(
+            "the layer is compiled with TorchScript, so its output cannot be read; choose another layer, or pass the "
+            "network as it was before torch.jit"
+        )
 
     def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:
-        """Store the output as a leaf and return a copy."""
         if not isinstance(output, Tensor):
             raise UserError(
-                f"the layer {type(module).__name__} returns {type(output).__name__}, not a tensor; name another layer"
+                f"the layer {type(module).__name__} returns {type(output).__name__}, not a tensor; choose another layer"
             )
         outputs.append(output.detach().float().requires_grad_())
         return outputs[-1].to(output.dtype, copy=True)
@@ -561,11 +561,10 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def replaced_at(module: nn.Module, value: Tensor, runs: int) -> Iterator[None]:
-    """Replace the last output of a module that runs `runs` times by `value`, so that later modules use it."""
+    """Replace the last output of a module that runs `runs` times with `value`, so that later modules use `value`."""
     calls = count(1)
 
     def replace(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        """Return the value in place of the last output."""
         return value.to(output.dtype, copy=True) if next(calls) == runs else output
 
     handle = module.register_forward_hook(replace, prepend=True)

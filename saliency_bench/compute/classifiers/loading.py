@@ -141,8 +141,10 @@ def _named(
 
 
 def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
-    """Raise UserError for settings that do not apply to a model that is not a module; `reason` ends the message."""
+    """Raise UserError for settings that apply only to a torch module or only to a Hub id. `reason` ends the message."""
     if given is not None and any(value is not None for value in vars(given).values()):
-        raise UserError(f"mean, std, size, labels, prompts, logits and name are for a torch module; {reason}")
+        raise UserError(
+            f"mean=, std=, size=, labels=, prompts=, logits= and name= apply only to a torch module; {reason}"
+        )
     if revision is not None:
-        raise UserError(f"revision={revision} is for a Hub id; leave it out")
+        raise UserError(f"revision={revision} applies only to a Hub id; remove it")

@@ -111,7 +111,7 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _leave_inference_mode(model: nn.Module) -> None:
-    """Replace tensors created inside torch.inference_mode() by copies, because they cannot be used for gradients.
+    """Replace tensors created inside torch.inference_mode() with copies, because they cannot be used for gradients.
 
     Raises:
         UserError: A tensor is a TorchScript weight, which cannot be replaced.
@@ -152,7 +152,9 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
     quantised = next((part for part in parts if type(part).__module__.startswith(QUANTISED)), None)
     if quantised is not None or getattr(model, "is_quantized", False):
         kind = type(quantised or model).__name__
-        raise UserError(f"{name} is quantised ({kind}) and has no gradients; pass the network before quantisation")
+        raise UserError(
+            f"{name} is quantised ({kind}) and has no gradients; pass the network as it was before quantisation"
+        )
     if type(model).__module__.startswith("torchvision.models.detection") or "ObjectDetection" in name:
         raise UserError(f"{name} detects objects; use a classifier of whole images")
     if "eval" in vars(model):  # torch.export adds an `eval` that raises
@@ -202,14 +204,12 @@ def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
     height, width = sides
 
     def frame(image: Image.Image) -> torch.Tensor:
-        """Return a picture squashed to the size."""
         return as_it_is(image.resize((width, height), Image.Resampling.BILINEAR))
 
     return Geometry(resize=(height, width)), frame
 
 
 def _processor(model: Any) -> Any:
-    """Return the image processor of a model object, or None."""
     config = getattr(model, "config", None)
     settings = getattr(config if hasattr(config, "pretrained_cfg") else model, "pretrained_cfg", None)
     if isinstance(settings, dict):
@@ -265,7 +265,6 @@ def _agreeing(snapshots: list[Path]) -> list[Path]:
 
 
 def _labels(model: Any) -> list[str] | None:
-    """Return the class names that a model object defines, or None."""
     config = getattr(model, "config", None)
     if isinstance(getattr(config, "id2label", None), dict):
         return checkpoints.labels_of(config)

@@ -43,7 +43,7 @@ NO_SETTINGS = {
 }
 # Attributes in which libraries store the origin of a network. They are left out unless a user's code names them.
 ORIGIN = {"name_or_path", "pretrained_cfg", "default_cfg", "qconfig"}
-FEW = 4  # elements; smaller library buffers may contain arguments, such as mean and std, and are not left out
+FEW = 4  # elements; library buffers up to this size may contain arguments, such as mean and std, and are hashed
 SIDE = 224  # size of the trial picture for a network without a fixed size
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in PIL's mode "L" and torchvision's Grayscale
 Select = Callable[[Any], Tensor]  # output of a network -> logits (B, K)
@@ -123,7 +123,7 @@ def grey(images: Images) -> Tensor:
 
 
 def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
-    """Return whether a network takes images of one channel, judging by its error for three channels.
+    """Return whether a network takes images with one channel, judging by its error message for three channels.
 
     The test runs only if the first layer is linear, a convolution with one channel, or not visible (TorchScript).
     """

@@ -32,7 +32,7 @@ LOADING = ("mean", "std", "size", "labels", "name")  # arguments of `load_classi
 NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
           "state_dict_ema", "model_ema", "ema_state_dict", "ema")  # fmt: skip
 DEEPEST = 4  # levels of nested keys
-UNPACKED = 4  # largest ratio of unpacked content to the size of a file of weights
+UNPACKED = 4  # maximum ratio of unpacked size to file size for a file of weights
 COMPILED = "_orig_mod."  # torch.compile adds this to the names of weights
 RUN_FIRST = "run it first with --model, then use --target predicted-by:FOLDER with the folder of that run"
 HOW_TO_GIVE = "use --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
@@ -117,7 +117,6 @@ def _parse(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the class names in a text file, one per line."""
     try:
         return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -155,14 +154,12 @@ def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict
 
 
 def _is_classifier(model: object) -> bool:
-    """Return whether a model is a `Classifier`, the result of `load_classifier`."""
     from saliency_bench.compute.classifiers.classifier import Classifier
 
     return isinstance(model, Classifier)
 
 
 def _called(function: Callable[..., Any], arguments: dict[str, object], text: str) -> Any:
-    """Call the function and convert any exception to a UserError."""
     try:
         with no_exit():
             return function(**arguments)
@@ -216,11 +213,6 @@ def _of_torchvision(name: str) -> Callable[..., "nn.Module"]:
 
 
 def _script(path: Path) -> "nn.Module":
-    """Return the TorchScript network in a file.
-
-    Raises:
-        UserError: The file does not contain TorchScript.
-    """
     import torch
 
     try:
@@ -240,7 +232,7 @@ def _content(path: Path) -> Any:
     """Return the content of a weights file without executing anything in the file.
 
     Raises:
-        UserError: The file contains more than tensors, or cannot be read.
+        UserError: The file contains objects other than tensors, or cannot be read.
     """
     import pickle
 
@@ -323,15 +315,15 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
     """Load weights into a network. The file must contain every weight of the network.
 
     Raises:
-        UserError: Weights are missing, unknown, of another shape, or not plain tensors.
+        UserError: Weights are missing, unknown, not plain tensors, or differ in shape from those of the network.
     """
     from saliency_bench.utils.messages import complain
 
     state, full = _state_of(content, file), {name.replace(COMPILED, ""): name for name in network.state_dict()}
     weights = {name: network.state_dict()[key] for name, key in full.items()}
     if len(sets := _sets(content)) > 1:
-        complain(f"weights={file}: the weights under '{sets[0]}' are used, not those under '{sets[1]}'; to use these, "
-                 f"save them alone: torch.save(torch.load(FILE)['{sets[1]}'], NEW)")  # fmt: skip
+        complain(f"weights={file}: the weights under '{sets[0]}' are used, not those under '{sets[1]}'; to use the "
+                 f"latter, save them to a separate file: torch.save(torch.load(FILE)['{sets[1]}'], NEW)")  # fmt: skip
     chosen, prefix = _matching(state, set(weights))
     missing, spare = sorted(weights.keys() - chosen.keys()), sorted(chosen.keys() - weights.keys())
     if strange := [key for key, value in chosen.items() if key in weights and not _is_plain(value, weights[key])]:

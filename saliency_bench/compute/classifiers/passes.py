@@ -40,7 +40,7 @@ class Pass:
     Attributes:
         images: Indices of the images.
         samples: Image index of each picture, Int (n,), or the index of the only image, Int (1,).
-        pictures: Number of each picture among the pictures of its image, Int (n,).
+        pictures: Index of each picture among the pictures of its image, Int (n,).
         count: Number of pictures that are not padding.
     """
 
@@ -67,11 +67,11 @@ def forward_many(
     Args:
         classifier: The classifier.
         images: The images.
-        count: Pictures of each image.
+        count: Number of pictures per image.
         draw: Function (samples, pictures) that returns these pictures; see `Pass`.
         read: Function (logits (n, K), samples) -> (n, ...), row by row.
         batch_size: Pictures per pass; by default `pictures_per_pass`.
-        windows: Windows in which each picture may differ from its image; None for anywhere.
+        windows: Windows in which each picture may differ from its image, or None if it may differ anywhere.
     """
     forward = fast_forward(classifier, images) if count > 1 else classifier
     if windows is not None and isinstance(classifier, Classifier):
@@ -102,7 +102,6 @@ def scores_of(
     """Return the scores of `count` pictures derived from each image, Float (B, count); see `forward_many`."""
 
     def read(logits: Tensor, samples: Tensor) -> Tensor:
-        """Return the score of each picture for the target of its image."""
         return score(logits, target[samples], on, classifier)
 
     return forward_many(classifier, images, count, draw, read, batch_size, windows)
@@ -117,7 +116,7 @@ def in_passes(
 ) -> Result:
     """Call `work` with the passes of `count` pictures of each image, halving the passes if memory runs out.
 
-    A `Classifier` counts the pictures without padding.
+    Padding is not added to the pass count of a `Classifier`.
     """
     size = len(images) if count == 1 else pictures_per_pass(images, batch_size)
     counter = classifier if isinstance(classifier, Classifier) else None

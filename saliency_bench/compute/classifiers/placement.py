@@ -1,8 +1,8 @@
 """Test whether a layer's map is aligned with the image: each map position depends on the same image position.
 
 A map is not aligned if `forward` crops, pads, mirrors or rotates the image first, or if tokens are not in row order
-(the tokens of Hiera are in the order of its pooling). Enlarged to the image, a misaligned map would highlight the wrong
-positions.
+(the tokens of Hiera are in the order of its pooling). A misaligned map, upsampled to the size of the image, would
+highlight the wrong positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ CELLS = 4  # cells along each side of the image
 # 0.58 or more in networks that do this, 0.46 or less in other networks) and clearly less with distances in the image
 # itself (`AHEAD`).
 FIT, AHEAD = 0.5, 0.2
-# Both correlations may be low, for some token orders or if all positions are mixed. In this case, replacing a
-# position's own cell must change the position at least this share as much as replacing any other cell (0.2 or less for
-# tokens of Hiera), and half as much as replacing the cell of the moved image.
+# Both correlations may be low, for some token orders or if all positions are mixed. In this case, the change at a
+# position from replacing its own cell must be at least this share of the change from any other cell (tokens of Hiera
+# reach 0.2 at most), and at least half of the change from the cell in a mirrored, rotated or shifted image.
 SHARE = 0.4
-BAND = 8  # a stem is tested with bands at each side of the image, 1 / BAND of its length
-SPREAD = 0.15  # largest standard deviation of the positions that a band changes, unless a stem mixes all positions
+BAND = 8  # a stem is tested with a band at each side of the image, 1 / BAND of the image wide
+SPREAD = 0.15  # a stem mixes positions, and is not tested, if a band's changes have a larger standard deviation
 FAINT = 1e-2  # changes below this share of the largest change count as equal
 
 
@@ -38,10 +38,10 @@ def lies_as_the_image(
 ) -> bool:
     """Return whether each position of a module's map depends on the same position in the image.
 
-    The cells of the image are replaced by noise one after the other. The change at a position of the map must correlate
-    with the distance to the cell, and more so than with the distance in a mirrored, rotated or shifted image. Noise at
-    the border of the image must also change the map. The border is half a cell of the map wide at the top and left, and
-    a whole cell at the bottom and right, where strides may skip pixels.
+    The cells of the image are replaced with noise one after the other. The change at a position of the map must
+    correlate with the distance to the cell, and more so than with the distance in a mirrored, rotated or shifted image.
+    Noise at the border of the image must also change the map. The border is half a cell of the map wide at the top and
+    left, and a whole cell at the bottom and right, where strides may skip pixels.
 
     Args:
         classifier: The network.
@@ -83,7 +83,7 @@ def stem_lies_as_the_image(
     for axis in (0, 1):
         profiles = changes[axis].sum(dim=2 - axis)  # (2, positions along the axis)
         if not (profiles.sum(dim=1) > 0).all():
-            continue  # the band is cropped away, which the test of the map's borders shows
+            continue  # the band is cropped away, which the test of the map's borders detects
         places = (torch.arange(grid[axis], dtype=torch.float32) + 0.5) / grid[axis]
         weights = profiles / profiles.sum(dim=1, keepdim=True)
         means = weights @ places

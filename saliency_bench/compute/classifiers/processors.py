@@ -1,4 +1,4 @@
-"""Read the resizing, cropping and normalisation of image processors of transformers, timm and torchvision."""
+"""Read resizing, cropping and normalisation from the image processors of transformers, timm and torchvision."""
 
 from collections.abc import Iterable, Sequence
 from math import isqrt
@@ -33,7 +33,7 @@ def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float
 
 
 def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Like `frame_of`, for a processor of transformers."""
+    """Return the results of `frame_of` for a processor of transformers."""
     settings, where = processor.to_dict(), f"the image processor of {name}: "
     if settings.get("do_pad"):
         raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot follow")
@@ -49,7 +49,7 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
     if settings.get("do_resize", True):
         resize = (size["height"], size["width"]) if "height" in size else size.get("shortest_edge")
         if resize is None or "longest_edge" in size:
-            raise UserError(f"the image processor of {name} resizes by {one_line(size, 80)}, which masks cannot follow")
+            raise UserError(f"the image processor of {name} resizes to {one_line(size, 80)}, which masks cannot follow")
         check_sides(f"{where}size", size.values())
         if isinstance(resize, int) and settings.get("crop_pct"):
             # ConvNeXT enlarges and crops images for sizes below 384, and squashes images for sizes from 384 on.
@@ -72,7 +72,7 @@ def _patches_frame(
 ) -> tuple[Geometry, Frame]:
     """Return the geometry and frame of a processor that cuts pictures of any shape into patches (SigLIP 2 with NaFlex).
 
-    All pictures of a run must have one size, so they are squashed to the size that the processor uses for square
+    All pictures of a run must have the same size, so they are squashed to the size that the processor uses for square
     pictures.
     """
     from torchvision.transforms.v2 import functional as T
@@ -86,7 +86,6 @@ def _patches_frame(
     interpolation = T.InterpolationMode(resample.name.lower())
 
     def frame(image: Image.Image) -> torch.Tensor:
-        """Return a picture squashed to the square."""
         return T.resize(T.pil_to_tensor(image), [side, side], interpolation, antialias=True).float() / 255
 
     return Geometry(resize=(side, side), resample=resample.name.lower()), frame
@@ -97,7 +96,7 @@ def _lengths(size: Any) -> dict[str, int]:
 
 
 def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Like `frame_of`, for a processor of timm's wrapper."""
+    """Return the results of `frame_of` for a processor of timm's wrapper."""
     from torchvision import transforms as T
 
     steps = [step for step in processor.val_transforms.transforms if not isinstance(step, T.Normalize)]
@@ -119,7 +118,7 @@ def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[fl
 
 
 def pair_of(size: Any) -> int | tuple[int, int] | None:
-    """Return a size as a pair; torchvision may store the size as 256, [256] or [224, 224]."""
+    """Return a size as an integer or a pair. torchvision may store it as 256, [256] or [224, 224]."""
     if size is None or isinstance(size, int):
         return size
     return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))
@@ -156,7 +155,7 @@ def channels(name: str, values: Any) -> Sequence[float]:
         values: The numbers.
 
     Raises:
-        UserError: The values have another form, or are meant for images from 0 to 255.
+        UserError: The values are not one or three numbers, or are meant for images from 0 to 255.
     """
     try:
         numbers = np.asarray(values, dtype=np.float64)

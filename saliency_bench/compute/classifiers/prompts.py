@@ -17,7 +17,7 @@ FORMS = (
 )
 TEMPLATES_NEED_LABELS = (
     "the prompts are templates, but there are no class names; pass labels=[...], or the texts of each class as "
-    '{"label": ["text", ...]}, on the command line as a JSON file'
+    '{"label": ["text", ...]} (on the command line, in a JSON file)'
 )
 
 
@@ -28,10 +28,10 @@ def read_prompts(given: Any, labels: Any = None) -> Prompts:
         given: A template or a list of templates, each with {} where the class name goes; {label: text or texts}, where
             {} also stands for the label; or the name of a file: a text file with one template per line, or JSON with a
             list of templates or {label: texts}.
-        labels: Class names. With them, `given` may also be a list of texts without {}, one per class.
+        labels: Class names. If they are passed, `given` may also be a list of texts without {}, one per class.
 
     Raises:
-        UserError: `given` has another form, a string is empty, or a template has no {}.
+        UserError: `given` has none of these forms, a string is empty, or a template has no {}.
     """
     if isinstance(given, Mapping):
         return _by_class(given)

@@ -24,7 +24,7 @@ KNOWN = (
     "timm/vgg19.tv_in1k",
     "timm/vit_small_patch16_224.augreg_in21k_ft_in1k",
 )
-# No code and no pickles, so that no downloaded file can be executed.
+# Files to download: neither code nor pickles, so that no downloaded file can be executed.
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 # Vision-language models.
 TOKENIZERS = (
@@ -38,7 +38,7 @@ TIMEOUT = 10  # seconds to wait for the first response of the Hub
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The folder of a checkpoint; `repo` and `revision` (a commit) if it is the snapshot of a Hub repository."""
+    """The folder of a checkpoint. For the snapshot of a Hub repository, `repo` and `revision` (a commit) are set."""
 
     name: str
     folder: Path
@@ -53,7 +53,8 @@ def source_of(name: str, revision: str | None = None) -> ModelSource:
     or commit. If the Hub cannot be reached, the cached snapshot is used.
 
     Raises:
-        UserError: The name is neither a folder nor a repository, the Hub cannot be reached, or a folder has a revision.
+        UserError: The name is neither a folder nor a repository, the Hub cannot be reached, or `revision` is set
+            for a folder.
     """
     path = Path(name).expanduser()
     if not path.is_dir():
@@ -61,14 +62,14 @@ def source_of(name: str, revision: str | None = None) -> ModelSource:
         repository = hub_name(name, revision)
         return _snapshot(repository.name, repository.revision)
     if revision is not None:
-        raise UserError(f"{name} is a folder and has no revisions; leave out revision=")
+        raise UserError(f"{name} is a folder and has no revisions; remove revision=")
     if "/" in name and could_be_on_the_hub(name):
         complain(f"the model {name} is the folder {path.resolve()}; write {FORCED}{name} for the Hub")
     return ModelSource(name, path)
 
 
 def check_name(name: str) -> None:
-    """Raise UserError if a name is neither a checkpoint folder nor a valid name on the Hub. Makes no request."""
+    """Raise UserError if a name is neither a checkpoint folder nor a valid name on the Hub. No request is sent."""
     path = Path(name).expanduser()
     if path.is_file():
         raise UserError(_about_file(path))
@@ -85,7 +86,7 @@ def check_name(name: str) -> None:
 
 
 def cached_snapshots(repo: str) -> list[Path]:
-    """Return the cached snapshots of a repository. Makes no request."""
+    """Return the cached snapshots of a repository. No request is sent."""
     from saliency_bench.hub.cache import folder_of
 
     if not could_be_on_the_hub(repo):
@@ -122,7 +123,7 @@ def _snapshot(repo: str, revision: str | None) -> ModelSource:
 
 
 def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
-    """Return the readable error for a repository that cannot be loaded."""
+    """Return a readable error for a repository that cannot be loaded."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -149,7 +150,9 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
         # Do not suggest names on the Hub if the Hub cannot be reached.
         if near := [name for name in _suggestions(repo) if name not in KNOWN or "/" not in repo]:
             return UserError(f"'{repo}' is not a local folder; did you mean {' or '.join(near)}? ({why})")
-        return UserError(f"{message}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
+        return UserError(
+            f"{message}, and {why}; {'unset it' if offline else 'check the connection'} to download the model"
+        )
     if named := storage_error(error):
         return named
     if status_of(error) is None:
@@ -158,7 +161,7 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
 
 
 def _not_local(name: str) -> str:
-    """Return the message that a name is not a local folder, with the checkpoints in its parent if that exists."""
+    """Return the text "not a local folder", followed by the checkpoints in the parent folder if that exists."""
     parent = Path(name).parent
     if not parent.name or not parent.is_dir():
         return "not a local folder"
@@ -189,7 +192,6 @@ def _no_folder(name: str, path: Path) -> str:
 
 
 def _near_checkpoints(path: Path) -> list[str]:
-    """Return local checkpoint folders that a path may mean."""
     return near_folders(path, lambda folder: (folder / "config.json").is_file())
 
 
@@ -203,7 +205,7 @@ def _about_file(path: Path) -> str:
         folder = f"{path} is one file of a checkpoint; use its folder, with config.json and preprocessor_config.json"
         return folder + f"; for your own weights, use {texts}" * (path.suffix != ".json")
     if path.suffix in (".bin", ".ckpt", ".pkl", ".pickle"):
-        lightning = "; for a checkpoint of Lightning, make is its class" * (path.suffix == ".ckpt")
+        lightning = "; for a checkpoint of Lightning, make is the class of its module" * (path.suffix == ".ckpt")
         return f"{path} contains weights without a network; use {texts}{lightning}"
     if path.suffix in (".onnx", ".pt2", ".tflite", ".engine", ".keras", ".h5"):
         return (

@@ -24,7 +24,7 @@ LARGEST_JSON = 10_000_000  # bytes; the names of ImageNet-21k take 2 MB
 LARGEST = 2**20  # largest number in a config, and largest sum of a list of numbers
 CLASSES = 100_000
 MODULES = 20_000  # a ViT of 6 billion parameters has 1,000
-SPARE = 2**24  # parameters that a small file may lack, such as a replaced head
+SPARE = 2**24  # parameters that a small file may lack, such as those of a replaced head
 WITHOUT_WEIGHTS = 2**30  # parameters of a network that starts from random weights
 LABELS = ("id2label", "label2id", "label_names", "label_descriptions")  # class names, which do not refer to files
 ATTENTION = ("eager", "sdpa")
@@ -66,7 +66,9 @@ def check_file(file: Path) -> None:
             f"{file} is not a readable file (it is a folder, pipe, device or broken link); replace it with the file"
         )
     if file.suffix == ".json" and file.stat().st_size > LARGEST_JSON:
-        raise UserError(f"{file} has {file.stat().st_size / 1e6:.0f} MB; a config has at most {LARGEST_JSON / 1e6:.0f}")
+        raise UserError(
+            f"{file} has {file.stat().st_size / 1e6:.0f} MB; a config has at most {LARGEST_JSON / 1e6:.0f} MB"
+        )
 
 
 def check_config(file: Path, name: str) -> None:
@@ -116,12 +118,11 @@ def _refused(key: str, value: Any) -> str | None:
     if key == "configuration_files":
         return "that refers to another config; put its content into config.json"
     if key in ("architecture", "backbone") and value is not None and not _is_plain(value):
-        return "only a plain name is accepted, such as resnet50, not a folder or address outside the checkpoint"
+        return "only a plain name is accepted, such as resnet50, not a folder or URL outside the checkpoint"
     return None
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value of a config is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""Speed up pictures that differ from their image only inside a window, by computing early layers only in part.
+"""Classify pictures that differ from their image only inside a window, computing only what differs in the early layers.
 
 `occlusion` passes hundreds of pictures that equal their image outside a small window. A convolution's output then
 differs from its output for the image only around the window. A `Patched` stores these feature maps as the feature map
@@ -8,16 +8,16 @@ pastes the crops into whole feature maps (`Patched.whole`) and continues with pl
 cover more than `LARGEST` of the map also paste first. The computed sums are the same, and only their rounding may
 differ, by about 1e-6 of the logits.
 
-Pictures are computed in part for float32 on a CPU, if the network has a faster copy (`fast_forward`), the images have
-at least `SMALLEST` pixels, and all pictures of an image together have at least `FEWEST` pixels. For each image, the
-first and the middle window are also passed whole. The other pictures of the image are computed in part only if the
-logits of these two differ by at most `TOLERANCE`, no layer has a hook, the Python code reads no tensor value, and crops
-save at least `SAVING` of the multiplications of all convolutions. Otherwise the pictures are passed whole, and the
-reason is logged once. The choice depends on the image alone, so results do not depend on the other images of a batch.
-All pictures that equal their image have the same logits, so covering pixels that already have the fill's value changes
-no score.
+Crops are used for float32 on a CPU, if the network has a faster copy (`fast_forward`), the images have at least
+`SMALLEST` pixels, and all pictures of an image together have at least `FEWEST` pixels. For each image, the pictures
+with the first and the middle window are also computed in full. Crops are used for the other pictures of the image only
+if the logits of these two differ by at most `TOLERANCE`, no layer has a hook, the Python code reads no tensor value,
+and crops save at least `SAVING` of the multiplications of all convolutions. Otherwise all pictures are computed in
+full, and the reason is logged once. The choice depends on the image alone, so results do not depend on the other images
+of a batch. All pictures that equal their image have the same logits, so covering pixels that already have the fill's
+value changes no score.
 
-The feature maps of one image up to the layer that pastes crops stay in memory during the passes of the image.
+The feature maps of one image, up to the layer that pastes crops, stay in memory during the passes of the image.
 """
 
 import logging
@@ -39,7 +39,7 @@ from saliency_bench.utils.interrupts import handlers_end_work
 LARGEST = 0.5  # share of a feature map that a crop may cover
 SAVING = 0.2  # share of multiplications; a smaller saving does not outweigh the cost of cutting and pasting
 SMALLEST = 96**2  # pixels; for smaller images, cutting and pasting cost as much as they save
-FEWEST = 2**20  # pixels in all pictures of an image; with fewer, the check takes as long as passes in part save
+FEWEST = 2**20  # pixels in all pictures of an image; with fewer, the check costs as much time as crops save
 TOLERANCE = 1e-5  # largest difference of logits, relative to the largest logit
 
 NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
@@ -66,7 +66,7 @@ class Windows(NamedTuple):
 
 
 class _UnsuitableError(Exception):
-    """The reason why windows cannot be computed in part."""
+    """Error with the reason why crops cannot be used."""
 
 
 def windowed(
@@ -88,12 +88,12 @@ def windowed(
     latest: tuple[int, _Unchanged | None] = (-1, None)  # feature maps of the image whose passes are running
 
     def in_part(unchanged: _Unchanged, drawn: Images, pictures: Tensor) -> Tensor:
-        """Return the logits of pictures, computed in part."""
+        """Return the logits of pictures, computed on crops."""
         logits = forward(unchanged.patched(drawn, windows.corners[pictures], windows.side))
         return logits.whole() if isinstance(logits, Patched) else logits
 
     def checked(samples: Tensor) -> _Unchanged | None:
-        """Return the image for passes in part, or None if its pictures must be passed whole."""
+        """Return the image with its feature maps, or None if its pictures must be computed in full."""
         hooks = [(module._forward_hooks, module._forward_pre_hooks) for module in classifier.modules()]
         if any(chain(*hooks, [_global_forward_hooks, _global_forward_pre_hooks])):
             _note(classifier, _UnsuitableError("its layers have hooks"))
@@ -116,7 +116,7 @@ def windowed(
 
     @handlers_end_work()
     def logits_of(samples: Tensor, pictures: Tensor) -> Tensor:
-        """Return the logits of pictures, in part if the check of their image allows it."""
+        """Return the logits of pictures, computed on crops if the check of their image allows it."""
         nonlocal latest
         drawn, sample = draw(samples, pictures), int(samples[0])
         if len(samples) > 1:
@@ -141,9 +141,9 @@ def windowed(
 
 
 def _note(classifier: Classifier, error: Exception) -> None:
-    """Log once why pictures are passed whole."""
+    """Log once why pictures are computed in full."""
     classifier.halved += is_out_of_memory(error)  # changes the last bits
-    line = f"{classifier.id} computes covered pictures whole, not only the parts that windows affect: {error}"
+    line = f"{classifier.id} computes covered pictures in full, not only the parts that windows affect: {error}"
     _log_once(line.splitlines()[0])
 
 
@@ -156,7 +156,7 @@ def _recorded_products(forward: Callable[[], Tensor]) -> tuple[Tensor, float]:
     """Return the logits of a pass, and the number of multiplications of its convolutions for one picture."""
     logits, calls = recorded_calls(forward)
     if calls is None:
-        raise _UnsuitableError("Python reads a value")
+        raise _UnsuitableError("its Python code reads a tensor value")
     return logits, sum(_products(out, args[1]) for name, args, _, out in calls if name.startswith("aten.convolution."))
 
 
@@ -189,7 +189,7 @@ class _Unchanged:
         return Patched(self, self.image, crop.permute(0, 3, 1, 2), corner)
 
     def unified(self, logits: Tensor, drawn: Images) -> Tensor:
-        """Return logits with equal rows for all pictures that equal the image; their crops round differently."""
+        """Return the logits with identical rows for all pictures that equal the image, despite different rounding."""
         equal = (drawn == self.image).flatten(1).all(dim=1)
         if self.logits is None and bool(equal.any()):
             self.logits = logits[equal][:1]
@@ -294,7 +294,7 @@ def _on_crops(func: Any, args: tuple, kwargs: dict) -> Any:
     x, (package, name, overload) = inputs[0], str(func).split(".")
     in_place = name.endswith("_") and args[0] is x
     if package != "aten" or not all(patched.is_small() for patched in inputs):
-        return None  # another package's operation may have the name of one of torch
+        return None  # an operation of another package may have the same name as one of torch
     if func._schema.is_mutable and not in_place:
         return None
     name = name.removesuffix("_")
@@ -324,7 +324,7 @@ def _on_crops(func: Any, args: tuple, kwargs: dict) -> Any:
         )
         output = _sliding(x, x.unchanged.output(func, args, {})[0], kernel, stride, padding, dilation, -torch.inf,
                           lambda cut: func(cut, kernel, stride, [0, 0], dilation)[0])  # fmt: skip
-        return output, torch.empty(0, dtype=torch.int64)  # using the indices is an error
+        return output, torch.empty(0, dtype=torch.int64)  # any use of the indices raises an error
     if name == "constant_pad_nd" and len(args[1]) <= 4 and min(args[1]) >= 0:
         before = torch.tensor([(*args[1], 0, 0)[2], args[1][0]])
         return Patched(x.unchanged, x.unchanged.output(func, args, {}), x.crop, x.corner + before)
@@ -349,7 +349,7 @@ def _is_elementwise(name: str, inputs: list[Patched], args: tuple, kwargs: dict)
 
 
 def _elementwise(func: Any, inputs: list[Patched], args: tuple, kwargs: dict) -> Patched:
-    """Return the output of an elementwise function, with crops that cover the crops of all inputs."""
+    """Return the output of an elementwise function, on the smallest crops that contain the crops of all inputs."""
     first = torch.stack([patched.corner for patched in inputs]).amin(0)
     ends = [patched.corner + torch.tensor(patched.crop.shape[2:]) for patched in inputs]
     corner, size = _spans(first, torch.stack(ends).amax(0) - 1, inputs[0].shape[2:])
@@ -359,7 +359,7 @@ def _elementwise(func: Any, inputs: list[Patched], args: tuple, kwargs: dict) ->
 
 
 def _spans(first: Tensor, last: Tensor, of_map: Sequence[int]) -> tuple[Tensor, list[int]]:
-    """Return (corners, size) of equally large rectangles in a map that cover first ... last of each picture."""
+    """Return (corners, size) of equally large rectangles in a map that contain the positions `first` to `last`."""
     most = torch.tensor(of_map) - 1
     first, last = (positions.clamp(min=0).minimum(most) for positions in (first, last))
     size = (last - first).amax(0).clamp(min=0) + 1

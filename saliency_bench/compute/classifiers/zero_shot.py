@@ -33,7 +33,7 @@ OTHERS = {
     "blip": "its score comes from a joint network of image and text, or from another head",
     "blip-2": "its score comes from a joint network of image and text, or from several queries",
     "clipseg": "it segments pictures; use the CLIP model that it is built on",
-    "tipsv2": "it is not supported yet; wrap its image tower into a torch module",
+    "tipsv2": "it is not supported yet; wrap its image tower in a torch module",
     "videoprism": "it takes videos",
 }
 NAMES = "CLIP, SigLIP, SigLIP 2, MetaCLIP 2, ALIGN, AltCLIP and Chinese-CLIP"
@@ -62,7 +62,9 @@ def is_vision_language(model: Any) -> bool:
     if has_head:
         return False
     if kind in OTHERS:
-        raise UserError(f"a model of type {kind} is not a supported zero-shot classifier: {OTHERS[kind]} ({NAMES} are)")
+        raise UserError(
+            f"a model of type {kind} is not supported as a zero-shot classifier: {OTHERS[kind]}; {NAMES} are supported"
+        )
     return kind in MODELS
 
 
@@ -84,7 +86,7 @@ def check_given(prompts: object, name: str, *, compares: bool) -> None:
             'prompts=["a photo of a {}"], labels=["cat", "dog"] (on the command line --prompts)'
         )
     if prompts is not None and not compares:
-        raise NoTextsError(f"{name} does not compare pictures with texts ({NAMES} do); leave out prompts")
+        raise NoTextsError(f"{name} does not compare pictures with texts ({NAMES} do); leave out the prompts")
 
 
 class ZeroShot(nn.Module):

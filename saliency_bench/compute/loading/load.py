@@ -31,7 +31,7 @@ from saliency_bench.spec import RunSpec
 def load(
     spec: RunSpec, objects: Objects, device: torch.device | str | None = None
 ) -> tuple[SplitTable, RunModel, Pairs]:
-    """Load the dataset, the model, and the explainers with their metrics that a spec names. Writes nothing.
+    """Load the dataset, the model, and the explainers with their metrics that a spec names. Nothing is written.
 
     Names and options of explainers and metrics are checked before dataset and model are loaded.
 
@@ -87,7 +87,7 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
     asking = [metric.name for metric in metrics if "other" in metric.inputs]
     if asking and spec.other_model is None:
         raise UserError(
-            f"{asking[0]} compares with a second classifier; use --other-model DIR --other-label COLUMN, for example "
+            f"{asking[0]} needs a second classifier; use --other-model DIR --other-label COLUMN, for example with "
             "a model of scenes from `saliency-bench train --label-column scene`, or leave the metric out"
         )
 
@@ -124,7 +124,9 @@ def _other_model(objects: Objects, data: SplitTable, model: RunModel) -> RunMode
         members = match(names, classifier.labels, classes, None)
     except UserError as error:
         reason = str(error).partition(";")[0]
-        raise UserError(f"{reason}; use a --other-model with the classes of --other-label {column}") from error
+        raise UserError(
+            f"{reason}; use an --other-model whose classes match those of --other-label {column}"
+        ) from error
     question = RunQuestion(
         names=names,
         classes=classes,
@@ -145,7 +147,7 @@ def _controls(explainers: list[Explainer]) -> list[Explainer]:
 def _precomputed(
     spec: RunSpec, objects: Objects, classifier: Classifier, table: SplitTable, selection: Selection | None
 ) -> list[Explainer]:
-    """Return the explainers of `spec.maps`. Without a selection, each of the run's samples must have a map."""
+    """Return the explainers of `spec.maps`. If there is no selection, every sample of the run must have a map."""
     if not spec.maps:
         return []
     needed: Collection[str] = table.samples.ids[: table.count] if selection is None else ()

@@ -1,9 +1,9 @@
 """Load the target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
 
-MODEL is a model, or the folder of a run of a model on the same data. A model first predicts the samples of the run. For
-a folder, the stored predictions are read. Both result in the same cells. The identity of the cells includes the other
-model's weights, geometry and arithmetic, and the order of its classes if it differs from the order of the explained
-model. The identity includes neither the origin of the predictions nor the number of samples of the run.
+If MODEL is the name of a model, this model first predicts the samples of the run. If it is the folder of a model's run
+on the same data, the predictions in the folder are used. The cells are the same in both cases. The identity of the
+cells includes the other model's weights, geometry and arithmetic, and the order of its classes if it differs from the
+order of the explained model. The identity includes neither the origin of the predictions nor the number of samples.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,8 +52,8 @@ def predicted_by(
         members: Classes of that classifier for each class of the dataset; None if unknown.
 
     Raises:
-        UserError: MODEL cannot be loaded or lacks classes, its run has other data or too few samples, or MODEL has the
-            same weights and settings as the run's model but other logits for fixed pictures.
+        UserError: MODEL cannot be loaded or lacks classes, its run used different data or too few samples, or MODEL
+            has the same weights and settings as the run's model but different logits for fixed pictures.
     """
     name = spec.target.removeprefix(PREDICTED_BY)
     if not names_a_model(spec.target):
@@ -118,7 +118,7 @@ def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
 def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
     """Yield a model's predictions, in the same batches as a run of that model."""
     ordered, size = table.samples, spec.batch_size
-    for start in bar(range(0, table.count, size), desc=f"predict by {other.id}", unit="batch"):
+    for start in bar(range(0, table.count, size), desc=f"predict with {other.id}", unit="batch"):
         positions = range(start, min(start + size, len(ordered.ids)))
         samples = read_batch(ordered, other, positions, spec.strict).samples
         if samples is not None:
@@ -140,7 +140,7 @@ def _of_run(
     """
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
     if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
-        raise UserError(f"{folder} is a run of other data, so its predictions cannot be targets here; use --target "
+        raise UserError(f"{folder} is a run on different data, so its predictions cannot be targets here; use --target "
                         f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
     if not path.is_file():
         raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")

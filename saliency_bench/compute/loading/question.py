@@ -128,8 +128,8 @@ def _members(
         if fitting := known_maps.fitting(label_names(rows), model, classes):
             error = UserError(f"{str(error).partition(';')[0]}; --label-map {fitting} matches some of them")
         if needed:
-            fix = "--target predicted needs none" if target == "label" and not asking else "leave it out"
-            raise UserError(f"{error}; {needed} needs labels, {fix}") from error
+            fix = "use --target predicted" if target == "label" and not asking else "leave it out"
+            raise UserError(f"{error}; {needed} needs labels, so {fix}") from error
         return None, str(error) if fitting else str(error).partition(";")[0]
 
 
@@ -144,7 +144,7 @@ def class_names(rows: datasets.Dataset) -> list[str]:
                 'the dataset has no column "label" (it has: image); build a dataset with labels and masks from your '
                 "own pictures with `saliency-bench build folder --images DIR --out NEW`"
             )
-        raise UserError(f'the dataset has no column "label" (it has: {listed}); name another with --label-column')
+        raise UserError(f'the dataset has no column "label" (it has: {listed}); choose the column with --label-column')
     raise UserError(
         f"the column label contains {kind.dtype} without class names; add names with dataset.cast_column('label', "
         "datasets.ClassLabel(names=[...])), or convert the labels to texts"

@@ -41,7 +41,7 @@ class SplitTable:
 
     Attributes:
         spec: Settings, with the name of the loaded split.
-        source: Name or path that the dataset was loaded from.
+        source: The dataset, with the name or path that it was loaded from.
         published: Rows as loaded, with pictures in further columns decoded as pictures.
         labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None if it has no labels.
@@ -114,7 +114,7 @@ class SplitTable:
 
     @cached_property
     def batches(self) -> list[range]:
-        """Return the positions of each batch. The last batch is always complete, even if the limit cuts it."""
+        """Return the positions of each batch. The last batch is always complete, even if the limit falls inside it."""
         size = self.spec.batch_size
         return [range(start, min(start + size, len(self.rows))) for start in range(0, self.count, size)]
 
@@ -149,7 +149,7 @@ class SplitTable:
 
 
 def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
-    """Return the dataset of a spec. Print the missing columns and the consequences.
+    """Return the dataset of a spec. Print which columns are missing and what cannot be computed without them.
 
     Raises:
         UserError: The dataset cannot be loaded, is empty, or lacks the label column of the spec.
@@ -182,19 +182,19 @@ def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -
         for column in metric.declaration.columns:
             asking.setdefault(column, []).append(metric.name)
     for column in asking.keys() - set(rows.column_names):
-        shown = f"{', '.join(asking[column])} {'show' if len(asking[column]) > 1 else 'shows'} -"
+        shown = f"{', '.join(asking[column])} {'have' if len(asking[column]) > 1 else 'has'} no scores"
         complain(f"the dataset {name} has no column {column} (it has: {', '.join(rows.column_names)}): {shown}")
     return [column for column in asking if column in rows.column_names]
 
 
 def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric], *, is_hidden: bool) -> None:
-    """Print one message about missing columns or hidden masks and the consequences."""
+    """Print one message that says which columns are missing or hidden, and what cannot be computed without them."""
     asking = [metric.name for metric in metrics if "masks" in metric.inputs]
     masks = rows.data.column("mask") if "mask" in rows.column_names else None
     missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (masks is None and bool(asking))
     follows = ["samples are identified by their positions"] if "image_id" in missing else []
     if asking and (masks is None or masks.null_count == len(masks)):
-        follows.append(f"without masks {', '.join(asking)} {'show' if len(asking) > 1 else 'shows'} -")
+        follows.append(f"{', '.join(asking)} {'have' if len(asking) > 1 else 'has'} no scores")
     named = f"has no column {' and no column '.join(missing)} (it has: {', '.join(rows.column_names)})"
     if follows:
         if is_hidden:

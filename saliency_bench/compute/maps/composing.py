@@ -2,7 +2,7 @@
 
     absolute(explainer)                    |map|
     positive(explainer)                    max(map, 0)
-    smoothed(explainer, draws, sigma)      mean map over noisy copies of the image (SmoothGrad's, Smilkov et al., 2017)
+    smoothed(explainer, draws, sigma)      mean map over noisy copies of the image (SmoothGrad, Smilkov et al., 2017)
     blurred(explainer, sigma)              the map blurred by a Gaussian, which localises less (a control)
     over_layers(explainer, layers)         mean of the maps at several layers, each divided by its largest magnitude
 
@@ -48,17 +48,17 @@ class Composed:
 
 
 def absolute(explainer: Inner) -> Explainer:
-    """Return an explainer of |map|: how much a pixel matters, for or against the target."""
+    """Return an explainer with the maps |map|: how much a pixel matters, for or against the target."""
     return _composed("absolute", _absolute, explainer)
 
 
 def positive(explainer: Inner) -> Explainer:
-    """Return an explainer of max(map, 0): only evidence for the target."""
+    """Return an explainer with the maps max(map, 0): only evidence for the target."""
     return _composed("positive", _positive, explainer)
 
 
 def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
-    """Return an explainer of maps blurred by a Gaussian, so that they localise less.
+    """Return an explainer whose maps are blurred by a Gaussian, so that they localise less.
 
     The standard deviation of the Gaussian is sigma times the image's shorter side. This is the control of retraining
     metrics: if a blurred map scores better, the metric does not reward precise localisation (Brocki and Chung, Feature
@@ -73,7 +73,7 @@ def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
 
 
 def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explainer:
-    """Return an explainer of the mean map over `draws` noisy copies of each image.
+    """Return an explainer that averages the maps of `draws` noisy copies of each image.
 
     The noise is normal, with a standard deviation of sigma times (max - min) of the normalised image. It is drawn from
     each sample's seed, as in smoothgrad. The number of passes is `draws` times the explainer's number of passes.
@@ -110,16 +110,17 @@ def noisy_copies(
 
 
 def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
-    """Return an explainer of the mean map over several `layers` (module names) of an explainer with an option `layer`.
+    """Return an explainer that averages the maps of several `layers` (names of modules).
 
-    Each map is first divided by its largest magnitude. Otherwise the layer with the largest values would dominate.
+    `explainer` must have an option `layer`. Each map is first divided by its largest magnitude. Otherwise the layer
+    with the largest values would dominate.
 
     Raises:
         UserError: The explainer has no option `layer`, or there are no layers.
     """
     inner, layers = as_explainer(explainer), tuple([layers] if isinstance(layers, str) else layers)
     if "layer" not in dict(inner.options):
-        raise UserError(f"{inner.name} has no option 'layer' to average over; gradcam has one")
+        raise UserError(f"{inner.name} has no option 'layer'; use an explainer that has one, such as gradcam")
     if not layers:
         raise UserError("over_layers needs at least one layer")
     return _composed("over_layers", _over_layers, inner, layers=layers)
@@ -143,19 +144,16 @@ def _as_text(value: object) -> str:
 
 
 def _absolute(inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]) -> Maps:
-    """Compute `absolute`."""
     return inner(classifier, images, target, seeds=seeds).abs()
 
 
 def _positive(inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]) -> Maps:
-    """Compute `positive`."""
     return inner(classifier, images, target, seeds=seeds).relu()
 
 
 def _blurred(
     inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], sigma: float
 ) -> Maps:
-    """Compute `blurred`."""
     maps = inner(classifier, images, target, seeds=seeds)
     width = sigma * min(maps.shape[1:])
     values = gaussian_filter(maps.double().cpu().numpy(), (0, width, width), mode="nearest")
@@ -165,7 +163,6 @@ def _blurred(
 def _smoothed(
     inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], draws: int, sigma: float
 ) -> Averaged:
-    """Compute `smoothed`."""
     noisy = noisy_copies(classifier, images, sigma, seeds, draws)
     every = torch.arange(len(images), device=images.device)
     total, even = (images.new_zeros(len(images), *images.shape[2:]) for _ in range(2))
@@ -179,7 +176,6 @@ def _smoothed(
 def _over_layers(
     inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], layers: tuple[str, ...]
 ) -> Maps:
-    """Compute `over_layers`."""
     total = images.new_zeros(len(images), *images.shape[2:])
     for layer in layers:
         options = tuple(sorted((dict(inner.options) | {"layer": layer}).items()))

@@ -12,7 +12,7 @@ from saliency_bench.utils.devices import is_out_of_memory
 
 
 def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
-    """Return the name of a cheap explainer that is defined for a network, and the reason for the choice.
+    """Return the name of a cheap explainer that works for a network, and the reason for the choice.
 
     The choice is gae if several blocks attend from all patches to all patches, because gae uses the attention of every
     block and not only of the last one. It is gradcam if a feature map contains all evidence, else integrated_gradients.

@@ -42,7 +42,7 @@ class Explanation:
         overlay: Prepared image in grey with the map on top. A signed map is blue below zero and red above.
         picture: Prepared image, as passed to the classifier.
         why: Reason why this explainer was chosen, if the caller named none.
-        reliability: Expected correlation with a map of other random draws; None for a map without random draws.
+        reliability: Expected correlation with a map from different random draws; None for a map without random draws.
     """
 
     map: np.ndarray
@@ -115,8 +115,8 @@ def explain(
         against: Class or group to contrast with the target. If the group contains the target, only its other members
             are used.
         groups: Argument of `load_groups`. Groups of ImageNet, pets, VOC and shapes are bundled.
-        image_id: Id of the image in a run, which reproduces the map of that run exactly, including random draws. With
-            None, `seed` is the seed of the sample.
+        image_id: Id of the image in a run, which reproduces the map of that run exactly, including random draws. If it
+            is None, `seed` is the seed of the sample.
         seed: Seed of the run, or of the sample.
         device: Device to compute on.
         **options: Options of the explainer.
@@ -126,10 +126,12 @@ def explain(
             target's logits are NaN or infinite.
     """
     if options and not isinstance(explainer, str | None):
-        raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
+        raise UserError(
+            "options apply only to an explainer given by name; bind them to the function with functools.partial"
+        )
     why, method = "", None if explainer is None else load_explainer(explainer, **options)
     if isinstance(target, torch.Tensor) and against is not None:
-        raise UserError("weights already define the target; leave out against, or pass the target as a class or group")
+        raise UserError("weights already define the target; remove against=, or pass the target as a class or group")
     if isinstance(image, str | Path) and not Path(image).is_file():
         raise UserError(f"there is no picture {image}; pass the name of a file, or a PIL image")
     classifier = load_classifier(model, device=device)
@@ -158,7 +160,9 @@ def explain(
         complain(f"{classifier.id}: using {name}, because {why}; name an explainer to override this")
         method = load_explainer(name, **options)
     if against is not None and method.ignores_against:
-        raise UserError(f"{method} explains a class against all others; leave out against, or use on=logit")
+        raise UserError(
+            f"{method} always contrasts a class with all others; remove the option against=, or use on=logit"
+        )
     sample_seed = seed if image_id is None else seed_of(seed, image_id, "explain")
     made = method.seeded(seed).made(classifier, images, weights, seeds=[sample_seed])
     values = made.maps[0].cpu().numpy()

@@ -81,15 +81,15 @@ def read_maps_of(
         size: (H, W) of the prepared frame.
 
     Raises:
-        UserError: A map has another size or values that are not finite, or its image is unknown. The message names the
-            file or image.
+        UserError: A map has the wrong size or values that are not finite, or its image is unknown. The message names
+            the file or image.
     """
     if isinstance(source, Mapping):
         return _from_mapping(source, name, files, size)
     if isinstance(source, np.ndarray):
         return _in_order(source, f"maps {name}", files, size)
     if not source.exists():
-        raise UserError(f"there are no maps {source}; use {MAP_FORMS}")
+        raise UserError(f"there are no maps at {source}; use {MAP_FORMS}")
     if source.is_dir():
         kept = sorted(source.glob("*.parquet"))
         return (
@@ -107,7 +107,6 @@ def read_maps_of(
 
 
 def _from_mapping(maps: Mapping[str, np.ndarray], name: str, files: Collection[str], size: Size) -> Found:
-    """Yield maps of {image id: map}."""
     for image_id, values in maps.items():
         where = f"maps {name}, image {image_id}"
         if image_id not in files:
@@ -186,7 +185,6 @@ def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
 
 
 def _tensor(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the tensor of a .pt file written by torch.save."""
     try:
         tensor = load_tensor(path, max(LARGEST_TENSOR, 32 * prod(shape)))
     except DAMAGED as error:
@@ -201,7 +199,7 @@ READERS = {".npy": _stored, ".npz": _packed, ".pt": _tensor}  # {suffix: (path, 
 
 
 def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the array of a file; raise UserError for a wrong shape, apart from the number of maps."""
+    """Return the array of a file; raise UserError if its shape is wrong. The number of maps is not checked."""
     if array.dtype.kind not in "fiub":
         raise UserError(f"{path} contains {array.dtype}, not numbers; write float32")
     if array.ndim != len(shape) or array.shape[-2:] != size:
@@ -298,7 +296,7 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
     """Return a map as float32.
 
     Raises:
-        UserError: The map has another size, or a value that is not finite.
+        UserError: The map has the wrong size, or a value that is not finite.
     """
     with np.errstate(over="ignore"):
         values = np.ascontiguousarray(values.reshape(size), dtype=np.float32)
@@ -309,4 +307,4 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
 
 def _wrong_size(where: object, shape: Sequence[int], size: Size) -> UserError:
     given = " x ".join(map(str, shape)) or "one number"
-    return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps must have its size")
+    return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps must have that size")

@@ -1,4 +1,4 @@
-"""Use explainers of other packages unchanged: one call turns each into an explainer of this package.
+"""Use explainers from other packages unchanged: one call turns each into an explainer of this package.
 
     peers.captum(captum.attr.IntegratedGradients(model), n_steps=20)
     peers.grad_cam(GradCAMPlusPlus(model=model, target_layers=[model.layer4]))  # from pytorch_grad_cam
@@ -7,8 +7,9 @@
 
 The object must use the network of the run: `sb.run(model=model)`. The object receives normalised images or, if it was
 created with `load_classifier(model, ...)`, images in [0, 1]. Its output becomes one map per image: the sum over
-channels, enlarged to the image if it is smaller. The version of a peer explainer is a hash of its class, its settings
-and the version of its package. The network is not included, because it is already part of a run's identity.
+channels, upsampled to the size of the image if it is smaller. The version of a peer explainer is a hash of its class,
+its settings and the version of its package. The network is not included, because it is already part of a run's
+identity.
 """
 
 import copy
@@ -151,7 +152,7 @@ def _by_captum(attribution: Any, scored: _ScoredNetwork, given: Tensor, target: 
 
 
 def _retarget(attribution: Any, scored: nn.Module) -> Any:
-    """Return a copy of an attribution, including nested attributions, that uses another network."""
+    """Return a copy of an attribution, including nested attributions, that uses the network `scored`."""
     retargeted = copy.copy(attribution)
     for key, value in vars(attribution).items():
         if key in ("forward_func", "model"):  # attributions with hooks on modules have a model
@@ -199,8 +200,8 @@ def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
         **options: Options of the function, such as `method="Saliency"`.
 
     Raises:
-        UserError: The object is not a function with this signature, does not accept these options, or has no method of
-            this name.
+        UserError: The object is not a function with this signature or does not accept these options, or Quantus has no
+            method of this name.
     """
     if not callable(explain):
         method = explain if isinstance(explain, str) else "Saliency"
@@ -227,7 +228,7 @@ def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target
         UserError: A target is not a single class.
     """
     if not bool(((target == 1).sum(dim=1) == 1).all() and ((target != 0).sum(dim=1) == 1).all()):
-        raise UserError("functions of Quantus explain one class; use the target label or predicted")
+        raise UserError("functions of Quantus explain a single class; use target='label' or target='predicted'")
     return explain(scored, given.detach().cpu().numpy(), target.argmax(dim=1).cpu().numpy(), **options)
 
 
@@ -276,7 +277,7 @@ def _check_options(owner: str, functions: list[Callable], options: dict[str, Any
     named = [key for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for key in options:
         if key in given:
-            raise UserError(f"{owner}: the run passes {key}; leave it out")
+            raise UserError(f"{owner}: the run itself passes {key}; remove {key}=")
     check_names(owner, options, [key for key in named if key not in given])
     for key in named:
         if parameters[key].default is Parameter.empty and key not in (*given, *options):

@@ -29,7 +29,9 @@ def layer_names(classifier: nn.Module) -> list[str]:
 
 
 def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]:
-    """Yield each layer's name and a network with this layer and all layers above re-initialised. One copy is reused.
+    """Yield each layer's name and a copy of the network with this layer and all layers above it re-initialised.
+
+    The same copy is yielded each time.
 
     Raises:
         UserError: The network has no weights, or cannot be copied.

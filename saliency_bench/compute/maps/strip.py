@@ -19,9 +19,9 @@ def explain_many(
     against: Sequence[str] = (),
     groups: Any = None,
 ) -> tuple[list[Explanation], Image.Image]:
-    """Return the explanations, and one picture of all of them. Without `explainers`, a fitting explainer is chosen.
+    """Return the explanations, and one picture that shows all of them.
 
-    Each row of the picture starts with the prepared image.
+    If `explainers` is empty, a fitting explainer is chosen. Each row of the picture starts with the prepared image.
 
     Args:
         picture: Image file.

@@ -1,8 +1,8 @@
-"""Read the tensor in a `.pt` file without torch, checking everything before unpacking.
+"""Read the tensor in a `.pt` file without torch, after checking everything that is unpacked.
 
 A `.pt` file is a zip archive: `NAME/data.pkl` describes the tensor, and `NAME/data/KEY` contains the numbers of its
 storage. The description is a pickle. This reader accepts only a few names of functions and types in the pickle, so it
-runs no code. Tensors without numbers (meta, sparse, quantised), subclasses and all other objects are rejected by name.
+runs no code. Tensors without numbers (meta, sparse, quantised), subclasses and all other objects are rejected.
 """
 
 # `torch.load(weights_only=True, mmap=True)` after the same checks is not enough: its pickle may build a bytearray, so

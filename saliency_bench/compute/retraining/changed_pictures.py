@@ -143,7 +143,7 @@ def _stored(images: Images, scale: str) -> np.ndarray:
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     if not np.array_equal(SCALES[scale](whole), images.numpy()):
         raise UserError(
-            "the classifier prepares only some images as whole 255ths, so retraining cannot store all images in one "
-            "file"
+            "the classifier prepares only some images as multiples of 1/255, so retraining cannot store all images in "
+            "one file"
         )
     return whole

@@ -25,7 +25,7 @@ from saliency_bench.utils.files import new_array, save_arrays, write_with
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
 
-SPAN = 256  # approximate number of images per file; a kill loses at most the maps of one file
+SPAN = 256  # approximate number of images per file; if a process is killed, at most the maps of one file are lost
 NONE = 255  # value of every pixel of an image without a map; indices of exposures are smaller
 
 
@@ -105,7 +105,7 @@ def gather(setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSp
 
 
 def read_gathered(target: Path, explainer: Explainer, split: RetrainingSplit) -> tuple[np.ndarray, np.ndarray]:
-    """Return the memory-mapped result of `gather`: Uint8 (N, H * W), and Bool (N,), whether each image has a map."""
+    """Return the memory-mapped result of `gather`: Uint8 (N, H * W), and whether each image has a map, Bool (N,)."""
     first = np.load(_gathered_file(target, explainer, split), mmap_mode="r")
     return first, np.asarray(first[:, 0]) != NONE
 

@@ -15,7 +15,7 @@ from saliency_bench.errors import UserError
 
 @dataclass(frozen=True)
 class Setup:
-    """Setup that all trainings of a run share.
+    """Setup shared by all networks that a run retrains.
 
     Attributes:
         classifier: The run's classifier. The retrained networks have the same structure.
@@ -49,7 +49,7 @@ class RetrainingSplit:
 
 @dataclass(frozen=True)
 class Splits:
-    """The three splits of a retraining; `content` is a hash of all rows of train and validation."""
+    """The three splits used for retraining. `content` is a hash of all rows of train and validation."""
 
     train: RetrainingSplit
     validation: RetrainingSplit
@@ -63,7 +63,7 @@ class Splits:
 
     @classmethod
     def make(cls, data: SplitTable, model: RunModel, images: int | None) -> "Splits":
-        """Return the splits of a run, with this many training images drawn by the run's seed.
+        """Return the splits of a run, with this many training images drawn with the run's seed.
 
         Raises:
             UserError: The dataset or classifier cannot be used for retraining.

@@ -3,8 +3,8 @@
     OUT/retraining/IMAGES/gathered/  maps/  states/  outcomes/
 
 IMAGES is a hash of the training images. Each process explains its share of the images and trains its share of the
-networks. After a kill at any point, a process resumes after the last complete span of images or epoch and produces the
-same outcomes.
+networks. If a process is killed at any point, it resumes after the last complete span of images or the last complete
+epoch, and produces the same outcomes.
 """
 
 import math
@@ -40,7 +40,7 @@ TIMED = 3  # batches that are timed for the estimate
 def retrain_for(
     cells: Iterable[Cell], out: Path, data: SplitTable, model: RunModel, accelerator: ProcessGroup
 ) -> dict[str, np.ndarray]:
-    """Train all networks without a stored outcome that the retraining metrics of these cells need.
+    """Train all networks that the retraining metrics of these cells need and that have no stored outcome.
 
     Args:
         cells: Cells of the run.
@@ -112,12 +112,11 @@ def _explain(
 def _train_all(
     setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, tasks: list[Task], shown: bool
 ) -> None:
-    """Run these training tasks one after the other."""
     batches = {task.key: task.protocol.epochs * _batches(splits, task.protocol) for task in tasks}
     with bar(shown=shown, desc="retrain", unit="batch", total=sum(batches.values())) as advance:
         for task in tasks:
             end = advance.n + batches[task.key]
-            about = f"{task.explainer or 'without maps'}, {EXPOSURES[task.exposure]:.0%}, training {task.number}"
+            about = f"{task.explainer or 'without maps'}, {EXPOSURES[task.exposure]:.0%}, repetition {task.number}"
             advance.set_postfix_str(about)
             retrain(setup, splits, pictures, folder, task, advance.update)
             advance.update(end - advance.n)  # skip epochs of an earlier start and batches of images without a map
@@ -144,8 +143,9 @@ def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, s
     metrics = ", ".join(dict.fromkeys(str(cell.metric) for cell in cells))
     others = f" ({done} others are done)" * bool(done)
     complain(
-        f"{metrics}: {len(tasks)} trainings{others} of {len(splits.train.labels)} images for "
-        f"{' or '.join(map(str, epochs))} epochs, about {words.seconds(seconds)} after the maps of all images"
+        f"{metrics}: {len(tasks)} training runs{others} on {len(splits.train.labels)} images for "
+        f"{' or '.join(map(str, epochs))} epochs take about {words.seconds(seconds)}, in addition to the maps of all "
+        "images"
     )
 
 

@@ -34,7 +34,7 @@ VERSION = 1  # part of every key; increase it when training changes, so that all
 
 @dataclass(frozen=True)
 class Task:
-    """Training task of one network.
+    """Task of training one network.
 
     Attributes:
         explainer: Explainer whose maps define the changed pixels; None if pictures are unchanged, or replaced as a
@@ -51,7 +51,7 @@ class Task:
 
     @classmethod
     def make(cls, explainer: Explainer, exposure: int, number: int, protocol: RetrainingProtocol) -> "Task":
-        """Return a task, normalised so that equal trainings for several explainers or metrics are one task."""
+        """Return a task, normalised so that equal training runs for different explainers or metrics are one task."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)
@@ -91,7 +91,7 @@ class Changed:
     """Images of a split, changed according to a task.
 
     Attributes:
-        task: The training.
+        task: The training task.
         split: The split.
         pictures: Prepared images of all splits.
         kept: Positions of the images in use.
@@ -149,7 +149,7 @@ def retrain(
         splits: Images to train and test on.
         pictures: The prepared images.
         folder: Folder of states and outcomes.
-        task: The training.
+        task: The training task.
         advance: Function called for each batch of an epoch.
 
     Raises:
@@ -213,7 +213,7 @@ def start_from(network: nn.Module, base: Classifier) -> None:
     """Load the weights of a checkpoint, except last-layer weights of a different shape.
 
     Raises:
-        UserError: The checkpoint has another structure.
+        UserError: The checkpoint has a different structure.
     """
     weights, given = network.state_dict(), base.model.state_dict()
     if differing := sorted(weights.keys() ^ given.keys()):

@@ -1,4 +1,4 @@
-"""Helpers of the false-positive metrics, which compare an object classifier and a scene classifier on the same images.
+"""Helpers for the false-positive metrics, which compare an object classifier and a scene classifier on the same images.
 
 Maps of both classifiers are scaled as in BAM: the positive part is clipped at its 99th percentile, then scaled to [0,
 1].
@@ -74,7 +74,10 @@ def where_right(
     values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: OtherModel,
     each: bool,
 ) -> np.ndarray:  # fmt: skip
-    """Return both models' values, (B, 2), or NaN if either model is wrong. With `each`, only wrong models have NaN."""
+    """Return both models' values, (B, 2), with NaN for a sample if either model is wrong.
+
+    If `each` is True, only the value of the wrong model is NaN.
+    """
     right = np.stack([is_right(classifier, logits, labels), is_right(other.classifier, other.logits, other.labels)])
     kept = right if each else right.all(axis=0, keepdims=True)
     return np.where(kept, np.stack(values), np.nan).T

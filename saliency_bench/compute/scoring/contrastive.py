@@ -21,8 +21,8 @@ class Deletion:
     """Deletion path: the reference replaces salient pixels, from the highest value down, `step` pixels at a time.
 
     p_A is the total probability of the classes with positive target weights, and p_B is the total probability of the
-    classes with negative weights. Without negative weights, B is the most probable class of the whole image outside A
-    or, with groups, among the other members of A's groups.
+    classes with negative weights. If there are no negative weights, B is the most probable class of the whole image
+    outside A or, with groups, among the other members of A's groups.
     """
 
     curves: Curves

@@ -9,7 +9,7 @@ from saliency_bench.utils.seeds import seed_of
 
 @dataclass(frozen=True)
 class Draws:
-    """Seeds of samples: one seed per sample for all purposes, or image ids in a run with the seed `run`."""
+    """Seeds of samples: one seed per sample for all purposes, or seeds derived from image ids and the seed `run`."""
 
     samples: tuple[int | str, ...]
     run: int | None = None

@@ -91,7 +91,6 @@ class MapShell:
         return cls.declared()
 
     def _info(self) -> evaluate.MetricInfo:
-        """Return the description of the metric for `evaluate`."""
         function = self.declared()
         declaration = declaration_of(function) if function else None
         paper = declaration.paper if declaration else ""
@@ -118,7 +117,7 @@ class MapShell:
         return {"predictions": maps, "references": masks}
 
     def add_batch(self, **given: Any) -> None:
-        """Add a batch of the inputs in `INPUTS`. All maps of one computation must have one size."""
+        """Add a batch of the inputs in `INPUTS`. All maps of one computation must have the same size."""
         inputs = self._inputs(**_known(self.name, given, self._names()))
         self._use_size(next(iter(inputs.values())).shape[-2:])
         super().add_batch(**inputs)  # type: ignore[misc]
@@ -196,7 +195,7 @@ class MapShell:
         """Use the size of the first maps for all maps.
 
         Raises:
-            ValueError: Maps of another size were added before.
+            ValueError: Maps of a different size were added before.
         """
         features = self._features(size)
         if getattr(self, "writer", None) is not None and self.info.features != features:
@@ -245,7 +244,7 @@ class MapOnlyShell(MapShell):
     def _refuse(self, references: Any) -> None:
         """Raise ValueError if there are references, because this metric does not use them."""
         if references is not None:
-            raise ValueError(f"{self.name} {self.ALONE}; leave out references")
+            raise ValueError(f"{self.name} {self.ALONE}; remove references=")
 
 
 class _InstalledShell(MapShell):
@@ -336,7 +335,7 @@ class ExplainerShell(_InstalledShell):
         metric, has_classes = self._metric(options), references != NO_CLASS
         if "labels" in metric.inputs and options.get("labels") is None:
             if not has_classes.all():
-                raise ValueError(f"{name} needs references, the class of each image")
+                raise ValueError(f"{name} needs references= (the correct class of each image)")
             options["labels"] = references
         elif target is None and has_classes.any():
             target = references
@@ -389,7 +388,7 @@ class CurveShell(_InstalledShell):
         )
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
-        """Return maps and the class of each sample. With `target`, samples need no class."""
+        """Return maps and the class of each sample. If `target` is passed, samples need no class."""
         maps = read_maps(predictions)
         return {"predictions": maps, "references": _classes(references, len(maps), "maps")}
 
@@ -421,15 +420,15 @@ class CurveShell(_InstalledShell):
                 f"{name} runs the classifier, which needs saliency-bench; pip install saliency-bench"
             ) from error
         if images is None or classifier is None:
-            raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
+            raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier= (a name or a module)")
         options = _known(name, options, [*self.keywords(), "per_sample"])
         metric, unlabelled = registered_metric(name, **options), (references == NO_CLASS).any()
         if "labels" in metric.inputs and (target is not None or unlabelled):
-            raise ValueError(
-                f"{name} compares with references, the class of each image; pass references instead of target"
-            )
+            raise ValueError(f"{name} needs the correct class of each image; pass references= instead of target=")
         if target is None and unlabelled:
-            raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
+            raise ValueError(
+                f"{name} needs references= (the class of each image) or target= (weights over the classes)"
+            )
         scores: list[np.ndarray] = []
         given = references if target is None else target
         noise = Draws.given(len(maps), seeds, image_ids, seed).seeds("noise")
@@ -453,7 +452,7 @@ class AreaShell(_InstalledShell):
     """
 
     INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
-    references: the exposure (N,) of each, the share of the pixels; several trainings at one exposure are averaged."""
+    references: the exposure (N,) of each network, a share of the pixels. Networks with equal exposures are averaged."""
 
     @classmethod
     def computed(cls) -> Callable[..., np.ndarray] | None:
@@ -461,7 +460,6 @@ class AreaShell(_InstalledShell):
         return cls.declared() and _area
 
     def _info(self) -> evaluate.MetricInfo:
-        """Return the description of the metric for `evaluate`."""
         info = super()._info()
         info.format = None  # arrays would be read back in float32, but a run computes in float64
         return info
@@ -528,7 +526,7 @@ def _describe(function: Callable[..., np.ndarray] | None) -> str:
     """Return the options and the result of a function, as lines of a Google-style docstring."""
     lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
     if function is None:
-        unknown_here = "    Its options are shown if saliency-bench is installed."
+        unknown_here = "    The options of the metric are shown if saliency-bench is installed."
         return "\n".join([unknown_here, *lines, "    {name: the mean over samples}"])
     docstring = inspect.getdoc(function) or ""
     usual = defaults(function)

@@ -32,13 +32,14 @@ from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
 HALF_OF_RANGE = 0.5  # threshold of metrics that compare a region
-OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}  # then the threshold is a share of the range
+# Options of metrics with which the threshold is a share of a map's range.
+OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}
 PEAKED_SHARE = 0.01  # share of the pixels; scores with a smaller region above the threshold get a remark
 
 
 @dataclass
 class ScoredBatch:
-    """Scores of a batch by a metric.
+    """Scores of one metric for a batch.
 
     Attributes:
         values: Score of each sample; None if it has no score.
@@ -230,7 +231,7 @@ class MetricInputs:
             if not isinstance(error, RefusedImagesError):
                 raise
             result.raised = True
-            return result.fail(dict.fromkeys(scored, f"the model raised for a changed image: {error}"))
+            return result.fail(dict.fromkeys(scored, f"the model raised an error for a changed image: {error}"))
         except ValueError as error:  # metrics that do not import the core raise ValueError
             raise UserError(f"{metric}: {error}") from error
         except Exception as error:  # from the network, for a picture that the metric created
@@ -350,5 +351,4 @@ def _goes_by_half_of_range(metric: Metric) -> bool:
 
 
 def _finite(value: float) -> Value:
-    """Return the value as a float, or None if it is not finite."""
     return float(value) if np.isfinite(value) else None

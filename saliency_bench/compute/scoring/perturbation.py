@@ -46,7 +46,8 @@ class Curves:
     of samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples whose
     results are NaN because a picture has no probabilities (`compute.targets.no_probabilities`).
 
-    Raises: UserError if the maps differ in size from the images, or the target has another number of classes.
+    Raises: UserError if the maps differ in size from the images, or the target from the classifier in the
+        number of classes.
     """
 
     def __init__(
@@ -129,10 +130,10 @@ class Curves:
         Args:
             keep: "top" to keep the top `count` pixels of the image and take all others from the reference, or "rest"
                 for the reverse.
-            reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": see `blurred`.
-                "noise": see `noise`. "inpaint": missing pixels are filled in from the kept pixels, see `inpainted`.
-                "linear": the mean of the neighbours plus slight noise, see `imputation.imputed`. "farthest": see
-                `farthest`. "gaussian": see `gaussian`.
+            reference: "black": 0, for images in [0, 1]. "mean": the classifier's normalisation mean. "blur": see
+                `blurred`. "noise": see `noise`. "inpaint": missing pixels are filled in from the kept pixels, see
+                `inpainted`. "linear": the mean of the neighbours plus slight noise, see `imputation.imputed`.
+                "farthest": see `farthest`. "gaussian": see `gaussian`.
             counts: Numbers of pixels, 0 to H*W.
         """
         return self._path(keep, reference, counts).cpu().numpy()
@@ -150,7 +151,7 @@ class Curves:
         return self._known[key]
 
     def _checked(self, keep: str, reference: str, counts: Iterable[int]) -> np.ndarray:
-        """Return the counts; raise ValueError for an invalid path."""
+        """Return the counts as an array; raise UserError for an invalid path."""
         if keep not in ("top", "rest"):
             raise UserError(f"keep='{keep}' is neither 'top' nor 'rest'")
         if reference not in REFERENCES:
@@ -305,7 +306,7 @@ def per_image(target: Tensor, count: int) -> Tensor:
     """Expand a target (B, K) or (1, K), or classes (B,), to one row per image.
 
     Raises:
-        UserError: The target has another number of rows.
+        UserError: The number of rows of the target is neither 1 nor the number of images.
     """
     if target.ndim == 2 and len(target) == 1:
         return target.expand(count, -1)
@@ -335,7 +336,7 @@ def read_images(images: Any) -> Images:
 
 
 def check_frame(images: Images) -> None:
-    """Raise UserError for images that are not finite or not in [0, 1]; perturbed images may be slightly outside."""
+    """Raise UserError for images that are not finite or far outside [0, 1]; perturbed images may exceed it slightly."""
     if not images.abs().amax() < 10:  # images from 0 to 255 exceed these limits
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
 
@@ -449,7 +450,7 @@ def inpainted(images: Images, kept: Tensor) -> Images:
 
     Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
     side, and a missing pixel is filled with the colour of its smallest square with a kept pixel. Coarser colours are
-    enlarged bilinearly first, so that no squares are visible. If no pixel is kept, the image is black.
+    upsampled bilinearly first, so that no squares are visible. If no pixel is kept, the image is black.
     """
     weights = kept.to(images)
     return torch.where(kept, images, _filled(images * weights, weights))

@@ -1,6 +1,6 @@
 """Score retraining metrics: how well networks learn from pictures with the top pixels, or all others, replaced.
 
-exposure r -> the top share r of each picture's pixels, by its map -> these pixels, or all others, are replaced -> a
+exposure r -> the top share r of each picture's pixels in its map -> these pixels, or all others, are replaced -> a
 network is trained on such pictures and tested on other pictures
 
 `compute.retraining` trains the networks; this module contains the functions that these metrics share, and their
@@ -35,10 +35,10 @@ class RetrainingProtocol:
     Attributes:
         keeps: "rest" to keep all but the top share (ROAR), or "top" to keep the top share (KAR).
         test: Pictures to test on: "modified" or "clean".
-        trainings: Number of trainings per exposure.
-        epochs: Passes over the training images.
+        trainings: Number of training runs per exposure.
+        epochs: Number of passes over the training images.
         learning_rate: Learning rate.
-        batch_size: Images per step.
+        batch_size: Number of images per step.
         images: Number of training images; None for all.
         initial: "new" for random weights, or the digest of the checkpoint that networks start from ("base" until the
             digest is known).
@@ -81,7 +81,7 @@ def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     """Return the area under the share of correct networks as a function of the exposure, (B,).
 
-    The area is NaN if a part is missing.
+    The area is NaN if the prediction of any network is missing.
     """
     exposures = exposures_of(options.items())
     return area(values.reshape(len(values), len(exposures), options["trainings"]).mean(axis=2), exposures)

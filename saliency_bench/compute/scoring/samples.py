@@ -55,7 +55,7 @@ def score_samples(
     parts: bool = False,
     **options: object,
 ) -> Scores:
-    """Return the scores of images (B, 3, H, W) in [0, 1] by a metric, float64 (B,); NaN if a score is undefined.
+    """Return a metric's scores for images (B, 3, H, W) in [0, 1], float64 (B,); NaN if a score is undefined.
 
     Args:
         metric: Name of a metric, or your own function (`declarations`).
@@ -74,7 +74,7 @@ def score_samples(
             `batch_size` and order are also the same.
         seed: Seed of the run. It is also used for draws that all images share: the masks of RISE, and the weights of a
             randomised network.
-        batch_size: Samples per batch.
+        batch_size: Number of samples per batch.
         parts: Whether to return the parts (B, P) of the scores, as `score_parts` does.
         **options: Options of the metric.
 
@@ -83,7 +83,7 @@ def score_samples(
             samples and only its parts have a value per sample.
     """
     if isinstance(metric, Metric) and options:
-        raise UserError(f"{metric.name} already has its options; leave out {next(iter(options))}")
+        raise UserError(f"{metric.name} already has its options; remove {next(iter(options))}=")
     metric = load_metric(metric, **options)
     if metric.aggregate is not None and not parts:
         raise UserError(f"{metric} has one value for all samples and no value per sample; use score_parts")
@@ -130,7 +130,6 @@ def score_parts(
 
 
 def _numbers(values: Sequence[float | None]) -> np.ndarray:
-    """Return values with NaN for None."""
     return np.array([np.nan if value is None else value for value in values])
 
 
@@ -168,7 +167,7 @@ def _checked(
     """
     check_without_people(metric)
     if target is not None and not metric.asks_of_target:
-        raise UserError(f"{metric.name} chooses its own classes; leave out target and classes")
+        raise UserError(f"{metric.name} chooses its own classes; leave out the target and the classes")
     images = read_images(images)
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
         raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; got {tuple(images.shape)}")
@@ -233,7 +232,7 @@ def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: in
     """
     if ("labels" in metric.inputs) != (labels is not None):
         if labels is None:
-            raise UserError(f"{metric.name} needs the accuracy; pass labels, the class of each image")
+            raise UserError(f"{metric.name} needs correct classes; pass labels= (the class of each image)")
         raise UserError(f"{metric.name} needs no labels; leave them out")
     given = None if labels is None else np.asarray(labels)
     if given is not None and (given.ndim not in (1, 2) or len(given) != count):
@@ -250,12 +249,13 @@ def _other(
         UserError: A second classifier or its labels are missing, or the metric does not use a second classifier.
     """
     if "other" not in metric.inputs and (other is not None or labels is not None):
-        raise UserError(f"{metric.name} needs no second classifier; leave out other and other_labels")
+        raise UserError(f"{metric.name} needs no second classifier; remove other= and other_labels=")
     if "other" not in metric.inputs:
         return None, None
     if other is None or labels is None:
         raise UserError(
-            f"{metric.name} needs a second classifier; pass other= and, as other_labels=, its class for each image"
+            f"{metric.name} needs a second classifier; pass other= (the classifier) and other_labels= (its correct "
+            "class for each image)"
         )
     given = np.asarray(labels)
     if given.ndim not in (1, 2) or len(given) != count:

@@ -63,7 +63,7 @@ class ClassGroups:
         return max(others, key=lambda member: scores[member], default=None)
 
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
-        """Return the disjoint group with the highest mean score (the first of equal ones), or () if there is none.
+        """Return the disjoint group with the highest mean score (the first if tied), or () if there is none.
 
         A merged group is never the rival, because it does not stand for a single concept.
         """
@@ -174,9 +174,8 @@ def _read(path: Path) -> dict[str, list]:
 
 
 def _groups_in(rows: list[dict], path: Path) -> dict[str, list]:
-    """Return {group: [class, ...]} from the rows of a CSV file."""
     if not rows or not {"class", "group"} <= set(rows[0]):
-        raise UserError(f"the groups {path} need a header with class,group")
+        raise UserError(f"the groups {path} need the header class,group")
     groups: dict[str, list] = {}
     for row in rows:
         groups.setdefault(row["group"], []).append(row["class"])

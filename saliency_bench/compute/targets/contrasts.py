@@ -1,7 +1,7 @@
 """Build targets of several classes: contrasts and groups.
 
-`reduction="mean"` divides the weights of each group by its size. With the default, "sum", a shift that all logits share
-does not cancel in "one class against a group".
+`reduction="mean"` divides the weights of each group by its size. With the default, "sum", a constant added to all
+logits does not cancel in "one class against a group".
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ def class_vs_group(a: int, members: Iterable[int], classes: int, reduction: str 
 
 
 def group_vs_group(g: Iterable[int], h: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """Return weights (1, K): +1 on members of G, -1 on members of H; a class in both cancels under "sum"."""
+    """Return weights (1, K): +1 on members of G, -1 on members of H. With "sum", a class in both cancels."""
     return _side(g, classes, reduction) - _side(h, classes, reduction)
 
 

@@ -63,7 +63,7 @@ def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -
     places = list(range(classes)) if unnamed else places_in(model or (), groups)
     if len(places) != len(groups["classes"]):
         raise UserError(
-            f"the label map {given} is for the {len(groups['classes'])} classes of {table}, but the model has other "
-            "classes"
+            f"the label map {given} is for the {len(groups['classes'])} classes of {table}, but the model has "
+            "different classes"
         )
     return places

@@ -7,7 +7,7 @@ from pathlib import Path
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.utils.files import parse_json, read_bytes
 
-DIGITS = 18  # most digits of a class number, because Python refuses to parse thousands of digits
+DIGITS = 18  # maximum number of digits of a class number, because Python refuses to parse thousands of digits
 Members = list[list[int]]  # matching model classes for each dataset class
 
 
@@ -28,9 +28,9 @@ def match(
         model: Class names of the model.
         classes: Number of the model's classes.
         label_map: {dataset class: model class or list of model classes}, or a JSON file with this content. The target
-            of a dataset class with several model classes is the sum of their logits. A class that the model lacks maps
-            to null or []. A class that the model has under the same name needs no entry if all names in the map are
-            classes of the dataset.
+            of a dataset class with several model classes is the sum of their logits. A class that the model lacks is
+            mapped to null or []. A class that the model has under the same name needs no entry if all names in the map
+            are classes of the dataset.
         one_each: Whether each image has one class. If images may have several classes, another class does not imply
             "not square".
 
@@ -142,7 +142,6 @@ def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
 
 
 def _read(label_map: dict | str | Path) -> dict:
-    """Return a label map, reading it if it is a file."""
     if isinstance(label_map, dict):
         return label_map
     try:

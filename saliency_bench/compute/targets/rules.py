@@ -1,4 +1,4 @@
-"""Choose the class that each map explains by a rule: `--target label | predicted | contrast:second | FILE`.
+"""Choose the class that each map explains, with a rule: `--target label | predicted | contrast:second | FILE`.
 
 The rule `predicted-by:MODEL` needs a second model, so a run creates it (`compute/loading/predicted_by.py`).
 """
@@ -30,8 +30,8 @@ class TargetRule:
 
     Attributes:
         name: Name for display.
-        identity: Text for cell ids: the name of the rule, or a hash of a file's content, the classes that the file
-            refers to, and the members of groups.
+        identity: String that identifies the rule in cell ids. It contains the name of the rule, or hashes of a file's
+            content and of the classes that the file refers to, or the name and the identity of the groups.
         by_id: {image id: target} from a file, or from the predictions of another model.
         groups: Groups from which "contrast:second" chooses the runner-up.
     """
@@ -81,7 +81,7 @@ class TargetRule:
 
 
 def ordered_classes(logits: np.ndarray) -> list[int]:
-    """Return the two most probable classes. Among equal classes, the lower number is first, so all machines agree."""
+    """Return the two most probable classes. Of equally probable classes, the one with the lower number is first."""
     return [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
 
 
@@ -134,7 +134,7 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     if not rows or not {"image_id", "target"} <= set(rows[0]):
         raise UserError(f"the target file {text} needs a header with image_id,target (and against, for contrasts)")
 
-    named: dict[str, int] = {}  # class names in the file, which may have another order in another model
+    named: dict[str, int] = {}  # class names in the file; models may order them differently
 
     def members(entry: str | None) -> tuple[int, ...]:
         parts = [part.strip() for part in (entry or "").split("|") if part.strip()]
@@ -146,7 +146,9 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     for row in rows:
         terms = TargetTerms(members(row["target"]), members(row.get("against")))
         if both := set(terms.plus) & set(terms.minus):
-            raise UserError(f"the target file {text} has class {min(both)} for and against image {row['image_id']}")
+            raise UserError(
+                f"the target file {text} lists class {min(both)} as target and as against for image {row['image_id']}"
+            )
         if by_id.setdefault(row["image_id"], terms) != terms:
             image = one_line(row["image_id"], 100)
             raise UserError(f"the target file {text} has two targets for image {image}; keep one")

@@ -86,7 +86,7 @@ class Run(PaperTables):
 
     @property
     def doubt(self) -> str:
-        """Return a warning about the run as a whole, such as accuracy below chance; usually ""."""
+        """Return a warning about the run as a whole, such as accuracy below chance, or "" if there is none."""
         other = self.summary["other_model"]
         doubt_of_other = below_chance(other) if other else ""
         return below_chance(self.summary["model"]) or (doubt_of_other and f"other model: {doubt_of_other}")
@@ -125,11 +125,11 @@ class Run(PaperTables):
         """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
 
         `best` is as in the printed table. `beats_baselines` is None if the run has no baseline to compare with.
-        `rare_failures` is True if the interval is wider because the samples do not rule out rare failures. Unknown
-        numbers are NaN. The value is NaN if no sample has a score. The rank is NaN for a baseline and if there are too
-        few samples. Your own function has one row per version, and `explainer_version` or `metric_version` contains the
-        version as text. `cell_id` is the same as in the records. `reliability` is the median over the maps of an
-        explainer that averages random draws.
+        `rare_failures` is True if the interval is wider because the samples cannot rule out rare extreme scores.
+        Unknown numbers are NaN. The value is NaN if no sample has a score. The rank is NaN for a baseline and if there
+        are too few samples. Your own function has one row per version, and `explainer_version` or `metric_version`
+        contains the version as text. `cell_id` is the same as in the records. `reliability` is the median over the maps
+        of an explainer that averages random draws.
         """
         import pandas as pd
 
