@@ -60,8 +60,8 @@ def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission])
         pairs = [(ScoredCell(submission, cell), ScoredCell(other, cell))
                  for cell in submission.cells if cell.cell_id in shared]  # fmt: skip
         if equal := sum(agree(*pair) for pair in pairs):
-            lines.append(f"{equal} of {len(submission.cells)} cells are already on the board with the same scores, by "
-                         f"{other.result.submitter}")  # fmt: skip
+            lines.append(f"{equal} of {len(submission.cells)} cells are already on the board with the same scores, "
+                         f"submitted by {other.result.submitter}")  # fmt: skip
     by_question: dict[str, list[ScoredCell]] = {}
     for other in published:
         ids = CellIds(other.result.setting)
@@ -70,7 +70,7 @@ def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission])
     ids = CellIds(submission.result.setting)
     for cell in submission.cells:
         rivals = by_question.get(question_of(cell, ids), ())
-        lines += [f"{cell.explainer_text} has the scores of {name} on all samples by {cell.metric_text}"
+        lines += [f"{cell.explainer_text} has the same {cell.metric_text} score as {name} on every sample"
                   for name in other_names(ScoredCell(submission, cell), rivals)]  # fmt: skip
     return lines
 

@@ -20,7 +20,7 @@ NO_RESULT = "no result yet: this row only shows the columns"
 
 
 def table_of(board: Board | None) -> bytes:
-    """Return the rows of a board as Parquet. Without a board, the table has a placeholder row."""
+    """Return the rows of a board as Parquet. If `board` is None, the table has a single placeholder row."""
     # The Hub and `datasets` do not display a table without rows.
     rows = [dict.fromkeys(COLUMNS) | {"explainer": NO_RESULT}] if board is None else board.cells
     with BytesIO() as buffer:
@@ -33,5 +33,5 @@ def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
     board, index = index_of(BoardSource(repo, commit, api))
     files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]
     return api.create_commit(
-        repo, files, repo_type="dataset", commit_message="The board, for the viewer and to open fast"
+        repo, files, repo_type="dataset", commit_message="Update the table and the index of the board"
     )

@@ -74,7 +74,7 @@ def forget_oldest() -> None:
 
 
 def checked_and_packed(folder: str) -> bytes:
-    """Read, check and serialise a submission. Called in a bounded child process, because submissions are untrusted."""
+    """Read, check and serialise a submission. Called in a child process by `bounded`, as submissions are untrusted."""
     return pack(read_checked(Path(folder)))
 
 
@@ -121,7 +121,7 @@ def code_hash() -> str:
 
 
 def cached_places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return `standing.places`, cached by the submitters and the hashes of the submissions' files."""
+    """Return the ranks from `standing.places`, which are cached until rows, submitters, files or the code change."""
     about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{code_hash()[:16]}.json"

@@ -67,8 +67,8 @@ class Store(Database):
                 row = connection.execute(select(studies).where(studies.c.name == name)).mappings().one()
         if different := differences(dict(row), wanted):
             raise UserError(
-                f"{self.text} contains a study '{name}' with another {different}; use the same settings to resume "
-                "it, or another --name"
+                f"{self.text} contains a study '{name}' with a different {different}; use the same settings to resume "
+                "it, or a different --name"
             )
         return self._study(dict(row))
 

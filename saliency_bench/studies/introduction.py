@@ -115,15 +115,12 @@ def _all(tokens: list[Token]) -> Iterator[Token]:
 
 
 class _Renderer(RendererHTML):
-    """Renderer that converts Markdown to HTML and collects the pictures."""
-
     def __init__(self, path: Path):
         super().__init__()
         self.path = path
         self.pictures: dict[str, Shown] = {}
 
     def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        """Return the HTML of a picture, with the description as caption."""
         token = tokens[idx]
         picture = self._read(str(token.attrs["src"]))
         self.pictures[picture.name] = picture
@@ -137,10 +134,10 @@ class _Renderer(RendererHTML):
         )
 
     def _read(self, source: str) -> Shown:
-        """Load the picture at an address.
+        """Load a picture that the Markdown refers to.
 
         Raises:
-            UserError: The address is not a picture in the folder of the text.
+            UserError: The reference is not a picture in the folder of the text.
         """
         parts = urlsplit(source)
         folder = self.path.parent.resolve()

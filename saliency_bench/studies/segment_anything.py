@@ -1,4 +1,4 @@
-"""Find regions with a network of the Segment Anything family (Kirillov et al., 2023) in two ONNX files.
+"""Find regions with a network of the Segment Anything family (Kirillov et al., 2023), stored in two ONNX files.
 
 The encoder is run once per image. Its input is float32 (1, 3, S, S): the image with its longest side scaled to S
 pixels, normalised by ImageNet's mean and standard deviation times 255, and padded with zeros at the bottom and on the

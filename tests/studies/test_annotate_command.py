@@ -102,7 +102,7 @@ def test_import_reports_masks_without_an_image(line, tmp_path, capsys):
 
 @pytest.mark.parametrize(("options", "words"), [
     (["--person", "bob"], "has no masks of bob; set --person to one of: ada"),
-    (["--person", "../ada"], "--person must be 1 to 100 letters"),
+    (["--person", "../ada"], "--person must consist of 1 to 100 letters"),
     (["--person", "consensus"], "is reserved"),
     (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),
 ])  # fmt: skip

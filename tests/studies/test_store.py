@@ -234,8 +234,8 @@ def test_reopened_study_resumes_and_rejects_other_settings(place):
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"payload": float("nan")}, "JSON"), ({"payload": {1, 2}}, "JSON"), ({"payload": "x" * 2**20}, "at most"),
-    ({"unit": ""}, "unit must be a printable text"), ({"unit": "a\0b"}, "unit must be a printable text"),
-    ({"request": "x" * 201}, "request must be a printable text"), ({"mask": np.zeros((3, 3))}, "bool array"),
+    ({"unit": ""}, "unit must be 1 to 500 printable"), ({"unit": "a\0b"}, "unit must be 1 to 500 printable"),
+    ({"request": "x" * 201}, "request must be 1 to 200 printable"), ({"mask": np.zeros((3, 3))}, "bool array"),
     ({"mask": np.zeros((0, 3), bool)}, "bool array"),
 ])  # fmt: skip
 def test_invalid_answer_is_rejected_and_not_stored(tmp_path, change, message):
@@ -261,7 +261,7 @@ def test_invalid_store_paths_are_rejected(tmp_path):
         connection.execute(insert(study_tables.versions).values(number=99))
     for name, message in [
         ("text.db", "not a database"),
-        ("other.db", "another program"),
+        ("other.db", "a different program"),
         ("newer.db", "format 99"),
         (".", "is a folder"),
         ("missing/study.db", "not a folder"),

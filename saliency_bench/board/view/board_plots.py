@@ -1,7 +1,8 @@
 """Plots of a board's page: alignment against faithfulness, and quality against cost with the Pareto front.
 
-A plot shows one dataset and model, with a dot per explainer. Axes are reversed if lower is better, so values further to
-the right and further up are always better. Cost increases to the right.
+A plot shows one dataset and model, with a dot per explainer. The axis of a metric is reversed if lower is better, so
+scores further to the right or further up are always better. The axis of cost is not reversed: further to the right is
+more expensive.
 
 Unlike `read.report.plots`, these plots are not drawn by matplotlib. This module computes positions, and the template
 draws them, so dots can link to rows, have a tooltip, and use the colours of the page.
@@ -157,7 +158,7 @@ def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
 
 
 def metrics_of(rows: Iterable[ShownRow], family: str = "") -> list[str]:
-    """Return the metrics of rows with values, in one family or in all families."""
+    """Return the names of the metrics of rows with values. If `family` is set, return only metrics of this family."""
     return sorted({row.metric for row in rows if row.value is not None and family in ("", row.family)})
 
 
@@ -271,7 +272,7 @@ def _overlap(first: Box, second: Box) -> float:
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """Plot the scores (x, y) of two rows for each sample, on axes with equal ranges. Return None if there are none."""
+    """Plot the scores (x, y) of two rows for each sample, on axes with equal ranges, or return None for no samples."""
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]
@@ -330,7 +331,6 @@ def _span(row: ShownRow, axis: Axis) -> tuple[float, float] | None:
 
 
 def _turned(row: ShownRow) -> bool:
-    """Return whether the axis of a row's metric is reversed."""
     return not row.higher_is_better
 
 

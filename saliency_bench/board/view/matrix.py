@@ -94,7 +94,6 @@ def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
 
 
 def _scene(row: ShownRow) -> Scene:
-    """Return the dataset, model and non-default settings of a row."""
     return row.dataset, row.model, row.asks
 
 
@@ -134,7 +133,6 @@ def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
     low, high = min(0.0, *values), max(0.0, *values)
 
     def share(value: float) -> float:
-        """Return the position of a value on the bar, as a share of the width."""
         return round((value - low) / (high - low), 4) if high > low else 0.0
 
     best = max((row for row in rows if row.baseline), key=_oriented, default=None)
@@ -146,9 +144,9 @@ def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
 
 
 def _behind(row: ShownRow, best: ShownRow | None) -> tuple[str, ...]:
-    """Return the baselines that a row does not beat significantly by the board's test.
+    """Return the baselines that a row does not significantly beat in the board's test.
 
-    Without a test, return the best baseline, unless the row has a better score.
+    If the row was not tested, return the best baseline, unless the row has a better score.
     """
     if row.baseline:
         return ()

@@ -1,6 +1,6 @@
 """Results of peek-a-boom: accuracy curves and their areas, the necessary number of judgements, statistics per person.
 
-The results correspond to tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only finished
+The results correspond to tables 2 and 3 (rows for crowd workers) and figures 5 and 6 of Lu et al., 2021. Only finished
 judgements count. A judgement is finished after a correct answer, or after the whole image was displayed without a
 correct answer (*never right*, which counts as wrong at every exposure). Judgements of people who failed an attention
 check are excluded unless requested.
@@ -156,7 +156,6 @@ def _by_explainer(study: Study, judgements: pd.DataFrame) -> dict[str, pd.DataFr
 
 
 def _guessers(evidence: dict[str, float], people: bool) -> list[str]:
-    """Return a note on people who answer like guessers."""
     names = sorted(person for person, ratio in evidence.items() if ratio >= LIKE_GUESSING)
     if not names:
         return []
@@ -199,7 +198,7 @@ def _crowd(
 
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
-    """Return {explainer: rank set as text} by the paired test over clusters of images, or {} for too few clusters."""
+    """Return {explainer: rank set as text} from the paired test over clusters of images, or {} for too few clusters."""
     matched = Matched(means, codes, (0.0, 1.0))
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
