@@ -1,4 +1,4 @@
-"""Find equal scores in two submissions: repeated rows, or one method under two names, such as copied maps."""
+"""Find equal scores in two submissions, which indicate repeated rows, or copied maps under a different name."""
 
 from collections.abc import Iterable
 
@@ -52,7 +52,7 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
 
 
 def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
-    """Return a message for each cell that repeats one of `published`, the submissions for this dataset and model."""
+    """Return messages about cells that repeat scores of `published`, the submissions for this dataset and model."""
     published = list(published)
     lines = []
     for other in published:

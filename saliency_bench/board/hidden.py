@@ -129,7 +129,7 @@ def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return three views of a map (H, W): the map, the pixels above half of the map's range, and the ranks.
 
     Tied pixels get their mean rank. Metrics with a threshold use the second view, and metrics that order pixels use the
-    third view. Changing values without crossing the threshold preserves the second view; changing values without
+    third view. Changing values without crossing the threshold preserves the second view. Changing values without
     changing their order preserves the third view.
     """
     values = values.astype(np.float64)

@@ -29,7 +29,10 @@ def table_of(board: Board | None) -> bytes:
 
 
 def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
-    """Write table and index for a commit of a results repository (default: newest), and return the Hub's response."""
+    """Write the table and the index for a commit of a results repository, and return the Hub's response.
+
+    The default is the newest commit.
+    """
     board, index = index_of(BoardSource(repo, commit, api))
     files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]
     return api.create_commit(

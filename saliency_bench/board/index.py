@@ -95,7 +95,7 @@ def packed(board: Board, key: str) -> bytes:
 
 
 def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str], owners: Known) -> Board | None:
-    """Load a board from its index. Return None if the index is missing, stale, damaged or contradicts the files.
+    """Load a board from its index. Return None if the index is missing, stale or damaged, or contradicts the files.
 
     Args:
         path: Path of the index.

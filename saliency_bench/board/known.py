@@ -88,7 +88,7 @@ class Attempt(StrictModel):
 
     Attributes:
         fingerprint: Fingerprint of the dataset.
-        date: Date on the machine of the board's owner.
+        date: Date of the attempt, according to the clock of the owner's machine.
         maps: Sketch of the maps (`hidden.sketch_of`), or "" for explainers of the package.
     """
 

@@ -1,10 +1,10 @@
 """Recompute scores of a submission as the owner of a board.
 
-Explainers of the package are run on a few images, drawn at random so that submitters cannot predict them. These rows
-are "run by the board" and have official ranks. All submitted maps are scored again ("scored by the board"). This does
-not prove how the maps were computed, but maps that no known explainer can produce are reported. A submission is
-rejected if any score or part of a score differs by more than 1e-4. If the masks of a dataset are hidden, a submission
-contains no scores, and this module scores all of its maps (`board.hidden`).
+Explainers of the package are run on a few images, drawn at random so that submitters cannot predict them. Their rows
+get the status "run by the board" and official ranks. All submitted maps are scored again, and their rows get the status
+"scored by the board". This does not prove how the maps were computed, but maps that no known explainer can produce are
+reported. A submission is rejected if any score or part of a score differs by more than 1e-4. If the masks of a dataset
+are hidden, a submission contains no scores, and this module scores all of its maps (`board.hidden`).
 """
 
 import secrets

@@ -83,7 +83,8 @@ class BoardSource:
     def may_be_board(self) -> bool:
         """Return whether a location without results could be a new board.
 
-        A folder could not. A repository could, if it contains the schema of results or no files of its own.
+        This is true for a repository that contains the schema of results, or no files of its own, and never for a
+        folder.
         """
         if isinstance(self.location, Path):
             return False

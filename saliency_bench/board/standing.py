@@ -87,7 +87,9 @@ class BoardRank:
 
 
 def question_of(cell: CellKey, ids: CellIds) -> str:
-    """Return a hash of everything except the explainer, which is the same for comparable rows.
+    """Return a hash of everything that determines a row's scores, except the explainer.
+
+    Comparable rows have the same hash.
 
     Args:
         cell: Cell of a row.

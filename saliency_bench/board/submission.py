@@ -1,4 +1,4 @@
-"""A submission in memory: create it from a run, write it to files, and compute its checked scores."""
+"""A submission in memory: create it from a run, check it, and write it to files."""
 
 import json
 from collections import Counter

@@ -105,7 +105,7 @@ class Model(StrictModel):
         activation: Function that converts logits into probabilities.
         activation_assumed: Whether the activation was assumed because the checkpoint does not specify it.
         accuracy: Accuracy on all samples of the dataset.
-        accuracy_kind: Meaning of `accuracy`.
+        accuracy_kind: Name of the measure in `accuracy`, such as "mean average precision".
         top5: Top-5 accuracy.
         no_accuracy: Reason why there is no accuracy.
         no_class: Number of images with a label that is not a class of the model. The accuracy excludes these images.
@@ -161,7 +161,7 @@ class Provenance(StrictModel):
 class Result(StrictModel):
     """All cells of a run that a submitter publishes under `license`.
 
-    `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
+    `note`, `link`, `ran`, `submitted`, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
 
     Attributes:
         link: Link to the code or paper of the submitter's method.
@@ -280,7 +280,7 @@ def read_result(path: Path) -> Result:
 
 
 def validated(text: str, path: Path) -> Result:
-    """Parse a result from JSON text. Raise UserError with file and field if invalid."""
+    """Parse a result from JSON text. The UserError for invalid text names the file and the field."""
     try:
         return Result.model_validate_json(text)
     except ValidationError as error:

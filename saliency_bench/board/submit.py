@@ -330,7 +330,7 @@ def plan(
         namespace: Namespace of the results repository.
         private: Whether to make the repository private if it must be created.
         note: Short note for readers.
-        link: Address (https) of the code or paper.
+        link: URL (https) of the code or paper.
         with_maps: Whether to publish the maps that `score_maps` has written into the folder.
         dry_run: Whether to compare only, which needs neither login nor connection.
         api: API of the account that submits, by default the account that is logged in.
@@ -385,7 +385,7 @@ def plan_for_folder(
         board: Folder of the board.
         by: Name of the submitter.
         note: Short note for readers.
-        link: Address (https) of the code or paper.
+        link: URL (https) of the code or paper.
         with_maps: Whether to publish the maps that `score_maps` has written into the run's folder.
 
     Raises:

@@ -53,7 +53,7 @@ class Added(NamedTuple):
 
 
 def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
-    """Return the rows after these marks as lines, and the new marks."""
+    """Return the rows added since `marks` as lines, and the new marks."""
     lines, marks = [], dict(marks)
     with store.reading() as connection:
         names = dict(connection.execute(select(studies.c.id, studies.c.name)).tuples().all())

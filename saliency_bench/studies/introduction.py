@@ -59,7 +59,7 @@ class Introduction:
 
     @property
     def pictures(self) -> dict[str, Shown]:
-        """Return the pictures of all texts by file name."""
+        """Return {file name: picture} for the pictures of all texts."""
         texts = filter(None, (self.consent, self.instructions))
         return {name: picture for text in texts for name, picture in text.pictures.items()}
 
@@ -75,7 +75,7 @@ class Introduction:
                 add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)
 
     def agree(self, study: Study, person: str, agreed: str) -> bool:
-        """Return whether a person has agreed to the consent. If `agreed` is the id of the text, store the agreement."""
+        """Return whether a person has agreed to the consent form. If `agreed` is its id, store the agreement."""
         if self.consent is None:
             return True
         if agreed == self.consent.id:

@@ -184,7 +184,7 @@ class Places:
         return index < len(times) and times[index] <= last
 
     def left(self, person: str, allowed: np.ndarray, per_unit: int, lease_hours: float = LEASE_HOURS) -> np.ndarray:
-        """Return the indices in `order` of the units that can be assigned to a person, those with fewest people first.
+        """Return the indices in `order` of the units available to a person, those with the fewest people first.
 
         Args:
             person: Pseudonym of the person.

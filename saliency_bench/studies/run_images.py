@@ -114,7 +114,7 @@ class RunImages:
 
 
 def run_folder(run: str) -> tuple[Path, str]:
-    """Return the folder of a run and its name. `hub:OWNER/NAME`, a dataset repository with a run, is downloaded.
+    """Return (folder of a run, name of the run). If `run` is `hub:OWNER/NAME`, download it from that repository.
 
     Raises:
         UserError: The repository does not exist, cannot be reached, or contains no run.

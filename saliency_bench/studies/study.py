@@ -257,7 +257,7 @@ class Study:
         done: Collection[tuple[str, str]],
         lease_hours: float = LEASE_HOURS,
     ) -> list[str]:
-        """Lease the first units that nobody else has leased to a person, and return these units.
+        """Lease to `person` the first units that nobody else has leased, and return these units.
 
         Args:
             person: The pseudonym.
@@ -338,7 +338,7 @@ class Study:
             seconds: Time spent in seconds, at most a day.
 
         Raises:
-            UserError: The request belongs to another person or unit, or a value is invalid.
+            UserError: The request was already used for a different person or unit, or a value is invalid.
         """
         values = {
             "study": self.id,

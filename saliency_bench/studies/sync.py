@@ -5,7 +5,7 @@
     with sync:                   # commit new rows every 5 minutes and at the end
         serve(...)
 
-Only rows after the last commit can be lost. Each server appends lines (`answer_rows`) to separate files,
+Only rows added after the last commit can be lost. Each server appends lines (`answer_rows`) to separate files,
 `study.db/SERVER-0000.jsonl`, then `-0001` when the file is large. Therefore, servers of a study never overwrite each
 other's rows. Before each commit, rows that other servers have committed are added to the local store.
 """
@@ -39,7 +39,7 @@ class Sync:
     """Copy of a store in a private dataset repository.
 
     Args:
-        store: Path of the file.
+        store: Path of the SQLite file.
         repo: OWNER/NAME of a private dataset repository, which is created if missing.
         minutes: Minutes between commits.
         say: Function that prints a message for each restore and commit.

@@ -272,7 +272,7 @@ def _overlap(first: Box, second: Box) -> float:
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """Plot the scores (x, y) of two rows for each sample, on axes with equal ranges, or return None for no samples."""
+    """Plot the scores (x, y) of two rows for each sample, on axes with equal ranges, or return None without points."""
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]
@@ -296,7 +296,7 @@ def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
 
 
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
-    """Return (view with defaults for the controls of the plots, rows of the dataset and model in that view)."""
+    """Return (view in which all controls of the plots have values, rows of the dataset and model in that view)."""
     all_scenes = scenes(rows)
     wanted = [
         scene for scene in all_scenes if _passes(view.dataset, scene[0]) and _passes(view.model, scene[1])

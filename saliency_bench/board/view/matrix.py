@@ -66,7 +66,8 @@ def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
     """Return the matrix for the dataset, model and family of a view, or None if there are no rows.
 
     By default, the scene with the most official rows is displayed. If a metric has several settings, the setting with
-    the most rows is displayed. If rows contradict each other, the first row is displayed. The list contains all rows.
+    the most rows is displayed. If rows contradict each other, the first row is displayed. The list view contains all
+    rows.
     """
     scored = [row for row in rows if row.value is not None]
     counts = Counter(_scene(row) for row in scored)

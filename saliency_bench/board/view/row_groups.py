@@ -135,7 +135,7 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
 
 
 def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
-    """Return {filter: values that remain under all other filters}, including the selected values."""
+    """Return {filter: values of the rows that match all other filters, and the selected values}."""
     options: dict[str, list[str]] = {}
     for name in FILTERS:
         values = {getattr(row, name) for row in rows if matches(row, view, without=name)}

@@ -69,7 +69,7 @@ class ImagePlace:
 
     Attributes:
         image: Id in the dataset.
-        units: {unit: class}. None matches any label; "" means that the dataset has no classes.
+        units: {unit: class}. The class None matches any label, and "" means that the dataset has no classes.
     """
 
     image: str
@@ -83,13 +83,13 @@ def anywhere(names: Iterable[str]) -> dict[str, ImagePlace]:
 
 @dataclass
 class PersonRegions:
-    """Assignment of a person's regions to units. All other regions are counted.
+    """Assignment of a person's regions to units. All other regions are only counted.
 
     Attributes:
         places: {name in the file: `ImagePlace`} for names that match an image of the dataset.
-        label: Import regions with this label, or, if "", regions whose label is the class of the image.
-        check: Function that raises UserError if a mask does not match its unit. If None, a damaged region is treated as
-            an error of the whole file.
+        label: Label of the regions to import. If "", regions whose label is the class of the image are imported.
+        check: Function that raises UserError if a mask does not match its unit. If None, a damaged region is an error
+            for the whole file.
         drawn: Number of regions in masks.
         skipped: {reason: number of regions}.
         passed: {type: number} of entries that are not regions, such as predictions.

@@ -1,4 +1,4 @@
-"""Assign images and explainers to people by Latin squares, so that nobody sees an image with two explainers."""
+"""Assign images and explainers to people with Latin squares, so that nobody sees an image with two explainers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

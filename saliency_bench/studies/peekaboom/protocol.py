@@ -197,7 +197,7 @@ class Peekaboom:
     def choices(self, person: str, unit: str) -> list[str]:
         """Return the labels to choose from, including the correct label.
 
-        The image determines the labels; image and person determine their order.
+        The image determines the labels. The image and the person determine their order.
         """
         image, _ = pair_of(unit)
         seed, right = self.study.seed, self.images.labels[image]

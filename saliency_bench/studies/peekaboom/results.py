@@ -1,4 +1,4 @@
-"""Results of peek-a-boom: accuracy curves and their areas, the necessary number of judgements, statistics per person.
+"""Results of peek-a-boom: accuracy curves, their areas, the number of judgements needed, and statistics per person.
 
 The results correspond to tables 2 and 3 (rows for crowd workers) and figures 5 and 6 of Lu et al., 2021. Only finished
 judgements count. A judgement is finished after a correct answer, or after the whole image was displayed without a
