@@ -182,8 +182,8 @@ def test_results_reject_a_study_without_ratings(study):
 
 
 @pytest.mark.parametrize(("text", "line"), [
-    ("scale: [a, b]", "must contain only scale, a list, and questions"),
-    ("scale: [a]\nquestions: {a: b}", "2 to 9 texts"),
+    ("scale: [a, b]", r"must contain only scale \(a list\)"),
+    ("scale: [a]\nquestions: {a: b}", "2 to 9 strings"),
     ("scale: [yes, no]\nquestions: {a: b}", "put yes and no in quotes"),
     ("scale: [a, a]\nquestions: {a: b}", "differ"), ("scale: [a, b]\nquestions: {}", "1 to 6 ids"),
     ("scale: [a, b]\nquestions: [text]", "1 to 6 ids"),

@@ -220,10 +220,10 @@ def test_reopened_study_resumes_and_rejects_other_settings(place):
     again = made(second)
     assert (again.id, again.configuration, len(again.answers())) == (study.id, {"annotators": 2}, 1)
     assert second.find().name == "birds"
-    line = r"another dataset and seed \(3, now 4\); use"
+    line = r"a different dataset and seed \(3, now 4\); use"
     refused(line, second.study, "annotate", "birds", dataset="xyz", configuration={"annotators": 2}, seed=4)
     second.study("peekaboom", "guessed", configuration={"images": list(range(30)), "run": "a"})
-    words, less = r"another configuration \(images 30, now 29, run\); use", {"images": list(range(29)), "run": "b"}
+    words, less = r"a different configuration \(images 30, now 29, run\); use", {"images": list(range(29)), "run": "b"}
     refused(words, second.study, "peekaboom", "guessed", configuration=less)
     second.study("assess", "rated")
     refused("several studies", second.find)

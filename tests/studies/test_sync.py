@@ -255,7 +255,7 @@ def test_failing_hub_does_not_stop_the_study(hub, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("place", "minutes", "words"), [
-    ("postgresql://someone@host/name", 5, "backed up by its own server"),
+    ("postgresql://someone@host/name", 5, "needs a SQLite file"),
     ("study.db", 0, "--sync-every must be a positive number of minutes"),
     ("study.db", float("nan"), "--sync-every must be a positive number of minutes"),
 ])  # fmt: skip
