@@ -260,7 +260,7 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
     if not cell.parts:
         return
     if (names := _part_names(metric)) and list(cell.parts) != names:
-        raise UserError(f"{where} has the parts {', '.join(cell.parts)}; its metric has {', '.join(names)}")
+        raise UserError(f"{where} has the parts {', '.join(cell.parts)}, but its metric has {', '.join(names)}")
     columns = outcome.columns
     derived = np.full(len(columns), np.nan)  # an aggregate metric has no score per sample
     if metric.aggregate is None:

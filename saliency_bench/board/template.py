@@ -94,8 +94,8 @@ def template(
         dataset: Dataset, as for `run`.
         model: Model, as for `run`.
         out: Output folder.
-        images: Format of the prepared frames, which are written if set: "png" (8 bits per channel) or "npy" (float32
-            (3, H, W) in [0, 1], exactly the classifier's input).
+        images: Format in which the prepared frames are written: "png" (8 bits per channel) or "npy" (float32 (3, H, W)
+            in [0, 1], exactly the classifier's input). If None, they are not written.
         progress: Whether to show a progress bar.
         **settings: SETTINGS
 

@@ -96,7 +96,7 @@ def read_text(path: str | Path) -> Text:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as Markdown ({getattr(error, 'strerror', None) or error})") from None
     if not markdown.strip() or len(markdown) > LONGEST:
-        raise UserError(f"{path} has {len(markdown):,} characters; a text must have 1 to {LONGEST:,} characters")
+        raise UserError(f"{path} has {len(markdown):,} characters; the file must have 1 to {LONGEST:,} characters")
     reader = MarkdownIt("js-default", {"html": False})
     tokens = reader.parse(markdown)
     for token in _all(tokens):

@@ -132,12 +132,14 @@ def run_folder(run: str) -> tuple[Path, str]:
             folder = api.snapshot_download(name, allow_patterns=OF_A_RUN, **given)
     except EntryNotFoundError as error:
         raise UserError(
-            f"{name} does not contain a finished run (no summary.json); upload the --out of a run to it"
+            f"{name} does not contain a finished run (no summary.json); upload the output folder (--out) of a run to it"
         ) from error
     except Exception as error:
         refuse(error, name, token_of(api))
     if not (Path(folder) / "summary.json").is_file():
-        raise UserError(f"{name} does not contain a finished run (no summary.json); upload the --out of a run to it")
+        raise UserError(
+            f"{name} does not contain a finished run (no summary.json); upload the output folder (--out) of a run to it"
+        )
     return Path(folder), name.rpartition("/")[2]
 
 

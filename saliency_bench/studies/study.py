@@ -360,7 +360,7 @@ class Study:
                 connection.execute(insert(answers).values(**values, revision=last + 1, created=now()))
                 row = connection.execute(select(answers).where(answers.c.request == request)).mappings().one()
         if (row["study"], row["unit"], row["person"]) != (self.id, unit, person):
-            raise UserError("this request was used for another answer; create a new id for each answer")
+            raise UserError("this request was used for a different answer; create a new id for each answer")
         return _answer(row)
 
     def answers(
@@ -428,7 +428,7 @@ class Study:
             connection.execute(insert(reviews).values(**values, request=request, created=now()))
             row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().one()
         if (row["answer"], row["reviewer"]) != (answer, reviewer):
-            raise UserError("this request was used for another review; create a new id for each review")
+            raise UserError("this request was used for a different review; create a new id for each review")
         return Review(row["answer"], row["reviewer"], row["verdict"], row["comment"], row["created"])
 
     def correct(
@@ -463,7 +463,7 @@ class Study:
             return {row.answer: Correction(*row) for row in ordered}
 
     def _check_newest(self, connection: Connection, answer: int) -> None:
-        """Raise UserError if an answer was corrected or belongs to another study."""
+        """Raise UserError if an answer was corrected or belongs to a different study."""
         reviewed = connection.execute(
             select(answers.c.unit, answers.c.person).where(answers.c.study == self.id, answers.c.id == answer)
         ).first()

@@ -272,7 +272,7 @@ def _overlap(first: Box, second: Box) -> float:
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """Plot the scores (x, y) of two rows for each sample, on axes with equal ranges, or return None without points."""
+    """Plot `points`, the scores (x, y) of two rows for each sample, on equal axes, or return None if there are none."""
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]

@@ -99,7 +99,7 @@ def judged(study: Study) -> Judged:
 
 
 def _attempts(study: Study, steps: Sequence[Answer]) -> list[tuple[float, bool, float]]:
-    """Return (exposure, right, chance of a guess) for the answers of a judgement that help to detect guessing."""
+    """Return (exposure, right, chance of a guess) for those answers of a judgement that help to detect guessing."""
     choices, attempts = study.configuration["choices"], []
     tried = 0
     for step in steps:
