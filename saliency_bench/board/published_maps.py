@@ -63,7 +63,7 @@ def stated_names(hashes: Sequence[str]) -> dict[str, str]:
 
 
 def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
-    """Return the map files to read. Raise UserError if the SHA-256 of a file differs from the submission."""
+    """Return the map files to read. Raise UserError if a file does not have the SHA-256 stated in the submission."""
     if hashes is None:
         return shards_in(folder)[:MOST_SHARDS]
     paths = {folder / name: stated for name, stated in stated_names(hashes).items()}
@@ -230,7 +230,7 @@ def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
 
 
 def _checked(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a shard. Raise ValueError, or any error of the decoder if the file is damaged."""
+    """Return the arrays of a shard. Raise ValueError, or any error from the decoder if the file is damaged."""
     arrays = load_arrays(path, LARGEST_SHARD)
     name, ids, values, scale = (arrays[key] for key in ("name", "ids", "values", "scale"))
     kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)

@@ -467,8 +467,8 @@ def _run(
 def target_of(result: Result) -> str:
     """Return the target rule of a submission in the syntax of `run`.
 
-    For `predicted-by` and for a file, the setting contains only a hash. The name of the other model is then read from
-    the submission, but used only if the model is on the Hub or in torchvision. Local folders named in a submission are
+    For `predicted-by:MODEL` and for a file, the setting contains only a hash. The name of MODEL is then read from the
+    submission, but used only if the model is on the Hub or in torchvision. Local folders named in a submission are
     never loaded.
 
     Raises:

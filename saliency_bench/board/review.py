@@ -137,7 +137,8 @@ def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
 def merge(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
     """Merge an accepted pull request at the reviewed commit.
 
-    The Hub merges the current content of a pull request, so the content is compared just before and just after merging.
+    The Hub merges the current content of a pull request. Therefore, this content is compared with the reviewed commit
+    just before and just after merging.
 
     Raises:
         UserError: The pull request must not be merged, or has changed since the review. A change may be detected only

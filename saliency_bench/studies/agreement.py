@@ -127,7 +127,7 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
 
 
 def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> "dict[str, Estimate]":
-    """Return {measure: mean over all images with at least two masks, with interval}."""
+    """Return {measure: mean with its interval, over all images with at least two masks}."""
     from saliency_bench.read.statistics.intervals import (
         bounded,  # imported here because it imports torch, which would cost the server of a page 500 MB of memory
     )

@@ -50,7 +50,7 @@ def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
 
 def _stroke(sent: object, height: int, width: int) -> Stroke:
     if not isinstance(sent, dict) or type(sent.get("add")) is not bool:
-        raise UserError("a stroke must contain add (true or false)")
+        raise UserError('a stroke must contain "add" (true or false)')
     points = sent.get("points")
     if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
         raise UserError(f"a stroke must have 1 to {MOST_POINTS} points [x, y]")

@@ -266,7 +266,7 @@ def _check_size(size: int, most: int) -> int:
 
 
 async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, receive: Receive, send: Send) -> None:
-    """Pass on a request, reading at most `most` bytes regardless of its Content-Length. Raise RefusedError for more."""
+    """Pass on a request. Raise RefusedError if it has more than `most` bytes, whatever its Content-Length says."""
     _check_size(_stated(headers) or 0, most)
     read, is_started = 0, False
 

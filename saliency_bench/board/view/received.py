@@ -142,7 +142,7 @@ def proposal(
         api: API of the account that submits.
         owners: Facts that the owner of the board vouches for.
         note: Short note for readers.
-        link: Link to code or paper.
+        link: Link to the code or paper.
         with_maps: Whether to publish maps, as for `unfold`.
 
     Raises:

@@ -214,7 +214,7 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
 
 
 def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
-    """Return rows of CURVES, guessing last. Intervals are over clusters of images."""
+    """Return rows of CURVES, guessing last. Intervals are computed over clusters of images."""
     settings = study.configuration
     exposures = settings["exposures"]
     rows: list[tuple] = []
