@@ -1,1 +1,1 @@
-"""Board of submissions: templates for maps, the format of submissions, checks, ranks and recomputing."""
+"""Boards of submissions: templates for maps, and the format, checks, ranks and recomputation of submissions."""

@@ -4,8 +4,8 @@
     board.table().to_pandas()
 
 Every submission is checked. An invalid submission is rejected with a one-line reason and does not affect other
-submissions. If several people submit a cell with scores that agree except for the last digits, the cell is displayed
-once with all their names. Contradictory values are all displayed.
+submissions. If several people submit the same cell and their scores agree up to rounding, the board displays the cell
+once with all their names. If the scores differ, the board displays every value.
 """
 
 from collections import Counter, deque
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 SHOWN = 30  # rows displayed in a notebook
 MOST_CHECKED = 100  # maximum number of unverified rows per question that get a rank "if true"
-TOO_MANY = f"more than {MOST_CHECKED} rows of this question have not been run by the board"
+TOO_MANY = f"the board ranks at most {MOST_CHECKED} rows per question whose explainers it has not run"
 
 
 class Refused(NamedTuple):
-    """The folder and a one-line reason for an invalid submission, or for an invalid file of the board's owner."""
+    """An invalid submission, or an invalid file of the board's owner, with a one-line reason."""
 
     folder: str
     line: str
@@ -58,7 +58,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class Contradiction(Conflict):
-    """A conflict between two submissions, including their submitters and folders."""
+    """A conflict between two submissions, with their submitters and folders."""
 
     submitters: tuple[str, str]
     folders: tuple[str, str]
@@ -82,7 +82,7 @@ class Board:
     Attributes:
         rows: One row per cell, or several if submissions have different values for the cell.
         conflicts: Pairs of rows that contradict each other.
-        refused: Invalid submissions with the reasons.
+        refused: Invalid submissions and invalid files of the board's owner, with the reasons.
         results: {folder: `Result`} of all valid submissions.
     """
 
@@ -115,7 +115,6 @@ class Board:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the first rows as a table, for notebooks."""
         columns = ("explainer", "metric", "dataset", "model", "score", "n", "rank", "status", "submitters")
         shown = [row | {"score": _show(row), "submitters": ", ".join(row["submitters"])} for row in self.cells[:SHOWN]]
         rows = [[row[name] for name in columns] for row in shown]
@@ -171,7 +170,7 @@ def _groups(folders: Sequence[str]) -> list[list[str]]:
 
 
 def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[Future[tuple[str, CheckedSubmission]]]:
-    """Yield the future of `read_folder` for each folder in order, reading ahead in threads."""
+    """Yield a future of `read_folder` for each folder, in order. Threads read the next folders in advance."""
     coming: deque[Future[tuple[str, CheckedSubmission]]] = deque()
     readers = min(cores(), 4)  # each thread starts a child process
     with _threads(readers) as pool:
@@ -183,7 +182,7 @@ def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[F
 
 @contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Open a pool of threads. On exit, including Ctrl-C, wait for running tasks and cancel all other tasks."""
+    """Open a pool of threads. On exit, also after Ctrl-C, cancel the tasks that have not started."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool
@@ -194,9 +193,9 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 def _add_group(
     board: Board, group: Iterable[tuple[str, Future[tuple[str, CheckedSubmission]]]], owners: Known
 ) -> list[list[BoardEntry]]:
-    """Add the submissions (folder, content) for one dataset and model, and return the rows grouped by question.
+    """Add the submissions for one dataset and model to the board, and return their rows grouped by question.
 
-    Scores are in memory only until the rows are ranked, so memory does not grow with the board.
+    The scores stay in memory only until the rows are ranked, so memory use does not grow with the board.
     """
     by_cell: dict[str, list[BoardEntry]] = {}
     for folder, read in group:
@@ -258,16 +257,17 @@ def _trust(
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:
-        return CLAIMED, "this board does not list the samples of its dataset", None
+        return CLAIMED, "the board does not list the samples of this dataset", None
     if known_metric(cell) is None:
         return CLAIMED, f"{cell.metric_text} is not a metric of this version of saliency-bench", None
     if len(submission.recorded.ids) < len(dataset.samples):
-        return CLAIMED, f"it covers {len(submission.recorded.ids)} of {counted(len(dataset.samples), 'sample')}", None
+        used = f"{len(submission.recorded.ids)} of {counted(len(dataset.samples), 'sample')}"
+        return CLAIMED, f"the submission contains only {used}", None
     status = owners.statuses.get(content)
     if status is None:
-        return CHECKED, "its scores have not been recomputed", None
+        return CHECKED, "the board has not recomputed the scores", None
     if (again := status.cells.get(cell.cell_id)) is None:
-        return CHECKED, status.further.get(cell.cell_id, "its scores have not been recomputed"), None
+        return CHECKED, status.further.get(cell.cell_id, "the board has not recomputed the scores"), None
     if again.score is not None:
         return HIDDEN, "", again
     if again.by == "maps":
@@ -333,7 +333,7 @@ def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
     for candidate in rivals:
         row, names = candidate.row, tuple(other_names(candidate, rivals))
         if (place := places.get(candidate.key)) is None:
-            why = TOO_MANY if row.status in (SCORED, CHECKED) and row.n else row.why or "it has no value"
+            why = TOO_MANY if row.status in (SCORED, CHECKED) and row.n else row.why or "the row has no value"
             row = replace(row, same_as=names, unranked=why, not_comparable=_not_comparable(candidate, rivals))
         else:
             row = replace(
@@ -345,7 +345,7 @@ def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
 
 
 def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
-    """Return all rows run by the board, and at most `MOST_CHECKED` other rows. Submitters with few rows come first."""
+    """Return all rows run by the board, and at most `MOST_CHECKED` others, from submitters with few rows first."""
     # All pairs of rows are compared, so the number of rows is limited. One account must not crowd out other people.
     checked = [candidate for candidate in rows if not candidate.official]
     if len(checked) <= MOST_CHECKED:
@@ -359,9 +359,9 @@ def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
 def _not_comparable(candidate: BoardEntry, rivals: Sequence[BoardEntry]) -> str:
     """Return the reason why a row cannot be compared with any other row, or ""."""
     if known_metric(candidate.row.cell) is None:
-        return "its metric is not known here"
+        return "this version of saliency-bench does not contain the metric"
     ids = set(candidate.submission.recorded.ids)
     others = [other for other in rivals if other.submission is not candidate.submission]
     if others and all(ids.isdisjoint(other.submission.recorded.ids) for other in others):
-        return "it shares no sample with any other row"
+        return "the row shares no sample with any other row"
     return ""

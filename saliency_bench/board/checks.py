@@ -1,7 +1,8 @@
 """Check a submission against its records and against the package's metrics and explainers.
 
-A submission is rejected if a number does not follow from the records. For explainers and metrics of the package, names,
-baselines, directions and ranges are read from the package and not from the submission.
+A submission is rejected if one of its numbers does not follow from its records. For explainers and metrics of the
+package, the package and not the submission determines the displayed name, the direction, the range, and whether an
+explainer is a baseline.
 """
 
 import json
@@ -39,7 +40,7 @@ LOADED = 1000  # size of the cache of explainers and metrics, which many rows of
 
 @dataclass(frozen=True)
 class CheckedSubmission:
-    """A checked submission: its numbers follow from its records. `cells` are derived from the records."""
+    """A submission whose numbers follow from its records. `cells` are computed from the records."""
 
     result: Result
     cells: list[CellResult]
@@ -96,15 +97,14 @@ def _explainer(name: str, chosen: str) -> Explainer:
 
 @lru_cache(LOADED)
 def _metric(name: str, chosen: str) -> Metric:
-    """Load a metric. `chosen` contains its options as JSON."""
     return registered_metric(name, **json.loads(chosen))
 
 
 def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
     """Return a cell's key with the properties that the package declares for the explainer and the metric.
 
-    Unknown explainers and metrics are displayed by name and options. If the package has an explainer or metric with
-    that name, the version is displayed too, to distinguish the cell from the package's item.
+    Unknown explainers and metrics are displayed with name and options. If the package has an explainer or metric with
+    a similar name, the version is displayed too, to distinguish the two.
     """
     explainer = known_explainer(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
@@ -137,7 +137,7 @@ def _plain(name: str) -> str:
 
 
 def read_checked(folder: Path) -> CheckedSubmission:
-    """Read and check the submission in a folder. Raise UserError with file and field if the submission is invalid."""
+    """Read and check the submission in a folder. The UserError for invalid content names the file and the field."""
     result = read_result(folder / RESULT)
     try:
         return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
@@ -165,7 +165,8 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
         metric = _checked_metric(cell, ids, path)
         if (count := recorded.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
             raise UserError(
-                f"{path}: the column value has {count} numbers of cell {cell.cell_id}, but {RESULT} states n = {cell.n}"
+                f"{path}: cell {cell.cell_id} has {count} numbers in the column `value`, but {RESULT} states "
+                f"n = {cell.n}"
             )
         _check_scores(cell, metric, recorded.outcomes[cell.cell_id], path)
         keys.append(_derived_key(cell, metric))
@@ -225,8 +226,8 @@ def _check_numbers(
 ) -> None:
     """Raise UserError if a number of a cell or part differs from the derived number by more than rounding.
 
-    Older submissions contain intervals that are not widened for rare failures. `low` and `high` of these intervals are
-    not compared, and the board displays the derived interval.
+    The intervals in older submissions are not widened for rare extreme scores that a sample may have missed. Their
+    `low` and `high` are not compared, and the board displays the derived interval instead.
     """
     widened = ("low", "high") if derived.rare and not stated.rare else ()
     for name in (name for name in names if name not in widened):
@@ -259,7 +260,7 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
     if not cell.parts:
         return
     if (names := _part_names(metric)) and list(cell.parts) != names:
-        raise UserError(f"{where} has the parts {', '.join(cell.parts)}; its metric has {', '.join(names)}")
+        raise UserError(f"{where} has the parts {', '.join(cell.parts)}, but its metric has {', '.join(names)}")
     columns = outcome.columns
     derived = np.full(len(columns), np.nan)  # an aggregate metric has no score per sample
     if metric.aggregate is None:
@@ -278,7 +279,7 @@ def _part_names(metric: Metric) -> list[str]:
 
 
 def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None:
-    """Return `known_metric`. Raise UserError if the cell contradicts the metric's direction, id or range.
+    """Return the package's metric of a cell, if known. Raise UserError if direction, id or range contradict it.
 
     Args:
         cell: A cell of a submission.
@@ -299,7 +300,7 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
     expected = ids.id_of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
-        raise UserError(f"{about}: cell_id is {cell.cell_id}, but its metric and settings give {expected}")
+        raise UserError(f"{about}: cell_id is {cell.cell_id}, but the metric and settings of the cell give {expected}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
@@ -322,8 +323,8 @@ def _text_of(chosen: Mapping[str, Any]) -> str:
 def _target_ranges(setting: Identity) -> list[TargetRange]:
     """Return the possible ranges of a run's targets, or [] if unknown.
 
-    A target file contains single classes and groups, or contrasts. With a sigmoid, a target can combine any number of
-    classes, so the range is unknown.
+    The targets in a file are either classes and groups of classes, or contrasts, so a softmax has two possible ranges.
+    With a sigmoid, a target can combine any number of classes, so the range is unknown.
     """
     if setting.target_range is not None:
         return [setting.target_range]

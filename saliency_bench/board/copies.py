@@ -1,4 +1,4 @@
-"""Find equal scores in two submissions: repeated rows, or one method under two names, such as copied maps."""
+"""Find equal scores in two submissions, which indicate repeated rows, or copied maps under a different name."""
 
 from collections.abc import Iterable
 
@@ -52,7 +52,7 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
 
 
 def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
-    """Return a message for each cell that repeats one of `published`, the submissions for this dataset and model."""
+    """Return messages about cells that repeat scores of `published`, the submissions for this dataset and model."""
     published = list(published)
     lines = []
     for other in published:
@@ -60,8 +60,8 @@ def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission])
         pairs = [(ScoredCell(submission, cell), ScoredCell(other, cell))
                  for cell in submission.cells if cell.cell_id in shared]  # fmt: skip
         if equal := sum(agree(*pair) for pair in pairs):
-            lines.append(f"{equal} of {len(submission.cells)} cells are already on the board with the same scores, by "
-                         f"{other.result.submitter}")  # fmt: skip
+            lines.append(f"{equal} of {len(submission.cells)} cells are already on the board with the same scores, "
+                         f"submitted by {other.result.submitter}")  # fmt: skip
     by_question: dict[str, list[ScoredCell]] = {}
     for other in published:
         ids = CellIds(other.result.setting)
@@ -70,7 +70,7 @@ def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission])
     ids = CellIds(submission.result.setting)
     for cell in submission.cells:
         rivals = by_question.get(question_of(cell, ids), ())
-        lines += [f"{cell.explainer_text} has the scores of {name} on all samples by {cell.metric_text}"
+        lines += [f"{cell.explainer_text} has the same {cell.metric_text} score as {name} on every sample"
                   for name in other_names(ScoredCell(submission, cell), rivals)]  # fmt: skip
     return lines
 

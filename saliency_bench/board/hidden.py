@@ -26,13 +26,14 @@ MOST_METRICS = 10  # maximum number of metrics per method, because each metric r
 PER_DAY, PER_WEEK = 1, 3  # maximum number of attempts of a submitter on a dataset
 STEP = 0.01  # share of a metric's range
 WEEK = timedelta(days=7)
-BITS, GRID, NEARLY = 1024, 8, 0.95  # length of a sketch, side of a coarse map, correlation that is reported
+# Bits per view in a sketch, side length of a coarse map, correlation above which maps are reported as nearly equal.
+BITS, GRID, NEARLY = 1024, 8, 0.95
 VIEWS = 3  # number of views of a map that are compared
 TINY = 1e-9  # share of a step, added because 0.29 / 0.01 is just below 29 in floating point
 
 
 def kept_masks(location: str, api: HfApi) -> Path:
-    """Return the folder of hidden masks. If the location is a private repository, it is downloaded.
+    """Return the folder with the hidden masks. If `location` is a private repository, download it.
 
     Raises:
         UserError: The repository does not exist or is public.
@@ -44,7 +45,7 @@ def kept_masks(location: str, api: HfApi) -> Path:
         if not info.private:
             raise UserError(
                 f"{location} is public, so the masks are not hidden and were not used for scoring; make the repository "
-                "private, and do not trust maps that were submitted in the meantime"
+                "private, and do not trust maps that were submitted while it was public"
             )
         return Path(snapshot_download(
             location, repo_type="dataset", revision=info.sha, endpoint=api.endpoint, token=api.token
@@ -73,7 +74,10 @@ def _clipped(value: float, cell: CellResult) -> float:
 
 
 def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) -> list[Attempt]:
-    """Return a submitter's attempts on a dataset with any method and network. Case is ignored, as on the Hub."""
+    """Return a submitter's attempts on a dataset, with any method and network.
+
+    The Hub does not distinguish upper and lower case in account names, so the comparison ignores case.
+    """
     return [
         attempt
         for status in statuses
@@ -85,7 +89,7 @@ def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) ->
 def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
     """Return the reason why a submitter has no attempt left today, or None."""
     every = (date.fromisoformat(attempt.date) for attempt in earlier)
-    days = sorted(day for day in every if abs(day - today) < WEEK)  # later dates: the clock was set back
+    days = sorted(day for day in every if abs(day - today) < WEEK)  # dates after today occur if the clock was set back
     if len(days) >= PER_WEEK:
         again = days[-PER_WEEK] + WEEK
     elif days.count(today) >= PER_DAY:
@@ -99,7 +103,7 @@ def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
 
 
 def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) -> str | None:
-    """Return an error message unless exactly the images of the dataset have a map, else None."""
+    """Return an error message if an image has no map, or if a map belongs to no image of the dataset, else None."""
     known = set(ids)
     if missing := sorted(known - set(maps)):
         return (
@@ -125,7 +129,7 @@ def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return three views of a map (H, W): the map, the pixels above half of the map's range, and the ranks.
 
     Tied pixels get their mean rank. Metrics with a threshold use the second view, and metrics that order pixels use the
-    third view. Changing values without crossing the threshold preserves the second view; changing values without
+    third view. Changing values without crossing the threshold preserves the second view. Changing values without
     changing their order preserves the third view.
     """
     values = values.astype(np.float64)
@@ -136,9 +140,9 @@ def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
     """Return the hexadecimal digits for one view of all maps.
 
-    The maps are reduced to coarse maps, centred and scaled to length 1. Each bit records the side of a random plane on
-    which they lie (Charikar, 2002). For two sets of maps with correlation r, the share of bits that differ is arccos(r)
-    / pi. Multiplying maps or adding a constant does not change the bits.
+    Each coarse map is centred and scaled to length 1. Each bit records on which side of a random hyperplane the set of
+    maps lies (Charikar, 2002). For two sets with correlation r, the expected share of differing bits is arccos(r) / pi.
+    Multiplying a map by a positive number or adding a constant to it does not change the bits.
     """
     sides = np.zeros(BITS)
     for image_id, values in coarse.items():
@@ -179,7 +183,7 @@ def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
         if is_other and other.fingerprint == attempt.fingerprint and _correlation(other.maps, attempt.maps) > NEARLY:
             nearly = "" if other.maps == attempt.maps else "nearly "
             line = (
-                f"its maps are {nearly}equal to the maps of {other.method} by {other.submitter}, scored on {other.date}"
+                f"the maps are {nearly}equal to the maps of {other.method} by {other.submitter}, scored on {other.date}"
             )
             lines.setdefault(other.submitter.casefold(), line)
     return list(lines.values())

@@ -20,7 +20,7 @@ NO_RESULT = "no result yet: this row only shows the columns"
 
 
 def table_of(board: Board | None) -> bytes:
-    """Return the rows of a board as Parquet. Without a board, the table has a placeholder row."""
+    """Return the rows of a board as Parquet. If `board` is None, the table has a single placeholder row."""
     # The Hub and `datasets` do not display a table without rows.
     rows = [dict.fromkeys(COLUMNS) | {"explainer": NO_RESULT}] if board is None else board.cells
     with BytesIO() as buffer:
@@ -29,9 +29,12 @@ def table_of(board: Board | None) -> bytes:
 
 
 def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
-    """Write table and index for a commit of a results repository (default: newest), and return the Hub's response."""
+    """Write the table and the index for a commit of a results repository, and return the Hub's response.
+
+    The default is the newest commit.
+    """
     board, index = index_of(BoardSource(repo, commit, api))
     files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]
     return api.create_commit(
-        repo, files, repo_type="dataset", commit_message="The board, for the viewer and to open fast"
+        repo, files, repo_type="dataset", commit_message="Update the table and the index of the board"
     )

@@ -1,9 +1,9 @@
 """Index of a board: the computed rows, so that a board opens without reading and ranking every submission.
 
-`board/rows.index` is written whenever the owner of a board reviews a folder, merges or recomputes. The key of the index
-is a hash of everything that determines the rows: all files of the submissions, the facts that the owner vouches for,
-and the code of this package. The key is computed from the current files before any row is used. If the board or the
-package has changed, the index is ignored and the submissions are read.
+`board/rows.index` is written whenever the owner of a board reviews a folder, merges a pull request or recomputes a
+submission. The key of the index is a hash of everything that determines the rows: all files of the submissions, the
+facts that the owner vouches for, and the code of this package. Before the index is used, the key is computed again from
+the current files. If the board or the package has changed, the index is ignored and the submissions are read.
 
 Rows are used only if their scores match `result.json` and their statuses match `status/`. All other content of the
 index, such as ranks, is as trustworthy as `status/`. Only the owner can write to the index or to `status/`. A pull
@@ -95,7 +95,7 @@ def packed(board: Board, key: str) -> bytes:
 
 
 def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str], owners: Known) -> Board | None:
-    """Load a board from its index. Return None if the index is missing, stale, damaged or contradicts the files.
+    """Load a board from its index. Return None if the index is missing, stale or damaged, or contradicts the files.
 
     Args:
         path: Path of the index.

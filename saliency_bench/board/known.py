@@ -29,7 +29,8 @@ class KnownDataset(StrictModel):
 
     Attributes:
         samples: (id, group) of each sample. The group is null for a sample without a group.
-        hidden: Private repository of the masks, if the masks are hidden (`hidden`).
+        hidden: Private repository of the masks, or `FOLDER` and the name of a local folder, if the masks are hidden
+            (`board/hidden.py`).
     """
 
     format: Literal[1] = 1
@@ -87,7 +88,7 @@ class Attempt(StrictModel):
 
     Attributes:
         fingerprint: Fingerprint of the dataset.
-        date: Date on the machine of the board's owner.
+        date: Date of the attempt, according to the clock of the owner's machine.
         maps: Sketch of the maps (`hidden.sketch_of`), or "" for explainers of the package.
     """
 
@@ -198,7 +199,7 @@ def content_of(folder: Path) -> str:
 
     Raises:
         OSError: A file cannot be read.
-        ValueError: A file is not a regular file, or too large.
+        ValueError: A file is not a regular file or is too large.
     """
     digest = sha256()
     for name in (RESULT, RECORDS):
@@ -221,7 +222,7 @@ def known_dataset(name: Any, split: str = "test") -> KnownDataset:
     Raises:
         UserError: The dataset cannot be loaded.
     """
-    # These imports take half a second, and displaying a board, which starts child processes, does not need them.
+    # These imports take half a second in every process. Displaying a board starts several and does not need them.
     from saliency_bench.compute.reading import group_names
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find, sample_ids

@@ -21,8 +21,9 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     Args:
         location: A folder, or "NAMESPACE/results".
         revision: A branch, commit or pull request ("refs/pr/1") of the repository.
-        known: Datasets to check in addition to the datasets listed by the owner of the board: names for `load_dataset`
-            (split test) or `KnownDataset`. A submission is rejected if its samples of these datasets differ.
+        known: Datasets to check in addition to the datasets listed by the owner of the board: names for `load_dataset`,
+            of which the split "test" is used, or `KnownDataset` objects. A submission for one of these datasets is
+            rejected if its samples differ.
 
     Raises:
         UserError: The folder or repository contains no results, a dataset cannot be loaded, or the Hub cannot be

@@ -4,8 +4,8 @@
 
 A map is the product of its values and its scale, rounded like the maps that a run stores. Maps are rounded before they
 are scored, so the published maps reproduce the published scores to the last bit. Only one shard is in memory at a time.
-Untrusted shards are read in a bounded child process. `result.json` contains the SHA-256 of each shard, so the status of
-a submission is valid only for these maps.
+Untrusted shards are read in a child process with limited memory and time. `result.json` contains the SHA-256 of each
+shard, so the status of a submission is valid only for these maps.
 """
 
 import json
@@ -30,7 +30,7 @@ MOST_VALUES = 12_000_000  # maximum number of values per shard
 MOST_SHARDS = 2000
 PUBLISHED = "published-maps"  # subfolder of the run that scores them
 LARGEST_SCALE = 2.0**127  # the largest power of two in float32
-# Types and numbers of axes of name, ids, values and scale.
+# Type and number of axes of each array: name, ids, values and scale.
 KINDS, AXES = ("U", "U", np.float16, np.float32), (0, 1, 3, 1)
 
 
@@ -63,7 +63,7 @@ def stated_names(hashes: Sequence[str]) -> dict[str, str]:
 
 
 def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
-    """Return the map files to read. Raise UserError if the SHA-256 of a file differs from the submission."""
+    """Return the map files to read. Raise UserError if a file does not have the SHA-256 stated in the submission."""
     if hashes is None:
         return shards_in(folder)[:MOST_SHARDS]
     paths = {folder / name: stated for name, stated in stated_names(hashes).items()}
@@ -146,8 +146,8 @@ def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, Publ
 
     Args:
         folder: Folder of the submission.
-        hashes: Hashes of the map files as stated in the submission. Other files are not read. None means that the
-            submission contains no hashes.
+        hashes: SHA-256 of each map file as stated in the submission. Other files are not read. If None, all map files
+            are read, and no hashes are compared.
 
     Raises:
         UserError: A map file is invalid or was replaced, or an image has two maps.
@@ -169,7 +169,7 @@ def find_maps(
         folder: Folder of the submission.
         name: Name of the method.
         ids: Ids of the images.
-        hashes: Hashes of the map files as in `maps_in`.
+        hashes: SHA-256 of each map file, as for `maps_in`.
 
     Raises:
         UserError: A map file is invalid or was replaced, or an image has two maps.
@@ -206,17 +206,17 @@ def _in_child(function: Callable[..., bytes], path: Path, *args: object) -> byte
 
 
 def names_of(path: str) -> bytes:
-    """Check a shard, and return [method, ids of the images] as JSON. Called in a bounded child process."""
+    """Check a shard, and return [method, ids of the images] as JSON. Called in a child process by `bounded`."""
     arrays = _checked(Path(path))
     return json.dumps([str(arrays["name"]), arrays["ids"].tolist()]).encode()
 
 
 def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
-    """Return ids, values and scales of selected maps of a shard as .npz. Called in a bounded child process.
+    """Return ids, values and scales of selected maps of a shard as .npz. Called in a child process by `bounded`.
 
     Args:
         path: Path of the shard.
-        wanted: Method followed by the ids of images. Without ids, all images are selected.
+        wanted: Method followed by the ids of images. If there are no ids, all images are selected.
     """
     name, *ids = wanted
     arrays = load_arrays(Path(path), LARGEST_SHARD, ("name", "ids"))  # values are loaded only if needed
@@ -230,7 +230,7 @@ def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
 
 
 def _checked(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a shard. Raise ValueError, or any error of the decoder if the file is damaged."""
+    """Return the arrays of a shard. Raise ValueError, or any error from the decoder if the file is damaged."""
     arrays = load_arrays(path, LARGEST_SHARD)
     name, ids, values, scale = (arrays[key] for key in ("name", "ids", "values", "scale"))
     kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)

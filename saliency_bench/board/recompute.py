@@ -1,10 +1,10 @@
 """Recompute scores of a submission as the owner of a board.
 
-Explainers of the package are run on a few images, drawn at random so that submitters cannot predict them. These rows
-are "run by the board" and have official ranks. All submitted maps are scored again ("scored by the board"). This does
-not prove how the maps were computed; maps that no known explainer can produce are reported. A submission is rejected if
-any score or part of a score differs by more than 1e-4. If masks are hidden, a submission contains no scores, and this
-module scores all of its maps (`board.hidden`).
+Explainers of the package are run on a few images, drawn at random so that submitters cannot predict them. Their rows
+get the status "run by the board" and official ranks. All submitted maps are scored again, and their rows get the status
+"scored by the board". This does not prove how the maps were computed, but maps that no known explainer can produce are
+reported. A submission is rejected if any score or part of a score differs by more than 1e-4. If the masks of a dataset
+are hidden, a submission contains no scores, and this module scores all of its maps (`board.hidden`).
 """
 
 import secrets
@@ -63,7 +63,7 @@ from saliency_bench.utils.messages import counted
 
 Parts = Mapping[str, np.ndarray]
 
-TOLERANCE = 1e-4  # tolerance of a score, relative if it is above 1
+TOLERANCE = 1e-4  # tolerance of a score, relative for scores above 1
 TOLERANCE_OF_ACCURACY = 0.01  # predictions may differ on other hardware if logits are nearly equal
 # Thresholds for suspicious maps: maps that nearly equal the masks, and one map for all images.
 LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
@@ -72,7 +72,7 @@ SAMPLES = 16
 SIDE = 224  # pixels
 MOST_PASSES, MOST_OF_SUBMISSION = 100_000, 2_000_000  # limit of forward passes per image, for a cell and for all cells
 CHOSEN = "chosen_to_recompute"
-PACKAGE = "explainers of the package"  # name of their attempt; names of methods contain no spaces
+PACKAGE = "explainers of the package"  # method of their attempt; no submitted method has spaces in its name
 WITH_HIDDEN = " with hidden masks"  # suffix of "maps" or "explainer" in descriptions
 
 
@@ -98,7 +98,8 @@ def recompute(
         progress: Whether to show progress bars.
         hidden: Private repository or folder of the masks, if they are hidden. The default is the location that the
             board lists.
-        owner: The account that recomputes. Explainers of the package that this account submits are not limited.
+        owner: The account that recomputes. Explainers of the package that this account submits do not count as
+            attempts with hidden masks.
         api: API of the owner of the board.
         **given: Settings of the run that the submission does not contain: `dataset` and `model` (default: as listed by
             the board, otherwise the repositories in the submission), `target`, `groups` or `label_map` files, `device`.
@@ -121,7 +122,7 @@ def recompute(
     }
     dataset = _dataset(names["dataset"], result, old_dataset)
     masks, dataset = _masks_of(dataset, old_dataset, hidden, names["dataset"])
-    read_folder(root, folder, Known([dataset]))  # check the groups, which is not done for unlisted datasets
+    read_folder(root, folder, Known([dataset]))  # check ids and groups, even if the board does not list the dataset yet
     further: dict[str, str] = {}
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
@@ -186,16 +187,21 @@ def _masks_of(
     before = listed.hidden if listed else None
     where = hidden or before
     if where is None and find(name).hidden_masks == dataset.split:
-        raise UserError(f"the masks of the split {dataset.split} of {dataset.id} are hidden; set --hidden OWNER/NAME")
+        raise UserError(
+            f"the masks of the split {dataset.split} of {dataset.id} are hidden; set --hidden to the private "
+            "repository of the masks, OWNER/NAME"
+        )
     if where and where.startswith(FOLDER):
-        raise UserError(f"the hidden masks of {dataset.id} are in a local folder, {where}; set --hidden to your copy")
+        raise UserError(
+            f"the hidden masks of {dataset.id} are in a local folder, {where}; set --hidden to your copy of the masks"
+        )
     is_folder = where is not None and Path(where).expanduser().is_dir()
     public = f"{FOLDER}{Path(where).expanduser().resolve().name}" if where and is_folder else where
     return where, dataset.model_copy(update={"hidden": public})
 
 
 def _take_out_parts(ways: dict[str, list[CellResult]], missing: int, further: dict[str, str]) -> None:
-    """Remove cells that need hidden masks from `ways` if images are missing, to avoid revealing single masks."""
+    """Remove cells that need hidden masks from `ways` if images are missing, because scores could reveal masks."""
     for by in [by for by in ways if by.endswith(WITH_HIDDEN) and missing]:
         why = f"scoring with hidden masks requires all images of the split, but {missing} are missing"
         further |= dict.fromkeys((cell.cell_id for cell in ways.pop(by)), why)
@@ -276,15 +282,14 @@ def _beyond(cells: Sequence[CellResult]) -> dict[str, str]:
 
 def _scored(again: RunData, cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
     """Return the rounded score of a cell with hidden masks, or the reason why there is none."""
-    name = f"{cell.explainer_text} by {cell.metric_text}"
     ours = next(
         (item for item in again.cells if (item.explainer_id, item.metric_id) == (cell.explainer_id, cell.metric_id)),
         None,
     )
     if ours is None:
-        return f"{name} has different maps than the submission states"
+        return f"{cell.explainer_text} has different maps than the submission states"
     if (score := hidden_track.rounded(ours)) is None:
-        return f"{name} has no score"
+        return f"{cell.explainer_text} has no {cell.metric_text} score"
     return Recomputed(samples=ours.n, largest=0, by=by, score=score)
 
 
@@ -303,11 +308,11 @@ def _like_masks(again: RunData, *, is_hidden: bool = False) -> Iterator[tuple[st
 
 
 def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:
-    """Yield (method, warning) if the same map is used for different images, classes and networks."""
+    """Yield (method, warning) if more than half of a method's images have the same map."""
     for name, by_image in maps.items():
         most = Counter(sha256(values.tobytes()).digest() for values in by_image.values()).most_common(1)
         if most and len(by_image) > 1 and (share := most[0][1] / len(by_image)) > MOST_IMAGES:
-            yield name, f"{share:.0%} of the images have the same map, although their classes differ"
+            yield name, f"{share:.0%} of the images have exactly the same map"
 
 
 def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
@@ -316,7 +321,7 @@ def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
     dataset = next((item for item in listed.datasets.values() if item.fingerprint == setting.fingerprint), None)
     if dataset is not None and dataset.split != setting.split:
         raise UserError(
-            f"{result.folder} is about the split {setting.split}; the board lists these samples as the split "
+            f"{result.folder} states the split {setting.split}, but the board lists these samples as the split "
             f"{dataset.split} of {dataset.id}"
         )
     return dataset
@@ -326,11 +331,11 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
     """Load the dataset of a submission. Raise UserError if the dataset or its groups differ from the board."""
     dataset = known_dataset(name, result.setting.split)
     if dataset.fingerprint != result.setting.fingerprint:
-        raise UserError(f"{name} is not the dataset of {result.folder}; set --dataset")
+        raise UserError(f"{name} is not the dataset of {result.folder}; set --dataset to that dataset")
     if listed is not None and listed.samples != dataset.samples:
         raise UserError(
-            f"the groups of {name} differ from the groups on the board; set --dataset, or delete "
-            f"{DATASETS}/{dataset.fingerprint}.json to list the dataset again"
+            f"the groups of {name} differ from the groups on the board; set --dataset to the original dataset, or "
+            f"delete {DATASETS}/{dataset.fingerprint}.json to list the dataset again"
         )
     return dataset
 
@@ -351,7 +356,7 @@ def _named(listed: Any, submitted: Any) -> str:
     if name in list_datasets() or name.startswith("torchvision:") or (has_place and not loaded.repo):
         return name
     if not could_be_on_the_hub(name) or (kind == "dataset" and "/" not in name):
-        raise UserError(f"the {kind} {name} is not on the Hub; set --{kind} to your copy")
+        raise UserError(f"the {kind} {name} is not on the Hub; set --{kind} to your copy of it")
     return f"{FORCED}{name}" + (f"@{loaded.revision}" if loaded.revision else "")
 
 
@@ -370,9 +375,11 @@ def _ways(
         if metric is None:
             further[cell.cell_id] = "this package does not contain the metric"
         elif metric.declaration.keeps:
-            further[cell.cell_id] = "the metric retrains networks, which is not repeated"
+            further[cell.cell_id] = "the metric retrains networks, and a board does not repeat the training"
         elif (passes := _passes(explainer := known_explainer(cell), metric)) > MOST_PASSES:
-            further[cell.cell_id] = f"it needs {passes:,} passes per image, more than the limit of {MOST_PASSES:,}"
+            further[cell.cell_id] = (
+                f"the cell needs {passes:,} passes per image, more than the limit of {MOST_PASSES:,}"
+            )
         elif explainer is None and not _has_maps(cell, maps):
             further[cell.cell_id] = "this package does not contain the method, and the maps were not submitted"
         elif passes > passes_left:
@@ -412,9 +419,9 @@ def _run(
     *,
     is_hidden: bool = False,
 ) -> tuple[RunData, Mapping[str, Parts]]:
-    """Recompute cells from submitted maps, or, without maps, with the explainers on random samples.
+    """Recompute cells from submitted maps, or, if there are none, with the explainers on randomly chosen samples.
 
-    With hidden masks (`is_hidden`), there are no scores to compare with, so all samples are scored.
+    With hidden masks (`is_hidden`), there are no submitted scores to compare with, so all samples are scored.
 
     Returns:
         The run, whose folder is already deleted, and {cell id: parts of the scores}.
@@ -434,8 +441,8 @@ def _run(
     else:
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = submission.recorded.ids
-    # All submitted maps are scored, because this needs no explainer. Explainers are run on a few samples only, chosen
-    # among the submitted samples. If the run had a limit, these are only a part of the dataset.
+    # All submitted maps are scored, because this needs no explainer. Explainers are run on only a few samples, chosen
+    # among the submitted samples, because a run with a limit does not contain the whole dataset.
     if not maps and not is_hidden:
         few = min(len(ids), about["samples"])
         chosen = np.random.default_rng(about["seed"]).choice(len(ids), few, replace=False)
@@ -445,13 +452,14 @@ def _run(
         again = read_run(run(out=Path(out) / "run", **settings).folder)
         parts = again.values_by_part([cell.cell_id for cell in again.cells])
         answers = read_manifest(again.folder).answers.get("model")
-    if is_hidden and again.identity is not None:  # without masks, the published split has a different fingerprint
+    if is_hidden and again.identity is not None:  # the published split has no masks, so its fingerprint is different
         setting = setting.model_copy(update={"fingerprint": again.identity.fingerprint})
     if again.identity is not None and (other := differing_settings(again.identity, setting)):
         raise UserError(
-            f"the {other[0]} differs from {submission.result.folder}; pass the {other[0]} of the submission"
+            f"the {other[0]} is not the same as in {submission.result.folder}; use the settings of the submission"
         )
-    difference, fix = f"{submission.result.folder} has another model", "set --model to the model of the submission"
+    difference = f"{submission.result.folder} was computed with a different model"
+    fix = "set --model to the model of the submission"
     check_same_network(submission.result.answers, answers, setting.precision, difference, fix)
     return again, parts
 
@@ -459,8 +467,8 @@ def _run(
 def target_of(result: Result) -> str:
     """Return the target rule of a submission in the syntax of `run`.
 
-    For `predicted-by` and for a file, the setting contains only a hash. The name of the other model is then read from
-    the submission, but used only if the model is on the Hub or in torchvision. Local folders named in a submission are
+    For `predicted-by:MODEL` and for a file, the setting contains only a hash. The name of MODEL is then read from the
+    submission, but used only if the model is on the Hub or in torchvision. Local folders named in a submission are
     never loaded.
 
     Raises:
@@ -471,7 +479,9 @@ def target_of(result: Result) -> str:
         return rule
     model = result.target.removeprefix(PREDICTED_BY)
     if rule != PREDICTED_BY.rstrip(":") or model == result.target:
-        raise UserError(f"the maps explain the classes in the file {result.target}; set --target to your copy")
+        raise UserError(
+            f"the maps explain the classes in the file {result.target}; set --target to your copy of this file"
+        )
     if model.startswith((FOLDER, "module:")) or public_name(model) != model:
         raise UserError(
             f"the model {model} that predicts the targets is not on the Hub; set --target {PREDICTED_BY}MODEL"
@@ -498,15 +508,15 @@ def _model(again: RunData) -> KnownModel:
 
 
 def _wrong_quality(result: Result, computed: Mapping[str, Any]) -> str:
-    """Return a message if the stated accuracy is wrong, else "". Submissions of only some samples are not checked."""
+    """Return a message if the stated accuracy is wrong, else "". It is checked only if all samples were submitted."""
     for name in ("accuracy", "top5") if result.dataset.used == result.dataset.samples else ():
         theirs, ours = getattr(result.model, name), computed[name] and Interval(**computed[name])
         if theirs is None or theirs.value is None:
             continue
         value, n = (np.nan, 0) if ours is None or ours.value is None else (ours.value, ours.n)
         if theirs.n != n or not abs(theirs.value - value) <= TOLERANCE_OF_ACCURACY:  # NaN differs, too
-            stated = f"{theirs.value:.6g} of {theirs.n}"
-            return f"{name} of {result.model.id} is {value:.6g} of {n} images, not {stated}"
+            stated = f"{theirs.value:.6g} (n = {theirs.n})"
+            return f"{name} of {result.model.id} is {value:.6g} (n = {n}), not {stated}"
         ends, stated_ends = np.array([[item.low, item.high] for item in (ours, theirs)], dtype=float)
         if not np.allclose(stated_ends, ends, rtol=0, atol=TOLERANCE_OF_ACCURACY, equal_nan=True):
             return f"the interval of {name} of {result.model.id} is {_ends(ends)}, not {_ends(stated_ends)}"
@@ -537,9 +547,9 @@ def _compare(
     Returns:
         The largest difference, or a message about the first difference that is too large.
     """
-    name = f"{cell.explainer_text} by {cell.metric_text}"
+    name = f"{cell.metric_text} of {cell.explainer_text}"
     if cell.cell_id not in again.values:
-        return f"{name} has another cell id when recomputed"
+        return f"{name} has a different cell id when recomputed"
     scores, missing = submission.recorded.outcomes[cell.cell_id].scores, np.full(len(again.ids), np.nan)
     # Samples that were not submitted have index -1, which selects the NaN at the end.
     stated = {"": np.append(scores, np.nan)[submission.recorded.positions(again.ids)], **stated_parts}
@@ -571,14 +581,14 @@ def vouch(
         The status, and the lines that describe it.
 
     Raises:
-        UserError: The account may not write to the repository (checked before computing), or an error of `recompute`.
+        UserError: The account may not write to the repository (checked before computing), or `recompute` fails.
     """
     source = source_at(location, api=api)
     is_folder = isinstance(source.location, Path)
     if not is_folder and not dry_run and (rights := client.rights(source.api, location)).may is not True:
         raise UserError(f"{location}: {rights.line}")
     if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):
-        raise UserError(f"{folder} is not DATASET/MODEL/SUBMITTER, the folder of a submission")
+        raise UserError(f"{folder} is not the folder of a submission; specify DATASET/MODEL/SUBMITTER")
     root = source.root([f"{folder}/*", *(f"{name}/*.json" for name in FOLDERS)])
     if not (root / folder / RESULT).is_file():
         known = [path.parent.relative_to(root).as_posix() for path in root.glob(f"*/*/*/{RESULT}")]
@@ -619,15 +629,15 @@ def _account(api: HfApi) -> str:
 def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
     """Describe how the board will list a dataset or model."""
     kind = "dataset" if isinstance(listed, KnownDataset) else "model"
-    source = "" if given.get(kind) else f", from the submission; use --{kind} to list another"
+    source = "" if given.get(kind) else f", from the submission; use --{kind} to list a different {kind}"
     return f"  the {kind} is listed as {listed.repo or listed.id}{source}"
 
 
 def _in_words(cell: Recomputed) -> str:
     if (score := cell.score) is None:
-        return f"{counted(cell.samples, 'sample')} by {cell.by}, largest difference {cell.largest:.2g}"
+        return f"{counted(cell.samples, 'sample')} ({cell.by}), largest difference {cell.largest:.2g}"
     interval = "" if score.low is None else f" [{score.low:g}, {score.high:g}]"
-    return f"{score.value:g}{interval}, {counted(score.n, 'sample')} by {cell.by}{WITH_HIDDEN}, rounded"
+    return f"{score.value:g}{interval}, {counted(score.n, 'sample')} ({cell.by}{WITH_HIDDEN}), rounded"
 
 
 def _lines(status: Status) -> list[str]:

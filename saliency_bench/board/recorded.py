@@ -1,6 +1,6 @@
 """The records of a submission: a score per cell, part and image, checked against the result.
 
-Untrusted records are read in a bounded child process (`board.submission_cache`).
+Untrusted records are read in a child process with limited memory and time (`board.submission_cache`).
 """
 
 import json
@@ -122,7 +122,7 @@ class _Rows:
     Attributes:
         values: Values of the rows, shape (rows,), NaN for null.
         texts: {column: distinct strings}.
-        codes: {column: (rows,) index of each row's text in `texts`, -1 for null}.
+        codes: {column: (rows,) index of each row's string in `texts`, -1 for null}.
     """
 
     def __init__(self, table: pa.Table):
@@ -140,7 +140,6 @@ class _Rows:
                 raise ValueError(f"the dictionary of column {name} contains a string twice, or null")
 
     def text(self, name: str, row: int) -> str | None:
-        """Return the string in a row, or None for null."""
         code = self.codes[name][row]
         return None if code < 0 else self.texts[name][code]
 
@@ -172,7 +171,6 @@ class _SubmittedImages:
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Raise ValueError if the columns differ from the schema of records."""
     if twice := [name for name, times in Counter(schema.names).items() if times > 1]:
         raise ValueError(f"column {twice[0]} occurs twice")
     for column in records.SCHEMA:
@@ -261,7 +259,7 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
     )
     places = inverse * count + images.places
     if len(np.unique(places)) < len(places):
-        raise ValueError("image_id occurs twice in a cell")
+        raise ValueError("the same image_id occurs twice in a cell")
     if len(places) != len(slots) * count:
         raise ValueError(
             f"the file has {len(places):,} rows for {len(slots):,} scores and parts of scores; each of these must have "
@@ -271,7 +269,7 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
     for cell_code, part_code in zip(*np.divmod(pairs, width), strict=True):
         slot = cells[cell_code], parts[part_code - 1] if part_code else None
         if slot not in numbers:
-            raise ValueError(f"part {slot[1]} of cell {slot[0]} is not in both {RESULT} and the records")
+            raise ValueError(f"the records contain part {slot[1]} of cell {slot[0]}, which is not in {RESULT}")
         number_of_pair.append(numbers[slot])
     # The number of rows is correct and no slot occurs twice, so each slot has exactly one row per image.
     values = np.full((len(slots), count), np.nan)

@@ -23,7 +23,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
 from saliency_bench.read.summary import table
 
-SHOWN = 10  # maximum number of listed problems and paths
+SHOWN = 10  # maximum number of problems, and of notes, that are printed
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
 def merge(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
     """Merge an accepted pull request at the reviewed commit.
 
-    The Hub merges the current content of a pull request, so the content is compared just before and just after merging.
+    The Hub merges the current content of a pull request. Therefore, this content is compared with the reviewed commit
+    just before and just after merging.
 
     Raises:
         UserError: The pull request must not be merged, or has changed since the review. A change may be detected only
@@ -184,7 +185,6 @@ class _Pull:
 
 
 def _blob(files: dict[str, RepoFile], path: str) -> str | None:
-    """Return the content hash of a file, or None if there is no such file."""
     return files[path].blob_id if path in files else None
 
 
@@ -203,7 +203,6 @@ def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
 
 
 def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
-    """Return {path: file} for a revision."""
     tree = api.list_repo_tree(repo, repo_type="dataset", revision=revision, recursive=True)
     return {file.path: file for file in tree if isinstance(file, RepoFile)}
 
@@ -254,7 +253,7 @@ def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list
 
 
 def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
-    """Return a message for each map file that differs from the result, without downloading files."""
+    """Return a message for each map file that contradicts the result, without downloading map files."""
     stated = {f"{result.folder}/{name}": digest for name, digest in stated_names(result.maps).items()}
     added = {
         path: file for path, file in files.items()
@@ -277,7 +276,7 @@ def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) 
     if (setting.fingerprint, setting.split) not in owners.datasets:
         lines.append(
             f"the board does not list the dataset {submission.result.dataset.id} yet, so image ids and groups were not "
-            "compared with published values; run recompute --dataset to list it"
+            "compared with published values; run `saliency-bench recompute` to list it"
         )
     published = list(BoardSource(repo, "main", api).beside(submission.result))
     lines += [str(conflict) for other in published for conflict in contradictions(other, submission)]

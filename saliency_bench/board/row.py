@@ -18,9 +18,9 @@ class Row:
         question: Hash of everything except the explainer. Rows with the same hash can be compared.
         status: "run by the board": the owner of the board ran the explainer on images drawn at random. "scored by the
             board": the owner computed all scores from submitted maps, whose origin is unknown. "scored by the board,
-            hidden masks": the submission contains no scores; the owner computed and rounded them. "checked": the
-            submission is consistent and contains exactly the samples of the dataset. "claimed": the dataset or metric
-            is unknown to the board, or samples are missing.
+            hidden masks": the owner computed and rounded all scores, because the submission contains none. "checked":
+            the submission is consistent and contains exactly the samples of the dataset. "claimed": the dataset or
+            metric is unknown to the board, or samples are missing.
         why: Reason why the status is not better, or "".
         dataset: Name of the dataset, set by the owner of the board if `named` contains "dataset", otherwise by the
             submission.
@@ -36,12 +36,12 @@ class Row:
             scored with hidden masks.
         rank: Possible ranks among the rows that the board has run, or among the rows that were scored with hidden
             masks. None for other rows.
-        rank_if_true: Possible ranks among the official rows if this row's scores and all other rows of its submitter
-            are true. Set for rows that have no official rank and whose status is better than "claimed".
+        rank_if_true: Possible ranks among the official rows, assuming that the scores of all rows of this submitter are
+            true. Set for rows that have no official rank and whose status is better than "claimed".
         unranked: Reason why there is no official rank, or "".
         best: Whether the official rank includes 1, the row beats every baseline, and nearly all samples are scored.
         not_comparable: Reason why the row cannot be compared with any other row, or "".
-        beats: Baselines that the row beats, by the test that determines the ranks.
+        beats: Baselines that the row beats in the test that determines the ranks.
         not_beaten: Other baselines that the row was tested against.
         conflict: Whether another row of the same cell has different values.
         same_as: For a submitter's method, methods with a different name and exactly the same scores, such as copied

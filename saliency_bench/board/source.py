@@ -81,7 +81,11 @@ class BoardSource:
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
     def may_be_board(self) -> bool:
-        """Return whether a location without results could be a new board, that is, contains no other files."""
+        """Return whether a location without results could be a new board.
+
+        This is true for a repository that contains the schema of results, or no files of its own, and never for a
+        folder.
+        """
         if isinstance(self.location, Path):
             return False
         with asking(self.location):
@@ -164,7 +168,7 @@ def _check_no_scores(submission: CheckedSubmission) -> None:
         has_scores = any(np.isfinite(values).any() for values in (outcome.scores, *outcome.parts.values()))
         if has_scores and (metric is None or needs_masks(metric)):
             raise UserError(
-                f"{submission.result.folder}/{RECORDS} contains scores by {cell.metric_text}, but the masks of this "
+                f"{submission.result.folder}/{RECORDS} contains scores of {cell.metric_text}, but the masks of this "
                 f"dataset are hidden; submit maps without scores"
             )
 

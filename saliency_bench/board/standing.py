@@ -1,4 +1,4 @@
-"""Ranks on a board, by the test of `read.statistics.ranking` over the rows of all submissions for a question.
+"""Ranks on a board: the rows of all submissions for a question, compared with the test of `read.statistics.ranking`.
 
 Rows belong to the same question if everything that determines their scores, except the explainer, is the same: dataset,
 model, target, seed and metric. Official ranks compare rows whose explainers the board has run. The rank "if true" of
@@ -74,7 +74,7 @@ class BoardRank:
         why: Reason why there is no official rank, or "".
         best: Whether the official rank includes 1, the row beats every baseline with an official rank, and nearly all
             samples are scored.
-        beats: Baselines that the row beats, by the test that determines the rank.
+        beats: Baselines that the row beats in the test that determines the rank.
         not_beaten: Other baselines that the row was tested against.
     """
 
@@ -87,7 +87,9 @@ class BoardRank:
 
 
 def question_of(cell: CellKey, ids: CellIds) -> str:
-    """Return a hash of everything except the explainer, which is the same for comparable rows.
+    """Return a hash of everything that determines a row's scores, except the explainer.
+
+    Comparable rows have the same hash.
 
     Args:
         cell: Cell of a row.
@@ -117,7 +119,8 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
         best = several and is_best(standing.rank, standing.scored, standing.beats_baselines)
         why = "" if standing.rank else standing.unranked or ALONE
         placed[entry.key] = BoardRank(standing.rank, None, why, best and not entry.cell.baseline, *against(entry))
-    # Tests are adjusted for their number, so other people's rows would widen a rank. Rank submitters separately.
+    # The tests are adjusted for multiple comparisons, so rows of other people would widen the range of possible ranks.
+    # Therefore, each submitter is ranked separately.
     for theirs, (signs, standings) in zip(others.values(), ranked, strict=True):
         against = _against(signs, baselines)
         for entry in theirs:
@@ -133,7 +136,7 @@ def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
     """
     placed = {}
     for entry in entries:
-        rank, beats, not_beaten, why = None, [], [], "it has no interval"
+        rank, beats, not_beaten, why = None, [], [], "the row has no interval"
         if None not in (entry.row.low, entry.row.high):
             signs = [(_sign(entry.row, other.row), other) for other in entries if other is not entry]
             rank = 1 + sum(sign < 0 for sign, _ in signs), len(entries) - sum(sign > 0 for sign, _ in signs)
@@ -184,7 +187,7 @@ def _standings(
         others: Rows of each submitter.
         seed: Seed of the sign flips.
     """
-    if not official:  # without official rows, the first row of each submitter provides the range of scores
+    if not official:  # the first row of each submitter then provides the range of scores
         yield {}, {}
         for theirs in others:
             yield from _rank(theirs, [range(len(theirs))], seed)

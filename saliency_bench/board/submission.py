@@ -1,4 +1,4 @@
-"""A submission in memory: create it from a run, write it to files, and compute its checked scores."""
+"""A submission in memory: create it from a run, check it, and write it to files."""
 
 import json
 from collections import Counter
@@ -48,7 +48,9 @@ def too_much(sizes: Mapping[str, int], submissions: int) -> list[str]:
         sizes: {path: size in bytes} of the files.
         submissions: Number of added submissions.
     """
-    problems = [f"it adds {submissions} submissions, more than the limit of {MOST}"] * (submissions > MOST)
+    problems = [f"the pull request adds {submissions} submissions, more than the limit of {MOST}"] * (
+        submissions > MOST
+    )
     problems += [
         f"{path} has {size:,} bytes, more than the limit of {most:,}"
         for path, size in sizes.items()
@@ -86,7 +88,7 @@ class Submission:
         return [folder / RESULT, folder / RECORDS]
 
     def only(self, cells: set[str]) -> "Submission":
-        """Return a submission with only the cells with these ids, whose ranks are recomputed."""
+        """Return a submission that contains only the cells with these ids. Their ranks are recomputed."""
         rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
         result = self.result.only(cells)
         recorded = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
@@ -101,13 +103,13 @@ class Submission:
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """Create a submission from a finished run, without the names of local folders (`read.public_names`).
+    """Create a submission from a finished run. It does not contain paths of local folders (`read.public_names`).
 
     Args:
         folder: Folder of the run.
         submitter: Name of the account on the Hub.
         note: Short note for readers.
-        link: Address (https) of the code or paper.
+        link: URL (https) of the code or paper.
 
     Raises:
         UserError: The folder contains no finished run, or its files contradict each other.
@@ -147,7 +149,10 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
 
 
 def of_upload(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """Create a submission from an uploaded, untrusted run, which is read in a bounded child process."""
+    """Create a submission from an uploaded run.
+
+    Uploads are untrusted, so the run is read in a child process with limited memory and time.
+    """
     try:
         packed = bounded(run_packed, str(folder), submitter, note, link)
     except ReaderDiedError as error:

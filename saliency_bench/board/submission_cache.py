@@ -39,7 +39,11 @@ MOST_KEPT = 2**31  # maximum total size of the cache in bytes
 
 
 def read_cached(content: str, folder: Path) -> CheckedSubmission:
-    """Read a checked submission, using the cache. `content` is the hash of its files. Raise UserError if invalid."""
+    """Read and check a submission, or load it from the cache. `content` is the hash of its files.
+
+    Raises:
+        UserError: The submission is invalid.
+    """
     path = _folder() / f"{content}-{code_hash()[:16]}.npz"
     try:
         return unpack(path.read_bytes())
@@ -74,7 +78,7 @@ def forget_oldest() -> None:
 
 
 def checked_and_packed(folder: str) -> bytes:
-    """Read, check and serialise a submission. Called in a bounded child process, because submissions are untrusted."""
+    """Read, check and serialise a submission. Called in a child process by `bounded`, as submissions are untrusted."""
     return pack(read_checked(Path(folder)))
 
 
@@ -93,7 +97,7 @@ def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> CheckedSubmission:
-    """Deserialise a submission from `pack`. Damaged bytes raise errors of the decoder."""
+    """Deserialise a submission from `pack`. For damaged bytes, the decoder's errors are raised."""
     # numpy parses array headers with `ast`, which occasionally fails with several threads in Python 3.11.
     with PARSING, np.load(BytesIO(packed), allow_pickle=False) as arrays:
         result, cells, images = (arrays[name].tobytes() for name in ("result", "cells", "images"))
@@ -121,7 +125,7 @@ def code_hash() -> str:
 
 
 def cached_places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return `standing.places`, cached by the submitters and the hashes of the submissions' files."""
+    """Return the ranks from `standing.places`. They are cached until rows, submitters, files or the code change."""
     about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{code_hash()[:16]}.json"

@@ -4,7 +4,7 @@
                                                        records.parquet   a row per cell and sample: `records.SCHEMA`
 
 The name of the last folder contains the submitter and a hash of the cells, so two submitters never write the same file.
-The id of a cell is a hash of everything that determines its number. `result.json` contains all of these values, so a
+The id of a cell is a hash of everything that determines its score. `result.json` contains all of these values, so a
 wrong id is detected. Reading never executes content: the files are JSON and Parquet, checked against this schema.
 """
 
@@ -51,11 +51,11 @@ SEVERAL_LINES = ("note", "command")
 
 
 def _link(text: str) -> str:
-    """Return an address unchanged. Raise ValueError if its destination could be misread."""
+    """Return a URL unchanged. Raise ValueError if a reader could mistake where it leads."""
     parts = urlsplit(text)
     is_plain = text.isascii() and text.isprintable() and not set(text) & set(" <>\"'`\\")
     if text and not (is_plain and parts.scheme == "https" and parts.hostname and "@" not in parts.netloc):
-        raise ValueError("must be an https address in ASCII, without a user name, such as https://example.org/code")
+        raise ValueError("must be an https URL in ASCII, without a user name, such as https://example.org/code")
     return text
 
 
@@ -105,7 +105,7 @@ class Model(StrictModel):
         activation: Function that converts logits into probabilities.
         activation_assumed: Whether the activation was assumed because the checkpoint does not specify it.
         accuracy: Accuracy on all samples of the dataset.
-        accuracy_kind: Meaning of `accuracy`.
+        accuracy_kind: Name of the measure in `accuracy`, such as "mean average precision".
         top5: Top-5 accuracy.
         no_accuracy: Reason why there is no accuracy.
         no_class: Number of images with a label that is not a class of the model. The accuracy excludes these images.
@@ -161,13 +161,13 @@ class Provenance(StrictModel):
 class Result(StrictModel):
     """All cells of a run that a submitter publishes under `license`.
 
-    `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
+    `note`, `link`, `ran`, `submitted`, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
 
     Attributes:
         link: Link to the code or paper of the submitter's method.
-        ran: Day of the run on the submitter's machine.
-        submitted: Day of the submission on the submitter's machine.
-        seconds: {`explainer_id`: seconds in the latest start of the run}, for everything that this start computed.
+        ran: Day on which the run started, according to the submitter's machine.
+        submitted: Day of the submission, according to the submitter's machine.
+        seconds: {`explainer_id`: run time in seconds}. When a run was resumed, only the latest start counts.
         peak_memory: Peak memory in bytes during that start: GPU memory if there is a GPU, otherwise memory of the
             process.
         target: Description of what the maps explain.
@@ -197,7 +197,6 @@ class Result(StrictModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Raise ValueError for fields that contradict each other."""
         if not PRECISION.fullmatch(self.setting.precision):
             raise ValueError(f"setting.precision is {self.setting.precision}, which is not a valid precision")
         if abs(self.setting.seed) > MOST_SEED:
@@ -208,27 +207,29 @@ class Result(StrictModel):
             ("model.digest", self.model.digest, self.setting.classifier),
         ):
             if value != setting:
-                raise ValueError(f"{field} is {value}, but the setting is {setting}")
+                raise ValueError(f"{field} is {value}, but setting contains {setting}")
         ids = CellIds(self.setting)
         for index, cell in enumerate(self.cells):
             _check_labels(cell, index)
             if cell.cell_id not in ids_under(cell, ids):
                 expected = next(ids_under(cell, ids))
-                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings give {expected}")
+                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but the settings give {expected}")
             if cell.n > self.dataset.used:
                 raise ValueError(f"cells.{index}.n is {cell.n}, but dataset.used is {self.dataset.used}")
         if self.dataset.used > self.dataset.samples or self.model.accuracy.n > self.dataset.samples:
-            raise ValueError(f"dataset.samples is {self.dataset.samples}, which is less than dataset.used")
+            raise ValueError(
+                f"dataset.samples is {self.dataset.samples}, which is less than dataset.used or model.accuracy.n"
+            )
         twice, times = Counter(cell.cell_id for cell in self.cells).most_common(1)[0]
         if times > 1:
-            raise ValueError(f"cells contains {twice} {times} times")
+            raise ValueError(f"cells contains the cell {twice} {times} times")
         return self
 
     @property
     def group(self) -> str:
         """The folder of all submissions for this dataset and model.
 
-        Only the hashes identify the folder; the names are for readers.
+        Only the hashes identify the folder. The names make it readable.
         """
         dataset = f"{_slug(self.dataset.id)}-{_slug(self.dataset.split)}-{self.dataset.fingerprint[:8]}"
         return f"{dataset}/{_slug(self.model.id)}-{self.model.digest[:8]}"
@@ -279,7 +280,7 @@ def read_result(path: Path) -> Result:
 
 
 def validated(text: str, path: Path) -> Result:
-    """Parse a result from JSON text. Raise UserError with file and field if invalid."""
+    """Parse a result from JSON text. The UserError for invalid text names the file and the field."""
     try:
         return Result.model_validate_json(text)
     except ValidationError as error:
@@ -302,7 +303,9 @@ def check_texts(content: object, place: str = "") -> None:
     if isinstance(content, str):
         lines = content.splitlines() if place in SEVERAL_LINES else [content]
         if len(content) > LONGEST_TEXT or not all(line.isprintable() for line in lines):
-            why = "cannot be printed" if len(content) <= LONGEST_TEXT else f"has {len(content):,} characters"
+            why = "cannot be printed"
+            if len(content) > LONGEST_TEXT:
+                why = f"has {len(content):,} characters, more than the limit of {LONGEST_TEXT:,}"
             raise ValueError(f"the text of {place} {why}: {one_line(content, 50)}")
     elif isinstance(content, dict):
         if len(content) > MOST_NAMES:

@@ -58,8 +58,8 @@ class SubmissionPlan:
         known: Cells that the repository already contains with the same values. These cells are not sent.
         conflicts: New cells for which the repository contains different values. Both values are kept.
         maps: Folder of maps to publish as well.
-        pending: Address of an open pull request with exactly these cells.
-        pull_request: Address of the new pull request.
+        pending: URL of an open pull request with exactly these cells.
+        pull_request: URL of the new pull request, or the folder of the submission on a local board.
         api: API of the account that submits.
         board: Folder of a local board, where files are written instead of opening a pull request.
     """
@@ -161,7 +161,7 @@ class SubmissionPlan:
         }
 
     def publish(self) -> str | None:
-        """Open the pull request and return its address, or None if there is nothing to send."""
+        """Open the pull request and return its URL, or None if there is nothing to send."""
         return propose([self])
 
     def write_card(self) -> None:
@@ -215,7 +215,10 @@ def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
 
 
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:
-    """Open one pull request with all submissions and return its address, or None if there is nothing to send."""
+    """Open one pull request with all submissions and return its URL, or None if there is nothing to send.
+
+    On a local board, write the submissions into the folder of the board and return this folder.
+    """
     sent = [plan for plan in plans if not plan.nothing]
     if not sent:
         return None
@@ -270,7 +273,7 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return (finished runs, unfinished runs) of a folder: the folder itself, or the runs of a suite.
 
     Raises:
-        UserError: No run is finished.
+        UserError: The folder is a suite without a finished run.
     """
     if not is_suite(folder):
         return [folder], []
@@ -287,9 +290,8 @@ def is_suite(folder: Path) -> bool:
 
 
 def _already(count: int, repo: str) -> str:
-    """Return a message about the cells that are not sent because the repository already contains them."""
-    are = "is" if count == 1 else "are"
-    return f"{counted(count, 'cell')} {are} in {repo} with the same values and {are} not sent:"
+    are, they = ("is", "it is") if count == 1 else ("are", "they are")
+    return f"{counted(count, 'cell')} {are} already in {repo} with the same values, so {they} not sent:"
 
 
 def _line(cell: CellResult) -> str:
@@ -328,7 +330,7 @@ def plan(
         namespace: Namespace of the results repository.
         private: Whether to make the repository private if it must be created.
         note: Short note for readers.
-        link: Address (https) of the code or paper.
+        link: URL (https) of the code or paper.
         with_maps: Whether to publish the maps that `score_maps` has written into the folder.
         dry_run: Whether to compare only, which needs neither login nor connection.
         api: API of the account that submits, by default the account that is logged in.
@@ -341,7 +343,7 @@ def plan(
     maps = Path(run) / PUBLISHED if with_maps else None
     submission = read(
         run, NOBODY, note, link
-    )  # called first, so that errors of the run are reported before errors of the Hub
+    )  # called first, so that errors in the run are reported before errors from the Hub
     if maps is not None:
         submission = replace(submission, result=submission.result.model_copy(update={"maps": hashes_of(maps)}))
     try:
@@ -349,7 +351,7 @@ def plan(
     except UserError as error:
         if not (dry_run and failures.is_network_error(error)):
             raise
-        rights = client.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
+        rights = client.Rights(None, "not compared with the board, rights not checked: the Hub cannot be reached")
         proposed = SubmissionPlan(
             repo, private, False, False, rights, submission, submission.result.cells, [], [], maps, api=api
         )
@@ -361,7 +363,7 @@ def plan(
     if account is not None:
         submission = replace(submission, result=submission.result.model_copy(update={"submitter": account.name}))
     if info is not None and private and not info.private:
-        raise UserError(f"{repo} exists and is public; remove --private, or choose another --namespace")
+        raise UserError(f"{repo} exists and is public; remove --private, or choose a different --namespace")
     is_private = private if info is None else bool(info.private)
     ours = account is not None and account.refusal(repo) is None
     bare = info is None or (ours and "README.md" not in {file.rfilename for file in info.siblings or ()})
@@ -383,7 +385,7 @@ def plan_for_folder(
         board: Folder of the board.
         by: Name of the submitter.
         note: Short note for readers.
-        link: Address (https) of the code or paper.
+        link: URL (https) of the code or paper.
         with_maps: Whether to publish the maps that `score_maps` has written into the run's folder.
 
     Raises:
@@ -396,7 +398,7 @@ def plan_for_folder(
         submission = replace(submission, result=submission.result.model_copy(update={"maps": hashes_of(maps)}))
     create = not board.exists() or (board.is_dir() and not any(board.iterdir()))
     if not create and not (board / SCHEMA).is_file():
-        raise UserError(f"{board} is not a board, because it has no {SCHEMA}; set --to to a new folder")
+        raise UserError(f"{board} is not a board, because it has no {SCHEMA}; specify a new folder with --to")
     rights = client.Rights(True, "")
     proposed = SubmissionPlan(str(board), False, create, False, rights, submission, [], [], [], maps, board=board)
     _sort_cells(proposed, None if create else "")
@@ -436,7 +438,6 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:
-    """Return the Hub's description of a repository, or None if it does not exist."""
     with asking(repo):
         try:
             return api.dataset_info(repo)
@@ -466,7 +467,7 @@ def _published(proposed: SubmissionPlan, revision: str) -> list[CheckedSubmissio
 
 
 def _pending(proposed: SubmissionPlan, author: str) -> str | None:
-    """Return the address of this author's open pull request with exactly these cells, or None."""
+    """Return the URL of this author's open pull request with exactly these cells, or None."""
     paths = list(proposed.files)
     with asking(proposed.repo):
         for pull in proposed.api.get_repo_discussions(
@@ -492,26 +493,27 @@ def submit(
     with_maps: bool = False,
     **scoring: Any,
 ) -> SubmissionPlan:
-    """Submit a run, or precomputed maps, to the board `namespace`/results by a pull request.
+    """Submit a run, or precomputed maps, to the board `namespace`/results with a pull request.
 
-    By submitting, you agree to publish your results under CC-BY-4.0. The records of the run are read into memory, about
-    0.4 kB each.
+    By submitting, you agree to publish your results under CC-BY-4.0. The records of the run are read into memory, which
+    needs about 0.4 kB per record.
 
     Args:
         run: A finished run or its folder, or precomputed maps, which are scored first. Precomputed maps are a filled-in
-            template, or a folder or file of maps as for `maps` of `run`.
+            template, or a folder or file of maps, as for the argument `maps` of `run`.
         namespace: Namespace of the board.
         name: Name of your method, for precomputed maps.
         private: Whether to make a new repository private. Repositories are created only in your namespaces.
         dry_run: Whether to compare without sending anything.
         note: Short note for readers.
-        link: Address (https) of the code or paper of your method.
+        link: URL (https) of the code or paper of your method.
         with_maps: Whether to publish the maps, so that anyone, including the owner of the board, can recompute the
             scores. The maps are rounded to float16 before they are scored.
         **scoring: Other arguments of `score_maps`, for precomputed maps.
 
     Returns:
-        The plan. `pull_request` is the address of the pull request, or None if the board already contains all cells.
+        The plan. `pull_request` is the URL of the pull request, or None after a dry run or if the board already
+        contains all cells.
 
     Raises:
         UserError: The run cannot be read, the maps cannot be scored, or the Hub rejects the submission.
@@ -538,7 +540,8 @@ def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Pa
         options = {"name": name, **scoring}
         if unused := [option for option, value in options.items() if value and option not in ("progress", "say")]:
             raise UserError(
-                f"{path} is a finished run and is submitted unchanged; remove {', '.join(unused)}, which is for maps"
+                f"{path} is a finished run, which is submitted unchanged; remove {', '.join(unused)}: "
+                f"{'this option applies' if len(unused) == 1 else 'these options apply'} only to maps"
             )
         return path
     if not path.exists():

@@ -94,14 +94,14 @@ def template(
         dataset: Dataset, as for `run`.
         model: Model, as for `run`.
         out: Output folder.
-        images: Format of the prepared frames, which are written if set: "png" (8 bits per channel) or "npy" (float32
-            (3, H, W) in [0, 1], exactly the classifier's input).
+        images: Format in which the prepared frames are written: "png" (8 bits per channel) or "npy" (float32 (3, H, W)
+            in [0, 1], exactly the classifier's input). If None, they are not written.
         progress: Whether to show a progress bar.
         **settings: SETTINGS
 
     Raises:
-        UserError: `run` would reject the settings, `out` is not empty, the model has no fixed frame, or a setting is a
-            Python object, which a template cannot store.
+        UserError: `run` would reject the settings, `out` is not empty, the model does not resize all images to the
+            same size, or a setting is a Python object, which a template cannot store.
     """
     if images not in (None, *IMAGES):
         raise UserError(f"images must be png or npy; got '{images}'")
@@ -181,7 +181,8 @@ def _samples(data: SplitTable, model: RunModel, images: str | None) -> tuple[lis
                 _write_frame(Path(data.spec.out) / "images" / file, batch.images[index], images)
     if len(sizes) > 1 or (classifier.geometry.crop is None and isinstance(classifier.geometry.resize, int)):
         raise UserError(
-            f"{classifier.id} has no fixed frame, so maps have no fixed size; use a model with a fixed frame"
+            f"{classifier.id} does not resize all images to the same size, so maps would differ in size; use a model "
+            "with a fixed input size"
         )
     return rows, sizes.pop()
 
@@ -241,11 +242,11 @@ def score_maps(
     progress: bool = True,
     say: Callable[[str], object] = lambda line: None,
 ) -> Run:
-    """Score precomputed maps with a run, using the same metrics and batches as for explainers.
+    """Score precomputed maps in a run, with the same metrics and batches as the maps of explainers.
 
     Args:
-        maps: A filled-in template (with a folder `maps` or a file `maps.parquet`), or, with `template`, a folder or
-            file of maps (`compute.maps.map_files`).
+        maps: A filled-in template (with a folder `maps` or a file `maps.parquet`), or, if `template` is set, a folder
+            or file of maps (`compute.maps.map_files`).
         name: Name of the method.
         template: Folder of the template, if the maps are in a different folder.
         metrics: Metrics, by default all metrics that need only one map per image.
@@ -295,7 +296,7 @@ def score_maps(
                 raise UserError(
                     f"the {setting} has changed since {folder / TEMPLATE} was created; create the template again"
                 )
-        say(f"{name}: scoring {data.count} maps by {listed(map(str, scorers))} into {store.out}")
+        say(f"{name}: scoring {data.count} maps with {listed(map(str, scorers))}, writing results to {store.out}")
         done = compute(store, data, model, pairs, accelerator, started)
     if with_maps:
         assert isinstance(method.function, PrecomputedMaps)

@@ -1,15 +1,16 @@
 """Agreement between people who marked an image, and their consensus mask.
 
-The measures are defined for images with masks by at least two people. A and B are the masks of a pair (bool, H x W).
+The measures are defined for images with masks from at least two people. A and B are the masks of a pair (bool, H x W).
 
     IoU     |A and B| / |A or B|
     Dice    2 |A and B| / (|A| + |B|)
-    kappa   Cohen's kappa (p_o - p_e) / (1 - p_e); p_o: share of pixels on which A and B agree; p_e: share by chance
+    kappa   Cohen's kappa (p_o - p_e) / (1 - p_e); p_o: share of pixels on which A and B agree; p_e: share expected if
+            A and B were independent
     alpha   Krippendorff's alpha for nominal data, over all people at once; each pixel is a unit
 
 If both masks are empty (or both full), all four measures are 1 by definition. If only one mask is empty, IoU and Dice
-are 0. The value of an image is the mean over its pairs. The value of a study is the mean over images, with the interval
-of `saliency_bench.read.statistics.intervals`, in which each image counts once.
+are 0. The value of an image is the mean over its pairs. The value of a study is the mean over images, with an interval
+from `saliency_bench.read.statistics.intervals` that treats images as independent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,8 +47,8 @@ def consensus(masks: Sequence[np.ndarray], rule: str = "half") -> np.ndarray:
         masks: One mask per person.
         rule: One of `RULES`. "half": pixels that at least half of the people mark (for two people, the union).
             "majority": pixels that more than half of the people mark (for two people, the intersection). "staple":
-            pixels that belong to the region with a probability of at least 1/2 by STAPLE (Warfield et al., 2004), which
-            estimates how reliable each person is.
+            pixels that belong to the region with a probability of at least 1/2 according to STAPLE (Warfield et al.,
+            2004), which estimates how reliable each person is.
 
     Raises:
         UserError: The rule is unknown, the masks have different sizes, or SimpleITK is not installed.
@@ -61,7 +62,7 @@ def consensus(masks: Sequence[np.ndarray], rule: str = "half") -> np.ndarray:
 
 
 def _staple(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the consensus by STAPLE, bool (H, W), computed with SimpleITK."""
+    """Return the STAPLE consensus, bool (H, W), computed with SimpleITK."""
     try:
         import SimpleITK
     except ModuleNotFoundError as error:
@@ -126,9 +127,9 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
 
 
 def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> "dict[str, Estimate]":
-    """Return {measure: mean over all images with at least two masks, with interval}."""
+    """Return {measure: mean with its interval, over all images with at least two masks}."""
     from saliency_bench.read.statistics.intervals import (
-        bounded,  # imported here because it imports torch, which would add 500 MB to the server of a page
+        bounded,  # imported here because it imports torch, which would cost the server of a page 500 MB of memory
     )
 
     of_images = [image_agreement(masks) for masks in images if len(masks) > 1]

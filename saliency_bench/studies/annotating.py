@@ -6,7 +6,7 @@ see each other's answers. A rejected answer is sent back to its annotator with a
 revision. A reviewer can also draw a correction, which replaces the corrected revision and is reviewed like any answer.
 
 Honeypots are images whose mask is known from the dataset. Everyone gets one honeypot in every `honeypot_every` images,
-at a position that is drawn for each person. Consensus and agreement do not include honeypots.
+at a position that is drawn at random for each person. Consensus and agreement do not include honeypots.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -61,13 +61,14 @@ def open_study(
         name: Name of the study.
         images: Images to annotate.
         fingerprint: Fingerprint of the dataset.
-        growing: Whether to store settings or images that differ from the existing study as a new revision (`growing`).
+        growing: Whether to add a new revision to the existing study (`growing.py`) if its settings or images differ. If
+            False, a difference is an error.
         **settings: Settings that differ from `DEFAULTS` or from the existing study. `annotators`: people per image.
             `per_person`: maximum number of images per person, 0 for all. `only_missing`: whether to skip images that
             have a mask. `honeypots`: number of honeypots. `honeypot_every`: images per honeypot. `practice`: number of
-            practice images. `practice_iou`: required IoU in practice. `reviewers`: number of people who must accept an
-            answer. `seed`: seed of the order. `foreground`: pixels of the dataset's masks that are the object, as for
-            `read_mask`.
+            practice images. `practice_iou`: IoU that a practice answer must reach. `reviewers`: number of people who
+            must accept an answer. `seed`: seed of the order. `foreground`: which pixels of the dataset's masks belong
+            to the object, as for `read_mask`.
 
     Raises:
         UserError: Settings are invalid or differ from the existing study.
@@ -81,8 +82,8 @@ def open_study(
         different = differences(before, {"configuration": settings, "dataset": fingerprint})
         if different and not growing:
             raise UserError(
-                f"{store.text} contains a study '{name}' with another {different}; use the same settings to resume "
-                "it, --grow to add people or images, or another --name"
+                f"{store.text} contains a study '{name}' with a different {different}; use the same settings to resume "
+                "it, --grow to add people or images, or a different --name"
             )
         return Annotating(grow(study, images, fingerprint, settings) if different else study, images)
     configuration = new_configuration(images, settings)
@@ -138,8 +139,8 @@ def choose_known(
     if len(drawn) < count:
         names = " and ".join(["honeypots"] * bool(honeypots) + ["practice images"] * bool(practice))
         raise UserError(
-            f"{count} {names} need images with a mask, but the dataset has {len(drawn)}; `saliency-bench build folder "
-            f"--images DIR --masks DIR` adds your masks"
+            f"{count} {names} need images with a mask, but the dataset has {len(drawn)} such images; `saliency-bench "
+            f"build folder --images DIR --masks DIR` adds your masks"
         )
     return sorted(drawn[:honeypots]), drawn[honeypots:count]
 
@@ -244,7 +245,6 @@ class Annotating:
         return [unit for unit in self.places.given(person) if unit not in practice]
 
     def _known(self, unit: str) -> np.ndarray:
-        """Return the known mask of a honeypot or practice image."""
         known = self.known_mask(unit)
         assert known is not None, "honeypots and practice images have masks"
         return known
@@ -351,7 +351,6 @@ class Annotating:
         return self._task(unit, person, self.places.sent_back(person).get(unit))
 
     def _check_given(self, person: str, unit: str) -> None:
-        """Raise UserError if the image was not assigned to this person."""
         if not self.places.is_given(person, unit):
             raise UserError("this image is not assigned to you; reload the page")
 
@@ -462,7 +461,6 @@ class Annotating:
         return {"people": len(masks), "runs": runs_of(consensus(masks)) if masks else None}
 
     def _to_be_reviewed(self, number: object) -> Answer:
-        """Return the answer with this number. Raise UserError if it does not need a review."""
         for answer in self.to_review():
             if answer.id == number:
                 return answer
@@ -556,7 +554,6 @@ def corrected(answer: Answer, correction: Correction) -> Answer:
 
 
 def _verdict(reviews: Mapping[int, Review], answer: Answer) -> str | None:
-    """Return the last verdict on an answer, or None if it has not been reviewed."""
     return reviews[answer.id].verdict if answer.id in reviews else None
 
 

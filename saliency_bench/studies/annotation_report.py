@@ -63,7 +63,6 @@ def annotation_report(annotating: Annotating, choice: AnswerChoice | None = None
 
 
 def _corrections(counted: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-    """Return image, person, revision and reviewer of each counted answer that was corrected."""
     return [
         {"image": unit, "person": entry.person, "revision": entry.revision, "corrected by": entry.corrected_by}
         for unit, answers in counted.items()
@@ -73,7 +72,6 @@ def _corrections(counted: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]
 
 
 def _agreement(annotating: Annotating, counted: Mapping[str, Sequence[Answer]]) -> dict[str, Any]:
-    """Return the agreement between people, averaged over images."""
     masks = ([annotating.pixels(entry) for entry in answers] for answers in counted.values() if len(answers) > 1)
     return {name: _plain(entry) for name, entry in study_agreement(masks).items()}
 
@@ -145,7 +143,6 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
 
 
 def _show(estimate: dict[str, Any], unit: str) -> str:
-    """Format an estimate with its interval and number of images."""
     if estimate["value"] is None:
         return "-"
     ends = "" if estimate["low"] is None else f" ({estimate['low']:.3f} to {estimate['high']:.3f})"

@@ -53,7 +53,7 @@ class Added(NamedTuple):
 
 
 def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
-    """Return the rows after these marks as lines, and the new marks."""
+    """Return the rows added since `marks` as lines, and the new marks."""
     lines, marks = [], dict(marks)
     with store.reading() as connection:
         names = dict(connection.execute(select(studies.c.id, studies.c.name)).tuples().all())
@@ -98,14 +98,13 @@ def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
             raise UserError(f"{source} has rows of the study '{min(lost)}' but not the study itself")
         for table in TABLES[1:]:
             for values in _missing(connection, table, rows[table.name], numbers):
-                # A row that violates a constraint contradicts an existing row, for example, it is another first answer.
+                # A row that violates a constraint contradicts an existing row, such as a different first answer.
                 result = connection.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing())
                 added, left_out = added + result.rowcount, left_out + 1 - result.rowcount
     return Added(added, left_out)
 
 
 def _parse(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]:
-    """Parse lines into {table: rows}."""
     rows: dict[str, list[dict[str, Any]]] = {table.name: [] for table in TABLES}
     columns = {table.name: {column.name for column in table.c} - {"id"} for table in TABLES}
     for line in lines:
@@ -113,7 +112,7 @@ def _parse(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]
             values = json.loads(line)
             name = values.pop("table")
             if values.keys() != columns[name]:
-                raise ValueError(f"a row of {name} with other columns")
+                raise ValueError(f"a row of the table {name} has unexpected columns")
             if values.get("mask") is not None:
                 values["mask"] = b64decode(values["mask"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -129,7 +128,9 @@ def _add_studies(connection: Connection, rows: list[dict[str, Any]]) -> dict[str
         if here is None:
             connection.execute(insert(studies).values(**values))
         elif different := differences(values, {key: here[key] for key in SETTINGS}):
-            raise UserError(f"it contains the study '{values['name']}' with another {different}; use another --name")
+            raise UserError(
+                f"both contain the study '{values['name']}', but with a different {different}; use another --name"
+            )
     return dict(connection.execute(select(studies.c.name, studies.c.id)).tuples().all())
 
 

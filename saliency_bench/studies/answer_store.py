@@ -8,8 +8,8 @@
     study.answers()                                            # the last answer of each person to each unit
 
 A *unit* is the item that a question is about. The protocol defines the name of a unit: the id of an image to annotate,
-or an image, a model and an explainer to rate or to guess. Several answers of a person to a unit are revisions 1, 2,
-...: corrections of a mask, or the exposures of a peek-a-boom image. `payload` can be any JSON.
+or an image and an explainer, whose map people rate or use to guess the class. Several answers of a person to a unit are
+revisions 1, 2, ...: corrections of a mask, or the exposures of a peek-a-boom image. `payload` can be any JSON.
 
 **Answers are never lost, duplicated or overwritten.** Rows are only added; triggers in the database reject all other
 changes. `request` is an id that the page creates for each answer. If a request is repeated (a double click, or a retry
@@ -67,8 +67,8 @@ class Store(Database):
                 row = connection.execute(select(studies).where(studies.c.name == name)).mappings().one()
         if different := differences(dict(row), wanted):
             raise UserError(
-                f"{self.text} contains a study '{name}' with another {different}; use the same settings to resume "
-                "it, or another --name"
+                f"{self.text} contains a study '{name}' with a different {different}; use the same settings to resume "
+                "it, or a different --name"
             )
         return self._study(dict(row))
 

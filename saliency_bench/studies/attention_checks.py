@@ -67,8 +67,11 @@ def nothing(name: str, answers: str, without: Iterable[str], any_given: bool) ->
         name: Name of the study.
         answers: Noun for the answers, such as "rating".
         without: People whose answers are excluded.
-        any_given: Whether these people have answered at all.
+        any_given: Whether anyone has answered.
     """
     if any_given and without:
-        return UserError(f"study {name}: all people failed an attention check; include them with --with-failed")
+        return UserError(
+            f"study {name}: everyone who answered has failed an attention check or is excluded; include people who "
+            "failed with --with-failed"
+        )
     return UserError(f"study {name} has no {answers} yet")

@@ -20,7 +20,8 @@ from saliency_bench.studies.study_tables import FORMAT, metadata, prepare_sqlite
 
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 PATIENCE = 60.0  # seconds that a transaction waits for other writers; servers use a smaller value
-# Settings of libpq (seconds, milliseconds, attempts) that limit the wait for an unresponsive PostgreSQL server.
+# Settings of libpq that limit the wait for an unresponsive PostgreSQL server, in seconds except for tcp_user_timeout
+# (milliseconds) and keepalives_count (attempts).
 DEADLINES = {"connect_timeout": 10, "tcp_user_timeout": 20_000, "keepalives_idle": 10, "keepalives_interval": 5,
              "keepalives_count": 2}  # fmt: skip
 SILENCE = 20.0  # seconds to wait for an unresponsive PostgreSQL server in addition to `patience`
@@ -99,7 +100,9 @@ class Database:
         with self.writing() as connection:
             names = inspect(connection).get_table_names()
             if names and versions.name not in names:
-                raise UserError(f"{self.text} is a database of another program; use another path or URL for the store")
+                raise UserError(
+                    f"{self.text} is a database of a different program; use another path or URL for the store"
+                )
             if not names and not create:
                 raise NoStoreError(f"{self.text} contains no store; check the URL")
             metadata.create_all(connection)
@@ -157,7 +160,10 @@ class Database:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Queue behind other threads of this process. SQLite only polls for its lock, so a thread could starve."""
+        """Wait until no other thread of this process writes.
+
+        Without this queue, a thread could starve, because SQLite polls for its lock and does not queue.
+        """
         if not self._queue.acquire(timeout=self.patience):
             raise sqlite3.OperationalError("database is locked")
         try:
@@ -234,18 +240,17 @@ def _setting(name: str, here: Any, given: Any) -> str:
 
 
 def check_text(name: str, text: object, most: int = 500) -> str:
-    """Return the text if it is a valid name.
+    """Return `text` if it is a valid name.
 
     Raises:
         UserError: The text is empty or too long, or contains control characters.
     """
     if not isinstance(text, str) or not text.strip() or len(text) > most or not text.isprintable():
-        raise UserError(f"{name} must be a printable text of 1 to {most} characters, not {one_line(ascii(text), 60)}")
+        raise UserError(f"{name} must be 1 to {most} printable characters, not {one_line(ascii(text), 60)}")
     return text
 
 
 def _without_password(text: str) -> str:
-    """Return the address of a database without its password."""
     try:
         return make_url(text).render_as_string(hide_password=True)
     except (ArgumentError, ValueError):
@@ -253,7 +258,6 @@ def _without_password(text: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Describe in one line why a database cannot be opened."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return one_line(cause)
 

@@ -47,7 +47,7 @@ def export(
     annotating: Annotating, out: Path, format: str, *, people: bool = True, rule: str = "half",
     choice: AnswerChoice | None = None,
 ) -> int:  # fmt: skip
-    """Write all masks that count and the consensus of each image into a new folder, and return the number of images.
+    """Write the masks that count, and the consensus mask of each image, into a new folder. Return the number of images.
 
     Other users of the machine cannot read the folder. corrections.csv lists the masks that reviewers corrected.
 
@@ -142,7 +142,8 @@ def read_masks(images: StudyImages, path: Path, format: str, person: str, label:
         label: Label of the regions to import, or "" for the class of the image.
 
     Raises:
-        UserError: The file cannot be read or contains only other people, labels are ambiguous, or no mask matches.
+        UserError: The file cannot be read or contains only masks of other people, labels are ambiguous, or no mask
+            matches.
     """
     check_person(person)
     selection = PersonRegions(partial(_places, images), label, partial(_check_mask, images))

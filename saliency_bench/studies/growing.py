@@ -1,7 +1,7 @@
 """Extend an annotation study to more images, or to more people per image, under the same name.
 
-The row of a study never changes. Each extension is an event with new settings, a revision of the protocol. The last
-revision applies, and the report lists all revisions.
+The row of a study never changes. Each extension is stored as an event with the new settings, which is called a revision
+of the protocol. The last revision applies, and the report lists all revisions.
 """
 
 from dataclasses import replace
@@ -79,5 +79,5 @@ def _check_images(study: Study, images: StudyImages) -> None:
     for answer in study.answers(masks=False):
         if answer.image_sha256 is not None and images.shown(answer.unit).sha256 != answer.image_sha256:
             raise UserError(
-                f"the image {answer.unit} differs from the annotated image; use another name for the new image"
+                f"the image {answer.unit} differs from the annotated image; give the new image a different name"
             )

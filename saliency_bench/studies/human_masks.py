@@ -1,4 +1,4 @@
-"""Masks drawn by people for the images of a run, in the prepared frame, to be rated like maps."""
+"""Masks that people drew on the images of a run, resized and cropped as in the run, to be rated like maps."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -25,11 +25,11 @@ class RunMasks(Mapping[str, np.ndarray]):
     Args:
         rows: Rows of the dataset.
         positions: {image id: row} of the images to check.
-        geometry: Geometry of the prepared frame.
-        foreground: Pixels of a mask that are the object, as for `read_mask`.
+        geometry: How the run resized and cropped its images.
+        foreground: Which pixels of a mask belong to the object, as for `read_mask`.
 
     Raises:
-        UserError: The dataset has no column mask.
+        UserError: The dataset has no column `mask`.
     """
 
     def __init__(self, rows: Dataset, positions: Mapping[str, int], geometry: Geometry, foreground: str = ""):
@@ -47,7 +47,7 @@ class RunMasks(Mapping[str, np.ndarray]):
             complain(f"{lost} cannot be shown, such as the mask of image {image}: {reason}")
 
     def _mask(self, image_id: str) -> np.ndarray | None:
-        """Return the mask of an image in the prepared frame, or None if it is missing or unreadable."""
+        """Return the resized and cropped mask of an image, or None if it is missing or unreadable."""
         row = self._rows[self._positions[image_id]]
         try:
             return _framed(row["image"], row["mask"], self._geometry, self._foreground)
@@ -74,7 +74,7 @@ def _is_shown(mask: np.ndarray | None) -> bool:
 
 
 def _framed(image: Any, stored: Any, geometry: Geometry, foreground: str) -> np.ndarray | None:
-    """Return a mask in the prepared frame, or None if there is none. Raise UnreadableError if it cannot be read."""
+    """Return the resized and cropped mask, or None if `stored` is None. Raise UnreadableError if it cannot be read."""
     if stored is None:
         return None
     picture = opened(image)

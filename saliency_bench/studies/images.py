@@ -1,4 +1,4 @@
-"""The images of a dataset for a study, upright and in original size."""
+"""The images of a dataset for a study, upright and in their original size."""
 
 import os
 from collections import Counter
@@ -20,8 +20,8 @@ from saliency_bench.utils.progress import bar
 class StudyImages:
     """The rows of a dataset, accessible by unit.
 
-    The unit is the image id, or "ID, CLASS" if ids are not unique. Without a column `image_id`, the id is the name of
-    the image file, including folders if names are not unique.
+    The unit is the image id, or "ID, CLASS" if ids are not unique. If there is no column `image_id`, the id is the name
+    of the image file, including folders if names are not unique.
 
     Raises:
         UserError: Rows have the same id and class, or the dataset has no rows.
@@ -70,11 +70,6 @@ class StudyImages:
         return [unit for unit, has in zip(self.units, known, strict=True) if has]
 
     def _bytes(self, unit: str) -> bytes:
-        """Return the stored image file.
-
-        Raises:
-            UnreadableError: There is no image.
-        """
         try:
             data = stored_bytes(self.rows[self.positions[unit]]["image"])
         except OSError as error:
@@ -84,11 +79,6 @@ class StudyImages:
         return data
 
     def _show(self, unit: str) -> Shown:
-        """Return the cached image file for display.
-
-        Raises:
-            UnreadableError: The image cannot be read.
-        """
         return shown(self._bytes(unit))
 
     def _size(self, unit: str) -> tuple[int, int]:
@@ -119,7 +109,7 @@ class StudyImages:
 
         Args:
             unit: Unit of the study.
-            foreground: Pixels of a mask that are the object, as for `read_mask`.
+            foreground: Which pixels of a mask belong to the object, as for `read_mask`.
 
         Raises:
             UnreadableError: The mask cannot be read, or does not define the object.

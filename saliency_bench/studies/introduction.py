@@ -59,7 +59,7 @@ class Introduction:
 
     @property
     def pictures(self) -> dict[str, Shown]:
-        """Return the pictures of all texts by file name."""
+        """Return {file name: picture} for the pictures of all texts."""
         texts = filter(None, (self.consent, self.instructions))
         return {name: picture for text in texts for name, picture in text.pictures.items()}
 
@@ -75,7 +75,7 @@ class Introduction:
                 add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)
 
     def agree(self, study: Study, person: str, agreed: str) -> bool:
-        """Return whether a person has agreed to the consent. If `agreed` is the id of the text, store the agreement."""
+        """Return whether a person has agreed to the consent form. If `agreed` is its id, store the agreement."""
         if self.consent is None:
             return True
         if agreed == self.consent.id:
@@ -96,7 +96,7 @@ def read_text(path: str | Path) -> Text:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as Markdown ({getattr(error, 'strerror', None) or error})") from None
     if not markdown.strip() or len(markdown) > LONGEST:
-        raise UserError(f"{path} has {len(markdown):,} characters; a text must have 1 to {LONGEST:,} characters")
+        raise UserError(f"{path} has {len(markdown):,} characters; the file must have 1 to {LONGEST:,} characters")
     reader = MarkdownIt("js-default", {"html": False})
     tokens = reader.parse(markdown)
     for token in _all(tokens):
@@ -115,15 +115,12 @@ def _all(tokens: list[Token]) -> Iterator[Token]:
 
 
 class _Renderer(RendererHTML):
-    """Renderer that converts Markdown to HTML and collects the pictures."""
-
     def __init__(self, path: Path):
         super().__init__()
         self.path = path
         self.pictures: dict[str, Shown] = {}
 
     def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        """Return the HTML of a picture, with the description as caption."""
         token = tokens[idx]
         picture = self._read(str(token.attrs["src"]))
         self.pictures[picture.name] = picture
@@ -137,10 +134,10 @@ class _Renderer(RendererHTML):
         )
 
     def _read(self, source: str) -> Shown:
-        """Load the picture at an address.
+        """Load a picture that the Markdown refers to.
 
         Raises:
-            UserError: The address is not a picture in the folder of the text.
+            UserError: The reference is not a picture in the folder of the text.
         """
         parts = urlsplit(source)
         folder = self.path.parent.resolve()

@@ -6,8 +6,9 @@ People are marked as
                median; in studies whose results exclude people who fail a check, also if one check is wrong
     stuck      if they have an assignment and have been inactive for longer than the lease
 
-"Quick", and "careless" by agreement, require at least `ENOUGH` answers of the person and `ENOUGH` people. The marks are
-hints for the owner and do not exclude anyone.
+Times are compared only among people with at least `ENOUGH` answers, and agreements only among people with at least
+`ENOUGH` shared images. If there are fewer than `ENOUGH` such people, this comparison marks nobody. The marks are hints
+for the owner and do not exclude anyone.
 """
 
 from collections import Counter, defaultdict
@@ -149,7 +150,7 @@ class AnnotationOverview:
         per_unit = annotating.settings["annotators"]
         images = [self._image(unit, given) for unit, given in answers.items() if given]
         checks = {person: [value >= LOW_IOU for value in ious] for person, ious in annotating.honeypot_scores().items()}
-        drawn = {unit: _draw(given) for unit, given in answers.items()}
+        drawn = {unit: _without_skips(given) for unit, given in answers.items()}
         done = sum(min(len(given), per_unit) for given in drawn.values())
         counted = [answer.created for given in drawn.values() for answer in given]
         wanted, agreement = per_unit * len(answers), self._agreement(answers)
@@ -170,14 +171,14 @@ class AnnotationOverview:
         return {
             "unit": unit,
             "label": self.annotating.images.label(unit),
-            "people": len(_draw(given)),
+            "people": len(_without_skips(given)),
             "iou": mean,
             "marks": [name for name, holds in marks.items() if holds],
         }
 
     def _pairs(self, unit: str, given: Sequence[Answer]) -> dict[tuple[str, str], float]:
         """Return {pair of people: IoU of their masks}."""
-        drawn = _draw(given)
+        drawn = _without_skips(given)
         ids = tuple(answer.id for answer in drawn)
         if unit not in self.known or self.known[unit][0] != ids:
             answers = [answer for answer in self.annotating.study.answers(unit=unit) if answer.id in ids]
@@ -199,6 +200,5 @@ class AnnotationOverview:
         return {person: (float(np.mean(values)), len(values)) for person, values in ious.items()}
 
 
-def _draw(given: Sequence[Answer]) -> list[Answer]:
-    """Return all answers except skips."""
+def _without_skips(given: Sequence[Answer]) -> list[Answer]:
     return [answer for answer in given if answer.payload["kind"] != "skip"]

@@ -57,7 +57,7 @@ def excluded(study: Study) -> dict[str, str]:
 
 
 def stopped(study: Study, person: str) -> dict[str, Any] | None:
-    """Return the page data of a person who gets no images (the reason "stopped" and progress), or None."""
+    """Return the page's data, with the reason as "stopped", for a person who gets no new images, otherwise None."""
     why = "excluded" if person in excluded(study) else status(study)
     if why == "open":
         return None

@@ -73,7 +73,6 @@ class Places:
                     self._seen[table] = number
 
     def _read(self, connection: Connection, table: Any) -> None:
-        """Read the new rows of a table and update the assignments."""
         columns: tuple[Any, ...]
         if table is assignments:
             columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
@@ -106,7 +105,6 @@ class Places:
         return connection.execute(rows.where((answers if table is reviews else table).c.study == self.study.id)).all()
 
     def _place(self, person: str, unit: str) -> _Place:
-        """Return the assignment of a unit to a person, creating it if necessary."""
         return self._people.setdefault(person, {}).setdefault(unit, _Place())
 
     def _stamp(self, person: str, unit: str, created: str) -> None:
@@ -177,18 +175,16 @@ class Places:
         return counts
 
     def _indices(self, person: str, state: str) -> list[int]:
-        """Return the indices in `order` of a person's units that have this state."""
         places = self._people.get(person, {}).items()
         return [self._index[unit] for unit, place in places if unit in self._index and place.state == state]
 
     def _is_active(self, person: str, first: str, last: str) -> bool:
-        """Return whether a person was assigned or answered a unit between two times."""
         times = self._times[person]
         index = bisect_left(times, first)
         return index < len(times) and times[index] <= last
 
     def left(self, person: str, allowed: np.ndarray, per_unit: int, lease_hours: float = LEASE_HOURS) -> np.ndarray:
-        """Return the indices in `order` of the units that can be assigned to a person, units with fewest people first.
+        """Return the indices in `order` of the units available to a person, those with the fewest people first.
 
         Args:
             person: Pseudonym of the person.

@@ -45,7 +45,7 @@ def feedback(answer: Answer, known: np.ndarray, needed: float) -> dict[str, Any]
 
 
 def score(mask: np.ndarray | None, known: np.ndarray) -> float:
-    """Return the IoU of an attempt with the known mask, or 0 without a mask."""
+    """Return the IoU of an attempt with the known mask, or 0 if the attempt is not a mask."""
     return 0.0 if mask is None else round(iou(mask, known), 4)
 
 

@@ -1,7 +1,7 @@
-"""The images and stored maps of a finished run for studies, by image id and in the prepared frame.
+"""The images and stored maps of a finished run for studies, by image id.
 
-The frame is cropped from the image with the geometry of the run, without loading a network. Pixels may differ from the
-run's frame in the last digits. Maps are the stored maps of the run (`load_maps`).
+The frame of an image is the image resized and cropped as in the run, without loading a network. Pixel values may differ
+from those of the run by rounding errors. Maps are the stored maps of the run (`load_maps`).
 """
 
 import json
@@ -57,7 +57,7 @@ def pair_of(unit: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class RunImages:
-    """Images with a label and a map by each explainer.
+    """Images with a label and a map from each explainer.
 
     Attributes:
         run: Hash of the dataset, the model and the explainers, which identifies the study.
@@ -107,13 +107,14 @@ class RunImages:
                 values = self.maps[explainer][image_id]
         if values.shape != frame.shape[:2]:
             raise UserError(
-                f"the map of {image_id} by {explainer} has shape {values.shape}, but the frame has {frame.shape[:2]}"
+                f"the map of {image_id} from {explainer} has shape {values.shape}, but the resized and cropped image "
+                f"has shape {frame.shape[:2]}"
             )
         return values
 
 
 def run_folder(run: str) -> tuple[Path, str]:
-    """Return the folder of a run and its name. `hub:OWNER/NAME`, a dataset repository with a run, is downloaded.
+    """Return (folder of a run, name of the run). If `run` is `hub:OWNER/NAME`, download it from that repository.
 
     Raises:
         UserError: The repository does not exist, cannot be reached, or contains no run.
@@ -131,12 +132,14 @@ def run_folder(run: str) -> tuple[Path, str]:
             folder = api.snapshot_download(name, allow_patterns=OF_A_RUN, **given)
     except EntryNotFoundError as error:
         raise UserError(
-            f"{name} does not contain a finished run (no summary.json); upload the --out of a run to it"
+            f"{name} does not contain a finished run (no summary.json); upload the output folder (--out) of a run to it"
         ) from error
     except Exception as error:
         refuse(error, name, token_of(api))
     if not (Path(folder) / "summary.json").is_file():
-        raise UserError(f"{name} does not contain a finished run (no summary.json); upload the --out of a run to it")
+        raise UserError(
+            f"{name} does not contain a finished run (no summary.json); upload the output folder (--out) of a run to it"
+        )
     return Path(folder), name.rpartition("/")[2]
 
 
@@ -181,7 +184,9 @@ def run_images(
     ]
     ids = [image for image in ids if (numbers[image] if numbers[image] is not None else -1) >= 0]
     if not ids:
-        raise UserError(f"{folder} has no image with a label and a kept map of each of {', '.join(chosen)}")
+        raise UserError(
+            f"{folder} has no labelled image with stored maps of all of these explainers: {', '.join(chosen)}"
+        )
     labels = {image: classes[numbers[image]] for image in ids}
     pictures = rows.select_columns(["image"]).cast_column("image", Image(decode=False))
     geometry = _geometry(folder, identity.geometry)
@@ -253,7 +258,7 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     except UserError as error:
         raise UserError(f"the dataset of this run cannot be loaded: {error}; if it has moved, set --dataset") from error
     if fingerprint(rows_there) != expected:
-        raise UserError(f"{dataset} is not the dataset of the run; set --dataset")
+        raise UserError(f"{dataset} is not the dataset of the run; set --dataset to that dataset")
     rows = with_classes(rows_there.with_format(None))
     if label != "label":
         rows = rows.remove_columns([name for name in ["label"] if name in rows.features]).rename_column(label, "label")

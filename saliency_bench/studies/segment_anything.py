@@ -1,11 +1,11 @@
-"""Find regions with a network of the Segment Anything family (Kirillov et al., 2023) in two ONNX files.
+"""Find regions with a network of the Segment Anything family (Kirillov et al., 2023), stored in two ONNX files.
 
 The encoder is run once per image. Its input is float32 (1, 3, S, S): the image with its longest side scaled to S
-pixels, normalised by ImageNet's mean and standard deviation times 255, and padded with zeros at the bottom and on the
+pixels, normalised with ImageNet's mean and standard deviation times 255, and padded with zeros at the bottom and on the
 right. The first output is the embedding. The decoder can have these inputs, which are named as in the export script of
 Segment Anything:
 
-    image_embeddings   the embedding; an input with any other name gets the encoder's output of that name
+    image_embeddings   the embedding; an input with any other name gets the encoder's output with that name
     point_coords       float32 (1, N + 1, 2), in pixels of the padded image; the last point is padding
     point_labels       float32 (1, N + 1), 1 for the region, 0 for the background, -1 for the padding point
     mask_input, has_mask_input   zeros

@@ -1,9 +1,10 @@
 """Images for the page of a study: upright 8-bit RGB files in a cache.
 
-An upright RGB JPEG or PNG file is displayed unchanged. All other files (rotated by EXIF, grey, alpha, palette, CMYK)
-are converted. Up to `LOSSLESS` pixels, the result is a PNG. Larger images become a JPEG of quality 95 without colour
-subsampling, because a phone photo takes 20 MB as PNG. Images with 16 or 32 bits, such as X-rays, are scaled from
-the 1st to the 99th percentile of their values. Masks that people draw always have the size of the image.
+An upright RGB JPEG or PNG file is displayed unchanged. All other files, such as files that are rotated by EXIF, grey,
+transparent or CMYK, are converted. Images of up to `LOSSLESS` pixels become a PNG. Larger images become a JPEG of
+quality 95 without colour subsampling, because a phone photo takes 20 MB as PNG. Images with 16 or 32 bits, such as
+X-rays, are scaled from the 1st to the 99th percentile of their values. Masks that people draw always have the size of
+the image.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Strokes that mark a region: validation of strokes from a page, and GrabCut (Rother et al., 2004) by OpenCV.
+"""Strokes that mark a region: validation of strokes from a page, and GrabCut (Rother et al., 2004) with OpenCV.
 
 A stroke is {"points": [[x, y], ...], "add": bool}. The points are positions in pixels that belong to the region or to
 the background. GrabCut models the colours under both types of strokes and cuts where neighbouring pixels differ. Pixels
@@ -39,7 +39,7 @@ def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
         UserError: The strokes are invalid, too many, or outside an image of this size.
     """
     if not isinstance(sent, list) or not 0 < len(sent) <= MOST_STROKES:
-        raise UserError(f"strokes must be a list of 1 to {MOST_STROKES}; start again from the marked region")
+        raise UserError(f"strokes must be a list of 1 to {MOST_STROKES} strokes; start again from the marked region")
     strokes = [_stroke(entry, height, width) for entry in sent]
     if sum(len(stroke.points) for stroke in strokes) > MOST_POINTS:
         raise UserError(f"strokes may have at most {MOST_POINTS} points together; start again from the marked region")
@@ -49,13 +49,8 @@ def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
 
 
 def _stroke(sent: object, height: int, width: int) -> Stroke:
-    """Validate a stroke.
-
-    Raises:
-        UserError: The stroke is invalid.
-    """
     if not isinstance(sent, dict) or type(sent.get("add")) is not bool:
-        raise UserError("a stroke must contain add (true or false)")
+        raise UserError('a stroke must contain "add" (true or false)')
     points = sent.get("points")
     if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
         raise UserError(f"a stroke must have 1 to {MOST_POINTS} points [x, y]")

@@ -22,7 +22,7 @@ LARGEST_PAYLOAD = 2**20  # maximum length of JSON in characters
 LONGEST = 86_400.0  # maximum time of an answer in seconds
 LONGEST_COMMENT = 2000  # maximum length in characters
 ROLES = ("annotator", "reviewer", "owner")
-MOST_PARAMETERS = 30  # maximum number of address parameters
+MOST_PARAMETERS = 30  # maximum number of URL parameters
 LEASE_HOURS = 1.0  # time after which images of an inactive person are also assigned to others
 VERDICTS = ("accept", "reject")
 CORRECTED = "correct"  # verdict of a reviewer who drew a correction
@@ -155,7 +155,7 @@ class Study:
         """
         request = check_text("request", secrets.token_urlsafe(24) if request is None else request, 200)
         if len(request) < 16:
-            raise UserError("a request to join must be a random text of at least 16 characters")
+            raise UserError("a request to join must be a random string of at least 16 characters")
         if role not in ROLES:
             raise UserError(f"role must be one of {', '.join(ROLES)}, not {role}")
         key = sha256(f"{self.id} {role} {request}".encode()).hexdigest()
@@ -187,7 +187,10 @@ class Study:
             return connection.scalar(of_study.where(invites.c.request == _hash(str(request)))) is not None
 
     def keep_parameters(self, person: str, given: object) -> None:
-        """Store a person's address parameters once. All values except a few short strings are ignored."""
+        """Store the URL parameters of the link that a person opened. The same parameters are stored only once.
+
+        Only the first `MOST_PARAMETERS` parameters are read, and only short, printable strings are stored.
+        """
         pairs = list(given.items())[:MOST_PARAMETERS] if isinstance(given, dict) else []
         values = {
             name: value
@@ -203,7 +206,7 @@ class Study:
                 connection.execute(insert(parameters).values(**row))
 
     def parameters(self) -> dict[str, dict[str, str]]:
-        """Return {person: address parameters}, with the last value for each name."""
+        """Return {person: URL parameters}, with the last value for each name."""
         rows = select(parameters.c.person, parameters.c.given).where(parameters.c.study == self.id)
         values: dict[str, dict[str, str]] = {}
         with self.store.reading() as connection:
@@ -254,7 +257,7 @@ class Study:
         done: Collection[tuple[str, str]],
         lease_hours: float = LEASE_HOURS,
     ) -> list[str]:
-        """Lease to a person the first units that nobody else has leased, and return these units.
+        """Lease to `person` the first units that nobody else has leased, and return these units.
 
         Args:
             person: The pseudonym.
@@ -335,7 +338,7 @@ class Study:
             seconds: Time spent in seconds, at most a day.
 
         Raises:
-            UserError: The request belongs to another person or unit, or a value is invalid.
+            UserError: The request was already used for a different person or unit, or a value is invalid.
         """
         values = {
             "study": self.id,
@@ -357,7 +360,7 @@ class Study:
                 connection.execute(insert(answers).values(**values, revision=last + 1, created=now()))
                 row = connection.execute(select(answers).where(answers.c.request == request)).mappings().one()
         if (row["study"], row["unit"], row["person"]) != (self.id, unit, person):
-            raise UserError("this request was used for another answer; create a new id for each answer")
+            raise UserError("this request was used for a different answer; create a new id for each answer")
         return _answer(row)
 
     def answers(
@@ -425,7 +428,7 @@ class Study:
             connection.execute(insert(reviews).values(**values, request=request, created=now()))
             row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().one()
         if (row["answer"], row["reviewer"]) != (answer, reviewer):
-            raise UserError("this request was used for another review; create a new id for each review")
+            raise UserError("this request was used for a different review; create a new id for each review")
         return Review(row["answer"], row["reviewer"], row["verdict"], row["comment"], row["created"])
 
     def correct(
@@ -460,7 +463,7 @@ class Study:
             return {row.answer: Correction(*row) for row in ordered}
 
     def _check_newest(self, connection: Connection, answer: int) -> None:
-        """Raise UserError if an answer was corrected or belongs to another study."""
+        """Raise UserError if an answer was corrected or belongs to a different study."""
         reviewed = connection.execute(
             select(answers.c.unit, answers.c.person).where(answers.c.study == self.id, answers.c.id == answer)
         ).first()
@@ -503,7 +506,6 @@ def _pseudonym(key: str, attempt: int = 0) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the SHA-256 of a string."""
     return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 

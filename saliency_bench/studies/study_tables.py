@@ -1,13 +1,13 @@
 """The tables of a store in SQLite and PostgreSQL. Rows are only added; triggers reject changes.
 
 study       kind, name, fingerprint of the dataset, configuration, seed
-person      a pseudonym, and the SHA-256 of the person's key; role "annotator" or "reviewer"
+person      a pseudonym, and the SHA-256 of the person's key; role "annotator", "reviewer" or "owner"
 assignment  a unit assigned to a person, and its position in the person's order
 answer      an answer; `revision` counts the answers of a person to a unit
 review      a reviewer's verdict on an answer; the last verdict counts
 correction  a reviewer's correction of an answer; the last correction counts
-invite      a link for one person: the SHA-256 of the request to join in that link
-parameter   parameters in the address that a person opened, such as PROLIFIC_PID; stored separately from answers
+invite      a link for one person: the SHA-256 of the request to join that the link contains
+parameter   parameters in the URL that a person opened, such as PROLIFIC_PID; stored separately from answers
 event       other events: consent, consent forms and instructions that were displayed, actions of the owner
 """
 
@@ -160,7 +160,6 @@ FOR EACH STATEMENT EXECUTE FUNCTION saliency_bench_append_only()"""
 
 
 def _guard(table: Table) -> None:
-    """Add triggers that reject changes of a table."""
     for verb in ("UPDATE", "DELETE"):
         text = SQLITE_GUARD.format(table=table.name, verb=verb)
         event.listen(table, "after_create", DDL(text).execute_if(dialect="sqlite"))
@@ -173,7 +172,7 @@ for _table in (studies, people, assignments, answers, reviews, corrections, invi
 
 
 def prepare_sqlite(engine: Engine, patience: Callable[[], float]) -> None:
-    """Configure SQLite: WAL, so that readers do not wait, and FULL, so that answers are on disk before confirmation.
+    """Configure SQLite so that readers do not wait (WAL) and an answer is on disk before it is confirmed (FULL).
 
     Write transactions acquire the lock at the start (BEGIN IMMEDIATE). Otherwise, a transaction that reads first and
     writes later could fail halfway.

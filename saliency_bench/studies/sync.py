@@ -5,7 +5,7 @@
     with sync:                   # commit new rows every 5 minutes and at the end
         serve(...)
 
-Only rows after the last commit can be lost. Each server appends lines (`answer_rows`) to separate files,
+Only rows added after the last commit can be lost. Each server appends lines (`answer_rows`) to separate files,
 `study.db/SERVER-0000.jsonl`, then `-0001` when the file is large. Therefore, servers of a study never overwrite each
 other's rows. Before each commit, rows that other servers have committed are added to the local store.
 """
@@ -39,14 +39,14 @@ class Sync:
     """Copy of a store in a private dataset repository.
 
     Args:
-        store: Path of the file.
+        store: Path of the SQLite file.
         repo: OWNER/NAME of a private dataset repository, which is created if missing.
         minutes: Minutes between commits.
         say: Function that prints a message for each restore and commit.
         api: API of the Hub.
 
     Raises:
-        UserError: The store or the name cannot be synced.
+        UserError: The store is a PostgreSQL database, or `repo` or `minutes` is invalid.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Sync:
         api: HfApi | None = None,
     ):  # fmt: skip
         if str(store).startswith(POSTGRES):
-            raise UserError("--sync copies a SQLite file; a PostgreSQL database is backed up by its own server")
+            raise UserError("--sync needs a SQLite file; remove --sync, and back up the PostgreSQL database itself")
         if not 0 < minutes <= 24 * 60:
-            raise UserError(f"--sync-every must be a number of minutes up to 1440, not {minutes:g}")
+            raise UserError(f"--sync-every must be a positive number of minutes up to 1440, not {minutes:g}")
         try:
             validate_repo_id(repo)
         except ValueError:
@@ -120,7 +120,7 @@ class Sync:
         return "\n".join(lines) + "\n"
 
     def push(self) -> None:
-        """Add rows committed by other servers, then commit new rows. Raise UserError or errors of the Hub."""
+        """Add rows committed by other servers, then commit new rows. Raise UserError or errors from the Hub."""
         with self._lock:
             if not self._pending():
                 return
@@ -141,7 +141,6 @@ class Sync:
             self.say(f"{_answers(pending):,} answers copied to {self.repo} at {self.synced:%Y-%m-%d %H:%M:%S} UTC")
 
     def _run(self) -> None:
-        """Push periodically until the server stops."""
         while not self._ending.wait(60 * self.minutes):
             self._try()
 
@@ -177,7 +176,7 @@ class Sync:
         """Add rows of other servers to the store and return their number.
 
         Raises:
-            UserError: The repository is public, or its rows do not match the store. Errors of the Hub are raised too.
+            UserError: The repository is public, or its rows do not match the store. Errors from the Hub are raised too.
         """
         self._check_private(create)
         files = {name: content for name, content in self._list().items() if self._read.get(name) != content}
@@ -193,7 +192,10 @@ class Sync:
             finally:
                 store.close()
             if left_out:
-                complain(f"{left_out:,} rows of {source} contradict local answers and are skipped; its files keep them")
+                complain(
+                    f"{left_out:,} rows of {source} contradict local answers and are skipped; they remain in the "
+                    "repository"
+                )
         self._read |= files
         self._there |= set(map(_digest, lines))
         return added
@@ -213,7 +215,7 @@ class Sync:
             return [line for path in got for line in Path(path).read_text("utf-8").splitlines()]
 
     def _check_private(self, create: bool) -> None:
-        """Raise UserError if the repository is public. Errors of the Hub are raised too."""
+        """Raise UserError if the repository is public. Errors from the Hub are raised too."""
         try:
             info: Any = self.api.repo_info(self.repo, repo_type="dataset")
         except RepositoryNotFoundError as error:

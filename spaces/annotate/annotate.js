@@ -1,4 +1,4 @@
-// Main script of the page: displays one image after the other, and passes each answer to the outbox.
+// Main script of the page: displays one image after another, and passes each answer to the outbox.
 
 import { Board } from "./canvas.js";
 import { Controls } from "./controls.js";
@@ -165,7 +165,7 @@ function showNote() {
   if (task.error) note(`This image cannot be displayed (${task.error}). Please skip it.`);
   else if (correcting) note("Correct the mask. Your correction replaces the original mask and is stored under your name.");
   else if (reviewing() && task.corrected) note(`A reviewer has corrected this answer${without ? ": no region" : ""}.`);
-  else if (reviewing() && without) note("The answer is that no region shows the class.");
+  else if (reviewing() && without) note("The annotator answered that no region shows the class.");
   else if (task.practice) note(task.kind ? "Try again and correct your region." : "Practice: the expected region is displayed when you save.");
   else if (isSentBack(task)) note(`Sent back by a reviewer${without ? ` (you answered: ${without})` : ""}: ${task.comment || "without a comment."}`);
   else if (task.again && without) note(`You answered: ${without}.`);
@@ -377,7 +377,7 @@ async function loadPieces() {
 
 const FINDING = "The region for your strokes is being computed.";
 
-// Return the run lengths of the region for strokes, or null without a response.
+// Return the run lengths of the region for strokes, or null if there is no response or another image is displayed.
 async function findRegion(strokes) {
   const one = task;
   note(FINDING);

@@ -10,14 +10,14 @@ const SIZES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
 export class Board extends View {
   static sizes = SIZES;
 
-  // changed(): called after each step. announce(text): read by screen readers. find(strokes): returns the region's runs.
+  // changed(): called after each step. announce(text): read by screen readers. find(strokes): returns run lengths.
   constructor(canvas, { changed, announce, find }) {
     super(canvas);
     this.changed = changed;
     this.announce = announce;
     this.tool = "brush";
     this.brush = 24; // diameter in pixels of the screen
-    this.takes = false; // whether polygons and strokes remove
+    this.takes = false; // whether polygons and strokes remove pixels from the mask
     this.opacity = 0.5;
     this.readOnly = false;
     this.corners = []; // corners of the polygon
@@ -106,7 +106,7 @@ export class Board extends View {
     this.draw();
   }
 
-  // Record the changes by `change` as one undo step.
+  // Record the changes that `change` makes as one undo step.
   step(change) {
     this.mask.begin();
     change();
@@ -137,7 +137,7 @@ export class Board extends View {
     return corners.length > 0;
   }
 
-  // Start a click or drag on pieces: remove pieces if the first piece is marked, otherwise mark pieces.
+  // Return the value that a click or drag from this point gives to pieces: 0 if the point is marked, otherwise 1.
   valueAt(point) {
     const [x, y] = point.map(Math.floor);
     return this.mask.data[y * this.mask.width + x] ? 0 : 1;

@@ -74,7 +74,7 @@ export class Mask {
     this.touch(left, top, right, bottom);
   }
 
-  // Set the mask to `before` (bytes of the same size) plus the ones of runs.
+  // Set the mask to `before` (bytes of the same size) plus the pixels that `runs` marks.
   fillWith(before, runs) {
     this.data.set(before);
     this.fillRuns(runs, false);

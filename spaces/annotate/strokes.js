@@ -4,7 +4,7 @@ const MOST_POINTS = 400; // maximum number of points of all strokes together, as
 const PER_STROKE = 40;
 
 export class Strokes {
-  // board: the board. find(strokes): requests the runs of the region from the server; null without a response.
+  // board: the board. find(strokes): requests the region's run lengths from the server, null if there is no response.
   constructor(board, find) {
     this.board = board;
     this.find = find;

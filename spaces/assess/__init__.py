@@ -1,1 +1,1 @@
-"""Space for assessments: people rate the maps of an image by anonymous explainers."""
+"""Space for assessments: people rate maps of anonymous explainers for the same image."""

@@ -1,7 +1,7 @@
 """Gradio app of the leaderboard, for a Space or a local machine (`saliency-bench leaderboard`).
 
-`saliency_bench.board.view` generates the page for an address, and `board.js` displays it. On a Space, the board is
-NAMESPACE/results of the Space's owner, or the board in the variable SALIENCY_BENCH_RESULTS.
+`saliency_bench.board.view` generates the page for the query string of a URL, and `board.js` displays it. On a Space,
+the board is NAMESPACE/results of the Space's owner, or the board in the variable SALIENCY_BENCH_RESULTS.
 """
 
 import os
@@ -37,7 +37,6 @@ def build(live: Live) -> gr.Blocks:
     """Return the app of a board."""
 
     def show(query: object) -> dict[str, str]:
-        """Return the page for an address."""
         return live.page.show(query)
 
     def export_rows(request: object) -> dict[str, str]:
@@ -61,7 +60,6 @@ def build(live: Live) -> gr.Blocks:
 
 
 def _board(live: Live, functions: list[Callable]) -> None:
-    """Add the page and the functions that its script calls."""
     gr.HTML(
         _frame(live), js_on_load=(HERE / "board.js").read_text(encoding="utf-8"),
         server_functions=functions, apply_default_css=False, elem_id="board",
@@ -69,7 +67,7 @@ def _board(live: Live, functions: list[Callable]) -> None:
 
 
 def _frame(live: Live) -> str:
-    """Return the HTML of the initial page. The script then replaces its parts according to the browser's address."""
+    """Return the HTML of the initial page. The script then replaces its parts according to the URL in the browser."""
     first = live.page.show("")
     return (
         '<div class="lb"><h1>Saliency maps you can trust</h1>'

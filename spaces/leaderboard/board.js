@@ -1,10 +1,10 @@
-// The address contains the state of the page. Links and forms change the address, the server generates the HTML for it,
-// and this script inserts the HTML into the page.
+// The URL contains the state of the page. Links and forms change the URL, the server generates the HTML for it, and this
+// script inserts the HTML into the page.
 const part = (name) => element.querySelector(`[data-part="${name}"]`);
 let latest = 0;
 
 function kept() {
-  // Parameters of the address that belong to Gradio, such as the theme.
+  // URL parameters that belong to Gradio, such as the theme.
   return [...new URLSearchParams(location.search)].filter(([name]) => name.startsWith('__'));
 }
 
@@ -12,7 +12,7 @@ function remember(query, push) {
   const own = new URLSearchParams([...new URLSearchParams(query), ...kept()]).toString();
   const address = location.pathname + (own ? `?${own}` : '');
   history[push ? 'pushState' : 'replaceState']({}, '', address);
-  // A Space is displayed in a frame of the Hub's page, which shows the address.
+  // A Space is displayed in a frame of the Hub's page, which then shows the query in its own URL.
   if (window.parent !== window) window.parent.postMessage({ queryString: query }, '*');
 }
 

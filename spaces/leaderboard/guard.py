@@ -1,6 +1,6 @@
 """Check requests to the leaderboard before Gradio reads them: permission to upload, size, and origin.
 
-Gradio stores every upload until it stops, reads bodies of any size, and prints a traceback for every malformed call.
+Gradio keeps every upload until it stops, reads requests of any size, and prints a traceback for every malformed call.
 `Guard` is an ASGI middleware that runs after Gradio's middleware, so the signed-in account is known. The response to a
 rejected request is a single line.
 """
@@ -88,7 +88,7 @@ class Uploads:
             if len(uploads) >= self.often or sum(bytes_ for _, bytes_ in uploads) + size > self.each:
                 raise RefusedError(429, f"{account} has uploaded too much within an hour; try again later")
             if stored + self._coming + size > self.total:
-                raise RefusedError(503, "too much is being uploaded at the moment; try again later")
+                raise RefusedError(503, "the server is receiving too many uploads at the moment; try again later")
             self._seen.setdefault(account, uploads).append((now, size))
             self._coming += size
         try:
@@ -155,7 +155,7 @@ class Guard:
             if is_form or path.endswith(UPLOAD):
                 await self._upload(scope, headers, receive, send)
             elif not path.endswith(SENDING):
-                raise RefusedError(404, "this address accepts no data")
+                raise RefusedError(404, "this URL accepts no data")
             else:
                 checks = {CALL: self._is_call, SCRIPT: self._is_script_call}
                 is_valid = next((check for end, check in checks.items() if path.endswith(end)), None)
@@ -185,7 +185,7 @@ class Guard:
                 raise RefusedError(408, "the request did not arrive in time; try again") from None
             size = len(message.get("body", b""))
             if self._bytes + size > LARGEST_OF_ALL:
-                raise RefusedError(503, "too much is being sent at the moment; try again")
+                raise RefusedError(503, "the server is receiving too much data at the moment; try again later")
             read, self._bytes, is_whole = read + size, self._bytes + size, not message.get("more_body")
             return message
 
@@ -199,7 +199,7 @@ class Guard:
         if self.uploads is None:
             raise RefusedError(403, "this page accepts no uploads")
         if not scope["path"].rstrip("/").endswith(UPLOAD):
-            raise RefusedError(415, "this address accepts no files")
+            raise RefusedError(415, "this URL accepts no files")
         account = account_of(scope)
         if account is None:
             raise RefusedError(403, "sign in first")
@@ -209,16 +209,16 @@ class Guard:
             await _bounded(self.app, scope, headers, size, receive, send)
 
     def _is_call(self, sent: dict) -> bool:
-        """Return whether a body calls a button's function with the correct number of arguments."""
+        """Return whether a request calls a button's function with the correct number of arguments."""
         return len(sent["data"]) == self.calls[sent["fn_index"]]
 
     def _is_script_call(self, sent: dict) -> bool:
-        """Return whether a body calls a function that the page's script may call."""
+        """Return whether a request asks for a function that the page's script may call."""
         return sent["component_id"] in self.components
 
 
 async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict], bool]) -> Receive:
-    """Read a whole body, and return a `receive` that replays it. Raise RefusedError if the body is not valid."""
+    """Read a whole request, and return a `receive` that replays it. Raise RefusedError if the request is not valid."""
     _check_size(_stated(headers) or 0, LARGEST)
     messages, body = [await receive()], bytearray()
     while messages[-1]["type"] == "http.request":
@@ -235,7 +235,6 @@ async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict]
     stored = iter(messages)
 
     async def again() -> Message:
-        """Return the message that was read."""
         return next(stored, None) or await receive()
 
     return again
@@ -267,12 +266,11 @@ def _check_size(size: int, most: int) -> int:
 
 
 async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, receive: Receive, send: Send) -> None:
-    """Pass on a request, reading at most `most` bytes regardless of its Content-Length. Raise RefusedError for more."""
+    """Pass on a request. Raise RefusedError if it has more than `most` bytes, whatever its Content-Length says."""
     _check_size(_stated(headers) or 0, most)
     read, is_started = 0, False
 
     async def counted() -> Message:
-        """Return the next message. Raise RefusedError if there were too many bytes."""
         nonlocal read
         message = await receive()
         read += len(message.get("body", b""))

@@ -49,7 +49,7 @@ function textOf(text) {
   return made;
 }
 
-// Replace the page's instructions by the owner's instructions, if there are any, and add the consent below.
+// Replace the page's instructions with the owner's instructions, if there are any, and add the consent below.
 // Return the storage name under which the browser remembers that these instructions were read.
 export function placeInstructions(prefix, { instructions, consent }) {
   const place = document.getElementById("instructions");

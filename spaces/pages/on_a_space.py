@@ -56,7 +56,6 @@ def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
 
 
 def _needed(given: Mapping[str, str], name: str, meaning: str) -> str:
-    """Return the value of a variable. Raise UserError if it is not set."""
     if name not in given:
         raise UserError(f"set the variable {name} in the settings of this Space: {meaning}")
     return given[name]

@@ -1,4 +1,6 @@
-"""Accept only requests from the server's own pages: reject other sites, and other names that resolve to this machine.
+"""Accept only requests from the server's own pages.
+
+Requests from pages of other sites are rejected, and so are requests to other host names that resolve to this machine.
 
 A proxy in front of a server may forward a different Host than the browser sent. The environment variable SPACE_HOST,
 set by the Hub, then contains the public host (or several, separated by commas). X-Forwarded-Host is ignored, because
@@ -18,7 +20,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def is_own_origin(headers: Mapping[str, str]) -> bool:
-    """Return whether a request has no Origin header, or the origin of the requested host."""
+    """Return whether a request has no Origin header, or one that matches the requested host."""
     if (origin := headers.get("origin")) is None:
         return True
     return _netloc(origin) in {name.lower() for name in (headers.get("host", ""), *_public()) if name}
@@ -48,8 +50,9 @@ class OwnOrigins:
 
 
 class OwnHosts:
-    """Middleware for a server at `host`: on loopback, accept only requests to names of this machine and public names.
+    """Middleware for a server that listens at `host`.
 
+    If `host` is a loopback address, requests are accepted only to host names of this machine and to public host names.
     Otherwise, a page of another site could read all data if its name resolves to this machine (DNS rebinding).
     """
 
@@ -74,7 +77,7 @@ def _is_here(host: str) -> bool:
 
 
 def _public() -> list[str]:
-    """Return the public addresses of this machine."""
+    """Return the public host names of this machine."""
     return [name.strip() for name in os.environ.get("SPACE_HOST", "").split(",") if name.strip()]
 
 

@@ -135,7 +135,7 @@ async function showPicture(image) {
 }
 
 const WORDS = {
-  exclude: ["Exclude", "The answers of this person remain stored but no longer count, which the results mention. The images are assigned to other people, and the person gets no new images. You can readmit the person later.", "Exclude"],
+  exclude: ["Exclude", "The answers of this person remain stored but no longer count. The results mention the exclusion. The images are assigned to other people, and the person gets no new images. You can readmit the person later.", "Exclude"],
   close: ["Close the study?", "Nobody gets new images. Answers that people still send are stored. You can reopen the study later.", "Close"],
 };
 
@@ -171,7 +171,7 @@ async function look(tries = 0) {
     say("");
     timer = setTimeout(look, EVERY);
   } catch (error) {
-    if (error instanceof Refused && [401, 403].includes(error.status)) return say("This is not the owner's link. saliency-bench prints that link with --owner.");
+    if (error instanceof Refused && [401, 403].includes(error.status)) return say("This is not the owner's link. To print the owner's link, start saliency-bench with --owner.");
     say(`The study does not respond (${error.message}). Trying again.`);
     timer = setTimeout(() => look(tries + 1), backoff(tries));
   }

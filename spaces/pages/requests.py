@@ -86,7 +86,6 @@ class Bodies:
 
 
 def _parsed(body: bytearray) -> dict[str, Any]:
-    """Parse a body as a JSON object. Raise UserError if it is not a JSON object."""
     try:
         sent = json.loads(body)
     except (ValueError, RecursionError):

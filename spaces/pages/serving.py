@@ -142,7 +142,6 @@ def _joined(study: Study, sent: dict[str, Any]) -> Person:
 
 
 def _act(study: Study, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-    """Carry out an action of the owner."""
     act(study, *(sent.get(name) for name in ("action", "request", "person", "reason")))
     return {}
 
@@ -178,16 +177,16 @@ def ask_consent() -> JSONResponse:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    """Return the response to a request that was rejected or failed, whatever its address."""
+    """Return the response to a request that was rejected or failed."""
     if isinstance(error, UserError | UnreadableError):
         return refusal(400, str(error))
     if isinstance(error, SlowError):
         return refusal(408, "the request did not arrive in time; try again")
     if isinstance(error, BusyError):
-        return refusal(503, "too much is being sent at the moment; try again")
+        return refusal(503, "the server is receiving too much data at the moment; try again later")
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     logging.getLogger("uvicorn.error").error("%s: the store did not answer: %s", request.url.path, one_line(cause))
-    return refusal(503, "the answers cannot be stored at the moment")
+    return refusal(503, "the answers cannot be stored at the moment; try again later")
 
 
 def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introduction) -> Callable:
@@ -234,13 +233,13 @@ def stopping(stop: dict[str, Any], lease_hours: float, completion: dict[str, str
 
 
 def whole_number(text: object) -> int:
-    """Parse a number in an address.
+    """Parse a number in a query string.
 
     Raises:
-        UserError: The text is not a whole number.
+        UserError: The value is not a whole number.
     """
     if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise UserError("the address must contain whole numbers")
+        raise UserError("the URL must contain whole numbers")
     return int(text)
 
 
@@ -251,7 +250,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
         app: The application.
         host: Address to listen on.
         port: Port to listen on.
-        say: Function that prints the address.
+        say: Function that prints the URL of the page.
         sync: Copy of the store. Its state is served at /sync.
 
     Raises:
@@ -260,7 +259,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     import uvicorn
 
     app.add_middleware(OwnHosts, host=host)
-    listening = listening_at(host, port)  # fails before the address is printed
+    listening = listening_at(host, port)  # fails before the URL is printed
     if sync is not None:
         app.router.routes.append(Route("/sync", lambda request: PlainTextResponse(sync.status(), headers=SAFE)))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, http=TimedProtocol,
@@ -289,7 +288,7 @@ def listening_at(host: str, port: int) -> socket.socket:
 
 
 def address(host: str, port: int) -> str:
-    """Return the address of the page for a browser. On a Space, this is the address of the Space."""
+    """Return the URL of the page for a browser. On a Space, this is the URL of the Space."""
     if space := os.environ.get("SPACE_HOST"):
         return f"https://{space}/"
     return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"

@@ -94,8 +94,8 @@ export const backoff = (tries) => Math.min(30000, 1000 * 2 ** tries) * (0.5 + Ma
 export const passing = (error) =>
   !(error instanceof Refused) || error.status >= 500 || [401, 408, 421, 425, 429].includes(error.status);
 
-// Return the key of this browser's person, from the address (#key=...) or from storage. An invitation (#invite=...) is
-// a request to join, which always results in the same person. Parameters (?PROLIFIC_PID=...) remain in the address.
+// Return the key of this browser's person, from the URL (#key=...) or from storage. An invitation (#invite=...) is a
+// request to join, which always results in the same person. Parameters (?PROLIFIC_PID=...) remain in the URL.
 export function keyOfAddress(prefix) {
   const fragment = new URLSearchParams(location.hash.slice(1));
   if (fragment.get("key")) kept.set(prefix + "key", fragment.get("key"));
@@ -154,7 +154,7 @@ export function dropSecondClicks(buttons) {
   }, true);
 }
 
-// Return the message of a page that waits for the server.
+// Return the message that a page displays while it waits for the server.
 export function lost(error, waiting) {
   const why = error instanceof Refused ? `The server does not accept answers (${error.status}: ${error.message})` : "No connection to the server";
   const kept = waiting ? `${waiting === 1 ? "one answer is" : `${waiting} answers are`} stored in this browser until the server is back; ` : "";
@@ -174,7 +174,7 @@ export class Server {
     return call("api/" + path, { key: this.key ?? "", body, as });
   }
 
-  // Like call, but retry until the server responds. Errors of the server (Refused) are thrown.
+  // Like call, but retry until the server responds. Errors from the server (Refused) are thrown.
   async insist(path, body = null, as = "json") {
     for (let tries = 0; ; tries++) {
       try {

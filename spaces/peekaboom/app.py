@@ -1,6 +1,6 @@
 """Starlette application with the peek-a-boom page.
 
-The page receives only the pixels and labels of the current question. Addresses do not contain names of images or
+The page receives only the pixels and labels of the current question. URLs do not contain names of images or
 explainers. A question is identified by its position in the person's order.
 """
 
@@ -45,7 +45,7 @@ def create_app(
 
     def picture(person: Person, sent: dict[str, Any]) -> Response:
         if sent.keys() != {"place", "step"}:
-            raise UserError("the address of an image must contain its position and step")
+            raise UserError("the URL of an image must contain its position and step")
         place_and_step = (whole_number(sent[name]) for name in ("place", "step"))
         return Response(peekaboom.picture(person.name, *place_and_step), media_type="image/png", headers=SAFE)
 

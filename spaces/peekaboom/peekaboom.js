@@ -67,7 +67,7 @@ function choiceButton(label, index) {
     button.setAttribute("aria-label", `${name(label)}, tried`);
     if (state.strike) button.setAttribute("aria-disabled", "true");
   }
-  // A click by keyboard has no detail. For people who navigate with Tab, move the focus to the next question's labels.
+  // A click with the keyboard has detail 0. For people who use the Tab key, move the focus to the next question's labels.
   button.addEventListener("click", (event) => answer(label, event.detail === 0));
   return button;
 }

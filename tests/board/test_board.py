@@ -38,7 +38,7 @@ def test_claimed_without_the_samples_of_the_dataset(tmp_path):
     write(tmp_path, {"gradcam": GOOD, "random": BAD})
     board = sb.load_results(tmp_path)
     assert [row.status for row in board.rows] == ["claimed", "claimed"]
-    assert all(row.why == "this board does not list the samples of its dataset" for row in board.rows)
+    assert all(row.why == "the board does not list the samples of this dataset" for row in board.rows)
     assert all((row.rank, row.rank_if_true, row.best) == (None, None, False) for row in board.rows)
     assert not board.refused
 
@@ -61,7 +61,7 @@ def test_checked_rows_are_ranked_as_if_they_were_true_and_rows_run_by_the_board_
     assert told == {"gradcam": ("run by the board", (1, 1), None, True),
                     "random": ("run by the board", (2, 2), None, False),
                     "gradient": ("checked", None, (1, 1), False)}  # fmt: skip
-    assert rows["gradient", "bob"].unranked == "its scores have not been recomputed"
+    assert rows["gradient", "bob"].unranked == "the board has not recomputed the scores"
     assert rows["gradcam", "ada"].recomputed.samples == 8
     low, high = interval(GOOD, np.arange(60), (0.0, 1.0))[1:3]
     row = rows["gradcam", "ada"]
@@ -165,7 +165,7 @@ def test_a_part_of_the_samples_is_claimed_and_not_ranked(tmp_path):
     write(tmp_path, {"gradcam": GOOD[:55], "random": BAD[:55]}, ids=IDS[:55])
     rows = sb.load_results(tmp_path).rows
     assert {(row.status, row.why, row.rank_if_true) for row in rows} == {
-        ("claimed", "it covers 55 of 60 samples", None)
+        ("claimed", "the submission contains only 55 of 60 samples", None)
     }
 
 
@@ -183,7 +183,7 @@ def test_a_copy_with_renamed_ids_takes_over_nothing(tmp_path, is_known):
         assert "image_id renamed image 000 is not in saliency-bench/pets" in board.refused[0].line
         assert len(rows) == 2
     else:
-        assert rows["gradcam", "mallory"].not_comparable == "it shares no sample with any other row"
+        assert rows["gradcam", "mallory"].not_comparable == "the row shares no sample with any other row"
         assert len(rows) == 3
 
 
@@ -314,9 +314,9 @@ def accuracy(**lie):
     (lambda content: content["provenance"].update(more=[[["\x07"]]]), "cannot be printed"),
     (lambda content: content.update(submitter="../ada"), "submitter"),
     (lambda content: content["setting"].update(precision="verified by Google"), "which is not a valid precision"),
-    (lambda content: content.update(link="https://google.com@evil.example/"), "link: must be an https address"),
-    (lambda content: content.update(link="https://www.göögle.example/"), "link: must be an https address"),
-    (lambda content: content.update(link="javascript:alert(1)"), "link: must be an https address"),
+    (lambda content: content.update(link="https://google.com@evil.example/"), "link: must be an https URL"),
+    (lambda content: content.update(link="https://www.göögle.example/"), "link: must be an https URL"),
+    (lambda content: content.update(link="javascript:alert(1)"), "link: must be an https URL"),
     (lambda content: content.update(ran="yesterday"), "ran: String should match"),
     (lambda content: content.update(ran="2099-19-39"), "ran: "),
 ])  # fmt: skip

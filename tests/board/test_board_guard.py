@@ -90,7 +90,7 @@ def test_only_who_is_signed_in_uploads(tmp_path):
     assert upload(App(Uploads(tmp_path))) == (403, "sign in first")
     app = App(Uploads(tmp_path), account="ada")
     assert upload(app, b"PK" * 100)[0] == 200
-    assert app.post("component_server", files={"file": ("x", b"a")}) == (415, "this address accepts no files")
+    assert app.post("component_server", files={"file": ("x", b"a")}) == (415, "this URL accepts no files")
     app.account = None
     assert (upload(app)[0], len(app.bodies)) == (403, 1)
 
@@ -133,7 +133,7 @@ def test_bodies_are_bounded_by_what_they_state_and_by_what_comes(monkeypatch, st
 
 @pytest.mark.parametrize(
     ("name", "value", "refused"),
-    [("LARGEST_OF_ALL", 1500, (503, "too much is being sent at the moment; try again")),
+    [("LARGEST_OF_ALL", 1500, (503, "the server is receiving too much data at the moment; try again later")),
      ("PART", 0.1, (408, "the request did not arrive in time; try again"))],
 )  # fmt: skip
 def test_slow_requests_together_take_bounded_memory_and_time(monkeypatch, name, value, refused):
@@ -206,7 +206,7 @@ def test_a_call_that_fits_reaches_gradio_as_it_was_sent():
 
 @pytest.mark.parametrize("path", ["run/check", "api/check", "call/check", "vibe-edit", "upload_progress", "login"])
 def test_what_the_page_does_not_use_is_closed(path):
-    assert App().post(path, json={"data": []}) == (404, "this address accepts no data")
+    assert App().post(path, json={"data": []}) == (404, "this URL accepts no data")
 
 
 def test_reading_stays_open():

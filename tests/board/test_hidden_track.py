@@ -135,7 +135,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     third = sent({name: 2 * values for name, values in maps_like(rows).items()}, "taken", FOUNDER)
     status, _ = vouch(BOARD, third, **given)
     assert status.suspicions == {
-        "taken": [f"its maps are equal to the maps of mine by visitor, scored on {date.today()}"]
+        "taken": [f"the maps are equal to the maps of mine by visitor, scored on {date.today()}"]
     }
 
     # Masks that others may have are not used for scores, and public datasets cannot become hidden.
@@ -419,7 +419,7 @@ def test_maps_are_known_again_when_they_are_scaled_and_shifted():
     assert hidden.sketch_of({"a": np.zeros((2, 2))}) == hidden.sketch_of({"a": np.ones((2, 2))})
     attempt = attempts(date(2026, 11, 25), submitter="eve")[0]
     before = SimpleNamespace(attempts=attempts(date(2026, 11, 20)))
-    assert hidden.copies_of(attempt, [before]) == ["its maps are equal to the maps of m by ada, scored on 2026-11-20"]
+    assert hidden.copies_of(attempt, [before]) == ["the maps are equal to the maps of m by ada, scored on 2026-11-20"]
     assert hidden.copies_of(attempts(date(2026, 11, 25))[0], [before]) == []
 
 
@@ -436,7 +436,7 @@ def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_
     def mixed(noise):
         return {name: values + noise * draw.normal(size=values.shape) for name, values in maps.items()}
 
-    assert lines(mixed(0.3)) == ["its maps are nearly equal to the maps of m by ada, scored on 2026-11-20"]
+    assert lines(mixed(0.3)) == ["the maps are nearly equal to the maps of m by ada, scored on 2026-11-20"]
     assert lines({name: np.sign(values) * abs(values) ** 1.1 for name, values in maps.items()}) != []
     sides = {name: values > (values.min() + values.max()) / 2 for name, values in maps.items()}
     noise = {name: draw.random(values.shape) for name, values in maps.items()}
@@ -469,7 +469,7 @@ def test_scores_of_ones_own_are_refused_where_masks_are_hidden(tmp_path):
     write(tmp_path, {"fine@1": NONE, "fine@1 saliency_insertion": np.full(60, 0.5)}, "ada")
     board = sb.load_results(tmp_path)
     assert [refused.line for refused in board.refused] == [
-        f"{board.refused[0].folder}/records.parquet contains scores by saliency_miou, but the masks of this dataset "
+        f"{board.refused[0].folder}/records.parquet contains scores of saliency_miou, but the masks of this dataset "
         "are hidden; submit maps without scores"
     ]
     assert {(row.cell.metric, row.value, row.status) for row in board.rows} == {
@@ -510,13 +510,13 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     assert "user0 has used 2 attempts with these masks" in " ".join(opened.split())
     assert "Scores of single samples with hidden masks are not published" in opened
     assert "compare-" not in opened
-    assert "has no scores of single samples" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
+    assert "has no scores for single samples" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
     table = " ".join(page.show("as_list=yes")["body"].split())
     assert '<span class="lb-value">0.80</span> <span class="lb-interval">[0.74, 0.86]</span>' in table
     assert "scored by the board, hidden masks; 2 attempts</span>" in table
     assert table.count("lb-heading") == 1  # the waiting submission is listed with the others
     assert shown[-1].explainer == "waits"
-    assert 'title="its scores have not been recomputed">no score yet<' in table
+    assert 'title="the board has not recomputed the scores">no score yet<' in table
 
 
 def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):

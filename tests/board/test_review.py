@@ -178,7 +178,7 @@ def test_merging_by_the_command(board, capsys, monkeypatch):
     assert capsys.readouterr().out.endswith(f"merged: pull request {number} of {BOARD}\n")
     table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
     assert [(row["explainer"], row["status"], row["rank"]) for row in table] == [
-        (name, "claimed", "this board does not list the samples of its dataset") for name in SCORES
+        (name, "claimed", "the board does not list the samples of this dataset") for name in SCORES
     ]
     assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
 
@@ -191,8 +191,8 @@ def test_a_verdict_says_what_is_on_the_board_already_under_this_or_another_name(
     board.api().merge_pull_request(BOARD, first, repo_type="dataset")
     copied = {"theirs@2": own["mine@1"], "random": own["random"]}
     notes = review(BOARD, propose(board, files(submission(copied, "founder")), user=FOUNDER)).notes
-    assert notes[1:] == ["1 of 2 cells are already on the board with the same scores, by visitor",
-                         "theirs has the scores of mine by visitor on all samples by saliency_miou"]  # fmt: skip
+    assert notes[1:] == ["1 of 2 cells are already on the board with the same scores, submitted by visitor",
+                         "theirs has the same saliency_miou score as mine by visitor on every sample"]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -268,8 +268,8 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
 
 
 @pytest.mark.parametrize(("name", "lie", "words"), [
-    ("accuracy", {"value": 1.0}, "accuracy of .* images, not 1 of "),
-    ("top5", {"value": 1.0}, "top5 of .* images, not 1 of "),
+    ("accuracy", {"value": 1.0}, r"accuracy of .*, not 1 \(n = "),
+    ("top5", {"value": 1.0}, r"top5 of .*, not 1 \(n = "),
     ("accuracy", {"low": 0.0, "high": 1.0}, r"the interval of accuracy of .*, not \[0, 1\]"),
     ("accuracy_kind", "certified accuracy", "accuracy_kind of .* is accuracy, not certified accuracy"),
 ])  # fmt: skip
@@ -348,7 +348,7 @@ def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_pat
     refused("set --target predicted-by:MODEL", recompute, tmp_path / "board", folder, **given)
     status, *_ = recompute(tmp_path / "board", folder, target=f"predicted-by:{other}", **given)
     assert (status.refused, len(status.cells)) == (None, 1)
-    refused("the target differs from", recompute, tmp_path / "board", folder, target="predicted", **given)
+    refused("the target is not the same as in", recompute, tmp_path / "board", folder, target="predicted", **given)
 
 
 def test_recompute_refuses_a_network_with_other_logits_for_fixed_pictures(done, shapes, resnet, tmp_path):
@@ -356,7 +356,7 @@ def test_recompute_refuses_a_network_with_other_logits_for_fixed_pictures(done, 
     submission = of_run(done, "ada")
     answers = submission.result.answers
     other = [[value and value + 1 for value in logits] for logits in answers.logits]
-    for logits, match in ((other, "has another model: .* set --model"), (answers.logits, None)):
+    for logits, match in ((other, "was computed with a different model: .* set --model"), (answers.logits, None)):
         result = submission.result.model_copy(update={"answers": answers.model_copy(update={"logits": logits})})
         path = replace(submission, result=result).write(tmp_path / "board")[0]
         folder = path.parent.relative_to(tmp_path / "board").as_posix()
@@ -374,7 +374,7 @@ def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet
     status, dataset, _ = recompute(tmp_path / "board", folder, **given)
     assert dataset == known_dataset(shapes)
     if shift > 1e-4:
-        assert "gradcam by saliency_" in status.refused
+        assert " of gradcam is " in status.refused
         write_known(tmp_path / "board", status)
         board = sb.load_results(tmp_path / "board")
         assert not board.rows
@@ -403,7 +403,7 @@ def test_a_forged_part_of_an_aggregate_is_refused(shapes, resnet, tmp_path, monk
 
     monkeypatch.setattr(recompute_module, "by_part", stated)
     status, *_ = recompute(tmp_path / "board", folder, **given)
-    assert re.match(r"part (normal|inverse)@1 of gradcam by saliency_correctness.* is ", status.refused)
+    assert re.match(r"part (normal|inverse)@1 of saliency_correctness.* of gradcam is ", status.refused)
 
 
 def test_an_unknown_submission_is_named_before_anything_is_loaded(tmp_path):
@@ -459,7 +459,8 @@ def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
                  out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
     folder = of_run(run.folder, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
     _, lines = vouch(str(tmp_path / "board"), folder, model=str(resnet), device="cpu", samples=2, progress=False)
-    assert "  the dataset is listed as shapes-xai, from the submission; use --dataset to list another" in lines
+    fix = "use --dataset to list a different dataset"
+    assert f"  the dataset is listed as shapes-xai, from the submission; {fix}" in lines
 
 
 @pytest.mark.slow
@@ -494,9 +495,7 @@ def test_maps_that_no_explainer_makes_are_named():
     assert line == ("masks", "maps match the mask almost exactly in 75% of the images")
     some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
     maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
-    assert list(recompute_module._all_the_same(maps)) == [
-        ("prior", "75% of the images have the same map, although their classes differ")
-    ]
+    assert list(recompute_module._all_the_same(maps)) == [("prior", "75% of the images have exactly the same map")]
 
 
 @pytest.mark.parametrize(("stated", "computed"), [(0.5, np.nan), (np.nan, 0.5)])
@@ -506,7 +505,7 @@ def test_a_score_on_one_side_only_is_a_difference(stated, computed):
     values = {cell.cell_id: np.append(np.full(59, 0.5), computed)}
     again = SimpleNamespace(ids=own.recorded.ids, values=values)
     line = recompute_module._compare(own, again, cell, "explainer", {}, {})
-    assert line == f"gradcam by saliency_miou is {computed:g} on image image 059, not {stated:g}"
+    assert line == f"saliency_miou of gradcam is {computed:g} on image image 059, not {stated:g}"
 
 
 def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
@@ -617,5 +616,5 @@ def test_maps_of_ones_own_method_are_scored_again(board, shapes, resnet, tmp_pat
     assert (again.samples, again.by, again.largest) == (len(ids), "maps", 0)
     (row,) = sb.load_results(BOARD).rows
     assert (row.status, row.own_method, row.submitters) == ("scored by the board", True, ("visitor",))
-    with pytest.raises(UserError, match="remove with_maps, which is for maps"):
+    with pytest.raises(UserError, match="remove with_maps: this option applies only to maps"):
         sb.submit(tmp_path / "mine" / f"scored-mine-{row.cell.explainer_version}", with_maps=True)

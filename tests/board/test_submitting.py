@@ -134,7 +134,7 @@ def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
         last = sb.submit(run)
         assert (last.pull_request, last.new, len(last.known)) == (None, [], 2)
         told, *of_cells, end = last.lines()
-        assert told == f"2 cells are in {BOARD} with the same values and are not sent:"
+        assert told == f"2 cells are already in {BOARD} with the same values, so they are not sent:"
         assert [re.sub(r"\d\.\d{3}", "x", line) for line in of_cells] == [
             f"  {name} by saliency_miou: x, n = 12" for name in ("random", "centre")
         ]
@@ -222,21 +222,21 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     assert "create the board board" in told
     assert "show the board: saliency-bench leaderboard --results board" in told
     files = {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()}
-    assert "2 cells are in board with the same values and are not sent" in said(capsys, line)
+    assert "2 cells are already in board with the same values, so they are not sent" in said(capsys, line)
     assert {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()} == files
     assert main(["submit", str(other_run(run, tmp_path)), "--to", "board", "--by", "eve"]) == 0
     assert said(capsys, ["review", "board"]).count(": passes the check") == 2
     ada, eve = sorted(path.parent.relative_to("board").as_posix() for path in Path("board").glob("*/*/*/result.json"))
     # The run has 12 of the dataset's samples, fewer than `recompute` draws.
     settings = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu"]
-    assert "12 samples by explainer, largest difference 0" in said(capsys, ["recompute", "board", ada, *settings])
+    assert "12 samples (explainer), largest difference 0" in said(capsys, ["recompute", "board", ada, *settings])
     assert (main(["recompute", "board", eve, *settings]), main(["review", "board"])) == (1, 1)
     assert f"{eve}: must not be ranked" in capsys.readouterr().out
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("line", "words"), [
-    ("submit RUN --to full", "full is not a board, because it has no schema.json; set --to to a new folder"),
+    ("submit RUN --to full", "full is not a board, because it has no schema.json; specify a new folder with --to"),
     ("submit RUN --to board --by ../x", "submitter"),
     ("review full", "full contains no submissions; add one with `saliency-bench submit RUN --to full`"),
     ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
@@ -395,7 +395,7 @@ def test_no_network(here, run, capsys, monkeypatch, hub):
     for user in (FOUNDER, None):
         here(user)
         shown = said(capsys, ["submit", str(run), "--dry-run"])
-        assert "  not compared with the Hub, rights not checked: it cannot be reached\n" in shown
+        assert "  not compared with the board, rights not checked: the Hub cannot be reached\n" in shown
         assert "random by saliency_miou: 0." in shown
 
 
@@ -476,7 +476,7 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
 @pytest.mark.parametrize(("name", "value", "words"), [
     ("submission.LARGEST", {"records.parquet": 100},
      r"records\.parquet has [0-9,]+ bytes, more than the limit of 100"),
-    ("submission.MOST", 0, "it adds 1 submissions, more than the limit of 0; submit fewer runs at a time"),
+    ("submission.MOST", 0, "request adds 1 submissions, more than the limit of 0; submit fewer runs at a time"),
     ("submit.MOST_ROWS", 3, r"records\.parquet of .*first has 24 rows, more than the limit of 3"),
 ])  # fmt: skip
 def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):

@@ -348,7 +348,8 @@ def test_template_example_makes_scorable_maps(blank, tmp_path, monkeypatch, caps
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert main(["submit", str(mine), "--name", "sketch", "--metrics", *metrics, "--dry-run", "--device", "cpu"]) == 0
     first, *shown = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"sketch: scoring {COUNT} maps by {' and '.join(metrics)} into {mine}/scored-")
+    names = " and ".join(metrics)
+    assert first.startswith(f"sketch: scoring {COUNT} maps with {names}, writing results to {mine}/scored-")
     assert sum("sketch by saliency_" in line for line in shown) == 2
     done = score_maps(mine, "sketch", metrics="saliency_pointing_game", device="cpu", progress=False)
     assert done.folder.name.startswith("scored-sketch-maps-")

@@ -136,7 +136,7 @@ def test_class_groups_change_only_ids_of_their_metrics(submission, folder):
     (lambda c: c["setting"].update(seed=1), "cells.0.cell_id is "),
     (lambda c: c["setting"].update(more="x"), "setting.more: "),
     (lambda c: c["setting"].pop("seed"), "setting.seed: "),
-    (lambda c: c["dataset"].update(split="train"), "dataset.split is train, but the setting is test"),
+    (lambda c: c["dataset"].update(split="train"), "dataset.split is train, but setting contains test"),
     (lambda c: c["cells"].append(c["cells"][0]), "2 times"),
     (lambda c: c.update(note="x" * 3000), "note: String should have at most 2000 characters"),
     (lambda c: c["provenance"].pop("device"), "provenance.device: Field required"),

@@ -57,7 +57,7 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     (["--person", "x"], "--person NAME require each other"),
     (["--report"], "there is no store"),
     (["--annotators", "0"], "--annotators must be at least 1"),
-    (["--honeypots", "3"], "but the dataset has 2"),
+    (["--honeypots", "3"], "but the dataset has 2 such"),
     (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
     (["--practice-iou", "7"], "--practice-iou must be a number from 0 to 1"),
     (["--grow"], "there is no store"), (["--host", "256.0.0.1"], "use another --port"),
@@ -102,7 +102,7 @@ def test_import_reports_masks_without_an_image(line, tmp_path, capsys):
 
 @pytest.mark.parametrize(("options", "words"), [
     (["--person", "bob"], "has no masks of bob; set --person to one of: ada"),
-    (["--person", "../ada"], "--person must be 1 to 100 letters"),
+    (["--person", "../ada"], "--person must consist of 1 to 100 letters"),
     (["--person", "consensus"], "is reserved"),
     (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),
 ])  # fmt: skip

@@ -154,7 +154,7 @@ def test_honeypots_go_to_everybody_and_are_not_counted(tmp_path):
     for block in range(2):
         assert len(pots & set(first[3 * block : 3 * block + 3])) == 1
     assert not pots & set(annotating.counted())
-    refused("but the dataset has 4", choose_known, annotating.images, 5, 0, 0)
+    refused("but the dataset has 4 such", choose_known, annotating.images, 5, 0, 0)
 
 
 def test_only_missing_and_per_person_limit_the_images(tmp_path):
@@ -226,10 +226,10 @@ def test_ambiguous_masks_need_a_foreground_option(tmp_path, capsys):
     again = open_study(Store(tmp_path / "study.db"), "x", images, "print")
     np.testing.assert_array_equal(again.known_mask("image-000"), trimap != 2)
     store = Store(tmp_path / "study.db")
-    refused("with another configuration", open_study, store, "x", images, "print", foreground="1")
-    refused("3 honeypots need images with a mask, but the dataset has 2", choose_known, images, 3, 0, 0)
+    refused("with a different configuration", open_study, store, "x", images, "print", foreground="1")
+    refused("3 honeypots need images with a mask, but the dataset has 2 such", choose_known, images, 3, 0, 0)
     assert "2 masks cannot be used, such as the mask of image image-000: a mask with more" in capsys.readouterr().err
-    refused("but the dataset has 0", choose_known, images, 1, 0, 0, foreground="9")
+    refused("but the dataset has 0 such", choose_known, images, 1, 0, 0, foreground="9")
 
 
 def test_superpixels_cover_the_image_and_respect_edges():
@@ -274,7 +274,7 @@ def test_study_resumes_its_settings_and_rejects_others(tmp_path):
     store, images = Store(tmp_path / "study.db"), StudyImages(rows)
     again = open_study(store, "noise", images, "print")
     assert (again.settings["annotators"], len(again.honeypots)) == (4, 2)
-    words = r"another configuration \(annotators 4, now 5\); use"
+    words = r"a different configuration \(annotators 4, now 5\); use"
     refused(words, open_study, store, "noise", images, "print", annotators=5)
-    refused("another dataset", open_study, store, "noise", images, "other print")
+    refused("a different dataset", open_study, store, "noise", images, "other print")
     refused("--honeypot-every must be at least 2", open_study, store, "new", images, "print", honeypot_every=1)

@@ -182,13 +182,13 @@ def test_results_reject_a_study_without_ratings(study):
 
 
 @pytest.mark.parametrize(("text", "line"), [
-    ("scale: [a, b]", "must contain only scale, a list, and questions"),
-    ("scale: [a]\nquestions: {a: b}", "2 to 9 texts"),
+    ("scale: [a, b]", r"must contain only scale \(a list\)"),
+    ("scale: [a]\nquestions: {a: b}", "2 to 9 strings"),
     ("scale: [yes, no]\nquestions: {a: b}", "put yes and no in quotes"),
     ("scale: [a, a]\nquestions: {a: b}", "differ"), ("scale: [a, b]\nquestions: {}", "1 to 6 ids"),
     ("scale: [a, b]\nquestions: [text]", "1 to 6 ids"),
-    ("scale: [a, b]\nquestions: {A b: text}", "needs an id"),
-    ("scale: [a, b]\nquestions: {a: 3}", "needs an id"),
+    ("scale: [a, b]\nquestions: {A b: text}", "an id that consists of"),
+    ("scale: [a, b]\nquestions: {a: 3}", "an id that consists of"),
     ("scale: [a, b]\nquestions: {seconds: Does it take long?}", "cannot be called seconds"),
     ("scale: [a, b]\nquestions: {a: !!python/name:os.system x}", "cannot be read as YAML"),
     ("a: [", "cannot be read as YAML"),

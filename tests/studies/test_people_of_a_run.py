@@ -132,7 +132,7 @@ def test_assess_runs_from_serve_to_table(done, tmp_path, capsys):
                     sent = {"place": one["place"], "ratings": {"good": 2}, "request": f"{number} {one} {'x' * 20}"}
                     server.call("api/answer", key, sent)
     assert main(["assess", "results", "--store", str(store)]) == 2
-    assert "all people failed an attention check; include them with --with-failed" in capsys.readouterr().err
+    assert "is excluded; include people who failed with --with-failed" in capsys.readouterr().err
     assert main(["assess", "results", "--store", str(store), "--out", str(tmp_path / "out"), "--with-failed"]) == 0
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
     assert "2.000" in capsys.readouterr().out

@@ -141,7 +141,8 @@ def test_full_disk_returns_503_and_logs_one_line(client, error, part, monkeypatc
         answer = client.post("/api/answer", json=sent, headers=key)
     else:
         answer = client.get("/api/state", headers=key)
-    assert (answer.status_code, answer.json()) == (503, {"error": "the answers cannot be stored at the moment"})
+    words = "the answers cannot be stored at the moment; try again later"
+    assert (answer.status_code, answer.json()) == (503, {"error": words})
     (record,) = caplog.records
     assert "the store did not answer: " in record.getMessage()
     assert "\n" not in record.getMessage()

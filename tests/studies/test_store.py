@@ -220,10 +220,10 @@ def test_reopened_study_resumes_and_rejects_other_settings(place):
     again = made(second)
     assert (again.id, again.configuration, len(again.answers())) == (study.id, {"annotators": 2}, 1)
     assert second.find().name == "birds"
-    line = r"another dataset and seed \(3, now 4\); use"
+    line = r"a different dataset and seed \(3, now 4\); use"
     refused(line, second.study, "annotate", "birds", dataset="xyz", configuration={"annotators": 2}, seed=4)
     second.study("peekaboom", "guessed", configuration={"images": list(range(30)), "run": "a"})
-    words, less = r"another configuration \(images 30, now 29, run\); use", {"images": list(range(29)), "run": "b"}
+    words, less = r"a different configuration \(images 30, now 29, run\); use", {"images": list(range(29)), "run": "b"}
     refused(words, second.study, "peekaboom", "guessed", configuration=less)
     second.study("assess", "rated")
     refused("several studies", second.find)
@@ -234,8 +234,8 @@ def test_reopened_study_resumes_and_rejects_other_settings(place):
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"payload": float("nan")}, "JSON"), ({"payload": {1, 2}}, "JSON"), ({"payload": "x" * 2**20}, "at most"),
-    ({"unit": ""}, "unit must be a printable text"), ({"unit": "a\0b"}, "unit must be a printable text"),
-    ({"request": "x" * 201}, "request must be a printable text"), ({"mask": np.zeros((3, 3))}, "bool array"),
+    ({"unit": ""}, "unit must be 1 to 500 printable"), ({"unit": "a\0b"}, "unit must be 1 to 500 printable"),
+    ({"request": "x" * 201}, "request must be 1 to 200 printable"), ({"mask": np.zeros((3, 3))}, "bool array"),
     ({"mask": np.zeros((0, 3), bool)}, "bool array"),
 ])  # fmt: skip
 def test_invalid_answer_is_rejected_and_not_stored(tmp_path, change, message):
@@ -261,7 +261,7 @@ def test_invalid_store_paths_are_rejected(tmp_path):
         connection.execute(insert(study_tables.versions).values(number=99))
     for name, message in [
         ("text.db", "not a database"),
-        ("other.db", "another program"),
+        ("other.db", "a different program"),
         ("newer.db", "format 99"),
         (".", "is a folder"),
         ("missing/study.db", "not a folder"),

@@ -215,7 +215,7 @@ def test_restore_rejects_another_study_and_damaged_rows(hub, tmp_path):
     answer(study_in(tmp_path / "study.db", annotators=3), "ada")
     sync.push()
     answer(study_in(tmp_path / "new/study.db", annotators=4), "bob")
-    words = r"another configuration \(annotators 3, now 4\); use another --name"
+    words = r"a different configuration \(annotators 3, now 4\); use another --name"
     refused(words, sync_of(hub, tmp_path / "new/study.db").restore)
     assert by(tmp_path / "new/study.db") == ["bob"]
     hub.api(VISITOR).upload_file(
@@ -255,9 +255,9 @@ def test_failing_hub_does_not_stop_the_study(hub, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("place", "minutes", "words"), [
-    ("postgresql://someone@host/name", 5, "backed up by its own server"),
-    ("study.db", 0, "--sync-every must be a number of minutes"),
-    ("study.db", float("nan"), "--sync-every must be a number of minutes"),
+    ("postgresql://someone@host/name", 5, "needs a SQLite file"),
+    ("study.db", 0, "--sync-every must be a positive number of minutes"),
+    ("study.db", float("nan"), "--sync-every must be a positive number of minutes"),
 ])  # fmt: skip
 def test_sync_rejects_invalid_store_and_interval(place, minutes, words):
     refused(words, Sync, place, REPO, minutes)

@@ -1,1 +1,1 @@
-"""The web page of a board: state in the address, tables, plots and exports. It displays the results of `board`."""
+"""The web page of a board: the state in its URL, tables, plots and exports."""

@@ -1,4 +1,4 @@
-"""Data for the page of a board: the rows, and the scores and maps of single samples, which are read when needed."""
+"""Data for the page of a board: its rows, and the scores and maps of single samples, which are read on demand."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -79,7 +79,7 @@ class Archive:
 
     @cached_property
     def by_key(self) -> dict[str, tuple[ShownRow, Row]]:
-        """{key of a row in addresses: (row for the page, row of the board)}."""
+        """{key of a row in URLs: (row for the page, row of the board)}."""
         return {shown_row.key: (shown_row, row) for shown_row, row in zip(self.rows, self.board.rows, strict=True)}
 
     def sampled(self, row: Row) -> Scored:
@@ -91,7 +91,7 @@ class Archive:
         return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN, row.cell.limits)
 
     def _read(self, folder: str) -> CheckedSubmission:
-        """Return the submission in a folder, and remove the oldest submissions from the cache in memory."""
+        """Return the submission in a folder. The last `KEPT` submissions that were read stay in memory."""
         if folder not in self._submissions:
             submission = read_folder(self.root, folder, self.known)[1]
             while len(self._submissions) >= KEPT:
@@ -122,7 +122,7 @@ class Archive:
 
 
 def labels_in(path: str, cell_id: str, ids: Sequence[str]) -> bytes:
-    """Return `Archive.labels_of` as JSON. Called in a bounded child process, because records are untrusted."""
+    """Return `Archive.labels_of` as JSON. Called in a child process by `bounded`, because records are untrusted."""
     columns = ["image_id", "label", "prediction", "target"]
     wanted = (pc.field("cell_id") == cell_id) & pc.field("part").is_null() & pc.field("image_id").isin(list(ids))
     table = pq.read_table(path, columns=columns, filters=wanted)
@@ -135,7 +135,6 @@ def commit_of(repo: str) -> str:
 
 
 def _info(repo: str) -> DatasetInfo:
-    """Return the Hub's description of a repository of results."""
     with asking(repo):
         return client.default_api().dataset_info(repo)
     raise AssertionError  # not reached, because `asking` raises

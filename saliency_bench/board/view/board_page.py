@@ -1,4 +1,4 @@
-"""Generate the HTML of a board's page for an address. Templates escape all text. The HTML contains no scripts."""
+"""Generate the HTML of a board's page for a URL. Templates escape all text. The HTML contains no scripts."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -52,13 +52,16 @@ class Page:
 
     def __init__(self, archive: Archive, core: Core | None = None):
         self.archive = archive
-        # Without a published dataset, there is nothing to display for a core.
+        # A core is used only if at least one of its datasets is published together with its classifier.
         self.core = core if core is not None and any(cell.fixed for cell in core.datasets) else None
         core = self.core
         self.standings = Standings(archive, core)
 
     def show(self, query: object) -> dict[str, str]:
-        """Return the page for an address as {"query": canonical address, "title", "head": tabs, "form", "body"}."""
+        """Return the page for the query string of a URL.
+
+        The result is {"query": canonical query string, "title", "head": tabs, "form", "body"}.
+        """
         view = only_known(View.read(query if isinstance(query, str) else ""), self.archive.rows)
         if view.row not in self.archive.by_key:
             view = replace(view, row="", other="")
@@ -70,14 +73,17 @@ class Page:
         return {"query": view.query(), "title": title, **parts, "body": _render(f"{view.tab}.html.j2", words)}
 
     def export(self, kind: object, query: object, address: object = "") -> dict[str, str]:
-        """Export the rows of an address as a file {"name", "type", "text"}, including all parts of a long table.
+        """Export the rows that a query string selects, including all parts of a long table.
 
         Arguments are untrusted and can have any type.
 
         Args:
             kind: One of `export.KINDS`.
-            query: The address.
+            query: Query string of the page's URL.
             address: Link to the page, for readers of the file.
+
+        Returns:
+            The file as {"name", "type": media type, "text"}.
 
         Raises:
             UserError: The kind is unknown.
@@ -95,7 +101,6 @@ class Page:
         return {"name": f"leaderboard.{kind}", "type": export.KINDS[kind], "text": text}
 
     def _common(self, view: View) -> dict[str, Any]:
-        """Return the template variables that all pages share."""
         rows = self.archive.rows
         further = [row for row in rows if row.dataset not in self._core_names]
         official = {row.dataset for row in further if is_official(row)}
@@ -118,7 +123,6 @@ class Page:
         return list(dict.fromkeys(cell.dataset for cell in self.core.datasets)) if self.core else []
 
     def _board(self, view: View) -> dict[str, Any]:
-        """Return the template variables of the page of scores, which displays a matrix or a list."""
         words = self._list(view)
         overview = None if view.is_list else matrix(self.archive.rows, view)
         if overview is not None:
@@ -184,7 +188,7 @@ class Page:
             why = "only rows with the same dataset, model, target and metric can be compared"
             return {"problem": f"{other.explainer} and {shown.explainer} are not comparable: {why}"}
         if not (shown.has_samples and other.has_samples):
-            return {"problem": f"{other.explainer} or {shown.explainer} has no scores of single samples"}
+            return {"problem": f"{other.explainer} or {shown.explainer} has no scores for single samples"}
         result = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
         plot = board_plots.pairs(result.dots.tolist(), shown.explainer, other.explainer)
         return {"other": other, "pair": result, "plot": plot}
@@ -199,13 +203,11 @@ class Page:
         }  # fmt: skip
 
     def _overall(self, view: View) -> dict[str, Any]:
-        """Return the template variables of the page of scores across datasets."""
         tables = [self.standings.table(metric) for metric in self.standings.metrics]
         best = sorted(best_sets(tables).items(), key=lambda entry: (-entry[1][0], entry[1][1], entry[0]))
         return {"standings": self.standings, "tables": tables, "best": best}
 
     def _about(self, view: View) -> dict[str, Any]:
-        """Return the template variables of the page on the board's rules."""
         metrics = sorted({row.metric.partition("(")[0]: row for row in self.archive.rows}.items())
         described = [(name, row, registry.summary(registry.score_file("metrics", name)))
                  for name, row in metrics if name in registry.names("metrics")]  # fmt: skip
@@ -220,7 +222,7 @@ def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str
 def _tracks(group: RowGroup) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
     """Return the positions of low, value and high of each row on the group's axis, or None for a row without a value.
 
-    A list that is sorted by another column has no groups, so its rows have no axis.
+    If the list is sorted by a column other than the score, its rows belong to different questions and have no axis.
     """
     everyone = [*group.rows, *group.baselines]
     if len({row.question for row in everyone}) != 1:

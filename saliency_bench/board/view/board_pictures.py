@@ -53,7 +53,6 @@ class BoardPictures:
         return self._cached[key]
 
     def _find(self, wanted: str, split: str, listed: KnownDataset | None) -> AtHand | None:
-        """Search for the dataset with the fingerprint `wanted`."""
         for folder in self.folders:
             rows = _loaded(folder, split)
             if rows is not None and fingerprint(rows) == wanted:

@@ -1,7 +1,8 @@
 """Plots of a board's page: alignment against faithfulness, and quality against cost with the Pareto front.
 
-A plot shows one dataset and model, with a dot per explainer. Axes are reversed if lower is better, so values further to
-the right and further up are always better. Cost increases to the right.
+A plot shows one dataset and model, with a dot per explainer. The axis of a metric is reversed if lower is better, so
+scores further to the right or further up are always better. The axis of cost is not reversed: further to the right is
+more expensive.
 
 Unlike `read.report.plots`, these plots are not drawn by matplotlib. This module computes positions, and the template
 draws them, so dots can link to rows, have a tooltip, and use the colours of the page.
@@ -157,7 +158,7 @@ def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
 
 
 def metrics_of(rows: Iterable[ShownRow], family: str = "") -> list[str]:
-    """Return the metrics of rows with values, in one family or in all families."""
+    """Return the names of the metrics of rows with values. If `family` is set, return only metrics of this family."""
     return sorted({row.metric for row in rows if row.value is not None and family in ("", row.family)})
 
 
@@ -271,7 +272,7 @@ def _overlap(first: Box, second: Box) -> float:
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """Plot the scores (x, y) of two rows for each sample, on axes with equal ranges. Return None if there are none."""
+    """Plot `points`, the scores (x, y) of two rows for each sample, on equal axes, or return None if there are none."""
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]
@@ -295,7 +296,7 @@ def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
 
 
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
-    """Return (view with defaults for the controls of the plots, rows of the dataset and model in that view)."""
+    """Return (view in which all controls of the plots have values, rows of the dataset and model in that view)."""
     all_scenes = scenes(rows)
     wanted = [
         scene for scene in all_scenes if _passes(view.dataset, scene[0]) and _passes(view.model, scene[1])
@@ -330,7 +331,6 @@ def _span(row: ShownRow, axis: Axis) -> tuple[float, float] | None:
 
 
 def _turned(row: ShownRow) -> bool:
-    """Return whether the axis of a row's metric is reversed."""
     return not row.higher_is_better
 
 

@@ -54,7 +54,7 @@ class Core(StrictModel):
 
 
 def read_core(path: str | Path) -> Core:
-    """Read a core. Raise UserError with file and field if the file is invalid."""
+    """Read a core. The UserError for an invalid file names the file and the field."""
     try:
         content = parse_yaml(read_bytes(Path(path), LARGEST), aliases=False)
         return Core.model_validate(content)

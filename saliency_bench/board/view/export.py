@@ -107,7 +107,7 @@ def _entry(key: str, author: str, title: str, address: str, year: str, note: str
 
 
 def _url(address: str) -> str:
-    r"""Return an address for \url without characters that are special in LaTeX."""
+    r"""Return a URL for \url in which characters that are special in LaTeX are escaped or removed."""
     return re.sub(r"[^\w:/?=&.,%+~#@-]", "", address).replace("%", r"\%").replace("#", r"\#")
 
 

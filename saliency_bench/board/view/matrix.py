@@ -66,7 +66,8 @@ def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
     """Return the matrix for the dataset, model and family of a view, or None if there are no rows.
 
     By default, the scene with the most official rows is displayed. If a metric has several settings, the setting with
-    the most rows is displayed. If rows contradict each other, the first row is displayed. The list contains all rows.
+    the most rows is displayed. If rows contradict each other, the first row is displayed. The list view contains all
+    rows.
     """
     scored = [row for row in rows if row.value is not None]
     counts = Counter(_scene(row) for row in scored)
@@ -94,7 +95,6 @@ def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
 
 
 def _scene(row: ShownRow) -> Scene:
-    """Return the dataset, model and non-default settings of a row."""
     return row.dataset, row.model, row.asks
 
 
@@ -134,7 +134,6 @@ def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
     low, high = min(0.0, *values), max(0.0, *values)
 
     def share(value: float) -> float:
-        """Return the position of a value on the bar, as a share of the width."""
         return round((value - low) / (high - low), 4) if high > low else 0.0
 
     best = max((row for row in rows if row.baseline), key=_oriented, default=None)
@@ -146,9 +145,9 @@ def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
 
 
 def _behind(row: ShownRow, best: ShownRow | None) -> tuple[str, ...]:
-    """Return the baselines that a row does not beat significantly by the board's test.
+    """Return the baselines that a row does not significantly beat in the board's test.
 
-    Without a test, return the best baseline, unless the row has a better score.
+    If the row was not tested, return the best baseline, unless the row has a better score.
     """
     if row.baseline:
         return ()

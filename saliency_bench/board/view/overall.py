@@ -5,7 +5,7 @@
     interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets", widened for rare failures like intervals of
               differences; t for the smallest degrees of freedom of any dataset; with six or more datasets, also
               Student's t interval over the D means, "for new datasets"
-    ranks     sets, by the paired test of `read.statistics.paired_test` over all pairs, cluster sums weighted by
+    ranks     sets, from the paired test of `read.statistics.paired_test` over all pairs, with cluster sums weighted by
               1 / (D n_d); n_d: number of samples of d on which `random` has a score. A difference must also remain
               significant if rare failures are taken into account
 
@@ -183,7 +183,10 @@ def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, 
 
 
 def _pooled(datasets: Sequence[Matched]) -> tuple[Estimate, float, tuple[float, float] | None]:
-    """Return (result of `over_datasets`, its standard error, interval ends if one more sample fails)."""
+    """Return (estimate from `over_datasets`, its standard error, differences if an explainer fails on a sample).
+
+    The last item is (lowest, highest) difference, averaged over datasets, or None for unbounded scores.
+    """
     estimates = [difference(matched, 0, 1) for matched in datasets]
     if any(np.isnan(estimate.low) for estimate in estimates):
         value = float(np.mean([estimate.value for estimate in estimates]))
@@ -240,12 +243,12 @@ def _decided(
 
 
 def _p_with_failures(datasets: Sequence[Matched]) -> tuple[float, float]:
-    """Return `p_with_failures` for the difference of two explainers, averaged over datasets."""
+    """Return both p-values of `p_with_failures` for the difference of two explainers, averaged over datasets."""
     pooled, error, far = _pooled(datasets)
     return (0.0, 0.0) if far is None else p_of_failures(pooled, error, far)
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:
-    """Return the sum of the weighted differences of two explainers. A positive sum means that the first is better."""
+    """Return the sum of the weighted differences, first explainer minus second."""
     first, second, _ = matched.pair(*pair)
     return float((matched.columns[first] - matched.columns[second]).sum())

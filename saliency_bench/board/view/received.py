@@ -34,7 +34,9 @@ DAY = 24 * 3600.0
 
 
 def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
-    """Unpack the files of a run from a zip into a folder in a bounded child process, and return the folder.
+    """Unpack the files of a run from a zip into a folder, and return the folder.
+
+    The zip is untrusted, so it is read in a child process with limited memory and time.
 
     Args:
         archive: The zip.
@@ -58,7 +60,7 @@ def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
 
 
 def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
-    """Unpack a run. Called in a bounded child process."""
+    """Unpack a run. Called in a child process by `bounded`."""
     try:
         with ZipFile(archive) as packed:
             place, entries = _entries(packed)
@@ -88,7 +90,7 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
     if len({name for _, name in entries}) < len(entries) or len(entries) > MOST_SHARDS:
         raise UserError(f"the archive contains a map file twice, or more than {MOST_SHARDS:,} map files")
     if sum(entry.file_size for entry, _ in entries) > MOST_MAPS:
-        raise UserError(f"the maps unpack to more than {MOST_MAPS:,} bytes; submit them from a terminal")
+        raise UserError(f"the maps unpack to more than {MOST_MAPS:,} bytes; send them with `saliency-bench submit`")
     folder.mkdir()
     bytes_left = MOST_MAPS  # count actual bytes, because the sizes stated in the zip may be false
     for entry, name in entries:
@@ -117,7 +119,7 @@ def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
 
 
 def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
-    """Return the content of an entry. Raise UserError above `most` bytes, regardless of the stated size."""
+    """Return the content of an entry. Raise UserError if it has more than `most` bytes, whatever the zip states."""
     name = Path(entry.filename).name
     if entry.flag_bits & 1:
         raise UserError(f"{name} is encrypted; zip the folder without a password")
@@ -132,7 +134,7 @@ def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
 def proposal(
     run: Path, repo: str, api: HfApi, owners: Known, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """Plan the submission of an unpacked run to a board, and run the checks of the review.
+    """Plan the submission of an unpacked run to a board, and check it as in a review.
 
     Args:
         run: Folder of the run.
@@ -140,7 +142,7 @@ def proposal(
         api: API of the account that submits.
         owners: Facts that the owner of the board vouches for.
         note: Short note for readers.
-        link: Link to code or paper.
+        link: Link to the code or paper.
         with_maps: Whether to publish maps, as for `unfold`.
 
     Raises:

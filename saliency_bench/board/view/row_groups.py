@@ -135,7 +135,7 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
 
 
 def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
-    """Return {filter: values that remain under all other filters}, including the selected values."""
+    """Return {filter: values of the rows that match all other filters, and the selected values}."""
     options: dict[str, list[str]] = {}
     for name in FILTERS:
         values = {getattr(row, name) for row in rows if matches(row, view, without=name)}
@@ -145,12 +145,11 @@ def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
 
 
 def _alphabetical(values: Iterable[str]) -> list[str]:
-    """Sort strings, ignoring case."""
     return sorted(values, key=str.casefold)
 
 
 def only_known(view: View, rows: Sequence[ShownRow]) -> View:
-    """Remove filter values that do not occur on the board, such as values from an old address."""
+    """Remove filter values that do not occur on the board, such as values from an old URL."""
     kept: dict[str, Any] = {}
     for name in FILTERS:
         if wanted := getattr(view, name):

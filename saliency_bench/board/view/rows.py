@@ -27,7 +27,7 @@ class ShownRow:
     """A row of a board, in the form that the page displays. Other attributes are documented in `board.row.Row`.
 
     Attributes:
-        key: Key of the row in addresses.
+        key: Key of the row in URLs.
         asks: Description of non-default settings of the question (target, seed), or "".
         family: Family of the metric, one of FAMILIES.
         few: Whether the interval is based on few samples.

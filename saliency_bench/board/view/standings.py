@@ -25,7 +25,7 @@ class OverallTable:
 
 
 class Standings:
-    """Tables by metric. Each table is computed when it is first displayed."""
+    """One table per metric. Each table is computed when it is first displayed."""
 
     def __init__(self, archive: Archive, core: Core | None):
         self.archive, self.core = archive, core

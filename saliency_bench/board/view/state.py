@@ -1,6 +1,6 @@
-"""The state of the page in its address: convert `View` to and from a query string.
+"""The state of the page in its URL: convert `View` to and from a query string.
 
-Addresses are untrusted, so unknown fields, unknown values and unprintable characters are ignored.
+Query strings are untrusted, so unknown fields, unknown values and unprintable characters are ignored.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from saliency_bench.board.known import STATUSES
 
-LONGEST = 12_000  # maximum length of an address in characters
+LONGEST = 12_000  # maximum length of a query string in characters
 LONGEST_VALUE = 200
 MOST_FIELDS = 400
 MOST_CHOSEN = 50  # maximum number of values of a filter
@@ -125,11 +125,11 @@ def _written(value: object) -> str:
 
 
 def _columns(texts: list[str]) -> tuple[str, ...]:
-    """Return the columns in an address, which are joined ("a.b") or in separate fields, in the order of the table."""
+    """Parse columns that are joined by dots ("a.b") or in separate fields, and return them in the table's order."""
     named = {name for text in texts for name in text.split(".")} & set(COLUMNS)
     return tuple(name for name in COLUMNS if name in named or name in ALWAYS) if named else USUAL
 
 
 def _number(text: str) -> int:
-    """Parse a number in an address. The result is at least 1."""
+    """Parse a positive integer of at most 6 digits. Return 1 for any other text."""
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1

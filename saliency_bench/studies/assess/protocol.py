@@ -56,7 +56,7 @@ def configuration(
         seed: Seed of all random choices.
 
     Raises:
-        UserError: Numbers are out of range or too few images exist.
+        UserError: A number is out of range, or there are too few images.
     """
     for name, value in (("raters", raters), ("per_person", per_person)):
         if value < 1:
@@ -90,7 +90,8 @@ def _rateable(images: RunImages) -> list[str]:
     """Return the images whose maps explain one class and, if masks are rated, that have a mask of this class."""
     if not images.explained:
         raise UserError(
-            "people rate maps that explain one class, but the target of this run is neither label nor predicted"
+            "people can rate only maps that explain one class, but the target of this run is neither label nor "
+            "predicted; specify a different run"
         )
     if images.masks is None:
         return list(images.explained)
@@ -169,7 +170,7 @@ class Assess:
         return about | {"done": len(given), "questions": {}, "maps": []}
 
     def _ratings(self, person: str) -> dict[str, dict[str, int]]:
-        """Return {unit: ratings by the person}."""
+        """Return {unit: the person's ratings}."""
         return {answer.unit: answer.payload["ratings"] for answer in self.study.answers(person, masks=False)}
 
     def _show(self, person: str, place: object) -> tuple[str, int]:
@@ -222,6 +223,6 @@ class Assess:
             raise UserError(f"a rating must be a whole number from 1 to {levels}")
         request = sent.get("request")
         if not isinstance(request, str) or not 16 <= len(request) <= 100:
-            raise UserError("request must be a random text of 16 to 100 characters")
+            raise UserError("request must be a random string of 16 to 100 characters")
         payload = {"place": number, "ratings": {key: ratings[key] for key in settings["questions"]}}
         self.study.record(person, unit, f"{self.study.id} {person} {request}", payload, seconds=sent.get("seconds"))

@@ -31,17 +31,19 @@ def read_questions(path: str | Path | None = None) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as YAML: {one_line(error)}") from error
     if not isinstance(content, dict) or content.keys() != {"scale", "questions"}:
-        raise UserError(f"{path} must contain only scale, a list, and questions, a mapping of ids to texts")
+        raise UserError(f"{path} must contain only scale (a list) and questions (a mapping from ids to texts)")
     scale, questions = content["scale"], content["questions"]
     if not isinstance(scale, list) or not 2 <= len(scale) <= MOST_LEVELS or not all(map(_is_text, scale)):
-        raise UserError(f"{path}: scale must be a list of 2 to {MOST_LEVELS} texts; put yes and no in quotes")
+        raise UserError(f"{path}: scale must be a list of 2 to {MOST_LEVELS} strings; put yes and no in quotes")
     if len(set(scale)) < len(scale):
         raise UserError(f"{path}: the levels of scale must differ from each other")
     if not isinstance(questions, dict) or not 1 <= len(questions) <= MOST_QUESTIONS:
-        raise UserError(f"{path}: questions must have 1 to {MOST_QUESTIONS} ids, each with its text")
+        raise UserError(f"{path}: questions must contain 1 to {MOST_QUESTIONS} ids, each with a text")
     for name, text in questions.items():
         if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name) or not _is_text(text):
-            raise UserError(f"{path}: question {one_line(name, 40)} needs an id of a-z, 0-9 and _, and a text")
+            raise UserError(
+                f"{path}: question {one_line(name, 40)} must have a text, and an id that consists of a-z, 0-9 and _"
+            )
         if name in TAKEN:
             raise UserError(
                 f"{path}: a question cannot be called {name}, because a column of the results has this name; rename it"

@@ -91,7 +91,8 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
     data: dict[str, Any] = {"scale": levels, "questions": study.configuration["questions"]}
     data |= {name: dicts(header, rows) for name, (header, rows) in tables.items()}
     notes = [
-        f"Ratings are from 1 ({levels[0]}) to {len(levels)} ({levels[-1]}). Alpha is 1 if raters agree, 0 by chance."
+        f"Ratings are from 1 ({levels[0]}) to {len(levels)} ({levels[-1]}). Alpha is 1 if raters agree perfectly and 0 "
+        "if they agree only by chance."
     ]
     notes += note(stored.checks, "ratings", with_failed, exclude)
     written = [Table(header, rows, "" if name == "ratings" else name) for name, (header, rows) in tables.items()]

@@ -90,7 +90,9 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read as COCO annotations ({one_line(error)}); export them again") from None
+        raise UserError(
+            f"{path} cannot be read as COCO annotations ({one_line(error)}); export the annotations again"
+        ) from None
     return masks_of(regions, person, path, selection)
 
 
@@ -111,11 +113,6 @@ def _empty(number: int, image: dict[str, Any]) -> Iterator[Region]:
 
 
 def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
-    """Draw the mask of a segmentation.
-
-    Raises:
-        UserError: The segmentation cannot be drawn.
-    """
     height, width = check_size(image.get("height"), image.get("width"))
     parts = parts_of(outline)
     if not parts:
@@ -149,7 +146,7 @@ def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
 
 
 def _counts(text: str) -> list[int]:
-    """Decode compressed run lengths, because pycocotools accepts damaged run lengths.
+    """Decode compressed run lengths. pycocotools is not used, because it accepts damaged run lengths.
 
     A digit holds 5 bits of a number, lowest bits first. A sixth bit is set if more digits follow. From the fourth
     number on, each number is stored as its difference from the number two positions before.

@@ -1,8 +1,8 @@
 """CVAT for images 1.1: PERSON/annotations.xml, with one mask element per image.
 
 A mask is stored as a box [left, left + width) x [top, top + height) with run lengths, row by row, starting with zeros.
-Polygons, boxes and ellipses can be read too, rotated or not. CVAT also lists images without annotations, so the answer
-"no region" is marked by `no_region="1"`.
+Polygons, boxes and ellipses can be read too, even if they are rotated. CVAT also lists images without annotations, so
+the answer "no region" is marked with `no_region="1"`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ def _add(root: ElementTree.Element, number: int, entry: PersonMask) -> None:
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Read {unit: mask} from a file in the format "for images"."""
+    """Read {unit: mask} from a file in the format "CVAT for images"."""
     try:
         folders = [region.parent for region in path.glob(f"*/{FILE}")]
         if folders and not (path / FILE).is_file():
@@ -81,7 +81,9 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
     except UserError:
         raise
     except (OSError, KeyError, *ERRORS) as error:
-        raise UserError(f"{path} cannot be read as CVAT for images 1.1 ({one_line(error)}); export it again") from None
+        raise UserError(
+            f"{path} cannot be read as CVAT for images 1.1 ({one_line(error)}); export the annotations again"
+        ) from None
     if root.find("track") is not None:
         raise UserError(f"{path} contains the tracks of a video; export the annotations as CVAT for images 1.1")
     return masks_of(regions, person, path, selection)
@@ -107,11 +109,6 @@ def _size(image: Any) -> tuple[int, int]:
 
 
 def _mask(element: Any, image: Any) -> np.ndarray:
-    """Draw the mask of an element.
-
-    Raises:
-        UserError: The element cannot be drawn.
-    """
     kind, about = element.tag, element.attrib
     try:
         height, width = _size(image)

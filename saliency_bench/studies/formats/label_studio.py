@@ -1,8 +1,8 @@
 """Label Studio: `tasks.json` with brush masks, for import into Label Studio and `label_studio_sdk.converter.brush`.
 
 The exports JSON and JSON-MIN can be read, with all types of regions that have an area: brush, bitmask, polygon,
-rectangle and ellipse, rotated or not. Coordinates are percentages of the upright image. A rectangle is rotated around
-its upper left corner, an ellipse around its centre.
+rectangle and ellipse, even if they are rotated. Coordinates are percentages of the upright image. A rectangle is
+rotated around its upper left corner, an ellipse around its centre.
 
 A brush mask is an image (H, W, 4) of bytes, with the mask in all four channels (0 or 255). It is stored as run lengths
 in a stream of bits. The header contains the number of bytes (32 bits), the word size minus 1 (5 bits) and four length
@@ -155,7 +155,9 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
     except UserError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read as Label Studio's JSON ({one_line(error)}); export it again") from None
+        raise UserError(
+            f"{path} cannot be read as Label Studio's JSON ({one_line(error)}); export the annotations again"
+        ) from None
     return masks_of(regions, person, path, selection)
 
 
@@ -256,11 +258,6 @@ def _labels(results: list[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _mask(result: dict[str, Any]) -> np.ndarray:
-    """Draw the mask of a result.
-
-    Raises:
-        UserError: The result cannot be drawn.
-    """
     kind, value = _kind(result), result["value"]
     if kind not in ("brush", "bitmask", "polygon", "ellipse", "rectangle"):
         raise UserError(f"a region of type {kind} cannot be drawn; use brush, polygon, rectangle or ellipse")
@@ -299,7 +296,7 @@ def _bitmask(address: str, height: int, width: int) -> np.ndarray:
 
 
 def _person(annotation: dict[str, Any]) -> str:
-    """Return the pseudonym in the file, or the address or number of the Label Studio account, or ""."""
+    """Return the pseudonym in the file, or the e-mail address or number of the Label Studio account, or ""."""
     account = annotation.get("completed_by")
     if isinstance(account, dict):
         account = account.get("email") or account.get("id")
@@ -309,8 +306,8 @@ def _person(annotation: dict[str, Any]) -> str:
 def _name(regions: list[Region]) -> list[Region]:
     """Remove the person from all regions if a single Label Studio account drew them, so that --person sets the name.
 
-    With several accounts, shorten each address to the part before the @ if this is unique, because --person does not
-    allow @.
+    If there are several accounts, shorten each e-mail address to the part before the @ if this is unique, because
+    --person does not allow @.
     """
     people = {region.person for region in regions if region.mask is not None}
     if len(people) == 1 and all("@" in region or region.isdecimal() for region in people):

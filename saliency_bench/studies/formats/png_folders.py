@@ -1,7 +1,7 @@
 """PNG folders: masks/PERSON/ID.png, consensus/ID.png and votes/ID.png, with "/" in an id replaced by "_".
 
-Masks have the values 0 and 255. Pixels in `votes` are the number of people who marked them, up to 255. `saliency-bench
-build gender-xai` and `environment-xai` read the folder `masks`.
+Masks have the values 0 and 255. The value of a pixel in `votes` is the number of people who marked it, up to 255.
+`saliency-bench build gender-xai` and `saliency-bench build environment-xai` read the folder `masks`.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ from saliency_bench.utils.pictures import UnreadableError, opened, png
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Raise UserError if a person's name is not valid as a folder name."""
+    """Raise UserError if a person's name is no valid folder name, or if two images would have the same file name."""
     check_stems(drawn)
     for person in {entry.person for entry in drawn}:
         folder_name(person)
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
-    """Write a PNG file for each mask, consensus and count of votes."""
+    """Write a PNG file for each person's mask, each consensus mask, and the votes for each image."""
     for entry in drawn:
         name = f"{file_stem(entry.image_id)}.png"
         if entry.votes is not None:
@@ -63,7 +63,6 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
 
 
 def _mask(path: Path) -> np.ndarray:
-    """Read a mask from a file. Raise UserError if the file is not a mask."""
     try:
         return object_in(opened(path))
     except UnreadableError as error:

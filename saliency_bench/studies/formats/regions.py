@@ -14,7 +14,7 @@ from saliency_bench.utils.pictures import ENDINGS, MAX_PIXELS
 
 FORMATS = ("png", "coco", "label-studio", "cvat")
 MODULES = {"png": "png_folders", "coco": "coco", "label-studio": "label_studio", "cvat": "cvat"}
-OTHERS = "coco, label-studio"  # formats that do not use names of people or images as file names
+OTHERS = "coco or label-studio"  # formats that do not use names of people or images as file names
 MOST_BYTES = 200  # maximum length of a file name
 CONSENSUS = "consensus"  # name used as the person of the consensus mask
 
@@ -69,7 +69,7 @@ class ImagePlace:
 
     Attributes:
         image: Id in the dataset.
-        units: {unit: class}. None matches any label; "" means that the dataset has no classes.
+        units: {unit: class}. The class None matches any label, and "" means that the dataset has no classes.
     """
 
     image: str
@@ -83,13 +83,13 @@ def anywhere(names: Iterable[str]) -> dict[str, ImagePlace]:
 
 @dataclass
 class PersonRegions:
-    """Assignment of a person's regions to units. All other regions are counted.
+    """Assignment of a person's regions to units. All other regions are only counted.
 
     Attributes:
         places: {name in the file: `ImagePlace`} for names that match an image of the dataset.
-        label: Import regions with this label, or, if "", regions whose label is the class of the image.
-        check: Function that raises UserError if a mask does not match its unit. If None, a damaged region is treated as
-            an error of the whole file.
+        label: Label of the regions to import. If "", regions whose label is the class of the image are imported.
+        check: Function that raises UserError if a mask does not match its unit. If None, a damaged region is an error
+            for the whole file.
         drawn: Number of regions in masks.
         skipped: {reason: number of regions}.
         passed: {type: number} of entries that are not regions, such as predictions.
@@ -131,7 +131,7 @@ class PersonRegions:
         for region in mine:
             place = places[region.image_id]
             if region.annotation != last[place.image]:
-                self._skip("of another annotation of the image (not accepted or older)", region)
+                self._skip("of an annotation that is older or was not accepted", region)
             elif units := self._units(region, place, labels, where):
                 for unit in units:
                     taken.setdefault(unit, []).append(region)
@@ -169,7 +169,7 @@ class PersonRegions:
             self.passed[region.why] += 1
 
     def _check_label(self, labels: Counter[str], where: str, is_any: bool) -> None:
-        """Raise UserError if no region has the label of --label."""
+        """Raise UserError if no region has the label that --label selects."""
         if self.label and is_any and not any(_same(self.label, label) for label in labels):
             known = f"its labels are {_list(sorted(labels))}" if labels else "it has no labels; remove --label"
             raise UserError(f"{where} has no region labelled {self.label}; {known}")
@@ -213,7 +213,7 @@ class PersonRegions:
         return masks
 
     def counts(self) -> dict[str, Any]:
-        """Return the numbers of drawn, skipped and excluded regions."""
+        """Return the number of regions read, the number drawn, and the number skipped for each reason."""
         return {"read": self.drawn + sum(self.skipped.values()), "drawn": self.drawn, "skipped": dict(self.skipped)}
 
     def line(self) -> str:
@@ -243,7 +243,7 @@ def check_person(name: str) -> str:
     """
     if not re.fullmatch(r"[\w-][\w.-]{0,99}", name) or len(name.encode()) > MOST_BYTES:
         raise UserError(
-            "--person must be 1 to 100 letters, digits, '.', '_' and '-', not starting with '.'; "
+            "--person must consist of 1 to 100 letters, digits, '.', '_' and '-', and must not start with '.'; "
             f"got {one_line(ascii(name), 60)}"
         )
     if name.casefold() == CONSENSUS:
@@ -275,7 +275,7 @@ def file_stem(image_id: str) -> str:
     if stem.lower().endswith(ENDINGS) and not stem.startswith("."):
         stem = stem.rpartition(".")[0]
     if stem in (".", "..") or not _is_name(stem):
-        raise UserError(f"the image id {ascii(image_id)[:100]} cannot be a file name; export another format")
+        raise UserError(f"the image id {ascii(image_id)[:100]} cannot be a file name; export as cvat, {OTHERS}")
     return stem
 
 
@@ -290,8 +290,8 @@ def check_stems(drawn: Iterable[PersonMask]) -> None:
         stem = file_stem(entry.image_id)
         if names.setdefault(stem, entry.image_id) != entry.image_id:
             raise UserError(
-                f"the images {names[stem]} and {entry.image_id} would share a file name; export as {OTHERS} or cvat, "
-                "which do not use file names"
+                f"the images {names[stem]} and {entry.image_id} would share a file name; export as cvat, {OTHERS}, "
+                "which do not name files after images"
             )
 
 
@@ -326,7 +326,7 @@ def masks_of(
     If the file contains names of people, only regions of `person` are used.
 
     Raises:
-        UserError: The file contains only other people, labels are ambiguous, or no mask can be drawn.
+        UserError: The file contains only masks of other people, labels are ambiguous, or no mask can be drawn.
     """
     regions = list(regions)
     people = {region.person for region in regions if region.mask is not None}
@@ -343,7 +343,8 @@ def _chosen(people: Iterable[str], person: str, path: str) -> str:
     people = sorted(set(people) - {CONSENSUS})
     if person in people:
         return person
-    raise UserError(f"{path} has no masks of {person}; set --person to one of: {_list(people) or 'nobody'}")
+    known = f"set --person to one of: {_list(people)}" if people else "it has no masks of any person"
+    raise UserError(f"{path} has no masks of {person}; {known}")
 
 
 def check_size(height: object, width: object) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Assign images and explainers to people by Latin squares, so that nobody sees an image with two explainers."""
+"""Assign images and explainers to people with Latin squares, so that nobody sees an image with two explainers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ def sheets(
     """Return the sheet (list of pairs) of each person, in the order in which people join.
 
     In each of `judgements` rounds, the images are shuffled and divided into blocks of nearly equal size, with at most
-    `pairs` images each. k people judge each block: person s sees image i by explainer (i + s) mod k, so the k people
+    `pairs` images each. k people judge each block: person s sees image i with explainer (i + s) mod k, so the k people
     are the rows of a Latin square. Each round contains every pair of image and explainer once, so each pair is judged
     `judgements` times. An image occurs at most once on a sheet, and the numbers of images of any two explainers on a
     sheet differ by at most one.

@@ -1,9 +1,10 @@
 """Chance level of peek-a-boom, and detection of people who answer like guessers.
 
 A blind clicker chooses one of K labels at each exposure r_1 < ... < r_n without looking. If tried labels remain
-available, a guess is correct with probability 1 / K, so the accuracy by r_s is g_s = 1 - (1 - 1 / K)^s. If tried labels
-are struck out, the accuracy is min(s / K, 1). G, the area under g, is 0.743 for four labels and the default exposures,
-and 0.900 if tried labels are struck out. This is more than the area of a person who names every image at 20 % (0.825).
+available, a guess is correct with probability 1 / K, so the accuracy up to r_s is g_s = 1 - (1 - 1 / K)^s. If tried
+labels are struck out, the accuracy is min(s / K, 1). For four labels and the default exposures, the area G under g is
+0.743, or 0.900 if tried labels are struck out. The latter is more than the area of a person who names every image at an
+exposure of 20 % (0.825).
 
 The corrected area is (A - G) / (M - G), where M is the area of people who name every image at the first exposure. It is
 1 for these people, 0 for guessing, and negative for results worse than guessing.
@@ -20,7 +21,7 @@ LIKE_GUESSING = 1.0  # log10 of the likelihood ratio above which a person is rep
 
 
 def guessing_accuracy(choices: int, exposures: Sequence[float], strike: bool) -> np.ndarray:
-    """Return the accuracy of a blind clicker by each exposure, (N,)."""
+    """Return the accuracy of a blind clicker up to each exposure, (N,)."""
     step = np.arange(1, len(exposures) + 1)
     return np.minimum(step / choices, 1.0) if strike else 1 - (1 - 1 / choices) ** step
 

@@ -62,7 +62,7 @@ def configuration(
         seed: Seed of all random choices.
 
     Raises:
-        UserError: Numbers are out of range or too few images exist.
+        UserError: A number is out of range, or there are too few images.
     """
     for name, value in (("judgements", judgements), ("pairs", pairs)):
         if value < 1:
@@ -73,7 +73,7 @@ def configuration(
     if fill not in FILLS:
         raise UserError(f"fill must be {' or '.join(FILLS)}; got {fill}")
     if len(images.maps) < 2:
-        raise UserError("a study compares at least two explainers")
+        raise UserError(f"a study compares at least two explainers; got {len(images.maps)}")
     drawn = sorted(images.ids, key=lambda image: seed_of(seed, "images", image))
     shown = len(drawn) - checks if limit is None else limit
     if checks < 0 or not 1 <= shown <= len(drawn) - checks:
@@ -106,7 +106,7 @@ class PeekaboomQuestion:
         unit: Image and explainer.
         place: Position in the person's order.
         step: Number of answers so far.
-        wrong: Labels chosen so far.
+        tried: Labels chosen so far, None for "I don't know".
     """
 
     unit: str
@@ -130,7 +130,7 @@ class Peekaboom:
 
     @property
     def exposures(self) -> list[float]:
-        """The shares of pixels that are displayed in succession."""
+        """The shares of pixels that are displayed one after another."""
         return self.study.configuration["exposures"]
 
     @cached_property
@@ -147,7 +147,7 @@ class Peekaboom:
         return self.study.assignments(person) or self.study.give(person, lambda all_of: self._draw(person, all_of))
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Return the next sheet, or, if all sheets are assigned, pairs that people left without judging."""
+        """Return the next sheet, or, if all sheets are assigned, pairs that other people left without judging them."""
         settings = self.study.configuration
         number = len({assignment.person for assignment in everyone})
         if number < len(self._sheets):
@@ -197,7 +197,7 @@ class Peekaboom:
     def choices(self, person: str, unit: str) -> list[str]:
         """Return the labels to choose from, including the correct label.
 
-        The image determines the labels; image and person determine their order.
+        The image determines the labels. The image and the person determine their order.
         """
         image, _ = pair_of(unit)
         seed, right = self.study.seed, self.images.labels[image]

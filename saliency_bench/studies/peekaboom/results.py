@@ -1,6 +1,6 @@
-"""Results of peek-a-boom: accuracy curves and their areas, the necessary number of judgements, statistics per person.
+"""Results of peek-a-boom: accuracy curves, their areas, the number of judgements needed, and statistics per person.
 
-The results correspond to tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only finished
+The results correspond to tables 2 and 3 (rows for crowd workers) and figures 5 and 6 of Lu et al., 2021. Only finished
 judgements count. A judgement is finished after a correct answer, or after the whole image was displayed without a
 correct answer (*never right*, which counts as wrong at every exposure). Judgements of people who failed an attention
 check are excluded unless requested.
@@ -99,7 +99,7 @@ def judged(study: Study) -> Judged:
 
 
 def _attempts(study: Study, steps: Sequence[Answer]) -> list[tuple[float, bool, float]]:
-    """Return (exposure, right, chance of a guess) for the answers of a judgement that help to detect guessing."""
+    """Return (exposure, right, chance of a guess) for those answers of a judgement that help to detect guessing."""
     choices, attempts = study.configuration["choices"], []
     tried = 0
     for step in steps:
@@ -156,7 +156,6 @@ def _by_explainer(study: Study, judgements: pd.DataFrame) -> dict[str, pd.DataFr
 
 
 def _guessers(evidence: dict[str, float], people: bool) -> list[str]:
-    """Return a note on people who answer like guessers."""
     names = sorted(person for person, ratio in evidence.items() if ratio >= LIKE_GUESSING)
     if not names:
         return []
@@ -199,7 +198,7 @@ def _crowd(
 
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
-    """Return {explainer: rank set as text} by the paired test over clusters of images, or {} for too few clusters."""
+    """Return {explainer: rank set as text} from the paired test over clusters of images, or {} for too few clusters."""
     matched = Matched(means, codes, (0.0, 1.0))
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
@@ -215,7 +214,7 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
 
 
 def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
-    """Return rows of CURVES, guessing last. Intervals are over clusters of images."""
+    """Return rows of CURVES, guessing last. Intervals are computed over clusters of images."""
     settings = study.configuration
     exposures = settings["exposures"]
     rows: list[tuple] = []
