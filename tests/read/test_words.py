@@ -147,7 +147,7 @@ def test_ranks_of_other_test_version_are_recomputed(version, folder_of, tmp_path
     older["comparisons"] = [pair | {"p": 0.5} for pair in summary["comparisons"]]
     write_json(folder / "summary.json", older)
     again = read_run(folder)
-    assert "another version of the paired test" in capsys.readouterr().err
+    assert "a different version of the paired test" in capsys.readouterr().err
     assert any(cell.ranks not in ("", "1") for cell in today.cells)
     assert (again.cells, again.contrasts, again.summary) == (today.cells, today.contrasts, today.summary)
 
