@@ -478,7 +478,7 @@ def _score(cell: CellResult | None, used: int, marked: Set[str]) -> str:
     if cell.rank:
         text += f" #{cell.ranks}"
     notes = ["few samples"] * cell.few + ["approximate"] * cell.approximate + [RARE] * cell.rare
-    notes += [f"few trainings ({cell.trainings})"] * cell.few_trainings
+    notes += [f"few training runs ({cell.trainings})"] * cell.few_trainings
     notes += [cell.best_mark] * (cell.cell_id in marked)
     fewer = [f"n={cell.n}"] * (cell.n != used) + [f"C={cell.clusters}"] * (cell.clusters < cell.n)
     fewer += [f"({cell.independent:.0f} effective)"] * (round(cell.independent) < cell.clusters)
