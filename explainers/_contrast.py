@@ -26,8 +26,8 @@ def explained_score(classifier: Classifier, images: Images, target: Target, on: 
     softmax is 0 if p rounds to 1.
 
     Raises:
-        UserError: `on` is "weighted", and the classes are not mutually exclusive, or a target lacks a class with a
-            positive weight or another class.
+        UserError: `on` is "weighted", and either the classes are not mutually exclusive, or a target has no class with
+            a positive weight, or no other class.
     """
     logits = classifier(images)
     if on != "weighted":

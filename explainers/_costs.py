@@ -12,7 +12,7 @@ def costs(name: str) -> str:
     """Return an explainer's requirements on a network, and its forward passes for one image with default options.
 
     The image has SIDE x SIDE pixels. Examples are "outputs; 4000" and, if the number depends on the network,
-    "activations, outputs; 513 with channels=512". The text is empty if the explainer does not declare both.
+    "activations, outputs; 513 with channels=512". The string is empty unless the explainer declares both.
 
     Raises:
         UserError: The explainer's function `passes` raised an error.

@@ -33,8 +33,8 @@ def averaged(images: Images, most: int, reliability: float | None, add: Add, rea
         images: Images of shape (B, 3, H, W).
         most: Maximum number of draws per image.
         reliability: Required reliability. None: use all draws for all images.
-        add: Function that adds a block of draws for the images with these indices.
-        read: Function that returns the maps of the images with these indices from the draws so far.
+        add: Function (indices, start, end) that adds the draws start to end - 1 of the images with these indices.
+        read: Function (indices, draws) that returns the maps of the images with these indices after `draws` draws.
     """
     result: list[Tensor] = []
     draws = torch.zeros(len(images), dtype=torch.int64)
@@ -59,7 +59,8 @@ def averaged(images: Images, most: int, reliability: float | None, add: Add, rea
 def ends(most: int, reliability: float | None) -> Iterator[int]:
     """Yield the number of draws at the end of each block. No block after the first has a single draw.
 
-    A single picture per image would share a pass with pictures of other images (`classifiers.passes`).
+    The pictures of a block with one draw per image would share a pass with pictures of other images
+    (`classifiers.passes`).
     """
     end = FIRST if reliability is not None else most
     while end < most - 1:

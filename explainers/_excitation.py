@@ -53,7 +53,7 @@ class Excitation(TorchFunctionMode):
         self.last: _Layer | None = None
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Compute a function. If an input requires gradients, attach a rule for the backward pass."""
+        """Compute a function and, if an input requires gradients, attach a rule for the backward pass."""
         kwargs = kwargs or {}
         name = getattr(function, "__name__", str(function))
         if any(_takes_gradients(value) for value in (*args, *kwargs.values())):
@@ -88,13 +88,12 @@ class Excitation(TorchFunctionMode):
         """Compute average pooling, and attach the rule for its relevance."""
 
         def average(inputs: Tensor) -> Tensor:
-            """Return the average of the inputs."""
             return function(inputs, *args, **kwargs)
 
         return self._excite(name, _Layer(input, partial(average, input), average, average))
 
     def _excite(self, name: str, layer: "_Layer") -> Tensor:
-        """Compute a layer, and attach the rule for its relevance. Raise UserError for negative inputs."""
+        """Compute a layer, and attach the rule for its relevance. Raise UserError if an input is negative."""
         if (layer.inputs < 0).any():
             raise self._refused(f"{name} of negative values")
         return _Excite.apply(layer.inputs, layer, self)
@@ -126,7 +125,7 @@ class Excitation(TorchFunctionMode):
 
     def _refused(self, operation: str) -> UserError:
         return UserError(
-            f"cebp is not defined for {self.network}, because its operations include {operation}; cebp supports only "
+            f"cebp is not defined for {self.network}, which has {operation}; cebp supports only "
             "convolutions, ReLUs, batch norm, pooling and sums: use gradcam, gradient or rise"
         )
 
@@ -139,7 +138,7 @@ def _takes_gradients(value: Any) -> bool:
 
 @dataclass
 class _Layer:
-    """Layer with the variants that the rules need.
+    """Layer with the functions that the rules need.
 
     Attributes:
         inputs: Inputs of the layer.
@@ -161,14 +160,12 @@ class _Excite(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, layer: _Layer, rules: Excitation) -> Tensor:
-        """Return the outputs of the layer."""
         ctx.save_for_backward(inputs)
         ctx.layer, ctx.rules = layer, rules
         return layer.compute()
 
     @staticmethod
     def backward(ctx: Any, *relevances: Tensor) -> tuple:
-        """Return the relevance of the inputs."""
         (inputs,) = ctx.saved_tensors
         a, p = inputs.detach().float().requires_grad_(), relevances[0].float()
         is_last = ctx.layer is ctx.rules.last
@@ -189,7 +186,6 @@ class _Share(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, in_place: bool) -> Tensor:
-        """Return a + b."""
         ctx.save_for_backward(a.relu(), b.relu())
         if not in_place:
             return a + b
@@ -198,7 +194,6 @@ class _Share(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *relevances: Tensor) -> tuple:
-        """Return the relevance of a and b."""
         a, b = ctx.saved_tensors
         unit = torch.where(a + b > 0, relevances[0] / (a + b), 0)
         return a * unit, b * unit, None
@@ -209,7 +204,6 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `compute`."""
         output = compute()
         if output is inputs:
             ctx.mark_dirty(inputs)
@@ -217,7 +211,6 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *relevances: Tensor) -> tuple:
-        """Return the relevance unchanged."""
         return relevances[0], None
 
 

@@ -32,7 +32,7 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
     """Return the layout of the feature map in the last output of a layer.
 
     Raises:
-        UserError: There is no output or feature map, or the feature map does not contain all evidence (`check_cut`).
+        UserError: The layer is not called, has no feature map, or cannot be explained (`check_cut`).
     """
     if not outputs:
         raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; choose another layer")
@@ -48,7 +48,7 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
 def cut_if_positive(cam: Tensor, target: Target, on: str = "logit") -> Tensor:
     """Return the maps (B, h, w) with negative values set to 0 for samples whose target has no negative weight.
 
-    All values are kept for a weighted contrast.
+    For a weighted contrast, all values are kept.
     """
     if on == "weighted":
         return cam

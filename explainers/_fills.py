@@ -1,4 +1,4 @@
-"""Named reference pictures without content."""
+"""Reference pictures by name: zero after normalisation, black, white or the blurred image."""
 
 from typing import Literal
 

@@ -48,8 +48,8 @@ def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor],
 def cut(network: str) -> UserError:
     """Return the error for a network that blocks the gradient."""
     return UserError(
-        f"the gradient is cut inside {network} (its forward switches gradients off or detaches); use an explainer that "
-        "needs only outputs, such as rise, or attention or rollout for a vision transformer"
+        f"the gradient is cut inside {network} (its forward disables gradients or detaches a tensor); use an explainer "
+        "that needs only outputs, such as rise, or attention or rollout for a vision transformer"
     )
 
 

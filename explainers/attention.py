@@ -1,12 +1,13 @@
-"""Attention (P0 5.2.5): attention of the class token in the last block of a vision transformer.
+"""Attention (Zhang et al., 2023): attention of the class token in the last block of a vision transformer.
 
     map = mean over heads of A[class token, patches]
 
 A = softmax(q k^T / sqrt(d)) is the attention matrix of the last block, of shape (B, heads, T, T). If the classification
 head also reads the distillation token, or reads the mean of the patch tokens instead of a class token, the rows of
-these tokens are averaged; all patch tokens together count as one token. Columns of class, distillation and register
-tokens are left out. The grid of patches is enlarged to the image by bilinear interpolation (`align_corners=False`). The
-target is ignored, so the maps of all classes are the same.
+these tokens are averaged. In this average, all patch tokens together count as one token. Columns of class, distillation
+and register tokens are left out. The grid of patches is upsampled to the size of the image by bilinear interpolation
+(`align_corners=False`). The target is ignored, so the maps of all classes are the same. Zhang et al. describe the
+method in section 5.2.5.
 """
 
 import torch

@@ -1,17 +1,17 @@
-"""Contrastive excitation backpropagation (Zhang et al., 2016; P1 2.1.5): activations that support only the target.
+"""Contrastive excitation backpropagation (Zhang et al., 2016): activations that support only the target.
 
     P(a_j | a_i) = a_j w_ij+ / sum_j a_j w_ij+        map = relu(sum over channels of P(target) - P(dual of target))
 
 A virtual output unit has the weights sum_k w_k W_k of the target and a relevance of 1. Its dual unit has the negated
-weights. P propagates the relevance of both units down, layer by layer; a zero normaliser yields 0. `_excitation.py`
-contains the rule for each layer: biases are ignored, batch norm does not change relevance, and skip connections split
-relevance in proportion to activation.
+weights. P propagates the relevance of both units down, layer by layer. Where the normaliser is zero, P is 0.
+`_excitation.py` contains the rule for each layer: biases are ignored, batch norm does not change relevance, and skip
+connections split relevance in proportion to activation.
 
 The relevance of the dual unit is subtracted at the inputs of the last linear layer (the average pool of a ResNet, the
 penultimate linear layer of a VGG). P is linear, so subtraction at any other layer is equivalent. The map is the
 relevance at the last feature map that is larger than the feature map of the last convolution: ResNet's third stage
 (layer3), the last ReLU before the fourth pooling in VGG, or Mixed_6e in Inception v3. If there is no such feature map,
-Grad-CAM's layer is used. The map is enlarged bilinearly.
+Grad-CAM's layer is used. The map is upsampled bilinearly. Li et al. (2020) evaluate the method in section 2.1.5.
 
 TorchRay splits skip connections by signed activations, which can yield shares outside [0, 1]. Here, as in the paper,
 negative activations receive no relevance. Use `contrastive=False` for plain excitation backpropagation.
@@ -44,9 +44,9 @@ def cebp(
         classifier: Network to explain.
         images: Images of shape (B, 3, H, W) with values in [0, 1].
         target: Weights over the logits, of shape (B, K).
-        layer: Dotted name of the module whose output (B, C, h, w) receives the relevance. None: the last module with a
-            larger feature map than the last convolution, or else Grad-CAM's layer.
-        contrastive: Whether to subtract the dual of the target. False: plain excitation backpropagation.
+        layer: Dotted name of the module whose output (B, C, h, w) receives the relevance. None: the last module whose
+            feature map is larger than that of the last convolution, or else Grad-CAM's layer.
+        contrastive: Whether to subtract the relevance of the dual unit. False: plain excitation backpropagation.
 
     Returns:
         Non-negative maps of shape (B, H, W).
@@ -67,7 +67,7 @@ def cebp(
 
 
 def excitation_layer(classifier: Classifier, images: Images) -> str:
-    """Return the last module with a larger feature map than the last convolution, or else Grad-CAM's layer."""
+    """Return the last module with a larger feature map than that of the last convolution, or else Grad-CAM's layer."""
     pixels = last_convolution(classifier, images)
     larger = None if pixels is None else last_feature_map(classifier, images, pixels)
     return larger or cam_layer(classifier, images)

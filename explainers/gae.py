@@ -4,10 +4,10 @@
 
 A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
 patches]. Rows are not normalised. If the classification head also reads the distillation token, or reads the mean of
-the patch tokens instead of a class token, the rows of R - I of these tokens are averaged; all patch tokens together
-count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore yields exactly
-zero. Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image by
-bilinear interpolation (`align_corners=False`).
+the patch tokens instead of a class token, the rows of R - I of these tokens are averaged. In this average, all patch
+tokens together count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore
+yields exactly zero. Columns of class, distillation and register tokens are left out. The grid of patches is upsampled
+to the size of the image by bilinear interpolation (`align_corners=False`).
 """
 
 from saliency_bench.compute.classifiers.attention import recording_attention
@@ -30,8 +30,8 @@ def check(*, start: int, **others: object) -> None:
 def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
     """Return maps of the relevance that each block of a vision transformer adds to the tokens.
 
-    The cost is one forward pass, and a backward pass down to block `start`. It needs as much memory as a training step
-    of the blocks from `start` on.
+    The cost is one forward pass, a backward pass down to block `start`, and as much memory as a training step of the
+    blocks from `start` on.
 
     Args:
         classifier: Network to explain.

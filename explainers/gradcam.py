@@ -1,19 +1,19 @@
-"""Grad-CAM (Selvaraju et al., 2017; P1 2.1.4): feature maps weighted by their mean gradient.
+"""Grad-CAM (Selvaraju et al., 2017): feature maps weighted by their mean gradient.
 
     weight_c = mean over pixels of d score / d A_c        map = sum_c weight_c A_c
 
 A is the last feature map before any pooling, of shape (B, C, h, w). For images of 224 x 224 pixels, A has 14 x 14 x 512
-values in VGG-16 (P1 4.3.1; published code may use the pooled 7 x 7 map). In ResNet, A is the 7 x 7 output of layer4,
-and in ConvNeXt the output of the last stage. Transformers with windows or stages (Swin, PVT) may store A as (B, h, w,
-C) or as tokens (B, h * w, C).
+values in VGG-16, as in Li et al. (2020, section 4.3.1); published code may use the pooled 7 x 7 map. In ResNet, A is
+the 7 x 7 output of layer4, and in ConvNeXt the output of the last stage. Transformers with windows or stages (Swin,
+PVT) may store A as (B, h, w, C) or as tokens (B, h * w, C).
 
-A contains all evidence only if no branch bypasses the layer; a network with two streams is a counterexample. If the
-last feature map fails this test, an earlier feature map that passes is used; if none passes, an error is raised. A
-layer chosen by the user is used in any case, with a message.
+A contains all evidence only if no branch bypasses the layer; this fails in a network with two streams. If the last
+feature map does not meet this condition, the last earlier one that does is used; if there is none, an error is raised.
+A layer that the user chooses is also used if a branch bypasses it, but a message is printed.
 
 Negative values are set to 0 if and only if no weight of the sample's target is negative; a map for "A, not B" keeps the
-evidence for B. The map is enlarged to the image by bilinear interpolation (`align_corners=False`) in float64, so that
-values that are equal in theory stay equal. It is not normalised. The backward pass stops at the layer.
+evidence for B. The map is upsampled to the size of the image by bilinear interpolation (`align_corners=False`) in
+float64, so that values that are equal in theory stay equal. It is not normalised. The backward pass stops at the layer.
 """
 
 from saliency_bench.compute.classifiers.classifier import Classifier

@@ -1,4 +1,4 @@
-"""Grad-CAM++ (Chattopadhay et al., 2018; P0): Grad-CAM with gradients weighted by their higher powers.
+"""Grad-CAM++ (Chattopadhay et al., 2018): Grad-CAM with gradients weighted by their higher powers.
 
     alpha_cp = g_cp^2 / (2 g_cp^2 + S_c g_cp^3 + 1e-6), 0 where g_cp = 0
     weight_c = sum over pixels p of relu(g_cp) alpha_cp        map = sum_c weight_c A_c
@@ -7,7 +7,7 @@ A is the feature map that gradcam uses, S_c is the sum of A_c over its pixels, a
 differentiates exp(score), whose higher derivatives are these powers if the network is linear above the layer; here g is
 the gradient of the score itself. See docs/other_packages.md for the definitions in other packages. If the denominator
 is exactly zero, alpha is 0. As in gradcam, negative values are set to 0 if and only if no weight of the sample's target
-is negative. The layer and the bilinear enlargement are also the same as in gradcam.
+is negative. The layer and the bilinear upsampling are also the same as in gradcam.
 """
 
 import torch

@@ -1,13 +1,13 @@
-"""Grad-CAM on a vision transformer (Chefer et al., 2021, CVPR; P3's "GCV"): the heads' attention as feature maps.
+"""Grad-CAM on a vision transformer (Chefer et al., 2021, CVPR): the heads' attention as feature maps.
 
     weight_h = mean over patches of d score / d A_h[class token, patch]      map = mean over heads of weight_h A_h
 
 A = softmax(q k^T / sqrt(d)) is the attention matrix of the last block, of shape (B, heads, T, T); the map uses the
 class token's row over the patches. If the classification head also reads the distillation token, or reads the mean of
-the patch tokens instead of a class token, the maps of the rows of these tokens are averaged; all patch tokens together
-count as one token. As in gradcam, negative values are set to 0 if and only if no weight of the sample's target is
-negative. The grid of patches is enlarged to the image by bilinear interpolation (`align_corners=False`), without
-normalisation.
+the patch tokens instead of a class token, the maps of the rows of these tokens are averaged. In this average, all patch
+tokens together count as one token. As in gradcam, negative values are set to 0 if and only if no weight of the sample's
+target is negative. The grid of patches is upsampled to the size of the image by bilinear interpolation
+(`align_corners=False`), without normalisation. Elisha et al. (2025) call this method GCV.
 """
 
 from saliency_bench.compute.classifiers.attention import recording_attention

@@ -1,8 +1,9 @@
-"""Gradient (Simonyan et al., 2014; P1 2.1.1, P2): sensitivity of the score to each pixel.
+"""Gradient (Simonyan et al., 2014): sensitivity of the score to each pixel.
 
     map = max over channels of |d score / d x|        reduction="sum": sum over channels of d score / d x
 
-x is the image in [0, 1]. P1 sums signed values. See docs/other_packages.md for the definitions in other packages.
+x is the image in [0, 1]. Li et al. (2020, section 2.1.1) sum the signed values. See docs/other_packages.md for the
+definitions in other packages.
 """
 
 from saliency_bench.compute.classifiers.classifier import Classifier
@@ -28,7 +29,7 @@ def gradient(
         classifier: Network to explain.
         images: Images of shape (B, 3, H, W) with values in [0, 1].
         target: Weights over the logits, of shape (B, K).
-        reduction: Reduction over channels: "max" of the absolute values, or signed "sum".
+        reduction: Reduction over channels: the largest absolute value ("max") or the sum of the signed values ("sum").
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:

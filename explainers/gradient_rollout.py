@@ -1,21 +1,22 @@
-"""Gradient rollout (Barkan et al., 2023; P3's "Rollout"): attention rollout of positive evidence for the score.
+"""Gradient rollout (Barkan et al., 2023): attention rollout of positive evidence for the score.
 
     R = N_L ... N_1 N_0        N_l = (mean over heads of relu(d score / d A_l x A_l) + I), each row divided by its sum
 
 A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
 patches]. The rows of R sum to one. If the classification head also reads the distillation token, or reads the mean of
-the patch tokens instead of a class token, the rows of R - I of these tokens are averaged; all patch tokens together
-count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore yields exactly
-zero. Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image by
-bilinear interpolation (`align_corners=False`).
+the patch tokens instead of a class token, the rows of R - I of these tokens are averaged. In this average, all patch
+tokens together count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore
+yields exactly zero. Columns of class, distillation and register tokens are left out. The grid of patches is upsampled
+to the size of the image by bilinear interpolation (`align_corners=False`).
 
 Published code leaves out block 0, which corresponds to `start=1`. Here all blocks are included by default, as in
-rollout. P3's repository also contains a version without the relu and with block 0, which yields signed maps:
-`relu=False,start=0`. With the relu, the maps are similar to the maps of gae: the Spearman correlation on ViTs with
-random weights and 12 blocks is 0.86 to 0.93, and 0.63 to 0.79 without the relu. P3's tables distinguish the two methods
-clearly, so P3's suite uses the version without the relu. The contrastive rollout of Eriksson et al. (2025), which P3
-cites, corresponds to `relu=False,on=weighted`. Their notebook also drops the lowest nine tenths of each matrix,
-multiplies each matrix by the gradient of the block counted from the other end, and normalises columns instead of rows.
+rollout. The repository of Elisha et al. (2025) also contains a version without the relu and with block 0, which yields
+signed maps: `relu=False,start=0`. On ViTs with random weights and 12 blocks, the Spearman correlation with the maps of
+gae is 0.86 to 0.93 with the relu, and 0.63 to 0.79 without. The tables of Elisha et al. clearly distinguish gae from
+this method, which they call Rollout, so the suite of their paper uses the version without the relu. The contrastive
+rollout of Eriksson et al. (2025), which Elisha et al. cite, corresponds to `relu=False,on=weighted`. The notebook of
+Eriksson et al. also drops the lowest nine tenths of each matrix, multiplies each matrix by the gradient of the block
+counted from the other end, and normalises columns instead of rows.
 """
 
 from saliency_bench.compute.classifiers.attention import recording_attention

@@ -1,13 +1,13 @@
-"""Gradient SHAP (Lundberg and Lee, 2017; P3): integrated gradients with random baselines and path points.
+"""Gradient SHAP (Lundberg and Lee, 2017): integrated gradients with random baselines and path points.
 
     map = sum over channels of 1 / N * sum_i (x - b_i) * d score / d x at b_i + a_i (x - b_i)
 
 a_i is uniform in [0, 1], and b_i is one of a fixed bank of baselines. The baselines are standard normal noise after
 normalisation, and the bank is the same for every sample of a run. a_i and the choice of b_i are seeded per sample. In
 expectation over a and b, the map sums to score(x) minus the mean score of the bank; this method is also known as
-expected gradients (Erion et al., 2021). P3 uses Captum's GradientShap, which requires baselines as an argument, can add
-noise to x (by default none, as here) and uses 5 draws. P3's code passes one baseline of zeros, which corresponds to
-`baseline=zero,samples=5`; its maps have a correlation of 0.87 with the default.
+expected gradients (Erion et al., 2021). Elisha et al. (2025) use Captum's GradientShap, which requires baselines as an
+argument, can add noise to x (by default none, as here) and uses 5 draws. Their code passes one baseline of zeros, which
+corresponds to `baseline=zero,samples=5`. The maps with these options have a correlation of 0.87 with the default maps.
 """
 
 from typing import Literal
@@ -90,8 +90,8 @@ def gradient_shap(
     picked = torch.from_numpy((picks % np.uint64(baselines)).astype(np.int64)).to(images.device)
     places = places.to(images.device)
 
-    # The halves share no baselines, because another run has another bank. Halves with shared baselines would not show
-    # the effect of the bank.
+    # The halves share no baselines. A different run would have a different bank, and halves with shared baselines would
+    # hide the effect of the bank.
     halves = picked % 2 == 0 if is_bank else even_steps(images, samples)
     total, even = torch.zeros_like(images), torch.zeros_like(images)
 

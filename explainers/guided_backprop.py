@@ -1,11 +1,11 @@
-"""Guided backpropagation (Springenberg et al., 2015; P1 2.1.2): the gradient without negative values at ReLUs.
+"""Guided backpropagation (Springenberg et al., 2015): the gradient without negative values at ReLUs.
 
     backward through y = relu(x):  g_x = (x > 0) * relu(g_y)        map = max over channels of |g_image|
 
 reduction="sum" sums the signed values over channels. All ReLUs are intercepted when they are computed: as modules or
 functions, in place or not, and also if a module is used several times. relu6 and clamp from 0 are treated in the same
 way. See docs/other_packages.md for the behaviour of other packages. A network without ReLUs (GELU, SiLU) raises an
-error, because the result would be the plain gradient.
+error, because the result would be the plain gradient. Li et al. (2020) evaluate the method in section 2.1.2.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def guided_backprop(
         classifier: Network to explain.
         images: Images of shape (B, 3, H, W) with values in [0, 1].
         target: Weights over the logits, of shape (B, K).
-        reduction: Reduction over channels: "max" of the absolute values, or signed "sum".
+        reduction: Reduction over channels: the largest absolute value ("max") or the sum of the signed values ("sum").
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:

@@ -1,12 +1,12 @@
-"""Iterated integrated attributions (Barkan et al., 2023; P3): gradients averaged along paths of image and layer.
+"""Iterated integrated attributions (Barkan et al., 2023): gradients averaged along paths of image and layer.
 
     A(a) = the layer at x' + a (x - x')        v(a, b) = r + b (A(a) - r)        r = min over a of A(a), for each unit
     map = sum over channels of the mean over a and b of d score / d v at v(a, b) * relu(v(a, b))
 
 x' is the image that is zero after normalisation. a and b have the steps + 1 values 0, 1 / steps ... 1. The method is
-two-fold: for each point on the image's path, there is a path of the layer. The layer is the same as in gradcam. This
-implementation averages where the authors sum, which does not change the ranking of pixels. The authors enlarge the map
-bicubically and scale it to [0, 1]; here it is enlarged bilinearly and not scaled.
+two-fold: for each point on the image's path, there is a path of the layer's output. The layer is the same as in
+gradcam. This implementation averages where the authors sum, which does not change the ranking of pixels. The authors
+upsample the map bicubically and scale it to [0, 1]; here it is upsampled bilinearly and not scaled.
 
 The authors' two-fold code computes the minimum over an axis of size one, so r = A(a) and v does not depend on b. Their
 map is therefore the sum over a of gradient * relu(A(a)); `published=True` returns the mean instead of the sum. The r
@@ -16,8 +16,8 @@ On a vision transformer, A = softmax(q k^T / sqrt(d)) is the attention matrix of
 As in the authors' code, everything else is computed from the image x' + a (x - x'). The mean over heads replaces the
 sum over channels, v is never negative, and the map is the class token's row over the patches. If the classification
 head also reads the distillation token, or reads the mean of the patch tokens instead of a class token, the rows of
-these tokens are averaged; all patch tokens together count as one token. The authors set r = 0 and combine all blocks by
-gradient rollout, which corresponds to `published=True`:
+these tokens are averaged. In this average, all patch tokens together count as one token. The authors set r = 0 and
+combine all blocks by gradient rollout, which corresponds to `published=True`:
 
     R = N_L ... N_1 N_0        N_l = (mean over heads, a and b of relu(d score / d A_l x A_l) + I), rows divided by sums
 
@@ -60,9 +60,9 @@ FEATURES_PER_PASS = 2**24  # values at the layer per pass; the later layers then
 def passes(options: dict, height: int, width: int, attention: bool = False) -> int:
     """Return the number of forward passes for one image.
 
-    There is one pass for each point of the image's path. A vision transformer (`attention`) needs another pass for each
-    point of the layer's paths. For feature maps, the points of all layer paths share one pass, unless the layer has
-    more than 2^24 values at all points together.
+    There is one pass for each point on the image's path. A vision transformer (`attention`) needs one more pass for
+    each point on the layer's paths. For feature maps, the points of all layer paths share one pass, unless the layer
+    has more than 2^24 values at all points together.
     """
     first = (options["steps"] or (5 if attention else 10)) + 1
     points = first if options["published"] and not attention else first**2
@@ -97,7 +97,7 @@ def iia(
     """Return a layer's gradients times its positive values, averaged along paths of image and layer.
 
     For feature maps, the network below the layer is run steps + 2 times, and the network above the layer is run at each
-    of the (steps + 1)^2 points. A pass runs the network on one image and replaces the layer's output by the points. A
+    of the (steps + 1)^2 points. A pass runs the network on one image and replaces the layer's output with the points. A
     skip connection around the layer keeps the values of the image. If branches are concatenated after the layer, the
     network below the layer is run at each point.
 
@@ -197,8 +197,8 @@ def _logits_at(classifier: Classifier, image: Images, layer: str, points: Tensor
     """Return the logits (n, K) of one image with the layer's output replaced by each of n points.
 
     One pass of a single image is sufficient for all points, unless the network above the layer needs n images. This
-    part of the network needs n images if it joins another branch, or reshapes features by the number of images (PVT v2
-    of transformers).
+    part of the network needs n images if it joins another branch, or reshapes features according to the number of
+    images (as in PVT v2 of transformers).
     """
     module, runs = classifier.module_named(layer), runs_of(classifier, image, layer)
     with suppress(RuntimeError, UserError), replaced_at(module, points, runs):

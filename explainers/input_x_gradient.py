@@ -1,4 +1,4 @@
-"""Input times gradient (Shrikumar et al., 2016; P0): each pixel's contribution to a locally linear score.
+"""Input times gradient (Shrikumar et al., 2016): each pixel's contribution to a locally linear score.
 
     map = sum over channels of z * d score / d z        z = (x - mean) / std, the normalised image
 

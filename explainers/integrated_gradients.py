@@ -1,10 +1,11 @@
-"""Integrated gradients (Sundararajan et al., 2017; P1 2.1.3): the gradient averaged along a straight path.
+"""Integrated gradients (Sundararajan et al., 2017): the gradient averaged along a straight path.
 
     map = sum over channels of (x - x') * sum_i w_i  d score / d image at x' + a_i (x - x')
 
 x' is the baseline, by default the image that is zero after normalisation. a_i and w_i are the nodes and weights of
 Gauss-Legendre quadrature on [0, 1]. The map is complete: it sums to score(x) - score(x'). The sum is exact if the score
-along the path is a polynomial of degree below 2 * steps; otherwise it has the error of the quadrature.
+along the path is a polynomial of degree below 2 * steps; otherwise it has the error of the quadrature. Li et al. (2020)
+evaluate the method in section 2.1.3.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""LIME (Ribeiro et al., 2016; P4): a linear model of the score as a function of the visible superpixels.
+"""LIME (Ribeiro et al., 2016): a linear model of the score as a function of the visible superpixels.
 
     beta = argmin over (b, beta) of sum_i w_i (score(x_i) - b - z_i . beta)^2 + ridge |beta|^2
     w_i = exp(-d_i^2 / (2 width^2)),   d_i = 1 - sqrt(|z_i| / S)                map(pixel) = beta of its superpixel
@@ -69,7 +69,8 @@ def lime(
         samples: Number of pictures per image; with `reliability`, the maximum number.
         kernel_size: Kernel size of quickshift in pixels. None: 4 for images of at least 224 pixels, and proportionally
             smaller for smaller images, so that the number of superpixels stays the same.
-        max_dist: Largest distance in scikit-image's quickshift on the image in Lab colour space.
+        max_dist: Maximum distance between linked pixels in scikit-image's quickshift, which runs on the image in Lab
+            colour space.
         ratio: Weight of colour relative to distance in scikit-image's quickshift.
         width: Width of the kernel that weights pictures by their distance to the image.
         ridge: Weight of the penalty on beta.
@@ -117,7 +118,7 @@ def lime(
         return coefficients.gather(1, segments[which].flatten(1)).view(-1, *images.shape[2:])
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return the maps of the first `count` pictures: of all, the even-numbered and the odd-numbered pictures."""
+        """Return the maps of all, the even-numbered and the odd-numbered of the first `count` pictures."""
         return fit(which, 0, count, 1), fit(which, 0, count, 2), fit(which, 1, count, 2)
 
     return averaged(images, samples, reliability, add, read)

@@ -1,4 +1,4 @@
-"""Occlusion (Zeiler and Fergus, 2014; P1 2.2.1): drop of the score when a window of the image is covered.
+"""Occlusion (Zeiler and Fergus, 2014): drop of the score when a window of the image is covered.
 
     map(pixel) = mean over the windows k that cover the pixel of  score(x) - score(x with window k covered)
 
@@ -7,7 +7,8 @@ window) / stride) + 1 windows, and the last window is cut off at the border (see
 packages). Covered pixels are replaced by the baseline, which is zero after normalisation by default (grey in Zeiler and
 Fergus). Each sample needs one forward pass per window, and one for the image itself. On a CPU, early layers of a
 convolutional network compute only the region that a window can affect (`compute/classifiers/windows.py`). In half
-precision a score has two or three digits, so the drops of small windows are lost to rounding.
+precision a score has two or three digits, so the drops of small windows are lost to rounding. Li et al. (2020) evaluate
+the method in section 2.2.1.
 """
 
 import torch

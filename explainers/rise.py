@@ -1,16 +1,16 @@
-"""RISE (Petsiuk et al., 2018; P1 2.2.2): mean of random masks, each weighted by the score of the masked image.
+"""RISE (Petsiuk et al., 2018): mean of random masks, each weighted by the score of the masked image.
 
     map = 1 / (N p) * sum_i score(x * M_i) M_i
 
-M_i is a grid of cells x cells zeros and ones (one with probability p). It is enlarged bilinearly to the size of (cells
-+ 1) cells and cropped to the image at a random shift below one cell. Beyond the centres of its outer cells, the grid is
-extended with the values of these cells. The authors' code reflects the grid instead (`border=reflect`), which changes 7
-% of the pixels for masks of 7 x 7 cells. As in the authors' code, masked pixels of the image become zero after
-normalisation.
+M_i is a grid of cells x cells zeros and ones (one with probability p). It is upsampled bilinearly to the size of (cells
++ 1) cells and cropped to the size of the image at a random shift of less than one cell. Beyond the centres of its outer
+cells, the grid is extended with the values of these cells. The authors' code reflects the grid instead
+(`border=reflect`), which changes 7 % of the pixels for masks of 7 x 7 cells. As in the authors' code, masked pixels of
+the image become zero after normalisation. Li et al. (2020) evaluate the method in section 2.2.2.
 
-The same N masks are used for every image (one bank per run seed). They are recreated in each pass from their cells and
-shifts on the device, so memory does not grow with N. The score is a probability by default. With `reliability`, an
-image uses only as many masks as its map needs (`_draws`).
+The same N masks, a bank that depends on the run's seed, are used for every image. Each pass recreates its masks from
+their cells and shifts on the device, so memory does not grow with N. The score is a probability by default. With
+`reliability`, an image uses only as many masks as its map needs (`_draws`).
 """
 
 from functools import lru_cache
@@ -108,7 +108,7 @@ def rise(
                 even[image] += (score * (numbers % 2 == 0)) @ mask
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return the maps of the first `count` masks: of all, of the even-numbered and of the odd-numbered masks."""
+        """Return the maps of all, the even-numbered and the odd-numbered of the first `count` masks."""
         sums = total[which] / (count * p), even[which], total[which] - even[which]
         return sums[0].view(-1, height, width), sums[1].view(-1, height, width), sums[2].view(-1, height, width)
 
@@ -135,9 +135,9 @@ def bank(
 def enlarge(
     grids: Tensor, rows: Tensor, columns: Tensor, height: int, width: int, border: Border = "replicate"
 ) -> Tensor:
-    """Return the enlarged masks (n, 1, H, W) in [0, 1].
+    """Return the upsampled masks (n, 1, H, W) in [0, 1].
 
-    Bilinear enlargement is linear in the grid, so two small matrix products suffice.
+    Bilinear upsampling is linear in the grid, so two small matrix products suffice.
     """
     cells, device = grids.shape[1], grids.device
     # (n, H, cells) and (n, W, cells)

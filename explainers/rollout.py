@@ -4,9 +4,10 @@
 
 A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
 patches]. The rows of R sum to one. If the classification head also reads the distillation token, or reads the mean of
-the patch tokens instead of a class token, the rows of these tokens are averaged; all patch tokens together count as one
-token. Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image by
-bilinear interpolation (`align_corners=False`). The target is ignored, so the maps of all classes are the same.
+the patch tokens instead of a class token, the rows of these tokens are averaged. In this average, all patch tokens
+together count as one token. Columns of class, distillation and register tokens are left out. The grid of patches is
+upsampled to the size of the image by bilinear interpolation (`align_corners=False`). The target is ignored, so the maps
+of all classes are the same.
 
 Some published scripts leave out block 0, which corresponds to `start=1`.
 """

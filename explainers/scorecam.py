@@ -1,12 +1,12 @@
-"""Score-CAM (Wang et al., 2020; P3): feature maps weighted by the scores of the images that they mask.
+"""Score-CAM (Wang et al., 2020): feature maps weighted by the scores of the images that they mask.
 
-    M_c = A_c enlarged to the image, min-max to [0, 1]        weight = softmax over c of score(x * M_c)
+    M_c = A_c upsampled to the image, min-max scaled to [0, 1]        weight = softmax over c of score(x * M_c)
     map = sum_c weight_c A_c
 
 A is the feature map that gradcam uses, of shape (B, C, h, w). Masked pixels of the image become zero after
 normalisation; a constant channel masks the whole image. The paper first subtracts the score of a baseline image, which
 does not change a softmax. Negative values of the map are set to 0 if and only if no weight of the sample's target is
-negative. The map is enlarged bilinearly and not normalised. For a target of zeros (a contrast of a class with itself),
+negative. The map is upsampled bilinearly and not normalised. For a target of zeros (a contrast of a class with itself),
 all channels have equal weights, so the map is their mean, not zero.
 
 See docs/other_packages.md for the definitions in other packages. Each sample needs C + 1 forward passes for C channels.
@@ -70,7 +70,7 @@ def scorecam(
         target: Weights over the logits, of shape (B, K).
         layer: Dotted name of a module with a feature map. None: the last module whose feature map contains all
             evidence.
-        align_corners: Whether corner pixels are aligned when masks are enlarged.
+        align_corners: Whether corner pixels are aligned when masks are upsampled.
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
@@ -89,7 +89,7 @@ def scorecam(
     activation = layout.channels_first(outputs[-1].detach())  # (B, C, h, w)
 
     def masked(samples: Tensor, pictures: Tensor) -> Images:
-        """Return the images masked by their enlarged channels."""
+        """Return the images masked by their upsampled channels."""
         chosen = activation[samples, pictures][:, None]  # (n, 1, h, w)
         mask = F.interpolate(chosen, size=size, mode="bilinear", align_corners=align_corners)
         low, high = mask.amin(dim=(2, 3), keepdim=True), mask.amax(dim=(2, 3), keepdim=True)

@@ -1,11 +1,12 @@
-"""SmoothGrad (Smilkov et al., 2017; P2, P4): the gradient averaged over noisy copies of the image.
+"""SmoothGrad (Smilkov et al., 2017): the gradient averaged over noisy copies of the image.
 
     map = max over channels of |1 / N * sum_i d score / d x at x + e_i|        e_i ~ Normal(0, (sigma * span * std_c)^2)
 
 span is the largest minus the smallest value of the normalised image, over all pixels and channels. std_c is the
 standard deviation of the classifier's normalisation. The noise therefore has the same width for all channels in
-normalised units. As in the paper, signed gradients are averaged before the reduction over channels ("sum": signed sum).
-The noise is seeded per sample and copy. With sigma = 0, the map equals `gradient`.
+normalised units. As in the paper, signed gradients are averaged before the reduction over channels. With
+reduction="sum", the signed values are summed over channels. The noise is seeded per sample and copy. With sigma = 0,
+the map equals `gradient`.
 """
 
 import torch
@@ -61,7 +62,7 @@ def smoothgrad(
         seeds: One seed per image for the noise.
         samples: Number of noisy copies per image; with `reliability`, the maximum number.
         sigma: Width of the noise as a share of the image's span.
-        reduction: Reduction over channels: "max" of the absolute values, or signed "sum".
+        reduction: Reduction over channels: the largest absolute value ("max") or the sum of the signed values ("sum").
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         reliability: Required reliability of the map of an image, between 0 and 1; further copies are skipped once it is
             reached. None: use all copies.
@@ -90,7 +91,7 @@ def smoothgrad(
         total[which], even[which] = total[which] + sums[0], even[which] + sums[1]
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return the maps of the first `count` copies: of all, of the even-numbered and of the odd-numbered copies."""
+        """Return the maps of all, the even-numbered and the odd-numbered of the first `count` copies."""
         of_all, of_even = total[which], even[which]
         maps, *halves = (over_channels(part, reduction) for part in (of_all, of_even, of_all - of_even))
         return maps * (samples / count), halves[0], halves[1]

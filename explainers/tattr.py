@@ -17,13 +17,13 @@ normalised. The map is R[class token, patches]. In the following rules for the r
     indexing, joining, reshaping: same as a gradient; a value that is used twice receives the sum
 
 If the target has weights of both signs, the relevance of its positive weights and of its negative weights is propagated
-separately, and the difference is used (the rule for sums cannot start from weights that cancel). The gradient is the
-gradient of the score.
+separately, and the difference is used (the rule for sums cannot start from weights that cancel). The gradient in the
+formula is the gradient of the score.
 
 If the classification head also reads the distillation token, or reads the mean of the patch tokens instead of a class
-token, the rows of R - I of these tokens are averaged; all patch tokens together count as one token. (In the row of a
-class token, I is zero at the patches.) Columns of class, distillation and register tokens are left out. The grid of
-patches is enlarged to the image by bilinear interpolation (`align_corners=False`).
+token, the rows of R - I of these tokens are averaged. In this average, all patch tokens together count as one token.
+(In the row of a class token, I is zero at the patches.) Columns of class, distillation and register tokens are left
+out. The grid of patches is upsampled to the size of the image by bilinear interpolation (`align_corners=False`).
 
 The authors' rule for sums runs over the whole batch, so a map depends on the other images of the batch. Here each image
 is computed separately, including the forward pass, and in float32 for any `precision`. The reason is that the divisions
@@ -179,7 +179,7 @@ class Propagating(AttentionRecorder):
         return _mean if name == "mean" else _unchanged if name in UNCHANGED else None
 
     def _note_gate(self, name: str, depends: list[Tensor], output: Tensor) -> None:
-        """Store the output of a sigmoid or a scaling, which may be part of a GELU."""
+        """Remember the output of a sigmoid or of a scaling, which may be part of a GELU."""
         if name == "sigmoid":
             scaled, x = self.scaled
             self.gate = output, x if depends[0] is scaled else depends[0]

@@ -34,7 +34,7 @@ def score(saliency, mask):
 
 
 def score_curves(picture, saliency, model, chosen):
-    """Return (score, prediction as text) of one image and its map, for the chosen class or by default the top class."""
+    """Return (score, prediction as text) of one image and its map, for the chosen class or else the top class."""
     if picture is None or saliency is None:
         raise gr.Error("the image or its saliency map is missing; upload both")
     if picture.size != saliency.size:

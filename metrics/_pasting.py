@@ -1,8 +1,8 @@
 """Shared code of saliency_correctness and saliency_confidence: paste salient regions into pictures of the same class.
 
-For each class, the k images with the highest probability of that class (H) are paired one to one, at random, with the k
-images with the lowest probability (L). H and L are disjoint. The salient region S of H is pasted into L; for the
-inverse, the other pixels of H are pasted.
+For each class, the k images with the highest probability of that class (set H) are paired one to one, at random, with
+the k images with the lowest probability (set L). H and L are disjoint. The salient region S of each image in H is
+pasted into the paired image in L. For the inverse picture, the pixels outside S are pasted instead.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ NO_FIVE = "five classes or fewer, or no softmax"
 def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[int]]:
     """Return {index of an image in L: indices of its partners in H, one per pairing}.
 
-    The classes of an image are its correct classes. For a class with n images, L and H have min(k, n // 2) images each.
+    Only images with the same set of correct classes are paired. Of n such images, L and H have min(k, n // 2) each.
     Images of equal probability are ordered by id.
     """
     p = true_probability(predictions.probabilities, predictions.right, predictions.activation)
@@ -80,7 +80,7 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
     inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
-        """Return pictures: the first R have S of H pasted onto L, the next R have the other pixels of H."""
+        """Return pictures: the first R show S of an image in H pasted onto L, the next R show the pixels outside S."""
         chosen = index[samples, pictures % pairings]
         from_high = inside[chosen] ^ (pictures >= pairings)[:, None, None]
         return torch.where(from_high[:, None], partners.images[chosen], images[samples])
@@ -136,4 +136,4 @@ def check_threshold(threshold: float, by: By) -> None:
     low, high = (0, 1) if by == "value" else (0, 100)
     if not low <= threshold < high:
         further = "; use by=percentile for 0 to 100" if by == "value" else ""
-        raise UserError(f"threshold with by={by} must be from {low} to below {high}; got {threshold:g}{further}")
+        raise UserError(f"threshold with by={by} must be at least {low} and below {high}; got {threshold:g}{further}")

@@ -1,4 +1,4 @@
-"""Rank correlation of rows of numbers. Only numbers that differ by rounding errors share a rank."""
+"""Rank correlation of rows of numbers, where numbers that differ only by rounding errors share a rank."""
 
 import numpy as np
 from scipy.stats import rankdata

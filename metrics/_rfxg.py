@@ -1,9 +1,9 @@
-"""Shared code of the four scores of P3 (RFxG: reference frame and granularity).
+"""Shared code of the four scores of Elisha et al. (2025; RFxG: reference frame and granularity).
 
 Each score defines a different target from the classifier's top class A, and requests the explainer's map for this
-target. The top pixels of the map are removed from the image, in shares of 0.1 to 0.9 in steps of 0.1. The classifier
-then predicts the probabilities of all classes. A function of these probabilities is computed at each share, and the
-score is the area under this curve.
+target. The top pixels of the map are removed from the image, first a share of 0.1, then 0.2, and so on up to 0.9. The
+classifier then predicts the probabilities of all classes. A function of these probabilities is computed at each share,
+and the score is the area under this curve.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +31,8 @@ class ExplainerQuestion:
 
     Attributes:
         target: Target that the map explains, of shape (1, K).
-        value: Function (f, g) of the probabilities f (N, K) without pixels and the probabilities g (K,) of the whole
-            image. It returns values of shape (N,).
+        value: Function (f, g) of the probabilities f (N, K) of the images with removed pixels and the probabilities g
+            (K,) of the whole image. It returns values of shape (N,).
     """
 
     target: Target

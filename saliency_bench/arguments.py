@@ -19,7 +19,7 @@ CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that raises `UserError` and whose usage lists required options."""
+    """Parser that raises `UserError` and lists only required arguments in its usage line."""
 
     color = False  # `show_help` adds the colours in all versions of Python
 
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = NEGATIVE  # argparse's own pattern treats -1e-2 as an option in some versions
 
     def format_help(self) -> str:
-        """Return the help, whose usage lists only required arguments."""
+        """Return the help, with only the required arguments in its usage line."""
         self.usage = self.usage or required_usage(self)
         self._positionals.title = "arguments"
         return super().format_help()
@@ -48,7 +48,7 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     """Parse command-line arguments.
 
     Raises:
-        UserError: An argument is invalid, an option is unknown, or an option is repeated that may occur only once.
+        UserError: An argument is invalid, an option is unknown, or an option that may occur only once is repeated.
     """
     options = {flag: action for action in parser._actions for flag in action.option_strings}
     _check_options(parser, options, argv)

@@ -1,9 +1,10 @@
 """Explainers with bound options: declared functions from (classifier, images, target) to saliency maps.
 
-Declarations of explainers are in `declarations`. The function receives a classifier in evaluation mode whose parameters
-require no gradients, and a target with one row per image (B, K). Images and target are copies, and autograd is enabled.
-The caller's torch settings do not affect the function (`utils/untouched.py`). The function may change modes, gradients,
-autograd and the working directory, and may draw from global generators: all of these are restored afterwards.
+Declarations of explainers are in `declarations`. The function of an explainer receives a classifier in evaluation mode
+whose parameters require no gradients, and a target with one row per image (B, K). Images and target are copies, and
+autograd is enabled. The caller's torch settings do not affect the function (`utils/untouched.py`). The function may
+change modes, gradients, autograd and the working directory, and may draw from global generators: all of these are
+restored afterwards.
 
 This module checks the maps of all explainers. A run also checks that the network still returns the same logits
 (`compute/probe.py`). Declarations can be read without torch, but computing maps requires torch.
@@ -47,7 +48,7 @@ class MadeMaps:
         maps: Maps, float (B, H, W).
         reliability: Reliability of each map (`maps.reliability`); None if there are no random draws or it is undefined.
         draws: Number of random draws that each map averages; None if there are none.
-        cells: (height, width) of the small maps before enlargement; None for maps computed pixel by pixel.
+        cells: (height, width) of the small maps before upsampling; None for maps computed pixel by pixel.
     """
 
     maps: Maps
@@ -120,7 +121,7 @@ class Explainer:
             classifier: Network to explain. Its state is restored afterwards.
             images: Images in [0, 1], float (B, 3, H, W).
             target: Weights over the logits, of shape (B, K) or (1, K).
-            seeds: One integer per image for random draws per sample. None means 0 to B-1.
+            seeds: One integer per image, which seeds its random draws. None: 0 to B - 1.
 
         Raises:
             UserError: The images or the target are invalid, or the maps are not finite or not of shape (B, H, W).
@@ -207,7 +208,7 @@ class Explainer:
 
     @property
     def ignores_against(self) -> bool:
-        """Return whether maps use the weighted contrast with all other classes, so a class to contrast is ignored."""
+        """Return whether maps always contrast the target with all other classes, so that `against` has no effect."""
         return self.is_bundled and dict(self.options).get("on") == "weighted"
 
     @cached_property
@@ -221,7 +222,7 @@ class NotFiniteError(UserError):
 
     Attributes:
         made: Maps returned by the explainer.
-        where: Indices in the batch of the maps that are not finite.
+        where: Indices, within the batch, of the maps that are not finite.
     """
 
     def __init__(self, message: str, made: MadeMaps, where: list[int]):

@@ -1,4 +1,4 @@
-"""Metrics with bound options: declared functions that score each sample. Every call is checked.
+"""Metrics with bound options: declared functions that score each sample. Each call checks the returned scores.
 
 Declarations of metrics are in `declarations`. A metric of the package is a folder `metrics/NAME/` with `score.py`, the
 module `NAME.py` for `evaluate` and the card `README.md`. A user's function can be used wherever a metric's name is
@@ -49,7 +49,7 @@ class Metric:
         return hash(self.identity)
 
     def __call__(self, *inputs: object, **named: object) -> np.ndarray:
-        """Return a score per sample, float64 (B,). Undefined scores are NaN, as are all scores of an aggregate."""
+        """Return a score per sample, float64 (B,); NaN if it is undefined, and for all samples of an aggregate."""
         return self.with_parts(*inputs, **named)[0]
 
     def with_parts(self, *inputs: object, **named: object) -> tuple[np.ndarray, np.ndarray | None]:
@@ -132,7 +132,7 @@ class Metric:
             return ()
         names = self._asked("parts", self.declaration.parts, dict(self.options), classifier)
         if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-            raise UserError(f"{self}: parts must return distinct texts, the names of the parts; got {names!r}")
+            raise UserError(f"{self}: parts must return the names of the parts as distinct strings; got {names!r}")
         return tuple(names)
 
     def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
@@ -336,7 +336,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
     if not isinstance(declaration, MetricDeclaration):
         declaration = MetricDeclaration()
     declaration.check_function(name, given)
-    if declaration.aggregate or declaration.keeps:  # results and trainings refer to the metric by name
+    if declaration.aggregate or declaration.keeps:  # results and retrained networks refer to the metric by name
         raise UserError(f"metric {name}: aggregate and keeps require a named metric; put it into a folder of a package")
     assumed = (
         "It does not declare which direction is better, so higher is assumed to be better."

@@ -163,8 +163,8 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
         **options: Options of `scores_of`; `mean` and `std` are added to `load`.
 
     Raises:
-        UserError: Lightning is not installed, or the dataset or an option is invalid. When training starts, it is also
-            raised if the module has no such attribute or the network is not supported.
+        UserError: Lightning is not installed, or the dataset or an option is invalid. It is also raised at the start of
+            training if the module has no such attribute or the network is not supported.
     """
     short = {key: options.pop(key) for key in ("mean", "std") if key in options}
     _check(dataset, options)

@@ -153,14 +153,14 @@ def _leave_others() -> None:
 def _last_words(number: int, command: str, argv: list[str], args: argparse.Namespace) -> None:
     """Print what was saved and how to resume after a signal. Ignore a closed terminal."""
     again, note = _again(argv, args)
-    launched = "the same torchrun command, of processes with: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
+    launched = "the same torchrun command, whose processes run: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     with suppress(OSError):
         show(f"stopped{by}; {_kept(command, argv)}: {launched}{shlex.join([PROGRAM, command, *again])}{note}")
 
 
 def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
-    """Return the arguments that restart a command, and a note that printed links remain valid (or "").
+    """Return the arguments that restart a command, and a note that links printed earlier remain valid (or "").
 
     `args.links` is {option that has printed links: whether it has a value}. These options are removed, because they
     would create further links after a restart.
@@ -179,7 +179,7 @@ def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
 def _kept(command: str, argv: list[str]) -> str:
     """Describe the saved results that a restarted command will reuse.
 
-    The command's `KEPT` contains their description, and a pattern of files in the folder of --out.
+    The command's `KEPT` contains a description of these results, and a pattern of their files next to --out.
     """
     module = sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}")
     kept, pattern = getattr(module, "KEPT", ("", ""))

@@ -59,7 +59,7 @@ Range = tuple[float, float]
 
 
 class _Declaration:
-    """Base class of both declarations, which accept only keywords and are decorators."""
+    """Base class of the two declarations, which are decorators and accept only keywords."""
 
     def __new__(cls, *positional: object, **keywords: object) -> Self:
         """Create a declaration, after checking its keywords.
@@ -105,7 +105,8 @@ class ExplainerDeclaration(_Declaration):
         needs: Requirements on the network: outputs, gradients, activations or attention, joined by ", " or " or "; or
             "nothing" for a baseline.
         passes: Forward passes for one image (the maximum if images differ): a number, or a function (options, height,
-            width) -> number. Other dependencies are additional parameters with defaults, such as `channels=512`.
+            width) -> number. Other quantities on which the number depends are additional parameters with defaults, such
+            as `channels=512`.
         targeted: Whether maps depend on the target.
         signed: Whether maps also contain evidence against the target as negative values: True, or {option: value} for
             the option that enables negative values. It must be a literal, because reports read it without importing the
@@ -113,9 +114,9 @@ class ExplainerDeclaration(_Declaration):
         check: Function that is called with all options before anything is loaded. It raises UserError or ValueError for
             invalid options.
         also_called: Alternative names for suggestions.
-        elsewhere: Pairs (package, line of code) that compute the same maps with other packages. Options are in braces:
-            `{steps}`. In the code, x is the normalised image, label is the class, model returns logits of x, and
-            classifier is the classifier of this package. `choose` prints the code.
+        elsewhere: Pairs (package, line of code). The code computes the same maps with this other package. Options are
+            in braces: `{steps}`. In the code, x is the normalised image, label is the class, model returns logits of x,
+            and classifier is the classifier of this package. `choose` prints the code.
     """
 
     version: int | None = None
@@ -183,8 +184,8 @@ class MetricDeclaration(_Declaration):
             depend only on the arguments. Samples that are not in the result have no score.
         keeps: Pixels that are kept in the pictures of a retraining metric: "top" or "rest".
         left_out: Function (options) -> parameters with a default that these options do not need.
-        passes: Maximum (classified pictures, requested maps) per image, or a function (options, height, width) that
-            returns this pair.
+        passes: Maximum numbers (pictures to classify, maps to request) per image, or a function (options, height,
+            width) that returns this pair.
         check: See `ExplainerDeclaration`.
         also_called: See `ExplainerDeclaration`.
     """
@@ -229,7 +230,7 @@ class MetricDeclaration(_Declaration):
         return self.range(options, target) if self.asks_target_range else self.range(options)
 
     def passes_of(self, options: Options, height: int, width: int) -> tuple[int, int]:
-        """Return the maximum (classified pictures, requested maps) for an image of this size."""
+        """Return the largest possible numbers of (pictures to classify, maps to request) for an image of this size."""
         return self.passes(options, height, width) if callable(self.passes) else self.passes or (0, 0)
 
     @property
@@ -238,7 +239,7 @@ class MetricDeclaration(_Declaration):
         return paper_line(self.paper)
 
     def check_function(self, name: str, function: Callable[..., Any]) -> None:
-        """Raise UserError for contradictions within the declaration or with the function's parameters."""
+        """Raise UserError if the declaration contradicts itself or the function's parameters."""
         owner = f"metric {name}"
         _check_common(owner, self)
         if not (self.passes is None or callable(self.passes) or _is_pair(self.passes)):
@@ -325,7 +326,7 @@ def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def paper_line(paper: str) -> str:
-    """Return "authors, title, year, address" of a BibTeX entry. Other text is returned unchanged.
+    """Return "authors, title, year, URL" for a BibTeX entry. Any other string is returned unchanged.
 
     >>> paper_line("@misc{a, author={Ada, Eve and Bo, Al}, title={{T}wo}, year={2020}, url={https://x.org}}")
     'Ada and Bo, Two, 2020, https://x.org'
@@ -344,7 +345,7 @@ def _decorator(kind: type) -> str:
 
 
 def _check_common(owner: str, declared: ExplainerDeclaration | MetricDeclaration) -> None:
-    """Raise UserError for a version, text, function or list of names of the wrong type."""
+    """Raise UserError if a version, a string, a function or a list of names has the wrong type."""
     if declared.version is not None and (type(declared.version) is not int or declared.version < 1):
         raise UserError(f"{owner}: version must be a whole number of at least 1; got {declared.version!r}")
     for field in fields(declared):
@@ -373,7 +374,6 @@ def _is_pair(value: object) -> bool:
 
 
 def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
-    """Raise UserError for an invalid direction or range."""
     higher = declared.higher_is_better
     if higher not in (True, False, None) and not callable(higher):
         raise UserError(
@@ -391,7 +391,7 @@ def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
 
 
 def _check_parts(owner: str, declared: MetricDeclaration) -> None:
-    """Raise UserError for keywords that require or exclude other keywords."""
+    """Raise UserError if a keyword is given without one that it requires, or with one that it excludes."""
     for key in ("reduce", "aggregate", "absent"):
         if getattr(declared, key) and declared.parts is None:
             raise UserError(f"{owner}: {key} requires parts; add parts=function(options, classifier) -> names")

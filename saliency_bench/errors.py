@@ -19,10 +19,10 @@ class UserError(ValueError):
 
 
 def one_line(text: object, most: int = 300) -> str:
-    """Return text, or the message of an error, as one line. For an error without a message, return its class.
+    """Return text, or the message of an error, as one line. For an error without a message, return its class name.
 
-    The text may contain untrusted names, so unprintable characters are escaped (such as sequences that move a
-    terminal's cursor, or marks that reverse the writing direction).
+    The text may contain untrusted names, so unprintable characters are escaped. They could move a terminal's cursor or
+    reverse the writing direction.
 
     Args:
         text: Text or error.
@@ -39,7 +39,7 @@ def without_controls(text: str) -> str:
 
 
 class EndedError(Exception):
-    """Error for a function of an explainer or metric that tried to end the program; `__cause__` is the exception."""
+    """Error raised if a function of an explainer or metric tries to end the program; `__cause__` is its exception."""
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def unknown(
         name: The unknown name.
         names: All known names.
         aliases: {known name: alternative names}.
-        owner: Owner of these names, such as the explainer of an option.
+        owner: Item to which the names belong, such as the explainer that has these options.
     """
     names = sorted(set(names))
     near = _nearest(str(name), names, aliases)
@@ -94,7 +94,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def _nearest(name: str, names: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return up to three similar names, or only the name that matches except for case, punctuation or an alias."""
+    """Return up to three similar names, or only one if it matches exactly, ignoring case, punctuation and aliases."""
     common = names[0].partition("_")[0] + "_" if names else ""  # a prefix that users may omit, such as saliency_
     common = common if len(names) > 1 and all(item.startswith(common) for item in names) else ""
     spelled = {_letters(alias): item for item in names for alias in aliases.get(item, ())}

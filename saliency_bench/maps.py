@@ -1,7 +1,7 @@
 """Validation, normalisation and pixel order of saliency maps for metrics, with numpy only.
 
 Pixels are ordered by their exact values, and a fixed permutation orders equal values. Pixels that are equal in theory
-must therefore have exactly equal values; `data.geometry.enlarge` ensures this for enlarged maps.
+must therefore have exactly equal values; `data.geometry.enlarge` ensures this for upsampled maps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,15 +15,15 @@ import numpy as np
 from saliency_bench.utils.mask_values import in_words, unclear
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-TIED_SHARE = 0.1  # scores from ranks get a remark if more than this share of a map's pixels is tied
+TIED_SHARE = 0.1  # a score computed from ranks gets a remark if more than this share of a map's pixels is tied
 
-# (height, width) of the small maps enlarged inside a `noted_sizes` block; None outside of such a block
+# (height, width) of the small maps upsampled inside a `noted_sizes` block; None outside of such a block
 _small: ContextVar[list[tuple[int, int]] | None] = ContextVar("small", default=None)
 
 
 @contextmanager
 def noted_sizes() -> Iterator[list[tuple[int, int]]]:
-    """Yield a list that records the size of each small map enlarged inside the block."""
+    """Yield a list that records the size of each small map upsampled inside the block."""
     sizes: list[tuple[int, int]] = []
     token = _small.set(sizes)
     try:
@@ -33,7 +33,7 @@ def noted_sizes() -> Iterator[list[tuple[int, int]]]:
 
 
 def note_size(height: int, width: int) -> None:
-    """Record the size of maps that are enlarged."""
+    """Record the size of small maps that are upsampled."""
     if (sizes := _small.get()) is not None:
         sizes.append((height, width))
 
@@ -126,7 +126,7 @@ def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
             raise TypeError(f"{array.dtype} is not a real number type")
         return array
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a meta, sparse or quantised tensor
-        raise ValueError(f"{name} must be real numbers of shape {shape}, all of one size") from error
+        raise ValueError(f"{name} must be real numbers of shape {shape}, all of the same size") from error
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:
@@ -237,7 +237,8 @@ def score_regions(
         score: Function of the salient pixels and the mask, both bool (B, H, W), that returns scores (B,).
         maps: Maps of shape (B, H, W).
         masks: Masks of shape (B, H, W).
-        thresholds: Numbers that salient pixels strictly exceed, or "mask_area" for as many top pixels as the mask has.
+        thresholds: Numbers that salient pixels strictly exceed, or "mask_area" for as many top pixels as the mask has
+            pixels.
         normalised: Whether to scale each map to [0, 1] first.
 
     Returns:
@@ -257,7 +258,7 @@ def score_regions(
 
 
 def salient(values: np.ndarray, inside: np.ndarray, threshold: float | str) -> np.ndarray:
-    """Return the pixels above a threshold, or as many top pixels as the mask has, bool (B, H, W)."""
+    """Return the pixels above a threshold, or as many top pixels as the mask has pixels, bool (B, H, W)."""
     if isinstance(threshold, str):
         return top_pixels(values, np.count_nonzero(inside, axis=(1, 2)))
     return values > float(threshold)

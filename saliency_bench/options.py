@@ -25,7 +25,7 @@ def parse(text: str) -> tuple[str, dict[str, object]]:
     separate options.
 
     Raises:
-        UserError: The text after the colon is not OPTION=VALUE.
+        UserError: The text after the colon does not have the form OPTION=VALUE.
     """
     name, _, rest = text.partition(":")
     options: dict[str, object] = {}

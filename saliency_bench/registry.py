@@ -3,9 +3,10 @@
 An item is a file `NAME.py` or a folder `NAME/` that contains `NAME.py`. Names that begin with `_` are private to their
 folder. Items are imported at their first use, so a missing optional library only affects the items that need it.
 
-Other installed packages can add items by entry points NAME = "package.module" of the groups
+Other installed packages can add items through entry points NAME = "package.module" in the groups
 `saliency_bench.explainers`, `.metrics` and `.datasets`. The module (for a metric also a folder) has the same structure
-as in this package. Suites are added by the group `saliency_bench.suites`, whose value is a folder of YAML files.
+as in this package. Suites are added through the group `saliency_bench.suites`, where the value is a folder of YAML
+files.
 """
 
 import ast
@@ -112,13 +113,13 @@ def _points(kind: str) -> dict[str, EntryPoint]:
             rule = "a name must have up to 100 letters, digits, ., _ and -, and begin with a letter or digit"
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: {rule}")
         elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
-            complain(f"{KINDS[kind]} {point.name} of {_called(point)} is left out: {_called(first)} has the same name")
+            complain(f"{KINDS[kind]} {point.name} of {_called(point)} is left out: {_called(first)} has one too")
     return known
 
 
 @cache
 def _places(kind: str) -> dict[str, Path]:
-    """Return {name: folder, or file without .py} of the modules of `_points`, without importing anything."""
+    """Return {name: folder, or file without .py} for the modules of `_points`, without importing anything."""
     places: dict[str, Path] = {}
     for name, point in _points(kind).items():
         with suppress(Exception):  # the module name is invalid, or the module is not found
@@ -145,7 +146,7 @@ def _read_added(kind: str) -> dict[str, Path | str]:
     for name, point in _points(kind).items():
         place = _places(kind).get(name)
         if kind != "suites" and name in _inside(kind, *folders(kind)):
-            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench already has this name")
+            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one with this name")
         elif place is None:
             items[name] = f"there is no module {one_line(point.value, 100)}"
         elif kind == "suites":
@@ -163,7 +164,7 @@ def _main_file(place: Path) -> Path | str | None:
 
 
 def _unreadable(place: Path, main: Path) -> str:
-    """Return the file of an item that is not valid Python, with the reason, or ""."""
+    """Return why a file of an item is not valid Python, with the path of the file, or "" if all files are valid."""
     for path in sorted(place.glob("*.py")) if place.is_dir() else [main]:
         try:
             _parse(path)
@@ -206,7 +207,7 @@ def usable_names(kind: str) -> list[str]:
 
 
 def distribution_of(kind: str, name: str) -> str:
-    """Return "their-package 1.2.0" for an item from another package, or "" for an item of this package."""
+    """Return the name and version of an item's package, as in "their-package 1.2.0", or "" if it is this package."""
     return _called(_points(kind)[name]) if name in _read_added(kind) else ""
 
 
@@ -255,7 +256,7 @@ def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
 
 
 def owner_of(version: int | str) -> str:
-    """Return "their-package 1.2.0" from the version of an item from another package, or ""."""
+    """Return the package of an item with this version, as in "their-package 1.2.0", or "" if it is this package."""
     return str(version).partition(OF)[2].partition(CODE)[0]
 
 

@@ -1,4 +1,4 @@
-"""The settings of a run for type checkers and editors, which report `sb.run(data_set=...)` before it runs.
+"""The settings of a run for type checkers and editors, which report errors such as `sb.run(data_set=...)`.
 
 The fields are the same as in `spec.RunSpec`, which documents them; a test compares both classes. Python objects may be
 passed instead of names and files.

@@ -91,8 +91,8 @@ def _setting(
 class RunSpec(BaseModel):
     """All settings of a run.
 
-    A template has no explainers and metrics. Names and files are text. A Python object that is passed instead is stored
-    as a `PythonObject`.
+    A template has no explainers or metrics. Names and files are strings. A Python object that is passed instead is
+    stored as a `PythonObject`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -117,7 +117,7 @@ class RunSpec(BaseModel):
         metavar="NAME=FOLDER",
         path=True,
     )
-    out: str = _setting("folder to write", metavar="DIR", path=True, min_length=1)
+    out: str = _setting("output folder", metavar="DIR", path=True, min_length=1)
     split: str = _setting("split of the dataset; train if that is the only one", "test", group="samples")
     target: str = _setting(
         "target of the maps: label, predicted, contrast:second (the predicted class against the runner-up of its "

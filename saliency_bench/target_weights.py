@@ -126,7 +126,7 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
         classifier: Network of these logits, whose activation yields the probabilities.
 
     Raises:
-        UserError: `on` is invalid, or the target has another number of classes.
+        UserError: `on` is invalid, or the target and the logits differ in the number of classes.
     """
     if on not in ("logit", "probability"):
         raise UserError(f"on='{on}' is unknown; use 'logit' or 'probability'")
@@ -139,7 +139,7 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
 
 
 def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
-    """Return whether each target has a weight on an infinite logit, such as of a masked-out class, bool (B,)."""
+    """Return whether each target has a weight on an infinite logit (a masked-out class has one), bool (B,)."""
     return (logits.isinf() & (target.to(logits.device) != 0)).any(dim=1).cpu().numpy()
 
 

@@ -25,7 +25,6 @@ class Help(HelpFormatter):
         super().__init__(prog, width=min(get_terminal_size().columns, WIDEST) - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Return the text wrapped by `fitted`."""
         return fitted(text, width)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
@@ -114,7 +113,7 @@ def fitted(text: str, width: int | None = None) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
-    """Yield (paragraph, list item or table row as one line; indent of its further lines, or None if unchanged)."""
+    """Yield (paragraph, list item or table row in one line; indent of further lines, or None to keep it unchanged)."""
     block, hanging, example = "", 0, False
     for line in lines:
         example = bool(line) and (example or line == "example:")
@@ -142,5 +141,4 @@ def _wrapped(line: str, width: int, hanging: int | None) -> list[str]:
 
 
 def _indent(line: str) -> int:
-    """Return the number of columns by which a line is indented."""
     return len(line) - len(line.lstrip())

@@ -99,7 +99,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Samples:
-    """Readable samples of a run. Every attribute has one entry per sample, in the same order.
+    """Samples of a run that could be read. Every attribute has one entry per sample, in the same order.
 
     Attributes:
         positions: Positions of the samples in the run, ascending.

@@ -1,6 +1,6 @@
 """Functions in the user's own files, used instead of a name: `./mine.py:my_method`, `./mine.py:my_method:sigma=3`.
 
-The file is imported as by `python mine.py`, so it can import files in the same folder. Only strings in the user's own
+The file can import files in the same folder, as if it were run with `python mine.py`. Only strings in the user's own
 commands, calls and suites are treated in this way, never strings from result files or submissions.
 """
 

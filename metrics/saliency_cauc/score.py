@@ -41,31 +41,31 @@ def saliency_cauc(
 
         CAUC = trapezoid sum of s_0 ... s_(m-1) / (ceil(H W / step) + 1),    m = max(1, ceil(n / step))
 
-    n is the number of salient pixels. The divisor is the number of points for removing the whole image, as in the
-    published code.
+    n is the number of salient pixels. The divisor is the number of points that the curve would have if the whole image
+    were removed, as in the published code.
 
     The contrastive score is s = p_A (1 - p_B), with softmax probabilities. A is the set of classes with a positive
-    target weight, and B is the set of classes with a negative weight. Without negative weights, B is the most probable
-    other class for the whole image; with rival="group", only A's group is considered.
+    target weight, and B is the set of classes with a negative weight. If no weight is negative, B is the class other
+    than A that is most probable for the whole image; with rival="group", only classes in A's group are considered.
 
-    Caveat: only salient pixels are deleted, so fewer salient pixels give a smaller score. A map with a few spikes looks
-    perfect wherever its spikes are. Compare maps with similar numbers of salient pixels, or use a metric that deletes
-    equal shares (saliency_deletion).
+    Caveat: only salient pixels are deleted, so a map with fewer salient pixels gets a smaller (better) score. A map
+    with a few spikes looks perfect wherever its spikes are. Compare maps with similar numbers of salient pixels, or use
+    a metric that deletes the same share of pixels for every map (saliency_deletion).
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         groups: Groups of the classifier's classes, required for rival="group".
-        step: Number of pixels removed at once. The area needs every point of the path. Each sample therefore needs one
-            forward pass per step of the longest path in the batch, at most H W / step (3,136 for 224 x 224).
+        step: Number of pixels removed per step. The area uses every point of the path, so each sample needs one forward
+            pass per step of the longest path in its batch: at most H W / step (3,136 for 224 x 224 pixels).
         threshold: Share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
         salient: Rule that selects the salient pixels. "range": pixels above min + threshold (max - min), as in the
             published code. "maximum": pixels of at least threshold * max, as in the paper; there are none if max <= 0.
-        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
-            mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with
-            sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear":
-            linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
-            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
-            (2020).
+        reference: Values that replace the removed pixels. "black": 0, for images in [0, 1]. "mean": the classifier's
+            normalisation mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11
+            pixels with sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels.
+            "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from the
+            pixel's value. "gaussian": normal noise around the pixel's value, truncated to [0, 1]. "farthest" and
+            "gaussian" are from Sturmfels et al. (2020).
         rival: Class B for a target without negative weights. "any": the most probable other class, as in the published
             code. "group": the most probable other class of A's group (Elisha et al., 2025, 5.3).
 

@@ -44,13 +44,13 @@ def saliency_ccs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return the contrastive contrastivity score (P3 eq. 2): A's lead over B as the evidence for B is removed.
+    """Return the contrastive contrastivity score: A's lead over B as the evidence for B is removed.
 
         CCS = 1/0.8 * integral of f_A(x_s) - f_B(x_s) ds over [0.1, 0.9], trapezoid rule on 0.1, 0.2, ..., 0.9
 
-    f are the probabilities, A is the top class, and B is the most probable other member of A's group. The map explains
-    the target contrast(B, A): the evidence for B and not for A. x_s is the image without the top fraction s of the
-    map's pixels.
+    This is equation 2 of Elisha et al. (2025). f denotes the probabilities, A is the top class, and B is the most
+    probable other member of A's group. The map explains the target contrast(B, A): the evidence for B and not for A.
+    x_s is the image without the top fraction s of the map's pixels.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].
@@ -59,15 +59,15 @@ def saliency_ccs(
         groups: Groups of the classifier's classes.
         explain: Function that computes the map for the target above.
         seeds: One seed per image for the references "noise", "linear" and "gaussian".
-        reference: Values that replace the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
-            "linear", "farthest" (0 or 1, whichever is farther from each value) or "gaussian" (normal noise around each
-            value, truncated to [0, 1]).
+        reference: Values that replace the removed pixels of images in [0, 1]: "black" (0), "blur", "mean", "noise",
+            "inpaint", "linear", "farthest" (0 or 1, whichever is farther from the pixel's value) or "gaussian" (normal
+            noise around the pixel's value, truncated to [0, 1]).
         published: Whether to follow the authors' code: the map explains contrast(A, B), the area is not divided by 0.8,
             and the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Scores in [-1, 1], float64 (B,); higher is better (lower if `published`). The score is NaN if the sample's class
-        is alone in its group or belongs to no group.
+        Scores in [-1, 1], float64 (B,); higher is better (lower if `published`). The score is NaN if the predicted
+        class is alone in its group or belongs to no group.
 
     Raises:
         UserError: The reference is unknown.

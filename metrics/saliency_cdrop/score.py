@@ -47,7 +47,7 @@ def saliency_cdrop(
     reference: Reference = "mean",
     rival: Rival = "any",
 ) -> np.ndarray:
-    """Return the drop in the contrastive score s as the salient pixels are removed, discounted by the pixel count.
+    """Return the drop in the contrastive score s when the salient pixels are removed, discounted by their number.
 
         CDROP = (s_0 - mean of the last three of s_0 ... s_(m-1)) / log2(1 + max(n, tau) / tau)
 
@@ -55,8 +55,8 @@ def saliency_cdrop(
     the mean, as in the published code.
 
     The contrastive score is s = p_A (1 - p_B), with softmax probabilities. A is the set of classes with a positive
-    target weight, and B is the set of classes with a negative weight. Without negative weights, B is the most probable
-    other class for the whole image; with rival="group", only A's group is considered.
+    target weight, and B is the set of classes with a negative weight. If no weight is negative, B is the class other
+    than A that is most probable for the whole image; with rival="group", only classes in A's group are considered.
 
     Caveat: only salient pixels are deleted, so the score depends on the number of pixels above the threshold as much as
     on their positions. The number does not matter below tau.
@@ -64,17 +64,17 @@ def saliency_cdrop(
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         groups: Groups of the classifier's classes, required for rival="group".
-        step: Number of pixels removed at once. Of each path, only the whole image and the last three points are
+        step: Number of pixels removed per step. Of each path, only the whole image and the last three points are
             classified.
         threshold: Share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
         salient: Rule that selects the salient pixels. "range": pixels above min + threshold (max - min), as in the
             published code. "maximum": pixels of at least threshold * max, as in the paper; there are none if max <= 0.
-        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
-            mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with
-            sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear":
-            linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
-            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
-            (2020).
+        reference: Values that replace the removed pixels. "black": 0, for images in [0, 1]. "mean": the classifier's
+            normalisation mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11
+            pixels with sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels.
+            "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from the
+            pixel's value. "gaussian": normal noise around the pixel's value, truncated to [0, 1]. "farthest" and
+            "gaussian" are from Sturmfels et al. (2020).
         rival: Class B for a target without negative weights. "any": the most probable other class, as in the published
             code. "group": the most probable other class of A's group (Elisha et al., 2025, 5.3).
 

@@ -12,7 +12,7 @@ FRACTIONS = tuple(np.arange(1, 10) / 10)
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """Return the range: [-1, 1] for one class, wider for several classes with a sigmoid."""
+    """Return the range of scores: [-1, 1] for one class, and a wider range for several classes with a sigmoid."""
     return -target.a, target.a
 
 
@@ -25,25 +25,25 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
     passes=(10, 0),
 )
 def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarray:
-    """Return the class deviation score: the mean drop of the target class's probability over growing masks.
+    """Return the class deviation score: the mean drop in the target class's probability as more pixels are masked.
 
         CDS = integral of [p_A(x) - p_A(x_r)] dr over [0.1, 0.9] / 0.8,    by the trapezoid rule at r = 0.1, 0.2 ... 0.9
 
     x_r is the image with the top fraction r of the pixels masked. A is the set of classes with a positive target
     weight; the score ignores all other classes, including classes with a negative weight.
 
-    No formula or code of this score was found. This implementation follows the description by Elisha et al.
-    ("prediction shifts after masking", of "only the target class") with the masking of their own metrics; it does not
-    claim to reproduce their reported numbers.
+    We found no formula and no published code for this score. This implementation follows the description of Elisha et
+    al. ("prediction shifts after masking" of "only the target class") and masks pixels as in the metrics that they
+    propose. It may not reproduce the numbers that they report.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
-            mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with
-            sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear":
-            linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
-            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
-            (2020).
+        reference: Values that replace the removed pixels. "black": 0, for images in [0, 1]. "mean": the classifier's
+            normalisation mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11
+            pixels with sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels.
+            "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from the
+            pixel's value. "gaussian": normal noise around the pixel's value, truncated to [0, 1]. "farthest" and
+            "gaussian" are from Sturmfels et al. (2020).
 
     Returns:
         Scores in [-1, 1], float64 (B,); higher is better.

@@ -44,13 +44,13 @@ def saliency_cgc(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return class group contrastivity (P3 eq. 3): the fall of A and the rise of its group as A's evidence is removed.
+    """Return class group contrastivity: how far A falls and its group rises as the evidence for A is removed.
 
         CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
 
-    The integral is over [0.1, 0.9], computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, A is
-    the top class, and G_A is its group without A. The map explains the target class_vs_group(A, G_A). x_s is the image
-    without the top fraction s of the map's pixels.
+    This is equation 3 of Elisha et al. (2025). The integral is over [0.1, 0.9], computed by the trapezoid rule on 0.1,
+    0.2, ..., 0.9. f denotes the probabilities, A is the top class, and G_A is its group without A. The map explains the
+    target class_vs_group(A, G_A). x_s is the image without the top fraction s of the map's pixels.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].
@@ -59,15 +59,15 @@ def saliency_cgc(
         groups: Groups of the classifier's classes.
         explain: Function that computes the map for the target above.
         seeds: One seed per image for the references "noise", "linear" and "gaussian".
-        reference: Values that replace the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
-            "linear", "farthest" (0 or 1, whichever is farther from each value) or "gaussian" (normal noise around each
-            value, truncated to [0, 1]).
+        reference: Values that replace the removed pixels of images in [0, 1]: "black" (0), "blur", "mean", "noise",
+            "inpaint", "linear", "farthest" (0 or 1, whichever is farther from the pixel's value) or "gaussian" (normal
+            noise around the pixel's value, truncated to [0, 1]).
         published: Whether to follow the authors' code: the term of A has the opposite sign, the area is not divided by
             0.8, and the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Scores in [-1, 1], float64 (B,); higher is better (lower if `published`). The score is NaN if the sample's class
-        is alone in its group or belongs to no group.
+        Scores in [-1, 1], float64 (B,); higher is better (lower if `published`). The score is NaN if the predicted
+        class is alone in its group or belongs to no group.
 
     Raises:
         UserError: The reference is unknown.

@@ -44,15 +44,16 @@ def saliency_cgs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return the contrastive group score (P3 eq. 5): G_A falls and G_B rises as distinguishing pixels are removed.
+    """Return the contrastive group score: how far G_A falls and G_B rises as distinguishing pixels are removed.
 
         CGS = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x) - f_k(x_s))
                                        + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]
 
-    The integral is computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, and G_A is the group
-    of the top class. G_B is the group disjoint from G_A with the highest mean probability; merged groups are excluded.
-    The map explains the target group_vs_group(G_A, G_B). x_s is the image without the top fraction s of the map's
-    pixels.
+    This is equation 5 of Elisha et al. (2025). The integral is computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f
+    denotes the probabilities, and G_A is the group of the top class. G_B is the group with the highest mean probability
+    among the groups that share no class with G_A. It is never a merged group, because a merged group does not stand for
+    a single concept. The map explains the target group_vs_group(G_A, G_B). x_s is the image without the top fraction s
+    of the map's pixels.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].
@@ -61,15 +62,15 @@ def saliency_cgs(
         groups: Groups of the classifier's classes.
         explain: Function that computes the map for the target above.
         seeds: One seed per image for the references "noise", "linear" and "gaussian".
-        reference: Values that replace the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
-            "linear", "farthest" (0 or 1, whichever is farther from each value) or "gaussian" (normal noise around each
-            value, truncated to [0, 1]).
+        reference: Values that replace the removed pixels of images in [0, 1]: "black" (0), "blur", "mean", "noise",
+            "inpaint", "linear", "farthest" (0 or 1, whichever is farther from the pixel's value) or "gaussian" (normal
+            noise around the pixel's value, truncated to [0, 1]).
         published: Whether to follow the authors' code: the term of G_A has the opposite sign, the area is not divided
             by 0.8, and the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Scores in [-1, 1], float64 (B,); higher is better (lower if `published`). The score is NaN if the sample's class
-        belongs to no group, or if its group overlaps with all other groups.
+        Scores in [-1, 1], float64 (B,); higher is better (lower if `published`). The score is NaN if the predicted
+        class belongs to no group, or if its group overlaps with all other groups.
 
     Raises:
         UserError: The reference is unknown.

@@ -31,12 +31,13 @@ def question(options: dict, probabilities: np.ndarray, groups: object) -> list[t
     passes=(0, 2),
 )
 def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvider) -> np.ndarray:
-    """Return the Pearson correlation of the maps for the most and the least likely class (P1 eq. 15).
+    """Return the Pearson correlation between the maps for the most and the least likely class.
 
         score = pearson(E(x, argmax_k logit_k), E(x, argmin_k logit_k)), over the pixels
 
-    A map that distinguishes classes scores near 0 or below; a map that ignores the class scores 1. Among equal logits,
-    the first class is chosen. Classes that the network masks out with a logit of -infinity are ignored.
+    This is equation 15 of Li et al. (2020). A map that distinguishes classes scores near 0 or below; a map that ignores
+    the class scores 1. Among equal logits, the first class is chosen. Classes that the network masks out with a logit
+    of -infinity are ignored.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].
@@ -45,7 +46,8 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
 
     Returns:
         Scores in [-1, 1], float64 (B,); lower is better. The score is NaN if a logit is NaN or infinite, or if one of
-        the maps is constant. A constant map has a correlation of 0 by convention, which would rank it above most maps.
+        the maps is constant. By convention, a constant map would have a correlation of 0 and thereby rank above most
+        maps.
 
     Example:
         The 4 x 4 maps for the most likely class (left) and the least likely class (right):

@@ -22,12 +22,12 @@ def range_of(options: dict[str, Any]) -> tuple[float, float]:
 
 
 def higher_is_better(options: dict[str, Any]) -> bool:
-    """Return True for the probability; the salient region should raise the probability and lower the entropy."""
+    """Return True for the probability, which the salient region should raise, and False for the entropy."""
     return options["of"] == "probability"
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the parts: change with S pasted, change with the other pixels pasted, and share of pixels in S."""
+    """Return the names of the parts: change with S pasted, change with other pixels pasted, share of pixels in S."""
     return ["normal", "inverse", "size"]
 
 
@@ -60,14 +60,14 @@ def saliency_confidence(
     threshold: float = 0.5,
     by: By = "value",
 ) -> np.ndarray:
-    """Return the change in class probability, or entropy, when the salient region is pasted into a picture (P4).
+    """Return the change in class probability, or in entropy, when the salient region is pasted into another picture.
 
         score = p_c(S of H pasted into L) - p_c(L),    with of="entropy": -sum_k p_k ln p_k instead of p_c
 
     The pictures are the same as in saliency_correctness. For each class, the salient regions S of the k images with the
-    highest probability (H) are pasted into the k images with the lowest probability (L). The score has three parts:
-    "normal" is the score; "inverse" is the change when the other pixels of H are pasted instead; "size" is the share of
-    pixels in S. A map that marks every pixel gets the best possible score, so read the three parts together.
+    highest probability (set H) are pasted into the k images with the lowest probability (set L). The score has three
+    parts: "normal" is the score; "inverse" is the change when the pixels outside S are pasted instead; "size" is the
+    share of pixels in S. A map that marks every pixel gets the best possible score, so read the three parts together.
 
     Args:
         images: Images of L, of shape (B, 3, H, W) with values in [0, 1].
@@ -77,17 +77,17 @@ def saliency_confidence(
         partners: Images of H that are paired with each image.
         of: Measured quantity. "probability": probability of the correct class; higher is better. "entropy": entropy in
             nats; lower is better.
-        k: Number of images per class, limited to n // 2 for a class of n images.
+        k: Number of images per class in each of H and L, limited to n // 2 for a class of n images.
         pairings: Number of random pairings within a class.
-        threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
-            percentile of the map's pixels from 0 to 100.
+        threshold: Threshold that the pixels in S exceed. With by="value", a share of the map's range from 0 to 1. With
+            by="percentile", a percentile of the map's pixels from 0 to 100.
         by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").
 
     Returns:
-        Means over the pairings of normal, inverse and size, float64 (B, 3). Images outside every L have no score.
+        Means over the pairings of normal, inverse and size, float64 (B, 3). Images that are in no L have no score.
 
     Raises:
-        UserError: The option is of="entropy" and the classifier has a sigmoid, whose classes are not exclusive.
+        UserError: `of` is "entropy" and the classifier has a sigmoid, so its classes are not mutually exclusive.
 
     Example:
         Take one pairing of 4 x 4 images. The map of H is 8 in the upper left quarter and 0 elsewhere, so S contains 4 /

@@ -30,7 +30,7 @@ def check(*, radius: int, **others: object) -> None:
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return the largest number of pictures to classify, and of additional maps, per image."""
+    """Return the maximum numbers of pictures to classify and of additional maps, per image."""
     return len(chosen_transforms(options["transform"])), len(chosen_transforms(options["transform"]))
 
 
@@ -59,15 +59,15 @@ def saliency_consistency(
     radius: int = 1,
     series: Literal["rows", "columns", "vectors"] = "rows",
 ) -> np.ndarray:
-    """Return the time-warping distances between a map and the back-transformed maps of transformed images (P4 3.2.2).
+    """Return the time-warping distances between a map and the back-transformed maps of transformed images.
 
         score = mean over transforms t of FastDTW(s(E(x)), s(t^-1(E(t(x)))))
 
-    The mean is over the transforms that keep the predicted class (see also P4 A.4). s reads the pixels of the map that
-    stay inside the frame after t, row by row. The values are min-max scaled and then divided by their sum; a constant
-    series becomes uniform. FastDTW (Salvador and Chan, 2007) uses radius 1 and absolute differences of single values,
-    like the library fastdtw for 1-D series. The paper does not specify the region, the radius or the conversion of a
-    map to a series, so these are options.
+    The mean is over the transforms that keep the predicted class. The paper describes the score in sections 3.2.2 and
+    A.4. s reads the pixels of the map that stay inside the frame after t, row by row. The values are min-max scaled and
+    then divided by their sum; a constant series becomes uniform. FastDTW (Salvador and Chan, 2007) uses radius 1 and
+    absolute differences of single values, like the library fastdtw for 1-D series. The paper does not specify the
+    region, the radius or the conversion of a map to a series, so these are options.
 
     Args:
         maps: Maps E(x) of shape (B, H, W).
@@ -80,8 +80,9 @@ def saliency_consistency(
             the width or height, rounded to whole pixels. "rotate-15", "rotate-10", "rotate-5", "rotate+5", "rotate+10",
             "rotate+15": bilinear rotation in degrees, counter-clockwise. "flip_horizontal", "flip_vertical": mirroring.
             New pixels at the border are black.
-        region: Compared pixels. "common": pixels that stay inside the frame after t. "frame": all pixels. Pixels cut
-            off by t are 0 in the back-transformed map, so even a map that moves exactly with the image has a distance.
+        region: Pixels that are compared. "common": pixels that stay inside the frame after t. "frame": all pixels.
+            Pixels cut off by t are 0 in the back-transformed map, so even a map that moves exactly with the image has a
+            distance above 0.
         radius: Radius of FastDTW, at least 1: the number of cells by which a path may deviate from the coarser path.
         series: Conversion of a map to a series. "rows": pixels row by row. "columns": pixels column by column.
             "vectors": rows of pixels as vectors, compared by the sum of absolute differences. Pixels outside the region
@@ -96,8 +97,8 @@ def saliency_consistency(
         UserError: The transform is unknown, the radius is below 1, or numba, which compiles FastDTW, is not installed.
 
     Example:
-        A 4 x 4 map always marks the upper left corner, also for the mirrored image. The map of the mirrored image,
-        mirrored back, marks the upper right corner. The series, row by row and with a sum of 1, are:
+        The 4 x 4 map of every image, including the mirrored image, marks the upper left corner. The map of the mirrored
+        image, mirrored back, marks the upper right corner. The series, row by row and with a sum of 1, are:
 
             1 0 0 0     0 0 0 1     FastDTW aligns the ends of the series, so the 1 of the first series
             0 0 0 0     0 0 0 0     costs 1 and the 1 of the second series costs 1:
@@ -135,7 +136,7 @@ def chosen_transforms(transform: str) -> dict[str, Transform]:
 
 
 def distance(first: np.ndarray, second: np.ndarray, inside: np.ndarray, radius: int = 1, series: str = "rows") -> float:
-    """Return the FastDTW distance of two maps (H, W) on the pixels `inside`, or NaN if both are constant or empty."""
+    """Return the FastDTW distance of two maps (H, W) in a region; NaN if it is empty or both maps are constant."""
     try:
         from saliency_bench.metrics.saliency_consistency.warping import fastdtw
     except ModuleNotFoundError as error:

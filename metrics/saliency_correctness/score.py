@@ -18,7 +18,7 @@ TOPS = (1, 5)
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the names of top-1 and top-5 accuracies: S pasted, other pixels pasted, and unchanged image."""
+    """Return the names of the top-1 and top-5 accuracies: S pasted, other pixels pasted, and unchanged image."""
     return [f"{kind}@{top}" for kind in ("normal", "inverse", "plain") for top in TOPS]
 
 
@@ -42,7 +42,7 @@ def pseudo_f1(means: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     parts=parts,
     absent=_pasting.NO_FIVE,
     aggregate=pseudo_f1,
-    note="a harmonic mean; its interval is too narrow if few samples have few hits",
+    note="a harmonic mean; its interval is too narrow with few samples and few hits",
     plan=_pasting.plan,
     check=_pasting.check,
     also_called=("pseudo-F1", "pseudo F1", "pasting"),
@@ -60,16 +60,17 @@ def saliency_correctness(
     by: By = "value",
     top: Literal[1, 5] = 1,
 ) -> np.ndarray:
-    """Return accuracies with the salient region, or the other pixels, pasted into a picture of the class (P4).
+    """Return accuracies when the salient region, or the other pixels, are pasted into a picture of the same class.
 
         score = 2 / (1 / (1 - acc_inverse) + 1 / acc_normal)
 
     The score is the pseudo-F1 of two mean accuracies. For each class, the k images with the highest probability of that
-    class (H) are paired at random with the k images with the lowest probability (L). H and L are disjoint, and images
-    are paired one to one, `pairings` times. S are the salient pixels of H's map for its class: the pixels above the
-    threshold after min-max scaling. A "normal" picture is S of H pasted onto L. An "inverse" picture is the other
-    pixels of H pasted onto L, which should not be recognised. The accuracies are means over L and the pairings. The
-    score is computed from these means, not from scores of single images.
+    class (set H) are paired at random with the k images with the lowest probability (set L). H and L are disjoint, and
+    images are paired one to one, `pairings` times. S is the salient region of an image in H: the pixels whose value in
+    the map for its class exceeds the threshold after min-max scaling. A "normal" picture shows S pasted onto the paired
+    image in L. An "inverse" picture shows the pixels outside S pasted onto the paired image, and should not be
+    recognised. The accuracies are means over L and the pairings. The score is computed from these means, not from
+    scores of single images.
 
     The paper uses "a fixed threshold" for S and Th(1 - E) for the other pixels. At thresholds other than 0.5 these
     regions overlap or leave holes, so this implementation uses all pixels outside S.
@@ -80,22 +81,22 @@ def saliency_correctness(
         labels: Correct classes of these images, bool (B, K).
         classifier: Network that classifies the pasted pictures.
         partners: Images of H that are paired with each image.
-        k: Number of images per class, limited to n // 2 for a class of n images.
+        k: Number of images per class in each of H and L, limited to n // 2 for a class of n images.
         pairings: Number of random pairings within a class.
-        threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
-            percentile of the map's pixels from 0 to 100, such as 20, 40, 60 or 80; S then has the same number of pixels
-            for every map.
+        threshold: Threshold that the pixels in S exceed. With by="value", a share of the map's range from 0 to 1. With
+            by="percentile", a percentile of the map's pixels from 0 to 100, such as 20, 40, 60 or 80; S then has the
+            same number of pixels for every map.
         by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").
         top: Whether the class must be the top class (1) or among the top five (5).
 
     Returns:
         Accuracies of each image of L, float64 (B, 6). normal@1, normal@5, inverse@1 and inverse@5 are the shares of
-        pairings in which the class is recognised. plain@1 and plain@5 are the accuracies on the unchanged image. Values
-        of @5 are NaN for five classes or fewer, or without a softmax. Images outside every L have no score. Higher is
-        better.
+        pairings in which the class is recognised. plain@1 and plain@5 are the accuracies on the unchanged image. The @5
+        values are NaN if there are five classes or fewer, or no softmax. Images that are in no L have no score. Higher
+        is better.
 
     Raises:
-        UserError: The option is top=5 and the classifier has five classes or fewer, or no softmax.
+        UserError: `top` is 5, and the classifier has five classes or fewer, or no softmax.
 
     Example:
         Take one pairing of 4 x 4 images. The map of H is 8 in the upper left quarter, 3 in the lower right quarter and

@@ -24,7 +24,7 @@ def check(*, exposures: Sequence[float]) -> None:
     also_called=("peekaboom", "crowd auc"),
 )
 def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return the area under a(r): whether a person names the class when shown a map's top fraction r of a picture.
+    """Return the area under a(r): whether a person who sees the top fraction r of a picture's pixels names the class.
 
         score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and at the exposures up to R
 
@@ -41,7 +41,7 @@ def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = 
         exposures: Increasing shares of the pixels that people were shown, above 0 and at most 1.
 
     Returns:
-        Scores in [0, 1], float64 (B,); higher is better. The score is 0 without a correct answer.
+        Scores in [0, 1], float64 (B,); higher is better. The score is 0 if no answer was correct.
 
     Raises:
         ValueError: The exposures are not increasing shares.

@@ -33,12 +33,12 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
-            mean, which is zero after normalisation (the choice of RISE's authors). "blur": the image blurred by a
-            Gaussian of 11 x 11 pixels with sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from
-            the kept pixels. "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is
-            farther from each value. "gaussian": normal noise around each value, truncated to [0, 1]. The last two are
-            from Sturmfels et al. (2020).
+        reference: Values that replace the removed pixels. "black": 0, for images in [0, 1]. "mean": the classifier's
+            normalisation mean, which is zero after normalisation (the choice of RISE's authors). "blur": the image
+            blurred by a Gaussian of 11 x 11 pixels with sigma 5. "noise": uniform noise in [0, 1). "inpaint": values
+            filled in from the kept pixels. "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1,
+            whichever is farther from the pixel's value. "gaussian": normal noise around the pixel's value, truncated to
+            [0, 1]. "farthest" and "gaussian" are from Sturmfels et al. (2020).
         steps: Number of equal steps; the curve has one point more. None: one image row of pixels per step (H steps).
 
     Returns:

@@ -34,15 +34,15 @@ def saliency_idr(
     *,
     filter: Literal["right", "all"] = "right",
 ) -> np.ndarray:
-    """Return BAM's input dependence rate (P1 eq. 14): whether an irrelevant object attracts a scene model's map.
+    """Return the input dependence rate: whether an irrelevant object attracts a scene model's map.
 
         score = 1 if the mean over the object's region of E(f_s, x, scene) is greater with the object than without
 
     The score is 0 if the mean is smaller with the object, and 1/2 if both means are equal. A map that never changes is
-    therefore no better than chance (P1 counts only greater means, which makes a constant map perfect). Maps are first
-    brought to a common scale: negative values become 0, values are clipped at the 99th percentile, and the result is
-    min-max scaled to [0, 1]. The run's classifier of objects is not used. P1 calls the score a share of hits; the
-    chance level is 1/2.
+    therefore no better than chance, which is 1/2. Maps are first brought to a common scale: negative values become 0,
+    values are clipped at the 99th percentile, and the result is min-max scaled to [0, 1]. The run's classifier of
+    objects is not used. The rate was introduced in BAM (Yang and Kim, 2019) and is equation 14 of Li et al. (2020). Li
+    et al. call it a share of hits and count only greater means, so a constant map would be perfect.
 
     Args:
         images: Images with the object, of shape (B, 3, H, W) with values in [0, 1].

@@ -20,7 +20,7 @@ def starts_at_zero(*, reference: object, start: object, **others: object) -> boo
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """Return the range of scores: [0, 1] for one class, [-1, 1] for a contrast, wider if the start is subtracted."""
+    """Return the range of scores: [0, 1] for one class and [-1, 1] for a contrast, wider if the start is subtracted."""
     width = target.high - target.low
     return (-width, width) if starts_at_zero(**options) else (target.low, target.high)
 
@@ -60,12 +60,13 @@ def saliency_insertion(
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        reference: Picture into which pixels are inserted. "black": 0 in [0, 1]. "mean": the classifier's normalisation
-            mean. "blur": the image blurred by a Gaussian of 11 x 11 pixels with sigma 5 (`perturbation.blurred`).
-            "noise": uniform noise in [0, 1). "inpaint": the other pixels are filled in from the inserted pixels
-            (`perturbation.inpainted`). "linear": the other pixels are imputed linearly from the inserted pixels (ROAD).
-            "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise around each value,
-            truncated to [0, 1]. The last two are from Sturmfels et al. (2020).
+        reference: Picture into which pixels are inserted. "black": 0, for images in [0, 1]. "mean": the classifier's
+            normalisation mean. "blur": the image blurred by a Gaussian of 11 x 11 pixels with sigma 5
+            (`perturbation.blurred`). "noise": uniform noise in [0, 1). "inpaint": the other pixels are filled in from
+            the inserted pixels (`perturbation.inpainted`). "linear": the other pixels are imputed linearly from the
+            inserted pixels (ROAD). "farthest": 0 or 1, whichever is farther from the pixel's value. "gaussian": normal
+            noise around the pixel's value, truncated to [0, 1]. "farthest" and "gaussian" are from Sturmfels et al.
+            (2020).
         steps: Number of equal steps; the curve has one point more. None: one image row of pixels per step (H steps).
         start: Treatment of the start f(0). "subtract": subtract f(0) from the whole curve. "keep": do not subtract
             f(0). "auto": subtract f(0) for "blur" only, because a blurred picture may already show the class (Li et

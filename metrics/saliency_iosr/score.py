@@ -43,7 +43,7 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
 
     Returns:
         Scores in [0, 1], float64 (B,); higher is better. The score is 0 if the maximum is not positive, because no
-        pixel is then salient; a run reports the number of these maps. It is NaN for an empty mask. A constant positive
+        pixel is then salient; a run reports the number of such maps. It is NaN for an empty mask. A constant positive
         map is salient everywhere, so its score is the mask's share of the image.
 
     Raises:

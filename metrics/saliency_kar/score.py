@@ -42,7 +42,7 @@ def saliency_kar(
     initial: Initial = "new",
     exposures: list | tuple | None = None,
 ) -> np.ndarray:
-    """Return whether networks trained on pictures with only a map's top fraction r classify each image correctly.
+    """Return whether networks trained on pictures that keep only a map's top fraction r classify each image correctly.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
@@ -56,20 +56,20 @@ def saliency_kar(
 
     Args:
         retrained: Class that each network predicts for each image, int (B, P); -1 if missing. P is the number of
-            exposures times the number of trainings.
+            exposures times `trainings`.
         labels: Correct classes of each image, bool (B, K).
         test: Test images. "modified": changed in the same way as the training images (Hooker et al., 2019). "clean":
             unchanged (Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021).
-        trainings: Number of trainings per exposure. Each training has different initial weights and a different order
-            of the images, which are the same for all explainers.
+        trainings: Number of networks that are trained per exposure. Each network has different initial weights and sees
+            the images in a different order; weights and orders are the same for all explainers.
         epochs: Number of passes over the training images.
         learning_rate: Step size of Adam.
         batch_size: Number of images per training step.
         images: Number of training images, drawn with the run's seed. None: all images.
         initial: Initial weights. "new": random weights. "base": weights of the checkpoint from which the classifier was
             trained, according to its `training_log.json`, with a random last layer.
-        exposures: Increasing subset of the exposures above, such as [0, 0.1, 0.5, 1], for fewer trainings. The area is
-            divided by the range of the subset. None: all exposures.
+        exposures: Increasing subset of the exposures above, such as [0, 0.1, 0.5, 1], to train fewer networks. The area
+            is divided by the range of the subset. None: all exposures.
 
     Returns:
         Parts of the score, of shape (B, P): 1 if a network is right and 0 otherwise. `reduce` computes the area, in [0,
@@ -79,7 +79,7 @@ def saliency_kar(
         UserError: Training is impossible with these options.
 
     Example:
-        Predictions for a 4 x 4 image of class 1, with one training per exposure:
+        Predictions for a 4 x 4 image of class 1, with one network per exposure:
 
             exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
             predicted  0   0     1      1      1      1      1      1      1

@@ -24,7 +24,7 @@ def check(*, radius: float, draws: int, **others: object) -> None:
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return the number of pictures (0) and of maps per image: a map per draw, and one more for unit=normalised."""
+    """Return the numbers of pictures (0) and of maps per image: a map per draw, and one more for unit=normalised."""
     return 0, options["draws"] + (_unit(options["unit"], options["relative"]) == "normalised")
 
 
@@ -51,14 +51,14 @@ def saliency_max_sensitivity(
     relative: bool = True,
     unit: Literal["image", "normalised"] | None = None,
 ) -> np.ndarray:
-    """Return the largest relative change of a map over small random changes of the image (P1 eq. 16).
+    """Return the largest relative change of a map under small random changes of the image.
 
         score = max over draws of ||E(x + d) - E(x)|| / ||E(x)||, Euclidean norms over the pixels
 
     d is uniform in [-radius, radius] for every pixel and channel of the normalised image. The target and seeds of the
-    explainer do not change. The denominator is the norm of the map. P1 has no denominator (`relative=False`), which
-    ranks explainers by the scale of their maps. A gradient with respect to an image in [0, 1] is 1 / std (about 4)
-    times as large as a gradient with respect to the normalised image, while other maps have no unit. Without the
+    explainer do not change. Equation 16 of Li et al. (2020) has no denominator (`relative=False`), so it ranks
+    explainers by the scale of their maps. A gradient with respect to an image in [0, 1] is 1 / std (about 4) times as
+    large as a gradient with respect to the normalised image, while other maps do not depend on this unit. Without the
     denominator, the normalised image is therefore explained, as in published code (captum, Quantus).
 
     Args:
@@ -70,7 +70,7 @@ def saliency_max_sensitivity(
         seeds: One seed per image for the random changes.
         radius: Largest change in units of the normalised image, above 0.
         draws: Number of random changes, at least 1. The default is 10 in captum and 200 in Quantus.
-        relative: Whether to divide by ||E(x)||. False: P1's equation as printed.
+        relative: Whether to divide by ||E(x)||. False: the equation as printed in Li et al. (2020).
         unit: Unit of the explained images. "image": values in [0, 1], as for all other metrics. "normalised": the
             network's normalised input, which is the unit of d. None: "image" if `relative`, else "normalised".
 

@@ -38,15 +38,15 @@ def saliency_mcr(
     *,
     filter: Literal["both", "each"] = "both",
 ) -> np.ndarray:
-    """Return the object's share of both models' maps; the model contrast ratio (P1 eq. 18) is the difference.
+    """Return the object's share of both models' maps. The model contrast ratio is the difference of these shares.
 
         score = share(E(f_o, x, object)) - share(E(f_s, x, scene)),    share(E) = sum of E over the object / sum of E
 
     f_o is the run's classifier of objects, and f_s is a classifier of scenes, for which the object is irrelevant. Maps
     are first brought to a common scale: negative values become 0, values are clipped at the 99th percentile, and the
     result is min-max scaled to [0, 1]. Unlike saliency_mcs, this score does not reward maps whose values are large
-    everywhere. The printed equation of P1 has f_o in both terms, and means instead of sums; this implementation follows
-    the text of P1.
+    everywhere. The ratio is equation 18 of Li et al. (2020). The printed equation has f_o in both terms, and means
+    instead of sums; this implementation follows their text.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].
@@ -56,9 +56,10 @@ def saliency_mcr(
         classifier: The run's classifier of objects.
         other: The classifier of scenes, with its target, logits and labels.
         explain: Function that computes both maps.
-        filter: Images that are scored. "both": images that both models classify correctly. "each" (P1 eq. 12): images
-            that f_o classifies correctly for the share of f_o, and images that f_s classifies correctly for the share
-            of f_s. With "each", only the difference of the two means is defined, without a rank.
+        filter: Images that are scored. "both": images that both models classify correctly. "each" (equation 12 of Li et
+            al., 2020): images that f_o classifies correctly for the share of f_o, and images that f_s classifies
+            correctly for the share of f_s. With "each", only the difference of the two means is defined. It has an
+            interval, but explainers are not ranked.
 
     Returns:
         Shares of both models in [0, 1], float64 (B, 2); a share is 0 if the map has no positive value. The score is

@@ -38,13 +38,14 @@ def saliency_mcs(
     *,
     filter: Literal["both", "each"] = "both",
 ) -> np.ndarray:
-    """Return the object's mean in both models' maps; BAM's model contrast score (P1 eq. 11 to 13) compares them.
+    """Return the object's mean in both models' maps. The model contrast score is the difference of these means.
 
         score = mean over the object of E(f_o, x, object) - mean over the object of E(f_s, x, scene)
 
-    f_o is the run's classifier of objects, and f_s is a classifier of scenes, for which the object is irrelevant. Maps
-    are first brought to a common scale: negative values become 0, values are clipped at the 99th percentile, and the
-    result is min-max scaled to [0, 1].
+    The score was introduced in BAM (Yang and Kim, 2019) and is defined by equations 11 to 13 of Li et al. (2020). f_o
+    is the run's classifier of objects, and f_s is a classifier of scenes, for which the object is irrelevant. Maps are
+    first brought to a common scale: negative values become 0, values are clipped at the 99th percentile, and the result
+    is min-max scaled to [0, 1].
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].
@@ -54,9 +55,10 @@ def saliency_mcs(
         classifier: The run's classifier of objects.
         other: The classifier of scenes, with its target, logits and labels.
         explain: Function that computes both maps.
-        filter: Images that are scored. "both": images that both models classify correctly. "each" (P1 eq. 12 as
+        filter: Images that are scored. "both": images that both models classify correctly. "each" (equation 12 as
             printed): images that f_o classifies correctly for the mean of f_o, and images that f_s classifies correctly
-            for the mean of f_s. With "each", only the difference of the two means is defined, without a rank.
+            for the mean of f_s. With "each", only the difference of the two means is defined. It has an interval, but
+            explainers are not ranked.
 
     Returns:
         Means of both models in [0, 1], float64 (B, 2). The score is their difference, in [-1, 1]; higher is better.

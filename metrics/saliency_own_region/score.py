@@ -46,28 +46,28 @@ def saliency_own_region(
     threshold: float = 0.5,
     by: By = "value",
 ) -> np.ndarray:
-    """Return the accuracy on pictures that show only the map's salient region S on a reference (P4 A.5).
+    """Return whether the classifier is right about a picture that shows only the map's salient region S on a reference.
 
         acc@1 = 1 if the top class for the picture S x + (1 - S) reference is one of the label's classes, else 0
 
-    S are the pixels whose min-max scaled map value exceeds the threshold. The mean over samples is an accuracy.
-    saliency_correctness pastes the same S into a picture of the class instead, because a mostly black picture is
-    meaningless to a classifier of photographs.
+    The paper describes the score in section A.5. S is the set of pixels whose min-max scaled map value exceeds the
+    threshold. The mean over samples is an accuracy. saliency_correctness pastes the same S into a picture of the class
+    instead, because a mostly black picture is meaningless to a classifier of photographs.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         labels: Correct classes of each image, bool (B, K), independent of the class that the map explains. A map that
-            explains the label leaks the label to the classifier; P4 does not specify which class its maps explain.
-        reference: Values outside S. "black": 0 in [0, 1] (P4, table 9). "mean": the classifier's normalisation mean.
-            P4's table 10 uses a grey that is computed from the bias of a convolution, but this convolution has no bias
-            in torchvision's Inception v3. For the other references, see saliency_kae.
-        threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
-            percentile of the map's pixels from 0 to 100.
+            explains the label leaks the label to the classifier; the paper does not say which class its maps explain.
+        reference: Values outside S. "black": 0, for images in [0, 1] (table 9 of the paper). "mean": the classifier's
+            normalisation mean. Table 10 of the paper uses a grey that is computed from the bias of a convolution, but
+            this convolution has no bias in torchvision's Inception v3. For the other references, see saliency_kae.
+        threshold: Threshold that the pixels in S exceed. With by="value", a share of the map's range from 0 to 1. With
+            by="percentile", a percentile of the map's pixels from 0 to 100.
         by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").
 
     Returns:
-        Values acc@1 and acc@5 of 0 or 1, float64 (B, 2); higher is better. The score is acc@1. acc@5 is NaN for five
-        classes or fewer, or without a softmax. Both are NaN if the classifier returns NaN for the picture or for the
+        Values acc@1 and acc@5 of 0 or 1, float64 (B, 2); higher is better. The score is acc@1. acc@5 is NaN if there
+        are five classes or fewer, or no softmax. Both are NaN if the classifier returns NaN for the picture or for the
         unchanged image. A constant map has no salient pixels, so its picture is the reference.
 
     Raises:

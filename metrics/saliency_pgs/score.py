@@ -43,13 +43,13 @@ def saliency_pgs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return the pointwise group score (P3 eq. 4): the fall of a group's classes as the group's evidence is removed.
+    """Return the pointwise group score: how far a group's classes fall as the evidence for the group is removed.
 
         PGS = 1/0.8 * integral of mean over k in G_A of (f_k(x) - f_k(x_s)) ds over [0.1, 0.9]
 
-    The integral is computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, A is the top class,
-    and G_A is its group including A. The map explains the target group(G_A). x_s is the image without the top fraction
-    s of the map's pixels.
+    This is equation 4 of Elisha et al. (2025). The integral is computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f
+    denotes the probabilities, A is the top class, and G_A is its group including A. The map explains the target
+    group(G_A). x_s is the image without the top fraction s of the map's pixels.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].
@@ -58,14 +58,14 @@ def saliency_pgs(
         groups: Groups of the classifier's classes.
         explain: Function that computes the map for the target above.
         seeds: One seed per image for the references "noise", "linear" and "gaussian".
-        reference: Values that replace the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
-            "linear", "farthest" (0 or 1, whichever is farther from each value) or "gaussian" (normal noise around each
-            value, truncated to [0, 1]).
+        reference: Values that replace the removed pixels of images in [0, 1]: "black" (0), "blur", "mean", "noise",
+            "inpaint", "linear", "farthest" (0 or 1, whichever is farther from the pixel's value) or "gaussian" (normal
+            noise around the pixel's value, truncated to [0, 1]).
         published: Whether to follow the authors' code: the area is not divided by 0.8, and the number of pixels is
             rounded down.
 
     Returns:
-        Scores in [-1, 1], float64 (B,); higher is better. The score is NaN if the sample's class belongs to no group.
+        Scores in [-1, 1], float64 (B,); higher is better. The score is NaN if the predicted class belongs to no group.
 
     Raises:
         UserError: The reference is unknown.

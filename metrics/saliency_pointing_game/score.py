@@ -75,12 +75,12 @@ def saliency_pointing_game(
 
 
 def _near(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the maxima within `tolerance` of a mask pixel, Bool (B, H, W)."""
+    """Return the maxima within `tolerance` of a mask pixel, bool (B, H, W)."""
     return np.stack([_near_one(*sample, tolerance) for sample in zip(maxima, inside, strict=True)])
 
 
 def _near_one(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the maxima of a map within `tolerance` of a mask pixel, Bool (H, W).
+    """Return the maxima of a map within `tolerance` of a mask pixel, bool (H, W).
 
     A maximum is near the mask if, in a row dy rows away, the nearest mask pixel is at most sqrt(tolerance^2 - dy^2)
     columns away. Only rows within `tolerance` of a maximum are considered. Maxima are processed `PART` at a time,

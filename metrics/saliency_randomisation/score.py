@@ -80,7 +80,7 @@ def saliency_randomisation(
     smooth: int = 0,
     layers: int = 0,
 ) -> np.ndarray:
-    """Return the similarity of a map to the maps after layers are randomised, from the logits down (MPRT).
+    """Return the similarity of a map to the maps of the network with randomised layers, from the logits down (MPRT).
 
         score = mean over layers l of similarity(|E(x; f)|, |E(x; f_l)|)
 
@@ -100,10 +100,10 @@ def saliency_randomisation(
         form: Similarity of two maps. "ssim": structural similarity of the absolute maps, min-max scaled to [0, 1]. It
             uses windows of 7 x 7 pixels, or smaller windows for a smaller image; variances within a window have ddof 1,
             as in scikit-image. "spearman": rank correlation of the absolute maps; equal values share the mean of their
-            ranks. A run reports the number of maps in which more than a tenth of the values are tied, such as most
-            enlarged maps. "complexity" (eMPRT, Hedstroem et al., 2024): relative rise of the entropy H of the map's
-            histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)), with 100 bins between the
-            map's minimum and maximum; higher is better.
+            ranks. A run reports the number of maps in which more than a tenth of the values are tied, which is true of
+            most upsampled maps. "complexity" (eMPRT, Hedstroem et al., 2024): relative rise of the entropy H of the
+            map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)), with 100 bins between
+            the map's minimum and maximum; higher is better.
         smooth: Number of noisy copies of the image over which each map is averaged, with normal noise of 0.1 times the
             range of the normalised image (sMPRT; Hedstroem et al., 2024, use 50 copies). 0: no noise. Signed maps are
             averaged before the absolute value is computed, as in Quantus. The last copy has no noise in Quantus; here
@@ -150,7 +150,7 @@ def _maps(
 ) -> np.ndarray:
     """Return maps of the network `explained`, averaged over noisy copies of the images, float64 (B, H, W).
 
-    Without noise, `given` is returned unless it is None.
+    If `smooth` is 0, the images have no noise, and `given` is returned unless it is None.
     """
     if smooth == 0:
         return (explain(images, target, classifier=explained) if given is None else given).astype(np.float64)

@@ -54,7 +54,7 @@ def saliency_road(
         order: Order of removal. "morf": the most relevant share r is removed; lower is better. "lerf": all pixels
             except the most relevant share r are removed, so the least relevant pixels are removed first as r falls;
             higher is better.
-        exposure: Share in [0, 1] at which to return a. None: return the area.
+        exposure: Share in [0, 1] at which a is returned. None: return the area.
 
     Returns:
         Values of a at each exposure, of shape (B, P); these are the parts of the score. `reduce` computes the area, in

@@ -40,13 +40,13 @@ def saliency_roae(
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         labels: Correct classes of each image, bool (B, K).
-        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
-            mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with
-            sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear":
-            linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
-            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
-            (2020).
-        exposure: Share in [0, 1] at which to return a. None: return the area.
+        reference: Values that replace the removed pixels. "black": 0, for images in [0, 1]. "mean": the classifier's
+            normalisation mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11
+            pixels with sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels.
+            "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from the
+            pixel's value. "gaussian": normal noise around the pixel's value, truncated to [0, 1]. "farthest" and
+            "gaussian" are from Sturmfels et al. (2020).
+        exposure: Share in [0, 1] at which a is returned. None: return the area.
 
     Returns:
         Values of a at each exposure, of shape (B, P); these are the parts of the score. `reduce` computes the area, in

@@ -38,7 +38,7 @@ def check(*, grid: int, **others: object) -> None:
     also_called=("IDSDS", "in-domain single deletion score", "single deletion"),
 )
 def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
-    """Return the Spearman correlation, over patches, of a map's sums and the drops of the logit without the patch.
+    """Return the Spearman correlation, over patches, between a map's sum and the drop of the logit without the patch.
 
         score = spearman(sum over patch of map,  z(image) - z(image without patch)),    z = sum_k w_k logit_k
 
@@ -46,26 +46,27 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
     Only one patch is removed at a time, so pictures stay close to the classifier's training data. The map is not
     normalised, and negative values are included.
 
-    Ranks are 1 to grid^2. Patches that differ only by rounding share the mean of their ranks. Sums may differ by 1e-6
-    of the sum of their magnitudes, and logits by 1e-6 of the largest logit.
+    Ranks are 1 to grid^2. Patches that differ only by rounding share the mean of their ranks: two sums count as equal
+    if they differ by at most 1e-6 of the sum of absolute values, and two logits if they differ by at most 1e-6 of the
+    largest logit.
 
     The authors first fine-tune their classifiers on images with missing patches, so that pictures with a deleted patch
     are in the training domain. Scores of a classifier without this fine-tuning are not comparable.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        grid: Number of patches along a side, at least 2. Patch sizes differ by one pixel if a side is not divisible by
-            the number.
-        reference: Values that replace the patch. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
-            which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with sigma 5.
-            "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear": linear
-            imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
-            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
-            (2020).
+        grid: Number of patches along a side, at least 2. Patch sizes differ by one pixel if a side of the image is not
+            divisible by this number.
+        reference: Values that replace the patch. "black": 0, for images in [0, 1]. "mean": the classifier's
+            normalisation mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11
+            pixels with sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels.
+            "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from the
+            pixel's value. "gaussian": normal noise around the pixel's value, truncated to [0, 1]. "farthest" and
+            "gaussian" are from Sturmfels et al. (2020).
 
     Returns:
         Scores in [-1, 1], float64 (B,); higher is better. The score is 0 if the correlation is undefined because all
-        patches have equal sums or equal drops; a run reports the number of these samples.
+        patches have equal sums or equal drops; a run reports the number of such samples.
 
     Raises:
         UserError: The grid has fewer than 2 patches per side, or more patches than pixels.

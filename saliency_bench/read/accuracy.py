@@ -19,11 +19,11 @@ Members = Sequence[Sequence[int]]
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
     """Return the accuracy of a run's classifier as entries for `model` in a summary.
 
-    `accuracy` is the mean average precision over the classes that occur if the activation is a sigmoid, or if there is
-    a single logit and images have several labels. Otherwise, it is the share of correct predictions. `accuracy_kind`
-    names the type. `top5` is computed for a softmax over more than 5 classes, and is None otherwise. `no_class` is the
-    number of images whose label matches no class of the model; it is left out if there are none. An image with several
-    rows counts once.
+    If the activation is a sigmoid, or if there is a single logit and images have several labels, `accuracy` is the mean
+    average precision over the classes that occur. Otherwise, it is the share of correct predictions. `accuracy_kind`
+    says which of the two it is. `top5` is computed for a softmax over more than 5 classes, and is None otherwise.
+    `no_class` is the number of images whose label matches no class of the model; it is left out if there are none. An
+    image with several rows counts once.
 
     Args:
         predictions: Table with `COLUMNS`, in which logits may be missing for a softmax.
@@ -107,7 +107,6 @@ def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndar
     sorted_truth = [truth[order, index] for order, index in zip(orders, present, strict=True)]
 
     def weighted(weights: np.ndarray) -> np.ndarray:
-        """Return the mean AP (draws,) for weights (draws, n)."""
         classes = zip(orders, ends, sorted_truth, strict=True)
         each = np.array([_average_precision(weights[:, order], end, right) for order, end, right in classes])
         with np.errstate(invalid="ignore"):  # NaN for a draw without any class

@@ -46,7 +46,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-FEWEST_TRAININGS = 5  # with fewer trainings, a score is marked and its explainer is not ranked
+FEWEST_TRAININGS = 5  # with fewer training runs, a score is marked and its explainer is not ranked
 RARE = "rare failures possible"  # mark of an interval that was widened for rare failures
 FEW = 20  # effective clusters; with fewer, an interval is marked
 
@@ -144,7 +144,8 @@ class CellKey(StrictModel):
 
     Attributes:
         cell_id: Hash of all settings and data that affect the scores.
-        explainer_id: Id of the explainer, which is equal in all runs and names the folder of its maps.
+        explainer_id: Id of the explainer. It is the same in all runs, and is the name of the folder with the
+            explainer's maps.
         explainer_text: Display name of the explainer, with the options that differ from their defaults.
         metric_text: Display name of the metric, with the options that differ from their defaults.
         baseline: Whether the explainer ignores the network.
@@ -194,7 +195,7 @@ class CellResult(Interval, CellKey):
         rank: (best, worst) possible rank among the explainers of the run: 1 plus the number of significantly better
             explainers, and the number of explainers minus the number of significantly worse ones. None if unranked.
         unranked: Reason why there is no rank; None if there is one.
-        scored: Number of scored samples / number of samples that any explainer has scored by this metric.
+        scored: Number of scored samples / number of samples for which any explainer has a score on this metric.
         median: Median of an unbounded score.
         parts: {name: mean and interval of the part}; empty for a metric without parts.
         left_out: {reason: number of samples without a score}.
@@ -254,7 +255,7 @@ class CellResult(Interval, CellKey):
 
     @property
     def few_trainings(self) -> bool:
-        """Return whether the score is based on few trainings."""
+        """Return whether the score is based on few training runs."""
         return self.trainings is not None and self.value is not None and self.trainings < FEWEST_TRAININGS
 
     @property
@@ -297,7 +298,7 @@ def of_samples(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def best(cells: Iterable[CellResult]) -> frozenset[str]:
-    """Return the ids of the cells to mark as best, for each metric by which some explainers differ significantly.
+    """Return the ids of the cells to mark as best, for each metric on which some explainers differ significantly.
 
     If the run has no ranked baseline, cells are compared only with each other (`CellResult.best_mark`).
     """
@@ -338,7 +339,7 @@ def bounds(limits: tuple[float, float]) -> tuple[float | None, float | None]:
 
 
 def with_version(text: str, version: int | str) -> str:
-    """Append the version to a name that two items share; a version that is a hash is shortened."""
+    """Append the version to a name that two items share. A version that is a hash is shortened."""
     shown = str(version) if is_named(version) else str(version).removeprefix(PRECOMPUTED)[:6]
     return f"{text} (version {shown})"
 

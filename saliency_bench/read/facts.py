@@ -1,4 +1,4 @@
-"""Schema of all parts of a summary that the page of a run displays, except cells. The file's author may be unknown."""
+"""Schema of what the page of a run displays from a summary, except cells. The author of the file may be unknown."""
 
 from typing import Annotated
 

@@ -45,8 +45,8 @@ class Identity(StrictModel):
 
     column NAME   content of this column of the dataset
     other model   the fields above for a run of the other model, and the content of its label column
-    partners      the metric's plan, which specifies the samples that it combines. Another `limit` may change the plan
-                  and thus the cell's id; `only` does not
+    partners      the metric's plan, which specifies the samples that it combines. A different `limit` may change the
+                  plan and thus the cell's id; `only` does not
     set of training images  images on which networks are retrained
     """
 
@@ -90,7 +90,7 @@ class Identity(StrictModel):
 
 
 class CellIds:
-    """Computes the ids of cells of one identity, serialising its fields only once."""
+    """Computes the ids of the cells of one identity, whose fields are serialised only once."""
 
     def __init__(self, identity: Identity):
         """Store the identity of the cells."""

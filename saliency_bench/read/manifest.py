@@ -78,11 +78,11 @@ class Manifest(BaseModel):
     def after(self, earlier: "Manifest | None") -> "Manifest":
         """Merge in the cells of an earlier start; for metrics in both starts, use the new range.
 
-        Cells whose samples were combined with other partners, for example because of another limit, are not comparable
-        and are omitted.
+        Cells whose samples were combined with other partners, for example because of a different limit, are not
+        comparable and are omitted.
 
         Raises:
-            UserError: The earlier start had other settings; the message names the difference.
+            UserError: The settings of the earlier start differ. The message names the difference.
         """
         if earlier is None:
             return self
@@ -125,7 +125,7 @@ class Manifest(BaseModel):
         return f" ({', '.join(words)})" if words else ""
 
     def _has_other_partners(self, cell: CellKey) -> bool:
-        """Return whether an earlier cell used another partner plan than this start's cells of the same metric."""
+        """Return whether an earlier cell used a different partner plan from this start's cells of the same metric."""
         plans = {partners.metric_id: partners.asked_for.get(PARTNERS) for partners in self.cells.values()}
         partners = cell.asked_for.get(PARTNERS)
         return plans.get(cell.metric_id, partners) != partners
@@ -133,8 +133,8 @@ class Manifest(BaseModel):
     def commands(self, cells: Iterable[CellKey]) -> str:
         """Return the commands that compute these cells in a new folder, or Python calls if Python objects are needed.
 
-        If explainers are scored by different sets of metrics, there is one command for each set of metrics, in the
-        order of `cells`.
+        If explainers are scored with different sets of metrics, there is one command for each set, in the order of
+        `cells`.
         """
         objects = {entry.digest: entry for entry in self.objects}
         explainers: dict[str, str | PythonObject] = {}
@@ -174,7 +174,7 @@ class Manifest(BaseModel):
 
 
 def _name(name: str, text: str, version: int | str, digest: str) -> str | PythonObject:
-    """Return an explainer or metric in the form that a run accepts: text, or an object that describes a function."""
+    """Return an explainer or metric in a form that a run accepts: a string, or an object that describes a function."""
     if is_named(version):
         return text
     about = f"{(code := variable(name))}: {text}, code hash {version}"
@@ -194,7 +194,7 @@ def differing_settings(first: Identity, other: Identity) -> list[str]:
     names = [NAMED.get(name, name) for name, value in first if getattr(other, name) != value]
     if NAMED["labels"] in names:
         names[names.index(NAMED["labels"])] += _first_difference(first.labels, other.labels)
-    return ["split"] * ("split" in names) + names  # another split always has another fingerprint
+    return ["split"] * ("split" in names) + names  # a different split always has a different fingerprint
 
 
 def _first_difference(first: list[list[int]], other: list[list[int]]) -> str:
@@ -212,7 +212,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a run's folder.
 
     Raises:
-        UserError: run.json cannot be read or has another format.
+        UserError: run.json cannot be read or has a different format.
     """
     path = folder / MANIFEST
     content = read_json(path)
@@ -258,4 +258,4 @@ def check_format(path: Path, content: object, expected: int, fix: str) -> None:
     actual = content.get("format") if isinstance(content, dict) else None
     if actual != expected:
         had = "no format" if actual is None else f"format {actual}"
-        raise UserError(f"{path} has {had}, but this version reads {expected}; {fix}")
+        raise UserError(f"{path} has {had}, but this version reads format {expected}; {fix}")

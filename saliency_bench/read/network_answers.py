@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import StrictModel
 
-# Largest allowed difference of two logits, as a share of the range of all logits. In tests with nine networks, another
-# batch size, memory layout, CPU kernel or float64 changed logits by at most 2e-6 of their range, and a GPU by at most
-# 1e-4. Changing the brightness of images by 1/255 changed logits by 2e-3 or more.
+# Largest allowed difference of two logits, as a share of the range of all logits. In tests with nine networks, a
+# different batch size, memory layout, CPU kernel or float64 changed logits by at most 2e-6 of their range, and a GPU by
+# at most 1e-4. Changing the brightness of images by 1/255 changed logits by 2e-3 or more.
 TOLERANCE = 5e-4
 COARSE = 5e-2  # for weights in half precision; bfloat16 changed the logits of these networks by up to 2.2e-2
 HALF = ("bf16 weights", "fp16 weights")
@@ -89,9 +89,9 @@ def joined(
     """Merge the logits of the networks of an earlier start and of the current start, by role.
 
     Raises:
-        UserError: The logits of a network differ from those of the earlier start.
+        UserError: A network's logits differ from its logits in the earlier start.
     """
     for role in earlier.keys() & now.keys():
-        difference = f"{out} contains results of another {role}"
+        difference = f"{out} contains results of a different {role}"
         check_same_network(earlier[role], now[role], arithmetic, difference, "choose another --out")
     return {**now, **earlier}

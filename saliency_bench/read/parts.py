@@ -7,10 +7,10 @@ Each file is written once, and used only if its content matches its name.
     maps/EXPLAINER/000000272-HASH.parquet   maps of one explainer, in a run that keeps maps
     thumbnails/000000272-HASH.parquet       small maps for the report
 
-HASH is the hash of the file's bytes, so damage is detected. Results are grouped into files by computing time, so two
-equal runs may have different part files, but the tables made from these files are equal. Each group, such as an
-explainer, is one row group. Its rows are sorted by key, such as a cell, and then by `position`, the position of the
-sample in the run. The file's metadata contains notes in JSON:
+HASH is the hash of the file's bytes, so damage is detected. Results are grouped into files according to computing time.
+Two equal runs may therefore have different part files, but the tables made from these files are equal. Each group, such
+as an explainer, is one row group. Its rows are sorted by key, such as a cell, and then by `position`, the position of
+the sample in the run. The file's metadata contains notes in JSON:
 
     format    format of part files
     run       hash of the run's identity (`RunStore.run`)
@@ -229,7 +229,7 @@ class RunStore:
     def run(self) -> str:
         """Return a hash of the run's identity.
 
-        Part files with another hash are ignored, because their positions refer to other samples.
+        Part files with a different hash are ignored, because their positions refer to other samples.
         """
         return hash_of(self.identity.model_dump(mode="json"))
 
@@ -253,7 +253,7 @@ class RunStore:
 
 
 def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[int]) -> dict[int, np.ndarray]:
-    """Return {position in the run: thumbnail} for the samples that have one; a missing thumbnail is not an error."""
+    """Return {position in the run: thumbnail} for the samples that have one. A missing thumbnail is not an error."""
     pictures: dict[int, np.ndarray] = {}
     for part in parts:
         for rows in part.read(explainer_id).values():

@@ -40,7 +40,7 @@ SAME = 1e-9  # relative difference between two means of the same scores
 
 @dataclass(frozen=True)
 class ExplainerRow:
-    """An explainer with its options, which is one row of tables and plots.
+    """An explainer with its options: one row of the tables and plots.
 
     Attributes:
         explainer_id: Id of the explainer.
@@ -57,7 +57,7 @@ class ExplainerRow:
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A metric with its options, which is one column of tables and one plot."""
+    """A metric with its options: one column of the tables, and one plot."""
 
     metric_id: tuple[str, int | str]
     name: str
@@ -143,9 +143,10 @@ class RunData:
 
     @cached_property
     def predictions(self) -> dict[str, list[Any]]:
-        """Return {column: values in the order of `ids`, None if unknown} for `correct` and `target_confidence`.
+        """Return {column: values in the order of `ids`, or None} for the columns `correct` and `target_confidence`.
 
-        A column is omitted if a folder lacks it, for example because an earlier version wrote the folder.
+        An unknown value is None. A column is omitted if a folder lacks it, for example because an earlier version wrote
+        the folder.
         """
         files = [folder / "predictions.parquet" for folder in self.all_folders]
         there = [set(pq.read_schema(file).names) if file.is_file() else set() for file in files]
@@ -239,7 +240,7 @@ class RunData:
         return [cell for column in self.columns if (cell := self.cell(row, column))]
 
     def cells_of_column(self, column: MetricColumn) -> list[tuple[ExplainerRow, CellResult]]:
-        """Return [(row, cell)] for the explainers that a metric scores."""
+        """Return [(row, cell)] for the explainers that have a cell with this metric."""
         return [(row, cell) for row in self.rows if (cell := self.cell(row, column))]
 
 
@@ -279,10 +280,10 @@ def read_run(folder: Path) -> RunData:
 
 
 def _ranked_anew(run: RunData) -> RunData:
-    """Recompute the ranks and comparisons of a run that was ranked by another version of the paired test."""
+    """Recompute the ranks and comparisons of a run that was ranked with a different version of the paired test."""
     contrasts, standings = compare(run.cells, run.values, run.codes(), run.summary["seed"], run.parts)
     cells = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in run.cells]
-    complain(f"{run.folder} was ranked by another version of the paired test; its ranks are recomputed here")
+    complain(f"{run.folder} was ranked with a different version of the paired test; its ranks are recomputed here")
     return replace(run, cells=cells, summary=run.summary | {"comparisons": as_json(contrasts), "rank_test": TEST})
 
 
@@ -424,7 +425,7 @@ def _checked(path: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class CellScores:
-    """Scores in records.
+    """Scores that were read from records.
 
     Attributes:
         ids: Ids of the images, in the order of first occurrence.

@@ -53,7 +53,7 @@ RARE_MEANS = "the interval is wider, because the samples do not rule out a few p
 
 @dataclass(frozen=True)
 class Outcome:
-    """Records of one cell.
+    """Scores, parts and remarks of one cell, read from the records.
 
     Attributes:
         scores: Scores in the order of the samples, NaN if missing.
@@ -80,7 +80,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Score of a cell and results of its parts."""
+    """Score of a cell with its interval, and the results of its parts."""
 
     score: Interval
     parts: dict[str, PartResult]
@@ -201,7 +201,7 @@ def _passes(
 
     Returns:
         ({cell id: forward passes}, number of times a batch was halved to fit into memory, {explainer id: {"cells":
-        (height, width) of the maps before enlargement or None, "negative": whether a map has negative values}}, batch
+        (height, width) of the maps before upsampling or None, "negative": whether a map has negative values}}, batch
         sizes with which the scores were computed).
     """
     explain, metric = Counter[str](), Counter[str]()
@@ -298,9 +298,10 @@ def covered(summary: dict) -> int:
 def table(cells: Sequence[CellResult], used: int) -> str:
     """Return a table of cells as text, with one row per explainer and one column per metric.
 
-    Entries have the form "value [low, high] #ranks, notes". They include n if it differs from `used`, and the number of
-    clusters C if samples depend on each other. A cell without a value shows a short reason. Lines below the table list
-    explainers with failures or flat maps. Rows are sorted by the mean of the first metric, with baselines last.
+    Entries have the form "value [low, high] #ranks, notes". They include the number n of scored samples if it differs
+    from `used`, and the number C of clusters if samples depend on each other. A cell without a value shows a short
+    reason. Lines below the table list explainers with failures or flat maps. Rows are sorted by the mean of the first
+    metric, with baselines last.
 
     Args:
         cells: Cells of one run.
@@ -339,7 +340,7 @@ def legend(cells: Sequence[CellResult]) -> str:
     """Return an explanation of the symbols in the table of these cells; "" if there are none."""
     parts = ["95 % intervals in brackets"] * any(cell.ends for cell in cells)
     parts += [f"{RARE}: {RARE_MEANS}"] * any(cell.rare for cell in cells)
-    parts += ["#: the ranks that a paired test leaves open"] * any(cell.rank for cell in cells)
+    parts += ["#: possible ranks according to a paired test"] * any(cell.rank for cell in cells)
     parts += notes(cells)
     return "; ".join(parts)
 
@@ -371,8 +372,8 @@ def _without_fix(reason: str) -> str:
 def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:
     """Return a line about a run's maps: what they explain, their original size, and which have negative values.
 
-    A map that is enlarged from 7 x 7 cells locates evidence less precisely than a map of pixels. A negative value is
-    evidence against the target.
+    A map that is upsampled from 7 x 7 cells locates evidence less precisely than a map that is computed pixel by pixel.
+    A negative value is evidence against the target.
     """
     names, of_maps = explainer_names(cells), summary.get("maps", {})
     by_size: dict[str, list[str]] = {}
@@ -380,7 +381,7 @@ def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:
         if key in names and about["cells"]:
             by_size.setdefault(" x ".join(map(str, about["cells"])), []).append(names[key])
     parts = [f"Maps explain {explained(summary['target'])}"]
-    parts += [f"enlarged from {size}: {', '.join(sorted(listed))}" for size, listed in sorted(by_size.items())]
+    parts += [f"upsampled from {size}: {', '.join(sorted(listed))}" for size, listed in sorted(by_size.items())]
     negative = sorted(names[key] for key, about in of_maps.items() if key in names and about["negative"])
     return "; ".join(parts + [f"with negative values: {', '.join(negative)}"] * bool(negative))
 
@@ -403,7 +404,7 @@ def _accuracy(model: dict) -> str:
 
 
 def notes(cells: Sequence[CellResult]) -> list[str]:
-    """Return the remarks on the values of metrics; metrics with the same remark share a line."""
+    """Return a line for each remark on the values of metrics, which names all metrics with this remark."""
     named: dict[str, list[str]] = {}
     for metric, name in metric_names(cells).items():
         note = next(cell.note for cell in cells if cell.metric_id == metric)
@@ -430,7 +431,7 @@ def warnings(cells: Sequence[CellResult]) -> list[str]:
 
 
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:
-    """Return a line for each explainer with failures, which states the most frequent failure."""
+    """Return a line for each explainer with failures, with the most frequent failure."""
     lines = []
     for key, name in explainer_names(cells).items():
         faults = Counter(faults_of([cell for cell in cells if cell.explainer_id == key]))
@@ -440,7 +441,7 @@ def fault_lines(cells: Sequence[CellResult]) -> list[str]:
 
 
 def lines_below(cells: Sequence[CellResult]) -> list[str]:
-    """Return the lines below a table, on failures and on explainers with flat maps."""
+    """Return the lines below a table, about failures and about explainers with flat maps."""
     flat = [f"{name} {counted(count, 'map')}" for name, count in flat_maps(cells).items()]
     return fault_lines(cells) + [f"flat maps (one value everywhere): {', '.join(flat)}"] * bool(flat)
 
@@ -477,7 +478,7 @@ def _score(cell: CellResult | None, used: int, marked: Set[str]) -> str:
     if cell.rank:
         text += f" #{cell.ranks}"
     notes = ["few samples"] * cell.few + ["approximate"] * cell.approximate + [RARE] * cell.rare
-    notes += [f"few trainings ({cell.trainings})"] * cell.few_trainings
+    notes += [f"few training runs ({cell.trainings})"] * cell.few_trainings
     notes += [cell.best_mark] * (cell.cell_id in marked)
     fewer = [f"n={cell.n}"] * (cell.n != used) + [f"C={cell.clusters}"] * (cell.clusters < cell.n)
     fewer += [f"({cell.independent:.0f} effective)"] * (round(cell.independent) < cell.clusters)

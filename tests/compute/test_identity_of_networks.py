@@ -653,7 +653,7 @@ def test_run_rejects_same_digest_with_different_logits(start, tmp_path, factor, 
     assert again().summary == first.summary
     factor.write_text("0.9")
     assert classifier_of(factor).digest == digest
-    refused(r"run contains results of another model: .*0.0005 is allowed.*another --out", again)
+    refused(r"run contains results of a different model: .*0.0005 is allowed.*another --out", again)
     refused("logits for fixed pictures differ", again, explainers=["random"])
     factor.write_text("1")
     assert again().summary == first.summary
@@ -669,7 +669,7 @@ def test_a_model_that_names_the_classes_is_compared_too(start, resnet, tmp_path,
     other = classifier_of(factor, labels=labels)
     refused(r"named is a run of another module:FromFile: .* run it again", start, other, "itself", target=target)
     target = f"predicted-by:{start(other, 'named again').folder}"
-    refused("run contains results of another model of the targets", start, str(resnet), target=target)
+    refused("run contains results of a different model of the targets", start, str(resnet), target=target)
 
 
 def test_answers_are_reproducible_logits_of_fixed_pictures(factor):

@@ -273,8 +273,8 @@ def test_run_describes_target_size_and_sign_of_maps(started):
     assert by_name["signed"] == {"cells": None, "negative": True}
     assert by_name["gradient"] == by_name["edges"] == {"cells": None, "negative": False}
     cells = " x ".join(map(str, small))
-    line = f"Maps explain the predicted class; enlarged from {cells}: gradcam; with negative values: signed"
+    line = f"Maps explain the predicted class; upsampled from {cells}: gradcam; with negative values: signed"
     assert line in run.lines
     assert str(sb.load_run(run.folder)) == str(run)
-    assert "Maps explain the predicted class; enlarged from" in run.report.read_text()
+    assert "Maps explain the predicted class; upsampled from" in run.report.read_text()
     assert started("sizes", explainers=explainers, target="predicted").summary["maps"] == run.summary["maps"]

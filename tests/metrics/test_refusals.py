@@ -32,8 +32,8 @@ LOADED = {  # error message: metrics
     "at least 1; got k=0": "saliency_correctness:k=0",
     "pairings=0": "saliency_correctness:pairings=0",
     "1 or 5": "saliency_correctness:top=3",
-    "from 0 to below 1; got 40; use by=percentile for 0 to 100": "saliency_confidence:threshold=40",
-    "from 0 to below 1; got 1": "saliency_own_region:threshold=1",
+    "at least 0 and below 1; got 40; use by=percentile for 0 to 100": "saliency_confidence:threshold=40",
+    "at least 0 and below 1; got 1": "saliency_own_region:threshold=1",
     "below 100; got 100": "saliency_confidence:threshold=100,by=percentile "
                           "saliency_own_region:threshold=100,by=percentile",
     "grey": "saliency_own_region:reference=grey",

@@ -335,7 +335,7 @@ def test_no_name_of_this_package_is_taken_over(capsys, added):
     added("explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     (line,) = capsys.readouterr().err.splitlines()
-    said = "explainer gradcam of broken 0.1 cannot be used: saliency-bench already has this name"
+    said = "explainer gradcam of broken 0.1 cannot be used: saliency-bench has one with this name"
     assert line == f"saliency-bench: {said}"
 
 
@@ -346,7 +346,7 @@ def test_of_two_packages_with_one_name_the_first_is_taken_and_a_line_says_so(tmp
     found_anew()
     assert registry.summary(registry.files("explainers")["item"]) == "An item of another."
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "saliency-bench: explainer item of broken 0.1 is left out: another 0.1 has the same name"
+    assert line == "saliency-bench: explainer item of broken 0.1 is left out: another 0.1 has one too"
     monkeypatch.undo()
 
 

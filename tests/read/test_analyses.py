@@ -387,7 +387,7 @@ def test_save_replaces_only_files_of_earlier_analysis(folder, tmp_path):
     found = sb.analyse(folder, "correlation")
     for name in ("correlation.csv", "correlation.json"):
         (tmp_path / name).write_text("mine")
-        refused(rf"{name} exists and is not from an analysis", found.save, tmp_path)
+        refused(rf"{name} exists and was not written by an analysis", found.save, tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         (tmp_path / name).unlink()
     written = found.save(tmp_path)

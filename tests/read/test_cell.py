@@ -81,7 +81,7 @@ def test_table_shows_rank_interval_and_fewer_samples():
 
 def test_table_reports_few_effective_clusters_and_trainings():
     cells = read_cells([RESULT | {"clusters": 30, "effective": 12.4, "trainings": 2}])
-    assert "few samples few trainings (2)" in table(cells, 30)
+    assert "few samples few training runs (2)" in table(cells, 30)
     assert table(read_cells([RESULT | {"effective": 12.4}]), 30).splitlines()[-1].endswith("C=15 (12 effective)")
     assert "trainings" not in table(read_cells([RESULT | {"trainings": 5}]), 30)
 

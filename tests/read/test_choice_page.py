@@ -57,7 +57,7 @@ def test_method_not_shown_to_beat_baselines_is_not_recommended():
         "beat_baselines": [], "not_shown_to_beat": {"gradcam": ["random"]}}]}  # fmt: skip
     first, second, *_ = sentences(content)
     assert first.startswith(
-        "For pointing at the object nothing is recommended: gradcam is not beaten, but is not shown"
+        "For pointing at the object, nothing is recommended: gradcam is not beaten, but is not shown"
     )
     assert "gradcam, not shown to beat random maps (0.900 [" in second
 

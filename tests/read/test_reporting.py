@@ -633,7 +633,7 @@ def test_runs_with_different_settings_are_not_merged(folder, tmp_path, capsys):
         manifest.model_copy(update={"identity": manifest.identity.model_copy(update={name: change})}).write(two)
         assert len(compare_runs([read_run(one), read_run(two)]).merged) == 2
     assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
-    assert f"{two} and {one} are not merged: another label map (" in capsys.readouterr().out
+    assert f"{two} and {one} are not merged: different label map (" in capsys.readouterr().out
 
 
 def test_run_listed_twice_is_read_once(folder, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Tests of scores of retrained networks, whose intervals cover other images and other trainings."""
+"""Tests of scores of retrained networks, whose intervals allow for the variation of images and training runs."""
 
 import json
 import math
@@ -185,7 +185,7 @@ def test_incompatible_runs_are_rejected_as_seed_study(networks, tmp_path):
     change_summary(other, lambda summary: summary["model"].update(digest="d7"))
     refused("at least two networks", sb.seed_study, networks[:1])
     refused("the same network", sb.seed_study, [networks[0]] * 2)
-    refused("another seed", sb.seed_study, [networks[1], other])
+    refused("different seed", sb.seed_study, [networks[1], other])
 
 
 def test_unbounded_scores_have_student_interval():

@@ -147,7 +147,7 @@ def test_ranks_of_other_test_version_are_recomputed(version, folder_of, tmp_path
     older["comparisons"] = [pair | {"p": 0.5} for pair in summary["comparisons"]]
     write_json(folder / "summary.json", older)
     again = read_run(folder)
-    assert "another version of the paired test" in capsys.readouterr().err
+    assert "a different version of the paired test" in capsys.readouterr().err
     assert any(cell.ranks not in ("", "1") for cell in today.cells)
     assert (again.cells, again.contrasts, again.summary) == (today.cells, today.contrasts, today.summary)
 
@@ -164,7 +164,7 @@ def test_alike_pairs_on_page_match_equivalence_test(name, folder_of, tmp_path):
             and is_alike(Matched([run.values[cell] for cell in pair["cells"]], run.codes(), (low, high)), 0, 1,
                          0.05 * (high - low))
         )  # fmt: skip
-        body = page[page.index(f'aria-label="Pairs of explainers by {pair["metric"]}"') :]
+        body = page[page.index(f'aria-label="Pairs of explainers on {pair["metric"]}"') :]
         names = "|".join(f"{a}</th><td>{b}" for a, b in (pair["explainers"], pair["explainers"][::-1]))
         row = re.search(rf'<th scope="row">(?:{names})</td>.*?</tr>', body[: body.index("</table>")])
         assert row is None or ("alike within ±0.05" in row[0]) == alike
@@ -172,7 +172,7 @@ def test_alike_pairs_on_page_match_equivalence_test(name, folder_of, tmp_path):
         assert "alike within ±0.05" in page  # lime and twin
     ranked = {cell.metric_text for cell in run.cells if cell.rank}
     for metric in RANGES:
-        assert (f'aria-label="Ranks by {metric}, as in the table of scores"' in page) == (metric in ranked)
+        assert (f'aria-label="Ranks on {metric}, as in the table of scores"' in page) == (metric in ranked)
 
 
 def text_of(page: str) -> str:
@@ -308,7 +308,7 @@ def test_page_and_console_agree(name, folder_of, tmp_path):
     assert ("#" in console) == any(cell.rank for cell in run.cells)
     words = {1: "beats", -1: "falls behind", 0: "no difference found", None: "too few samples to tell"}
     for (first, other, metric), sign in signs_of(run).items():
-        body = page[page.index(f'aria-label="Pairs of explainers by {metric}"') :]
+        body = page[page.index(f'aria-label="Pairs of explainers on {metric}"') :]
         row = re.search(rf"<th scope=\"row\">{first}</th><td>{other}</td>.*?</tr>", body[: body.index("</table>")])
         assert row is None or f"<td>{words[sign]}</td>" in row[0]
     rows = console.partition("\n\n")[0].splitlines()[2:]  # flat maps are listed below the table

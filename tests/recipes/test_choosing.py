@@ -285,7 +285,7 @@ def test_leading_baseline_or_unproven_lead_recommends_nothing():
     assert 48 < least < needed
     assert most is None or needed < most
     assert lines[0].endswith(
-        f"nothing can be said from 24 images: a dataset of at least about {rounded(least)} images is needed."
+        f"24 images are too few for a conclusion: a dataset of at least about {rounded(least)} images is needed."
     )
     assert "method led on the 24 images of the race, but is not shown to beat the centre spot." in lines[1]
     bounded = most is not None and most <= MOST_IMAGES

@@ -11,7 +11,7 @@ MOST_LINES = 4  # lines about explainers that are worse than a baseline; if ther
 
 @dataclass(frozen=True)
 class Card:
-    """Verdict on the explainers of a run by one metric.
+    """Verdict on the explainers of a run on one metric.
 
     Attributes:
         metric: Name of the metric in tables.
@@ -30,7 +30,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Worse:
-    """Explainers that are significantly worse than the same baseline by the same metrics."""
+    """Explainers that are significantly worse than the same baseline on the same metrics."""
 
     names: list[str]
     baseline: str
@@ -43,7 +43,7 @@ def cards(verdict: Verdict) -> list[Card]:
 
 
 def _card(verdict: Verdict, metric: tuple[str, int | str], name: str) -> Card:
-    """Return the card of a metric, with the explainers that are marked as best, or the reason why no explainer is."""
+    """Return the card of a metric, with the explainers that are marked as best, or the reason why none is."""
     cells = [cell for key in verdict.order if (cell := verdict.cells.get((key, metric))) is not None]
     higher = cells[0].higher_is_better
     scored = sorted((cell for cell in cells if cell.value is not None), key=lambda cell: -cell.oriented)

@@ -1,10 +1,10 @@
 """Find Clever Hans samples: the network predicts their target confidently, but from pixels outside the object.
 
 A sample must meet three conditions (Li et al., 2020, equation 19): f_c above 0.9, pointing game below 0.5, and
-insertion above the run's median. The map then points outside the mask, and the highlighted pixels are enough for the
-network, so the network may use the wrong evidence. f_c is the confidence in the target that the maps explain, not in
-the most probable class. As in insertion, f_c is the probability of the target class. For a group, f_c is the sum over
-its classes. For a contrast, f_c is the difference between the two groups of classes.
+insertion above the run's median. f_c is the network's confidence in the explained target, which need not be the most
+probable class. As in insertion, it is the probability of the target class, the sum of the probabilities of a group, or
+the difference between the two groups of a contrast. Under these conditions, the map points outside the mask, and the
+pixels that it highlights are enough for the network, so the network may use the wrong evidence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ def clever_hans(
             counts.append((*subject, row.name, len(chosen.order), scored, *share.known, chosen.least))
     if not counts:
         raise UserError(
-            f"Clever Hans samples require scores by {POINTING} and {INSERTION}, but no explainer of these runs has "
+            f"Clever Hans samples require scores of {POINTING} and {INSERTION}, but no explainer of these runs has "
             "both; start a run again with both metrics"
         )
     above = "the median of the explainer" if insertion is None else f"{insertion:g}"

@@ -94,7 +94,6 @@ class Comparison:
         """Return plain data; `folders` are the names of the runs."""
 
         def named(numbers: Sequence[int]) -> list[str]:
-            """Return the names of runs."""
             return [folders[number - 1] for number in numbers]
 
         return {
@@ -115,7 +114,7 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[RunData]) -> Comparison:
-    """Merge compatible runs; runs with other settings or conflicting cells stay separate."""
+    """Merge compatible runs. Runs with different settings or conflicting cells stay separate."""
     contradictions = [
         RunConflict(**vars(conflict), runs=(first + 1, second + 1))
         for second in range(len(runs))
@@ -257,7 +256,6 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
     """Return a comparison as text: merged runs, conflicts, and each significant difference."""
 
     def named(numbers: Sequence[int], conjunction: str) -> str:
-        """Return the names of runs."""
         return conjunction.join(folders[number - 1] for number in numbers)
 
     text = []
@@ -277,7 +275,7 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
     for difference in comparison.differences:
         if difference.settings and not difference.reason:
             both = f"{named(difference.merged.members, ' + ')} and {first}"
-            text.append(f"{both} are not merged: another {', another '.join(difference.settings)}")
+            text.append(f"{both} are not merged: different {', different '.join(difference.settings)}")
         text += _difference_lines(difference, f"{named(difference.merged.members, ' + ')} minus {first}")
     return [*text, ""] if text else []
 

@@ -23,7 +23,7 @@ def by_correctness(run: RunData) -> Table:
     right = run.predictions.get("correct", [])
     if all(known is None for known in right):
         raise UserError(
-            f"no image of {run.folder} is known to be classified correctly or not; use a run of a labelled dataset"
+            f"no image of {run.folder} has a known label, so none counts as right or wrong; use a labelled dataset"
         )
     groups = {name: np.array([answer is known for answer in right]) for known, name in GROUPS.items()}
     codes = run.codes()

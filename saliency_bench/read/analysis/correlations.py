@@ -4,7 +4,7 @@ Pearson's r measures whether scores lie on a line. Spearman's rho, which uses ra
 measures whether scores have the same order. Metrics where lower is better are negated first, so that 1 always means
 agreement. The interval of a correlation over samples is a percentile bootstrap over clusters that recomputes both
 correlations in each draw. A correlation over datasets has one point per dataset (eight in table 3 of the Saliency-Bench
-paper) and Fisher's interval (`over_points`), which holds for new datasets of the same population.
+paper) and Fisher's interval (`over_points`), which holds for new datasets from the same population.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ def correlation(runs: Sequence[RunData]) -> Findings:
 
 
 def _why_no_datasets(runs: Sequence[RunData]) -> str:
-    """Return a sentence on why there is no correlation over datasets."""
+    """Return a sentence that says why there is no correlation over datasets."""
     datasets = sorted({run.subject[0] for run in runs})
     why = (
         f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(datasets)}"
@@ -118,7 +118,7 @@ def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.nd
 
 
 class Ranked:
-    """Values (n,) that are prepared for ranking in many draws with replacement."""
+    """Values (n,) that are prepared for being ranked in many draws with replacement."""
 
     def __init__(self, values: np.ndarray):
         self.distinct, self.index = np.unique(values, return_inverse=True)
@@ -135,7 +135,7 @@ class Ranked:
 def metric_agreement(run: RunData) -> dict | None:
     """Return Spearman's correlation of every two metrics: computed over the explainers of each sample, then averaged.
 
-    A sample is ignored if all explainers have equal scores by one of the metrics.
+    A sample is ignored if all explainers have equal scores on one of the metrics.
 
     Returns:
         {"columns": metrics, "explainers": number of explainers, "table": rows of (correlation, number of samples), with

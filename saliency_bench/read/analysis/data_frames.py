@@ -49,7 +49,7 @@ def power(
     Args:
         run: Result of `run`, or its folder; the spread is computed from its paired differences.
         difference: Smallest difference that matters.
-        spread: Standard deviation of the differences between two explainers on an image, given instead of a run.
+        spread: Standard deviation of the per-image differences between two explainers, to be given instead of `run`.
         power: Probability of finding the difference.
         single: Whether only one pair is tested, instead of all pairs of a metric together.
         cluster_size: Images per cluster, such as the slices of a patient; used only with `spread`.
@@ -67,7 +67,7 @@ def power(
     import pandas as pd
 
     if (run is None) == (spread is None):
-        raise UserError("power needs either a run or a spread, the standard deviation of the differences on an image")
+        raise UserError("power needs either a run or a spread (the standard deviation of the per-image differences)")
     if run is not None:
         rows = needed_for.of_run(_read(run), difference, power, not single)
     else:

@@ -25,7 +25,7 @@ from saliency_bench.read.statistics.ranking import (
     sign_of,
 )
 
-TOLERANCE = 1e-5  # relative difference that another machine or batch size may cause
+TOLERANCE = 1e-5  # relative difference that a different machine or batch size may cause
 NEGLIGIBLE = 1e-9  # smaller absolute differences are ignored, even between small numbers
 MOST = 5  # samples listed per pair
 
@@ -48,7 +48,7 @@ class SampleDifference:
 
 @dataclass(frozen=True)
 class RunPair:
-    """Scores of one explainer by one metric in two runs, on the samples that both runs have scored.
+    """Scores of one explainer on one metric in two runs, for the samples that both runs have scored.
 
     Attributes:
         first: Scores in the first run; NaN for aggregates.
@@ -195,10 +195,10 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
     Returns:
         A dict for each shared pair of explainer and metric. `mean` is second minus first over the `n` samples that both
         runs have scored. Its 95 % interval, `low` to `high`, is not corrected for multiple comparisons. `p` is the
-        p-value of the paired test over all entries, for at least 50 `clusters`. `better`, `equal` and `worse` are the
-        shares of samples on which the second run is better, equal up to rounding errors, or worse. `largest` contains
-        the five samples that differ most, and `unpaired` is the number of samples that only one run has scored. Unknown
-        values are None.
+        p-value of the paired test, adjusted over all entries; it needs at least 50 `clusters`. `better`, `equal` and
+        `worse` are the shares of samples on which the second run is better, equal up to rounding errors, or worse.
+        `largest` contains the five samples that differ most, and `unpaired` is the number of samples that only one run
+        has scored. Unknown values are None.
 
     Raises:
         UserError: The runs are over different datasets or share no cell, or a folder contains no finished run.
@@ -254,7 +254,7 @@ def pairs(first: RunData, second: RunData) -> list[RunPair]:
 def compared(
     first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]
 ) -> list[RunPair]:
-    """Compare cells of two runs on the samples that both have scored; all pairs are one family of the paired test.
+    """Compare cells of two runs on the samples that both have scored. The p-values are adjusted over all pairs.
 
     Args:
         first: A run.
@@ -305,7 +305,7 @@ def _of_aggregates(
 
 
 def _tested(pairs_and_rows: list[tuple[RunPair, np.ndarray]], codes: np.ndarray) -> list[RunPair]:
-    """Return pairs with intervals and p-values; all pairs of two runs are one family of the paired test.
+    """Return the pairs with intervals and p-values. The p-values are adjusted over all pairs of the two runs.
 
     Args:
         pairs_and_rows: Each pair with the mask of its samples, bool (n,).
@@ -413,7 +413,7 @@ def _number(cell: CellResult) -> float:
 
 
 def _furthest(ids: list[str], scores: Sequence[np.ndarray], differing: np.ndarray) -> SampleDifference | None:
-    """Return the sample whose scores differ most; a missing score differs more than any number."""
+    """Return the sample whose scores differ most. A missing score differs more than any number."""
     if len(differing) == 0:
         return None
     gaps = np.abs(scores[0] - scores[1])[differing]

@@ -10,7 +10,7 @@ and more pixels until they name the class. Their answers are a CSV or Parquet ta
     person      any string that identifies the person
     right       true or false (CSV: also 1 or 0); "I don't know" is false
     dataset     optional: name or fingerprint of the dataset that image_id belongs to. Two datasets may have equal ids,
-                so answers that name their dataset count only for runs over it
+                so answers that name their dataset count only for runs on it
 
 All answers of a person about an image and explainer form one judgement. The accuracy of people at r is the share of
 judgements that are correct at or before r. `saliency_crowd_auc` is the area under this curve, which is 0 at r = 0.
@@ -73,7 +73,7 @@ class Answers:
         return self.by_dataset[names[0]] if names else Answers({}, self.sha256)
 
     def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (number of judgements of each image (n,), number that are correct by each exposure (n, R))."""
+        """Return (judgements of each image (n,), how many of them are correct at or before each exposure (n, R))."""
         firsts = self.firsts(explainer, ids)
         right = [right_by(first_exposures, exposures).sum(axis=0) for first_exposures in firsts]
         return np.array([len(first_exposures) for first_exposures in firsts], float), np.array(right, float).reshape(
@@ -90,7 +90,8 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
 
     The orders are compared by Spearman's rho and Kendall's tau-b. The accuracies of networks and of people are computed
     over the images for which people have judged the explainer. Baselines are included, and metrics are oriented so that
-    higher is better. Intervals cover all orders that are compatible with the images (`rank_correlations`).
+    higher is better. The intervals contain the values of all orders that are compatible with the images
+    (`rank_correlations`).
 
     Args:
         runs: Runs with a metric whose parts are accuracies at exposures, such as saliency_kae.
@@ -102,7 +103,8 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
     """
     if answers is None:
         raise UserError(
-            f"agreement needs the answers of people; give answers, a CSV or Parquet file with {', '.join(COLUMNS)}"
+            f"agreement needs a CSV or Parquet file with the answers of people and the columns {', '.join(COLUMNS)}; "
+            "pass it as answers (--answers)"
         )
     answers_read = read_answers(Path(answers))
     rows: list[tuple] = []
@@ -134,8 +136,8 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
             rows, accuracies = rows + metric_rows[0], accuracies + metric_rows[1]
     if not rows:
         raise UserError(
-            f"no run scores {FEWEST} of the explainers in {answers} by a metric with a part per exposure, such as "
-            f"saliency_kae; the file has {', '.join(sorted(answers_read.judgements))}"
+            f"no run scores {FEWEST} of the explainers in {answers} with a metric that has a part per exposure, such "
+            f"as saliency_kae; the file has the explainers {', '.join(sorted(answers_read.judgements))}"
         )
     notes = ["1: the metric and people put the explainers in the same order; baselines such as random are included."]
     notes.append(OPEN)
@@ -190,7 +192,7 @@ def _of_metric(
 
 
 def _automated(run: RunData, cells: dict[str, CellResult], ids: Sequence[str]) -> dict[str, dict[float, np.ndarray]]:
-    """Return {explainer: {exposure above 0: accuracies (n,), averaged over trainings}} of cells with exposures."""
+    """Return {explainer: {exposure above 0: accuracies (n,), averaged over training runs}} of cells with exposures."""
     parts = {part: EXPOSURE.fullmatch(part) for cell in cells.values() for part in cell.parts}
     if not parts or not all(parts.values()):
         return {}
@@ -233,7 +235,7 @@ def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) ->
 
 
 def read_answers(path: Path) -> Answers:
-    """Read a table of answers; the UserError for invalid content names the file, and the row or column."""
+    """Read a table of answers. The UserError for invalid content names the file, and the row or column."""
     rows = _table(path).to_pylist()
     if not rows:
         raise UserError(f"{path} contains no answers")

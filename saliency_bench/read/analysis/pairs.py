@@ -1,4 +1,4 @@
-"""Compare every two explainers of a run by each metric: their difference, and the samples that differ most."""
+"""Compare every two explainers of a run on each metric: their difference, and the samples that differ most."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ MOST = 3  # samples that are listed for each explainer of a pair
 
 @dataclass(frozen=True)
 class ExplainerPair:
-    """Comparison of two explainers by one metric on the samples that both have.
+    """Comparison of two explainers on one metric, over the samples that both have.
 
     Attributes:
         against: Difference and its test.
@@ -102,7 +102,6 @@ def _pair(run: RunData, against: Against, first: CellResult, second: CellResult)
     gains = np.where(same(left, right), 0.0, left - right) * (1 if first.higher_is_better else -1)
 
     def samples_at(indices: np.ndarray) -> list[SampleDifference]:
-        """Return the samples at these indices."""
         return [
             SampleDifference(run.ids[common[k]], float(left[k]), float(right[k]), float(left[k] - right[k]))
             for k in indices

@@ -18,7 +18,7 @@ MOST_DIGITS = 12
 INTERVALS = "95 % intervals in brackets"
 BOLD = "Bold: significantly better than every baseline, and no explainer is significantly better"
 BOLD_ALONE = f"Bold: no explainer is significantly better ({UNCOMPARED})"
-RANKS = "#: the ranks that the paired test leaves open"
+RANKS = "#: possible ranks according to the paired test"
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,6 @@ class _Markdown:
         return text
 
     def strong(self, text: str) -> str:
-        """Return text in bold."""
         return f"**{text}**"
 
     def small(self, text: str) -> str:
@@ -229,7 +228,6 @@ class _Latex(_Markdown):
         return latex(text)
 
     def strong(self, text: str) -> str:
-        """Return text in bold."""
         return rf"\textbf{{{text}}}"
 
     def small(self, text: str) -> str:
@@ -303,7 +301,7 @@ def check_labels(table: PaperTable, labels: Mapping[str, str]) -> None:
 
 
 def _renamed(note: str, labels: Mapping[str, str]) -> str:
-    """Replace names in a remark by their labels; names end at a space, colon, comma or semicolon."""
+    """Replace names in a remark with their labels. Names end at a space, colon, comma or semicolon."""
     words = [(word.rstrip(":,;"), word) for word in note.split(" ")]
     return " ".join(labels[name] + word[len(name) :] if name in labels else word for name, word in words)
 
@@ -377,7 +375,7 @@ def remarks(cell: CellResult, used: int) -> list[str]:
     texts = [f"over {cell.n:,} of {used:,} images"] * (cell.n != used)
     effective = f", equivalent to {cell.independent:.0f} equal ones" * (round(cell.independent) < cell.clusters)
     texts += [f"in {counted(cell.clusters, 'group')}{effective}"] * (cell.clusters < cell.n)
-    return texts + [f"few trainings ({cell.trainings})"] * cell.few_trainings
+    return texts + [f"few training runs ({cell.trainings})"] * cell.few_trainings
 
 
 def interval_remarks(cell: CellResult) -> list[str]:

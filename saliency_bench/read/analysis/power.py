@@ -44,10 +44,10 @@ CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # multiples of the needed number of cl
 
 @dataclass(frozen=True)
 class Failures:
-    """Rare failures that must not make a difference insignificant.
+    """Rare failures that the samples may have missed, and that must not make a difference insignificant.
 
     Attributes:
-        reach: Greatest absolute difference on a sample where one of two explainers fails; 0 for scores without a range.
+        reach: Greatest absolute difference on a sample where one of two explainers fails; 0 for unbounded scores.
         columns: Number of explainers that are tested together, each of which may fail.
         evenness: Number of effective clusters / number of clusters.
     """
@@ -57,7 +57,7 @@ class Failures:
     evenness: float = 1.0
 
     def outlasted(self, mean: float, clusters: int, spread: float) -> bool:
-        """Return whether a mean difference over this many clusters stays significant despite the failures."""
+        """Return whether a mean difference over so many clusters stays significant if rare failures are allowed for."""
         if not self.reach:
             return True
         if mean <= 0:
@@ -71,7 +71,7 @@ class Failures:
         return outlasting_failures(0.0, p, self.columns) < ALPHA
 
     def chance(self, clusters: int, spread: float, wanted: float) -> float:
-        """Return the probability that a true difference stays significant despite the failures."""
+        """Return the probability that a true difference stays significant if rare failures are allowed for."""
         if not self.reach:
             return 1.0
         low, high = 0.0, 2 * self.reach + abs(wanted)  # bounds of the smallest mean difference that stays significant
@@ -121,7 +121,7 @@ class Needed:
 def power_at(
     clusters: int, spread: float, wanted: float, alpha: float = ALPHA, failures: Failures = NO_FAILURES
 ) -> float:
-    """Return the probability that a paired t-test finds a true difference, also if rare failures are allowed for.
+    """Return the probability that a paired t-test finds a true difference, even if rare failures are allowed for.
 
     Args:
         clusters: Number of independent differences, at least 2.
@@ -167,7 +167,7 @@ def _legendre() -> tuple[np.ndarray, np.ndarray]:
 def clusters_needed(
     spread: float, wanted: float, power: float = POWER, comparisons: int = 1, failures: Failures = NO_FAILURES
 ) -> int | None:
-    """Return the smallest number of clusters that gives the test this power and at least 50 effective clusters.
+    """Return the minimum number of clusters that gives the test this power and at least 50 effective clusters.
 
     Args:
         spread: Standard deviation of the mean difference over one cluster.
@@ -215,7 +215,7 @@ def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = T
 
     Args:
         run: Run with at least 10 clusters; with fewer clusters, the spread is unknown.
-        wanted: Difference to find, which is the same for all pairs.
+        wanted: Difference to find, the same for all pairs.
         power: Power with which the difference is found.
         together: Whether all pairs of a metric are tested together, as in reports.
 

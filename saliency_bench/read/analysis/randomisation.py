@@ -1,4 +1,4 @@
-"""Judge by model randomisation whether the maps of an explainer depend on the weights of the network.
+"""Judge whether the maps of an explainer depend on the network's weights, by randomising the weights.
 
 Each part of `saliency_randomisation` belongs to a layer. The part is the similarity of the maps before and after all
 layers from the logits down to this layer get new weights. Maps that stay similar do not depend on the weights of those
@@ -33,7 +33,7 @@ def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
             recommends a value.
 
     Raises:
-        UserError: The bound is out of range, or no run has similarities by saliency_randomisation.
+        UserError: The bound is out of range, or no run has similarity scores of saliency_randomisation.
     """
     if not -1 < bound < 1:
         raise UserError(f"bound must be a similarity between -1 and 1; got {bound:g}")
@@ -48,12 +48,12 @@ def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
         verdicts.append((*subject, judged[last], *_numbers(part), first))
     if not rows:
         raise UserError(
-            f"no run has scores by {METRIC} with form=ssim or form=spearman; add it: --metrics {METRIC}:layers=5"
+            f"no run has scores of {METRIC} with form=ssim or form=spearman; add it: --metrics {METRIC}:layers=5"
         )
     notes = [
-        f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: below. Layers get new weights "
-        "one after the other, from the logits down; the first table is for all layers.",
-        "A map that depends on the weights is not necessarily correct; a map that does not cannot explain what the "
+        f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: it lies below. Layers get "
+        "new weights one after the other, from the logits down; the first table is for all layers.",
+        "A map that depends on the weights is not necessarily correct; any other map cannot explain what the "
         "network learned.",
     ]
     data = {"bound": bound, "explainers": dicts(VERDICTS, verdicts), "layers": dicts(LAYERS, rows)}

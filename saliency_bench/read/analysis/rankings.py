@@ -18,16 +18,16 @@ ENDS = ("spearman", "spearman low", "spearman high", "kendall tau-b", "kendall l
 AGREEMENT = ("dataset", "model", "metric", "other", *ENDS, "explainers", "n")
 SETTINGS = ("dataset", "model", "metric", "explainer", "mean rank", "worst rank", "survives", "settings")
 FEWEST = 3  # explainers; with fewer, orders are not compared
-OPEN = "Intervals cover every order of the explainers that is compatible with the samples."
+OPEN = "The intervals contain the values of all orders of the explainers that are compatible with the samples."
 Means = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 def rank(runs: Sequence[RunData]) -> Findings:
     """Compare every two metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
 
-    Means are over the n samples for which every explainer has scores by both metrics. Baselines are included, metrics
-    are oriented so that higher is better, and equal means are tied. The interval covers all orders of both metrics that
-    are compatible with the samples (`rank_correlations`).
+    Means are over the n samples for which every explainer has scores on both metrics. Baselines are included, metrics
+    are oriented so that higher is better, and equal means are tied. The interval contains the values of all orders on
+    both metrics that are compatible with the samples (`rank_correlations`).
     """
     rows = [row for run in runs for row in _agreements(run)]
     if not rows:
@@ -63,7 +63,7 @@ def _has_mean(cell: CellResult) -> bool:
 
 
 def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
-    """Return (Spearman's rho, Kendall's tau-b) of the orders of the same explainers by two metrics.
+    """Return (Spearman's rho, Kendall's tau-b) of the orders of the same explainers on two metrics.
 
     The orders are computed over the samples that all cells have; the result is NaN if there are no such samples.
     """
@@ -82,13 +82,13 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
     """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with intervals.
 
     If means are close, a percentile bootstrap covers the true value in only 80 % of cases, because the orders in the
-    draws are more random than the true orders. The interval therefore covers all pairs of orders that are compatible
-    with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of means and their standard
-    errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* - gap| / se over all pairs
-    of both orders, so that all decisions are correct together in 95 % of cases.
+    draws are more random than the true orders. The interval therefore contains the values of all pairs of orders that
+    are compatible with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of means and
+    their standard errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* - gap| / se
+    over all pairs of both orders, so that all decisions are correct together in 95 % of cases.
 
     Args:
-        means: Function from weights (draws, n), which are counts of each sample, to the means (draws, k) by both
+        means: Function from weights (draws, n), which are counts of each sample, to the means (draws, k) on both
             metrics.
         codes: Cluster of each sample.
         seed: Seed of the draws.
@@ -103,7 +103,7 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
 
 
 def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the signs (k, k) of the gaps that the samples decide, by both metrics; 0 for an undecided pair."""
+    """Return the signs (k, k) of the gaps that the samples decide, on both metrics; 0 for an undecided pair."""
     gaps, draws = (
         np.stack([column[:, :, None] - column[:, None, :] for column in columns], axis=1)
         for columns in (means(np.ones((1, len(codes)))), _drawn_means(means, codes, seed))
@@ -121,13 +121,13 @@ def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np
 
 
 def _drawn_means(means: Means, codes: np.ndarray, seed: int) -> list[np.ndarray]:
-    """Return the means (draws, k) by both metrics, for the draws in which no mean is missing."""
+    """Return the means (draws, k) on both metrics, for the draws in which no mean is missing."""
     both = drawn_statistics(lambda weights: np.concatenate(means(weights), axis=1), codes, seed)
     return np.split(both[np.isfinite(both).all(axis=1)], 2, axis=1)
 
 
 def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Return the smallest and the greatest tau; a pair that either order leaves undecided may agree or disagree."""
+    """Return the smallest and the greatest tau. A pair that either order leaves undecided may agree or disagree."""
     above = np.triu_indices(len(first), 1)
     products = (first * second)[above]
     known, is_open = products.sum(), np.count_nonzero(products == 0)
@@ -178,7 +178,8 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
     """Rank each explainer over all settings of a metric: mean rank, worst rank, and whether the explainer survives.
 
     Explainers that have scores in all settings are ranked by their means; ties get their mean rank. An explainer
-    survives if no other explainer is significantly better in any setting. If a setting has no rank, the answer is None.
+    survives if no other explainer is significantly better in any setting. If the explainer has no rank in a setting,
+    the answer is None.
     """
     rows: list[tuple] = []
     details: list[dict[str, Any]] = []

@@ -9,8 +9,8 @@ requirement is undecided. An undecided requirement passes unless `strict` is set
 is bounded, the interval also allows for rare failures (`intervals.outlasting_rare_scores`), so it may be wider than the
 interval in a table.
 
-Holm's method (1979) corrects for the number of requirements of a call. First, all m requirements are judged by
-intervals of level 1 - .05 / m. The decided requirements are removed, and the remaining k are judged by intervals of
+Holm's method (1979) corrects for the number of requirements of a call. First, all m requirements are judged with
+intervals of level 1 - .05 / m. The decided requirements are removed, and the remaining k are judged with intervals of
 level 1 - .05 / k. These steps are repeated until no further requirement is decided. All verdicts of a call are
 therefore correct together in 95 % of calls, and true requirements fail by chance in 2.5 % of calls. With an earlier
 run, the rate is 5 %: the paired test adds 2.5 %, because it is two-sided and only one side fails a requirement. If
@@ -151,7 +151,7 @@ class CheckedRequirement:
 
     @property
     def smallest_violation(self) -> float | None:
-        """Return the smallest violation that these samples detect with 80 % probability; None if there is none."""
+        """Return the smallest violation that this many samples detect with 80 % probability; None if there is none."""
         if (ends := self.interval.ends) is None:
             return None
         value, (low, high), tail = self.interval.value or 0.0, self.cell.limits, (1 - self.level) / 2
@@ -234,10 +234,10 @@ def found_violation(half: float, tail: float) -> float:
 
 
 def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
-    """Return `found_violation` for a share of n samples that must be at least `bound`; None if there is none.
+    """Return `found_violation` for a proportion of n samples that must be at least `bound`; None if there is none.
 
     The requirement fails if the interval of `clopper_pearson` ends below the bound, which is true up to some number of
-    hits. The violation is bound - p, where p is the share at which this number is not exceeded with probability
+    hits. The violation is bound - p, where p is the proportion at which this number is not exceeded with probability
     `POWER`.
     """
     numbers = np.arange(n)
@@ -246,7 +246,7 @@ def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
 
 
 def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
-    """Return the sample size at which Wilson's interval of a share has a given end.
+    """Return the sample size at which Wilson's interval for a proportion has a given end.
 
     (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2. The first of two ends is used or, if
     this end is 0, 1 or equal to the mean, the second. If neither end determines the size, the result is 0.
@@ -285,7 +285,8 @@ def check(
 ) -> list[CheckedRequirement]:
     """Check requirements of a run and, if an earlier run is given, that no explainer is worse than in that run.
 
-    All requirements of one call are judged jointly (Holm), and all pairs of one call are one family of the paired test.
+    All requirements of one call are judged jointly (Holm), and the p-values of the paired test are adjusted over all
+    pairs of the call.
 
     Args:
         run: Run to check.
@@ -345,7 +346,7 @@ def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: n
 
 
 def _is_share(run: RunData, cell: CellResult, estimate: Estimate) -> bool:
-    """Return whether a mean is a share: all scores are 0 or 1, and each sample is its own cluster."""
+    """Return whether a mean is a proportion: all scores are 0 or 1, and each sample is its own cluster."""
     if cell.aggregate or cell.trainings or cell.limits != (0, 1) or estimate.clusters != estimate.n:
         return False
     scored = run.values[cell.cell_id]
@@ -406,7 +407,7 @@ def _cell(requirement: Requirement, run: RunData) -> CellResult:
 
 
 def find_cell(names: str, run: RunData) -> CellResult:
-    """Return the cell that "EXPLAINER:METRIC" names; omitted options have their defaults.
+    """Return the cell that "EXPLAINER:METRIC" names. Omitted options have their defaults.
 
     Options may contain colons, so `names` is split where both parts are names in the run.
     """

@@ -1,10 +1,10 @@
 """Seed studies: results of the same explainers and metrics on networks that differ only in training, as one table.
 
 Let x_it be the score of image i with network t, over the images that all T networks have scored. The mean is over all
-x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval covers
-other images and other trainings (`read/statistics/trainings.py`), with se^2 = se_C^2 + s_T^2 / T. A study of two
-networks has no interval. In simulations, an interval for two networks contained the mean in only 88 % of cases, and an
-interval for at least three networks in 93 % or more.
+x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval allows for
+the variation between images and between training runs (`read/statistics/trainings.py`), with se^2 = se_C^2 + s_T^2 / T.
+A study of two networks has no interval. In simulations, an interval for two networks contained the mean in only 88 % of
+cases, and an interval for at least three networks in 93 % or more.
 
 With at least five networks, two explainers are compared by their differences on the same images and networks:
 t = d / se, corrected for all pairs of a metric (Holm). The degrees of freedom are (T - 1) se^2 / (s_T^2 / T), but not
@@ -39,7 +39,7 @@ INTERVAL_FROM = 3  # networks
 
 @dataclass(frozen=True)
 class NetworkMean:
-    """Result of an explainer by a metric over several networks.
+    """Result of an explainer on a metric over several networks.
 
     Attributes:
         cell: Cell of the first run.
@@ -130,8 +130,8 @@ def _check(runs: Sequence[RunData]) -> None:
             raise UserError(f"{runs[0].folder} and {run.folder} cannot form a seed study: {reason}")
         if different := [name for name in differing_question(runs[0], run) if name != NAMED["classifier"]]:
             raise UserError(
-                f"{runs[0].folder} and {run.folder} differ in more than the network: another "
-                f"{', another '.join(different)}; run all networks with the same settings"
+                f"{runs[0].folder} and {run.folder} differ in more than the network: different "
+                f"{', different '.join(different)}; run all networks with the same settings"
             )
 
 
@@ -140,7 +140,7 @@ def _name(runs: Sequence[RunData]) -> str:
 
 
 def _explainer_key(cell: CellResult) -> tuple[str, str]:
-    """Return the key that identifies an explainer in all runs; precomputed maps are identified only by name."""
+    """Return the key that identifies an explainer in all runs. Precomputed maps are identified only by name."""
     version = str(cell.explainer_version)
     return cell.explainer_text, PRECOMPUTED if version.startswith(PRECOMPUTED) else version
 

@@ -88,7 +88,7 @@ class _Bets:
 
 
 def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
-    """Return the number of clusters like these that raises the log-wealth to `threshold`, or None if no number does."""
+    """Return how many clusters like these raise the log-wealth to `threshold`, or None if no number is enough."""
     if not len(scaled):
         return None
     growth = np.log1p(BETS[:, None] * scaled[None, :]).mean(axis=1)
@@ -99,7 +99,7 @@ def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
 
 
 class Race:
-    """Race of candidates by one metric, which tracks the dropped candidates.
+    """Race of candidates on one metric, which keeps track of the dropped candidates.
 
     Args:
         names: Names of the candidates.
@@ -127,7 +127,7 @@ class Race:
 
     @property
     def threshold(self) -> float:
-        """Return the log-wealth at which the next candidate is dropped; excluded candidates are included in K."""
+        """Return the log-wealth at which the next candidate is dropped. Excluded candidates are included in K."""
         return log((len(self.names) - len(self.dropped)) / self.level)
 
     def exclude(self, name: str) -> None:
@@ -158,7 +158,7 @@ class Race:
     def duel(self, scores: Mapping[str, np.ndarray], codes: np.ndarray, baselines: Set[str]) -> None:
         """Update the bets of each method against each baseline with samples that no bet has used yet.
 
-        Samples without both scores are skipped.
+        Samples that lack one of the two scores are skipped.
 
         Args:
             scores: As in `look`.

@@ -1,4 +1,4 @@
-"""Sweeps: scores by a metric at several values of one option, with one curve per explainer."""
+"""Sweeps: scores of a metric at several values of one option, with one curve per explainer."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Sentences on the results of a run, for the console and the report, based on the same tests as the ranks."""
+"""Sentences about the results of a run, for the console and the report, based on the same tests as the ranks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
 
 @dataclass(frozen=True)
 class Against:
-    """Comparison of an explainer with another explainer by a metric.
+    """Comparison of an explainer with another explainer on a metric.
 
     Attributes:
         contrast: First minus other.
@@ -55,7 +55,7 @@ class Against:
 
     @property
     def word(self) -> str:
-        """Return one or two words on how the first compares with the other."""
+        """Return one or two words that say how the first compares with the other."""
         if not self.tested:
             return NOT_TESTED
         return OTHERWISE[self.sign] if self.sign not in VERBS else VERBS[self.sign][0]
@@ -77,7 +77,7 @@ class Verdict:
         self._pairs = {frozenset(contrast.cells): contrast for contrast in contrasts}
 
     def against(self, explainer: str, other: str) -> list[Against]:
-        """Return the comparisons of two explainers by each metric for which both have scores."""
+        """Return the comparisons of two explainers on each metric for which both have scores."""
         comparisons = []
         for metric, name in self.metrics.items():
             cells = self.cells.get((explainer, metric)), self.cells.get((other, metric))
@@ -100,7 +100,7 @@ class Verdict:
         ]
 
     def sentences(self) -> list[str]:
-        """Return sentences on the explainers that beat each baseline or are best, or on too few samples."""
+        """Return sentences that name the explainers that beat each baseline or are best, or report too few samples."""
         against = [
             tested
             for comparisons in self.against_baselines()
@@ -136,7 +136,7 @@ class Verdict:
         return f"Too few samples to rank: {most} independent samples; ranks need at least {RANKED_FROM}."
 
     def _leading(self) -> list[str]:
-        """Return sentences on the best explainers by each metric, and on metrics by which a baseline is unbeaten."""
+        """Return sentences about the best explainers on each metric, and metrics on which a baseline is unbeaten."""
         leaders: dict[tuple[bool, str], list[str]] = {}
         blind: dict[str, list[str]] = {}
         partial: list[str] = []
@@ -173,7 +173,7 @@ class Verdict:
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
     def _peaked(self) -> list[str]:
-        """Return sentences on explainers whose maps have very few pixels above half of their range.
+        """Return sentences about explainers whose maps have very few pixels above half of their range.
 
         The sentences name the metrics that use only these pixels.
         """
@@ -189,9 +189,9 @@ class Verdict:
         ]
 
     def _signed_at_chance(self) -> list[str]:
-        """Return sentences on metrics by which only explainers with unsigned maps beat `random`."""
+        """Return sentences about metrics on which only explainers with unsigned maps beat `random`."""
         signs: dict[str, dict[str, int | None]] = {}
-        better: set[str] = set()  # metrics by which an explainer with unsigned maps is better
+        better: set[str] = set()  # metrics on which an explainer with unsigned maps is better
         chance = next((key for key in self.baselines if self.names[key] == RANDOM), None)
         for key in self.methods if chance else []:
             signed = _has_signed_maps(next(cell for (explainer, _), cell in self.cells.items() if explainer == key))

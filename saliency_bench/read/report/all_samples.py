@@ -181,7 +181,10 @@ def _size(frame: tuple[int, ...]) -> tuple[int, int]:
 
 
 def picture_name(index: int) -> str:
-    """Return the file name of a sample's picture from its position in the run; ids may contain any character."""
+    """Return the file name of a sample's picture.
+
+    The name is the position in the run, because ids may contain any character.
+    """
     return f"{index:05d}.jpg"
 
 
@@ -237,7 +240,7 @@ def _rounded(values: np.ndarray) -> list[float | None]:
 
 
 def _missing(run: RunData, pictures: SamplePictures) -> list[str]:
-    """Return sentences on missing content, and on how to add it."""
+    """Return sentences that say what is missing on the page and how to add it."""
     lines = []
     if len(run.ids) > MOST:
         lines.append(f"Pictures are shown for the first {count(MOST)} samples.")

@@ -80,7 +80,7 @@ def _check_replaced(folder: Path, analysis: str, names: Sequence[str]) -> None:
     """Raise UserError if a file with one of these names was not written by an earlier analysis of this type."""
     present = [name for name in names if os.path.lexists(folder / name)]
     if present and not _is_analysis(folder / f"{analysis}.json", analysis):
-        raise UserError(f"{folder / present[0]} exists and is not from an analysis; choose another --out")
+        raise UserError(f"{folder / present[0]} exists and was not written by an analysis; choose another --out")
 
 
 def _is_analysis(path: Path, analysis: str) -> bool:
@@ -93,16 +93,16 @@ def _is_analysis(path: Path, analysis: str) -> bool:
 
 
 def analyse(runs: Any, what: str, **options: Any) -> Analysis:
-    """Analyse the scores of one or more runs; neither model nor dataset is needed.
+    """Analyse the scores of one or more runs. Neither the model nor the dataset is needed.
 
     Args:
         runs: Result of `run`, its folder, or a list of these. Runs with the same settings are merged.
         what: Analysis, with its options in parentheses. "correlation": correlation of every two metrics over samples,
             per explainer, and over the means of datasets if there are at least three. "sensitivity": ranks of
             explainers over all settings of a metric. "clever-hans": samples whose target the network predicts with
-            confidence from pixels outside the object (`confidence`, `pointing_game`, `insertion`). "sweep": scores by
-            a metric at several values of an option (`option`). "rank": agreement of metrics on the order of explainers.
-            "randomisation": whether explainers depend on the weights, by the parts of saliency_randomisation
+            confidence from pixels outside the object (`confidence`, `pointing_game`, `insertion`). "sweep": scores of a
+            metric at several values of an option (`option`). "rank": agreement of metrics on the order of explainers.
+            "randomisation": whether explainers depend on the weights, according to the parts of saliency_randomisation
             (`bound`). "agreement": agreement of metrics and people on the order of explainers at each exposure
             (`answers`, a file as described in `saliency_bench.read.analysis.order_agreement`).
         options: Options of the analysis.

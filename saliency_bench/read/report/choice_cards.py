@@ -1,4 +1,4 @@
-"""Cards at the top of the page of `choose`: the leading candidate by each metric, and the verdict."""
+"""Cards at the top of the page of `choose`: the leading candidate on each metric, and the verdict."""
 
 from typing import Any
 

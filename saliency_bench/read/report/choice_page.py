@@ -24,7 +24,7 @@ NO_TIME, ALIKE, ONE_LEFT = "the time was up", "those left are alike", "one is le
 
 
 def sentences(content: dict[str, Any]) -> list[str]:
-    """Return sentences on the recommendation for each question, the result of each metric, and the images needed."""
+    """Return sentences with the recommendation for each question, the result of each metric, and the images needed."""
     lines = []
     for question in content["questions"]:
         lines += [headline(question, content), *question_lines(question, content)]
@@ -39,7 +39,7 @@ def sentences(content: dict[str, Any]) -> list[str]:
 
 
 def not_counted(content: dict[str, Any]) -> list[str]:
-    """Return sentences on candidates that are not counted: duplicates, and candidates that were not tried in time."""
+    """Return sentences about candidates that are not counted: duplicates, and those for which there was no time."""
     lines = [f"{listed([twin for twin, other in content['twins'].items() if other == kept])} and {kept} have the same "
              f"maps here and are counted once, as {kept}."
              for kept in dict.fromkeys(content["twins"].values())]  # fmt: skip
@@ -58,17 +58,17 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
         by = f", by {listed([_metric(answer, content) for answer in shown])} alone" if len(shown) < len(answers) else ""
         return f"For {about}: {name} ({_passes(name, content)}){by}{_alike(question, content)}."
     if name := question["not_shown"]:
-        return f"For {about} nothing is recommended: {name} is not beaten, but is not shown to beat every baseline."
+        return f"For {about}, nothing is recommended: {name} is not beaten, but is not shown to beat every baseline."
     if shown:
         leaders = [f"{_methods(answer)[0]} by {_metric(answer, content)}"
                    for answer in answers if answer["outcome"] in ("method", "open")]  # fmt: skip
         return (
-            f"For {about} the metrics disagree: {listed(leaders)}. Choose the metric that fits your purpose; do not "
+            f"For {about}, the metrics disagree: {listed(leaders)}. Choose the metric that fits your purpose; do not "
             "average them."
         )
     outcomes = {answer["outcome"] for answer in answers}
     if outcomes == {"nothing"}:
-        return f"For {about} nothing can be said: no candidate has scores."
+        return f"For {about}, no conclusion is possible, because no candidate has scores."
     if outcomes == {"baseline"}:
         best = listed(list(dict.fromkeys(_label(answer["left"][0]) for answer in answers)))
         verdict = f"no method is shown to beat {best}"
@@ -76,9 +76,9 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
             verdict = f"{_verb(best, 'beat')} every method tried"
         elif any(map(_leader_is_beaten, answers)):
             verdict = "no method is shown to beat every baseline"
-        return f"For {about} nothing is recommended: {verdict}, so these images cannot show which method to use."
+        return f"For {about}, nothing is recommended: {verdict}, so these images cannot show which method to use."
     there = content["dataset"]["images"]
-    seen = f"For {about} nothing can be said from {counted(max(answer['images'] for answer in answers), 'image')}"
+    seen = f"For {about}, {counted(max(answer['images'] for answer in answers), 'image')} are too few for a conclusion"
     needed = [answer["images_at_least"] for answer in answers]
     known = [images for images in needed if images and there < images <= MOST_IMAGES]
     return (
@@ -87,7 +87,7 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """Return lines on the reliability, on each metric, and on the number of images needed."""
+    """Return lines about the reliability, about each metric, and about the number of images needed."""
     answers = _answers(question, content)
     missing: dict[str, list[str]] = {}
     for answer in answers:
@@ -98,7 +98,7 @@ def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[st
 
 
 def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """Return lines on the reliability of recommended and equally good explainers that average random draws."""
+    """Return lines about the reliability of recommended and equally good explainers that average random draws."""
     known = content.get("reliability", {})
     names = [name for name in (question["recommended"], *question["as_good"]) if name in known]
     return [f"Reliability of the maps of {name}: {Reliability.model_validate(known[name])}." for name in names]
@@ -126,7 +126,7 @@ def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[
 
 
 def _baseline_leads(answer: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return a sentence on a metric whose best candidate is a baseline."""
+    """Return a sentence about a metric whose best candidate is a baseline."""
     leader = answer["left"][0]
     if _beats_all(answer, content):
         return f"{_verb(_label(leader), 'beat')} every method tried, although baselines ignore the network"
@@ -141,7 +141,10 @@ def _leader_is_beaten(answer: dict[str, Any]) -> bool:
 
 
 def _beats_all(answer: dict[str, Any], content: dict[str, Any]) -> bool:
-    """Return whether each method was beaten in the race or is clearly behind the leading baseline on later images."""
+    """Return whether every method lost to the leading baseline.
+
+    A method lost if it was dropped in the race or is clearly behind this baseline on held-out images.
+    """
     candidates = {name for item in content["rounds"] for name in item["lineup"].get(answer["metric"], [])}
     methods = candidates - _baselines(content) - set(content["twins"])
     beaten = {dropped["name"] for dropped in answer["dropped"]}
@@ -174,7 +177,7 @@ def _best_shown(answer: dict[str, Any], names: set[str]) -> str:
 
 
 def _behind(answer: dict[str, Any]) -> str:
-    """Return text on the number of dropped candidates, with a lower bound of their distance behind the best."""
+    """Return text with the number of dropped candidates and a lower bound of their distance behind the best."""
     behind = [dropped["behind"] for dropped in answer["dropped"]]
     if not behind:
         return ""
@@ -231,7 +234,7 @@ def rounded(images: int) -> str:
 
 
 def _alike(question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return text on the methods that may be as good as the recommended one, and on the cheapest of these methods."""
+    """Return text that names the methods that may be as good as the recommended one, and the cheapest of them."""
     others = question["as_good"]
     if not others:
         return ""

@@ -70,7 +70,7 @@ def merged_name(merged: MergedRuns, names: Sequence[str]) -> str:
 
 
 def _merged_sentences(merged: MergedRuns, names: Sequence[str]) -> str:
-    """Return sentences on merged runs."""
+    """Return sentences about merged runs."""
     covered = [words.count(samples) for samples in merged.samples]
     differing = f" They cover {words.listed(covered)} samples; two explainers are compared on their common samples."
     return f"{merged_name(merged, names)} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")
@@ -172,11 +172,10 @@ def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
 
 
 def _tagged(rows: list[TableRow], comparison: Comparison, names: Sequence[str]) -> list[dict]:
-    """Return the rows of one table; each cell has tags and, if it repeats the score of a run, the name of that run."""
+    """Return the rows of one table. Each cell has tags and, if it repeats the score of a run, the name of that run."""
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
-        """Return a cell with its tags."""
         is_best = cell.cell_id in comparison.merged[index].data.best
         tags = {
             "best explainer": is_best,
@@ -208,7 +207,7 @@ def _repeats(cell: CellResult, other: CellResult) -> bool:
 
 
 def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequence[str]) -> dict:
-    """Return the content on the differences between merged runs and the first run.
+    """Return the content about the differences between merged runs and the first run.
 
     The content consists of a verdict, the changed settings, and a card, a table and plots for each metric.
     """
@@ -253,7 +252,7 @@ def _change(metric: str, pairs: list[RunPair]) -> dict:
 
 
 def difference_verdict(first: str, second: str, pairs: list[RunPair]) -> str:
-    """Return sentences on how often the second run is significantly better or worse, and how many cells are equal."""
+    """Return sentences with the numbers of cells that are significantly better, significantly worse, or equal."""
     if not pairs:
         return "The runs share no pair of explainer and metric."
     differing = [pair for pair in pairs if not pair.is_same]

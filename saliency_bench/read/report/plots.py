@@ -68,7 +68,7 @@ NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "p
 
 
 def svg_text(figure: Figure, tight: bool = True) -> str:
-    """Return a figure as the text of an SVG file; equal figures give equal text.
+    """Return a figure as the text of an SVG file. Equal figures give equal text.
 
     Args:
         figure: Figure that was created inside `rc_context(STYLE)`; call this function inside the same context.
@@ -121,7 +121,7 @@ def check_form(path: Path, forms: Sequence[str] = FORMS, flag: str = "--out") ->
 
 
 def seed_plot(rows: Sequence[NetworkMean], path: Path, labels: Mapping[str, str]) -> None:
-    """Draw the means of explainers over networks with intervals, and each network as a tick; one panel per metric.
+    """Draw a panel per metric with the means of explainers over networks, their intervals, and each network as a tick.
 
     Args:
         rows: Rows of all metrics, in the order of the figure.
@@ -176,7 +176,7 @@ class _Row:
 
 
 def mean_plot(run: RunData, column: MetricColumn) -> str:
-    """Return an SVG of the means by a metric with intervals; the interval of `random` is a band in the background."""
+    """Return an SVG of the means on a metric, with intervals. The interval of `random` is a band in the background."""
     cells = run.cells_of_column(column)
     rows = [_Row(row.name, row.baseline, number(cell.value)) for row, cell in cells]
 
@@ -190,7 +190,7 @@ def mean_plot(run: RunData, column: MetricColumn) -> str:
 
 
 def rank_plot(run: RunData, column: MetricColumn) -> str:
-    """Return an SVG of the possible ranks of each explainer by a metric; "" if no explainer is ranked.
+    """Return an SVG of the possible ranks of each explainer on a metric; "" if no explainer is ranked.
 
     Explainers whose bars share no rank are significantly different, like explainers without a common line in a
     critical-difference diagram.
@@ -474,7 +474,7 @@ def _exposures(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _people_by_exposure(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw people's accuracy by exposure, the difficulty of the images, and people's ability."""
+    """Draw people's accuracy at each exposure, the difficulty of the images, and people's ability."""
     figure, (curves, images, people) = _panels(3)
     for name, rows in pd.DataFrame(findings.data["accuracies"]).groupby("explainer", sort=False):
         _curve(curves, (100 * rows["exposure"]).to_list(), rows, "accuracy", name)

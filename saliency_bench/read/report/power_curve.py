@@ -1,4 +1,4 @@
-"""Draw the curve of the command `power`: the probability of finding a difference by the number of clusters."""
+"""Draw the curve of the command `power`: the probability of finding a difference against the number of clusters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ POINTS = 40
 
 
 def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: float) -> None:
-    """Draw a curve for each entry to a PDF, SVG or PNG file.
+    """Draw a curve for each entry, and write the figure to a PDF, SVG or PNG file.
 
     Args:
         path: Path of the file.

@@ -169,7 +169,7 @@
     })),
   ]));
 
-  // Return whether the score of a sample lies between two ends; "" is no end. False for a sample without a score.
+  // Return whether the score of a sample lies between two ends, where "" means no end. False for a sample without a score.
   function between(score, low, high) {
     if (low === "" && high === "") return true;
     return score >= (low === "" ? -Infinity : Number(low)) && score <= (high === "" ? Infinity : Number(high));

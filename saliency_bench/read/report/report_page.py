@@ -36,9 +36,9 @@ NAME = "report.html"
 def report(folders: Any, out: str | Path | None = None, *, samples: bool = False, data: object = None) -> Path:
     """Write the page of one run, or of several runs side by side, and return the path of the page.
 
-    Neither model nor dataset is needed, and equal folders give equal bytes. Runs with the same settings are merged, and
-    all their explainers are ranked together. If cells of two runs conflict, the runs are not merged and the page lists
-    the conflicts. The first run is compared with every run that is not merged with it, sample by sample.
+    Neither the model nor the dataset is needed, and equal folders give equal bytes. Runs with the same settings are
+    merged, and all their explainers are ranked together. If cells of two runs conflict, the runs are not merged and the
+    page lists the conflicts. The first run is compared with every run that is not merged with it, sample by sample.
 
     Args:
         folders: One or several runs, as folders or results of `run`.
@@ -72,11 +72,11 @@ def distinct(folders: Sequence[str | Path]) -> list[Path]:
 def write_page(
     runs: list[RunData], path: Path, comparison: Comparison | None = None, *, samples: bool = False, data: object = None
 ) -> Path:
-    """Write the page of runs that have been read; `comparison` is computed if it is None. See `report`."""
+    """Write the page of runs that have been read (see `report`). `comparison` is computed if it is None."""
     if len(runs) > 1 and samples:
         raise UserError("all samples can be shown for one run only; give one folder")
     if data is not None and not samples:
-        raise UserError("data are images for the page of all samples; request that page with samples (--samples)")
+        raise UserError("data (--data) is used only for the page of all samples; request it with samples (--samples)")
     view = page_of(runs, comparison or compare_runs(runs))
     if samples:
         view["runs"][0]["all_samples"] = write_samples(runs[0], path, data).name
@@ -91,7 +91,7 @@ def page_path(folders: list[Path], out: Path | None) -> Path:
         UserError: `out` is missing for several runs, or is an existing file that is not an HTML page.
     """
     if out is None and len(folders) > 1:
-        raise UserError("a report of several runs needs the name of a file to write; give --out report.html")
+        raise UserError("a report of several runs needs an output file; give --out report.html")
     if out is None:
         return folders[0] / NAME
     path = out / NAME if out.is_dir() else out

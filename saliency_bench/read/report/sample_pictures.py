@@ -76,7 +76,7 @@ def _scores(run: RunData, row: ExplainerRow, image_id: str) -> list[tuple[str, s
 
 
 def picture(image: Image.Image) -> str:
-    """Return an image of at most `LONGEST` pixels as a data URI; small images are compressed less."""
+    """Return an image of at most `LONGEST` pixels as a data URI. Small images are compressed less."""
     image = image.copy()
     image.thumbnail((LONGEST, LONGEST))
     # `optimize` is not used. It needs the whole file in one buffer, which Pillow makes too small for noise.

@@ -30,7 +30,7 @@
   const apart = field("Explainers differ by at least", { type: "number", step: "any", min: 0, placeholder: "0" });
   const search = field("Id contains", { type: "search" });
 
-  // Return the scores of the explainers that use the network by the chosen metric, oriented so that higher is better.
+  // Return the scores on the chosen metric of the explainers that use the network, oriented so that higher is better.
   const methods = explainers.map((_, row) => row).filter((row) => !explainers[row][1]);
   function of(sample) {
     const column = Number(metric.value);
@@ -77,7 +77,7 @@
     return image;
   }
 
-  // Return a tile of a sample's picture; without a picture (place null), only the caption.
+  // Return a tile of a sample's picture, or only the caption if there is no picture (place is null).
   function tile(sample, place, title, score, isBest) {
     const caption = make("figcaption", {}, title.replace(/[_:,]/g, "$&\u200b"));
     if (score !== undefined) caption.append(make("b", { textContent: score }));

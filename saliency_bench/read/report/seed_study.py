@@ -26,12 +26,12 @@ from saliency_bench.utils.messages import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-OTHERS = "intervals are for other images and other trainings"
+OTHERS = "intervals allow for the variation between images and between training runs"
 
 
 @dataclass(frozen=True, repr=False)
 class SeedStudy(PaperTables):
-    """Results of several networks: mean and spread over networks, with intervals for other images and trainings.
+    """Results of several networks: mean, spread over networks, and interval for each explainer and metric.
 
     Attributes:
         folders: Folders of the runs.
@@ -43,7 +43,7 @@ class SeedStudy(PaperTables):
 
     @property
     def rows(self) -> list[NetworkMean]:
-        """Return the results of explainers by metrics, sorted by the first metric, best first, with baselines last."""
+        """Return all results, sorted by the explainers' means on the first metric, best first, with baselines last."""
         rows = self.networks.rows
         means = {row.cell.explainer_id: _oriented(row) for row in rows if row.cell.metric_id == rows[0].cell.metric_id}
         return sorted(rows, key=lambda row: (row.cell.baseline, -means.get(row.cell.explainer_id, -np.inf)))
@@ -52,8 +52,9 @@ class SeedStudy(PaperTables):
         """Return a data frame with one row per explainer and metric.
 
         `value` is the mean over all `networks` and the `n` images that all networks have scored. `spread` is the
-        standard deviation of the networks' means. `low` to `high` is the 95 % interval for other images and other
-        trainings. The mean of each network is in the column named after the folder of its run. Unknown numbers are NaN.
+        standard deviation of the networks' means. `low` to `high` is the 95 % interval, which allows for the variation
+        between images and between training runs. The mean of each network is in the column named after the folder of
+        its run. Unknown numbers are NaN.
         """
         import pandas as pd
 
@@ -79,7 +80,7 @@ class SeedStudy(PaperTables):
         }
 
     def paper_table(self) -> PaperTable:
-        """Return the table of mean ± spread with the interval, for each explainer by each metric."""
+        """Return the table with mean ± spread and the interval, for each explainer and metric."""
         metrics = list(dict.fromkeys(row.metric for row in self.rows))
         by_names = {(row.explainer, row.metric): row for row in self.rows}
         arrows = {row.metric: "↑" if row.cell.higher_is_better else "↓" for row in self.rows}
@@ -88,7 +89,7 @@ class SeedStudy(PaperTables):
                  for name, baseline in baselines.items()]  # fmt: skip
         bold = BOLD if any(baselines.values()) else BOLD_ALONE
         notes = tuple(note for note in self.notes if note != OTHERS)  # `brackets` contains this information
-        brackets = "95 % intervals for other images and other trainings in brackets"
+        brackets = "In brackets: 95 % intervals, allowing for the variation between images and between training runs"
         return PaperTable(("explainer",), tuple(metrics), tuple(arrows[metric] for metric in metrics), lines, notes,
                           bold, brackets)  # fmt: skip
 
@@ -149,7 +150,7 @@ def _entry(row: NetworkMean | None) -> TableEntry:
     if value is None:
         return TableEntry(notes=("no image has a score by every network",))
     ends = None if low is None or high is None else (low, high)
-    notes = ["an aggregate, whose interval would not cover other images"] * row.cell.aggregate
+    notes = ["an aggregate, without an interval that allows for the variation between images"] * row.cell.aggregate
     notes += [f"over {row.estimate.n:,} of {row.used:,} images, which every network has scored"] * (
         row.estimate.n != row.used and not row.cell.aggregate
     )
@@ -170,7 +171,7 @@ def _column_names(folders: Sequence[Path]) -> list[str]:
 
 
 def seed_study(runs: Sequence[Any]) -> SeedStudy:
-    """Return the results of several networks, such as trainings with different seeds, as one table.
+    """Return the results of several networks, such as networks trained with different seeds, as one table.
 
         runs = [sb.run(dataset=..., model=f"models/seed-{seed}", ..., out=f"runs/seed-{seed}") for seed in range(3)]
         study = sb.seed_study(runs)

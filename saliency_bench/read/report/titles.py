@@ -8,7 +8,7 @@ from saliency_bench import registry
 
 @lru_cache(1000)  # reading the file of a metric takes a millisecond, and a board displays thousands of names
 def metric_title(text: str) -> str:
-    """Return the name of a metric on a page; a metric without a declared title keeps its identifier.
+    """Return the name of a metric on a page. A metric without a declared title keeps its identifier.
 
     Args:
         text: Name in tables, such as "saliency_miou", "saliency_miou:threshold=0.3" or "saliency_miou (version 2)".
@@ -19,5 +19,5 @@ def metric_title(text: str) -> str:
 
 
 def with_titles(text: str) -> str:
-    """Replace the identifiers of metrics in a sentence by display names; options stay unchanged."""
+    """Replace the identifiers of metrics in a sentence with display names. Options stay unchanged."""
     return re.sub(r"\bsaliency_\w+", lambda match: metric_title(match[0]), text)

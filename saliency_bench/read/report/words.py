@@ -178,7 +178,7 @@ def alerts(verdict: Verdict) -> list[str]:
 
 
 def against_baselines(run: RunData) -> list[dict]:
-    """Return a table for each baseline, with its name and the comparison of each explainer by each metric."""
+    """Return a table for each baseline, with its name and the comparison of each explainer on each metric."""
     tables = []
     for table_comparisons in Verdict(run.cells, run.contrasts).against_baselines():
         rows: dict[str, dict[str, Against]] = {}
@@ -250,15 +250,16 @@ def part_of(share: float, whole: float | None) -> str:
 
 
 def class_groups(summary: dict) -> str:
-    """Return the name and digest of the groups of classes; the digest distinguishes groups with equal names."""
+    """Return the name and digest of the groups of classes. The digest distinguishes groups with equal names."""
     groups = summary.get("groups")
     return f"{groups['name']}, digest {groups['identity'][:8]}" if groups else "none"
 
 
 def left_out(run: RunData) -> list[str]:
-    """Return lines on how many samples each metric has scored, and on why other samples have no score.
+    """Return lines that say how many samples each metric scored, and why the remaining samples have no score.
 
-    Explainers are named only if they differ. Valid scores with a remark are counted next to n, except for flat maps.
+    Explainers are named only if these numbers differ between them. The number of valid scores with a remark is shown
+    next to n; flat maps are not included.
     """
     lines = []
     used = covered(run.summary)
@@ -281,7 +282,7 @@ def left_out(run: RunData) -> list[str]:
 
 
 def notes(run: RunData) -> list[str]:
-    """Return sentences on the explainers that were left out, and remarks on the values of metrics."""
+    """Return sentences about the explainers that were left out, and remarks on the values of metrics."""
     return [f"{line}." for line in [*misfits(run.summary), *notes_of(run.cells)]]
 
 

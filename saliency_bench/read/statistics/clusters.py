@@ -12,7 +12,7 @@ BITS = 53  # precision of a float64
 
 
 def cluster_names(ids: Sequence[str], groups: Sequence[str | None]) -> list[str]:
-    """Return the name of each sample's cluster: its group or, without a group, the sample itself."""
+    """Return the name of each sample's cluster: its group, or the sample itself if it has no group."""
     return [f"s{sample}" if group is None else f"g{group}" for sample, group in zip(ids, groups, strict=True)]
 
 
@@ -54,7 +54,7 @@ def effective_clusters(counts: np.ndarray) -> float:
 class Matched:
     """Sums over clusters of columns of scores, for comparing pairs of columns on the samples that both have.
 
-    Columns that miss the same samples share their sums, so many pairs need only few sums.
+    Columns with the same missing samples share their sums, so many pairs need only a few sums.
 
     Attributes:
         columns: Cluster sums (clusters,), one array per sum. The list grows as pairs are requested, until `forget`.

@@ -1,4 +1,4 @@
-"""Exposures, which are the shares of shown pixels of an image, and areas under curves over exposures.
+"""Exposures (shares of an image's pixels that are shown), and areas under curves over exposures.
 
 At each exposure, a network or a person names the class of an image (Lu et al., Crowdsourcing Evaluation of
 Saliency-based XAI Methods, 2021). People see more and more of an image until they name the class correctly. A judgement

@@ -8,14 +8,14 @@ The methods were chosen by simulation (`benchmarks/simulations.py` prints their 
     aggregates              percentile bootstrap over clusters, the aggregate recomputed in each draw
     differences of means    Student's t with the standard error of cluster sums
 
-Standard errors are computed by the jackknife, leaving out one cluster at a time. If clusters differ in size or scores
-are rare, these errors vary more than C - 1 degrees of freedom imply, so Student's t uses Satterthwaite's degrees of
-freedom (`cluster_error`).
+Standard errors are computed by the jackknife, leaving out one cluster at a time. If clusters differ in size or a few
+scores are very different, these errors vary more than C - 1 degrees of freedom imply, so Student's t uses
+Satterthwaite's degrees of freedom (`cluster_error`).
 
 All methods rely on the spread of the sample, which may by chance miss a few very different scores. If such scores could
 move the mean out of the interval, the interval is widened (`outlasting_rare_scores`) and marked.
 
-The intervals do not cover variation due to the seed of the explainer, the training of the model or the choice of
+The intervals do not account for variation due to the seed of the explainer, the training of the model or the choice of
 datasets.
 """
 
@@ -39,7 +39,7 @@ TAIL = 0.025
 MOST_TAILS = 3  # greatest k of `outlasting_rare_scores`, for 20 clusters and fewer
 # If an end would move by more than this many times its distance from the value, the scores are narrow, and k is 1.
 NARROW = 3
-UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which the bound of rare scores is evaluated
+UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which `_rare_bounds` evaluates its bound
 LEAST_T, GREATEST_T = -4, 40  # limits of the search for the worst share of failures in `p_with_failures`
 FAILING = np.linspace(0, 1, 50) ** 2
 EQUAL = 1e-12  # fraction of a range; scores that differ by less are equal
@@ -114,7 +114,8 @@ def interval(
         limits: Range (low, high) of the metric; either end may be infinite.
         seed: Seed of the bootstrap for unbounded scores.
         tail: Probability that the mean lies below the interval, which equals the probability that the mean lies above.
-        gate: Whether `tail` must also be correct if rare scores were missed (`outlasting_rare_scores`).
+        gate: Whether the interval must keep to `tail` even if the samples missed a few very different scores
+            (`outlasting_rare_scores`).
     """
     return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
 
@@ -146,7 +147,7 @@ def intervals(
 
 
 def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share m = `mean` in [0, 1] of `size` samples.
+    """Return Wilson's interval for a proportion m = `mean` in [0, 1] of `size` samples.
 
     [m + z^2 / 2n +- z sqrt(m (1 - m) / n + z^2 / 4n^2)] / (1 + z^2 / n)
     """
@@ -163,10 +164,10 @@ def _wilson(mean: float, size: float, z: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def clopper_pearson(estimate: Estimate, tail: float = TAIL) -> Estimate:
-    """Return a share of single samples with Clopper and Pearson's interval (1934).
+    """Return a proportion of independent samples with its Clopper-Pearson interval (1934).
 
-    Each end is wrong with a probability of at most `tail`. Wilson's interval achieves this on average over shares, but
-    for a rare score one of its ends may be wrong three times as often.
+    Each bound is wrong with a probability of at most `tail`. Wilson's interval achieves this on average over all
+    proportions, but if the proportion is close to 0 or 1, one of its bounds may be wrong three times as often.
     """
     hits, misses = (round(estimate.n * share) for share in (estimate.value, 1 - estimate.value))
     low = special.betaincinv(hits, misses + 1, tail) if hits else 0.0
@@ -209,7 +210,7 @@ def bounded(
 
 
 def wilson_ends(mean: float, size: float, freedom: float, limits: tuple[float, float]) -> Ends:
-    """Return Wilson's interval of a share `mean` of `size` samples, mapped to the limits, as a function of the tail."""
+    """Return Wilson's interval for a proportion of `size` samples, mapped to the limits, as a function of tails."""
     low, high = limits
 
     def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -238,7 +239,8 @@ def outlasting_rare_scores(
     Args:
         estimate: Estimate with its interval.
         ends: Function that returns the interval's two ends for an array of tails.
-        far: Scores (low, high) that the samples may have missed; an end at an infinite score is not moved.
+        far: Scores (low, high) that the samples may have missed. If one of them is infinite, the end on its side is not
+            moved.
         tail: As in `interval`.
         gate: Whether k is 1.
     """
@@ -294,8 +296,9 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
 
     The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The number
     of effective clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
-    dataset with the fewest clusters. Failures on this dataset move the mean by 1 / D of their size. Failures on all
-    datasets would move the mean as much if they were equally hard to detect among C D clusters.
+    dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their size,
+    and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a share p /
+    D of failures among C D clusters.
 
     Args:
         estimates: Means of the datasets.
@@ -312,7 +315,7 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
 
 
 def widened_over_datasets(pooled: Estimate, error: float, far: tuple[float, float]) -> Estimate:
-    """Widen the interval of `over_datasets` for rare failures.
+    """Widen the interval of `over_datasets` to allow for rare failures.
 
     `far` contains the lowest and the highest mean that are possible if all samples are failures.
     """
@@ -326,7 +329,7 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
 
     se^2 = (C - 1) / C sum_c d_c^2, where d_c = (S_c - m n_c) / (n - n_c) is the change of the mean if cluster c is left
     out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. The degrees of
-    freedom are few if most of the sum comes from a few clusters that are large or have a rare score.
+    freedom are few if most of the sum comes from a few clusters that are large or have a very different score.
 
     Args:
         sums: Sum S_c (C,) of the scores of each cluster.
@@ -463,11 +466,11 @@ def bootstrap_t(
 ) -> list[Estimate]:  # fmt: skip
     """Return the mean of each column (n, k), which must not contain NaN, with its bootstrap-t interval.
 
-    Clusters are drawn with replacement. Each draw has t = (mean* - mean) / se*, where se^2 = C / (C - 1) sum_c
-    (S_c - m n_c)^2 / n^2. The interval is [mean - f t(.975) se, mean - f t(.025) se]. The factor f is the quantile of
-    Student's t with the degrees of freedom of `cluster_error`, divided by the normal quantile; this factor corrects for
-    the fact that draws vary less than samples. Draws in which all clusters have the same mean have no t and are
-    ignored. The interval stays within finite limits. Equal scores have no interval.
+    Clusters are drawn with replacement. Each draw has t = (mean* - mean) / se*, where se^2 = C / (C - 1) sum_c (S_c - m
+    n_c)^2 / n^2. The interval is [mean - f t(.975) se, mean - f t(.025) se]. The factor f is the quantile of Student's
+    t with the degrees of freedom of `cluster_error`, divided by the normal quantile; this factor corrects for the fact
+    that draws vary less than samples. Draws in which all clusters have the same mean have no t and are ignored. The
+    interval stays within finite limits. If all scores are equal, there is no interval.
     """
     n, counts = len(columns), np.bincount(codes).astype(float)
     clusters, means = len(counts), [float(column.mean()) if n else NAN for column in columns.T]
@@ -534,7 +537,7 @@ def cluster_bootstrap(
     draws: int = DRAWS,
     tail: float = TAIL,
 ) -> Estimate:
-    """Return a number that is not a mean of scores, with its percentile bootstrap interval over clusters.
+    """Return a statistic of the samples, with its percentile bootstrap interval over clusters.
 
     Draws vary less than samples, so the percentiles of the expanded interval are used (Hesterberg, 2015). The lower one
     is the normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for C clusters and G effective clusters; the upper
@@ -566,7 +569,10 @@ def cluster_bootstrap(
 def drawn_statistics(
     statistic: Callable[[np.ndarray], np.ndarray], codes: np.ndarray, seed: int = 0, draws: int = DRAWS
 ) -> np.ndarray:
-    """Return a statistic (draws, ...) of weights (draws, n), for draws of clusters with replacement."""
+    """Return the values (draws, ...) of `statistic` for bootstrap resamples of the clusters.
+
+    The statistic receives the weights (draws, n) of the samples.
+    """
     n, clusters = len(codes), int(codes.max()) + 1
     blocks = (block for weights in _draw(clusters, draws, seed) for block in np.array_split(weights, -(-n // clusters)))
     return np.concatenate([statistic(block[:, codes]) for block in blocks])
@@ -577,7 +583,7 @@ def aggregate_interval(
 ) -> Estimate:
     """Return an aggregate of the means of columns (n, P), with an interval from resampled clusters.
 
-    Columns are NaN where a sample lacks the part; samples without any part are ignored.
+    A value is NaN if the sample lacks the part. Samples that lack all parts are ignored.
     """
     present = np.isfinite(columns)
     kept_rows = present.any(axis=1)

@@ -1,11 +1,12 @@
 """Test which explainers differ significantly: paired sign flips of cluster sums, with step-down over all pairs.
 
-Sign flips are Fisher's (1935), the step-down adjustment is Westfall and Young's (1993).
+The sign flips are due to Fisher (1935), and the step-down adjustment to Westfall and Young (1993).
 
 If two explainers are equally good, the difference of their scores in a cluster is equally likely to have either sign.
 The test uses T = |sum D| / sqrt(sum D^2) over cluster sums D, or 0 if all D are 0. A flip gives each cluster the same
-sign for all pairs, so the distribution of the greatest T accounts for chance in all pairs of a family together. In the
-step-down, a pair is compared with the greatest T of this pair and all pairs with a smaller observed T.
+sign for all pairs, so the distribution of the greatest T accounts for chance in all pairs of a family together. A
+family consists of the pairs whose p-values are adjusted together. In the step-down, a pair is compared with the
+greatest T of this pair and all pairs with a smaller observed T.
 
 The p-value refers to the mean, which is the reported number, and does not assume a normal distribution. The test
 assumes that D and -D are equally likely. Scores with differently shaped distributions violate this: if a rare event is
@@ -218,11 +219,11 @@ def adjusted_p(
     seed: int = 0,
     flips: int = FLIPS,
 ) -> list[dict[Pair, float]]:
-    """Return {pair: adjusted p} of each family of pairs, such as the explainers of a metric.
+    """Return {pair: adjusted p} for each family of pairs, such as all pairs of explainers on one metric.
 
     Args:
         families: Scores of each family.
-        pairs: Columns of each family to compare.
+        pairs: Pairs of columns to compare in each family.
         across: Additional families that combine pairs of several metrics, such as all pairs with one baseline. A pair
             in two families gets the greater p-value, so that the pair is significant only if it is significant in both
             families.

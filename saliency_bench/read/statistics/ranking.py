@@ -1,9 +1,10 @@
 """Rank explainers. Reports, console tables, comparisons and the board all use this ranking.
 
 For each metric, every two explainers are compared on the samples that both have (`paired_test`), and the significant
-pairs determine the ranks. The error rate is controlled for each metric, not across metrics. A pair with a baseline is
-also adjusted over all explainers and metrics, so that "beats random on ..." may list several metrics. If the value of a
-metric is an aggregate of the means of its parts, differences have intervals, but there is no test and no rank.
+pairs determine the ranks. The error rate is controlled for each metric, not across metrics. The p-value of a pair with
+a baseline is also adjusted over all explainers and metrics, so that "beats random on ..." may list several metrics. If
+the value of a metric is an aggregate of the means of its parts, differences have intervals, but there is no test and no
+rank.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -51,7 +52,7 @@ NOT_TESTED = "not tested"  # for two values that are aggregates
 
 
 class Contrast(StrictModel):
-    """Comparison of two explainers by one metric on the n samples that both have: first minus second.
+    """Comparison of two explainers on one metric, over the n samples that both have: first minus second.
 
     Attributes:
         effective: Number of clusters of equal size that would be as informative; None if it equals `clusters`.
@@ -97,13 +98,16 @@ CONTRASTS = TypeAdapter(list[Contrast])
 
 
 def read_contrasts(content: object) -> list[Contrast]:
-    """Validate and return the comparisons of a summary; the UserError for invalid content names the first field."""
+    """Validate and return the comparisons of a summary.
+
+    The UserError for invalid content names the first invalid field.
+    """
     return read_list("comparisons", CONTRASTS, content)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Ranks and share of scored samples of a cell, and whether the cell beats the baselines.
+    """Rank and share of scored samples of a cell, and whether the cell beats the baselines.
 
     Attributes:
         rank: As in `rank_sets`; None if the cell is not ranked.
@@ -129,7 +133,7 @@ def compare(
     seed: int,
     parts: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[list[Contrast], dict[str, Standing]]:
-    """Compare all pairs of explainers by each metric, and rank them.
+    """Compare all pairs of explainers on each metric, and rank the explainers.
 
     Args:
         keys: The cells.
@@ -140,7 +144,7 @@ def compare(
             cells and for the share of scored samples. Without parts, a `CellResult` keeps its share.
 
     Returns:
-        (one contrast for each pair of explainers of a metric that share samples, {cell id: standing}).
+        (one contrast for each metric and each pair of explainers that share samples, {cell id: standing}).
     """
     aggregates = [group for group in by_metric(keys) if group[0].aggregate]
     contrasts, standings = _tested([group for group in by_metric(keys) if not group[0].aggregate], scores, codes, seed)
@@ -218,7 +222,7 @@ def _ids(keys: Sequence[CellKey], pair: Pair) -> tuple[str, str]:
 
 
 def _with_enough(group: Sequence[CellKey], matched: Matched, pairs: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs with enough clusters to be tested; [] for a metric with too few trainings."""
+    """Return the pairs with enough clusters to be tested; [] for a metric with too few training runs."""
     if has_few(group[0]):
         return []
     enough: dict[int, bool] = {}
@@ -301,7 +305,7 @@ def _tested(
     """Return contrasts and standings for metrics whose scores are tested sample by sample."""
     matched = [Matched([scores[key.cell_id] for key in group], codes, group[0].limits) for group in rivals]
     estimates = [_differences(pairs, len(group)) for group, pairs in zip(rivals, matched, strict=True)]
-    # Pairs with few clusters or trainings have no p, so they are excluded before the adjustment.
+    # Pairs with few clusters or training runs have no p, so they are excluded before the adjustment.
     tested = [
         [pair for pair, estimate in pairs.items() if estimate.effective >= RANKED_FROM and not has_few(group[0])]
         for group, pairs in zip(rivals, estimates, strict=True)
@@ -345,9 +349,9 @@ def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float
 
 
 def _against_baselines(rivals: Sequence[Sequence[CellKey]], tested: Sequence[Sequence[Pair]]) -> list[list[Member]]:
-    """Return, for each baseline, the pairs with explainers that use the network, over all metrics.
+    """Return, for each baseline, its pairs with explainers that use the network, over all metrics.
 
-    Each list is a family of the paired test, so "beats random on ..." is valid for several metrics together.
+    The p-values of each list are adjusted together, so "beats random on ..." is valid for several metrics together.
     """
     families: dict[str, list[Member]] = {}
     for number, (group, pairs) in enumerate(zip(rivals, tested, strict=True)):
@@ -359,7 +363,7 @@ def _against_baselines(rivals: Sequence[Sequence[CellKey]], tested: Sequence[Seq
 
 
 def sign_of(difference: float, p: float | None, higher_is_better: bool) -> int:
-    """Return 1 if the first of two is significantly better, -1 if worse, 0 if no difference was found."""
+    """Return 1 if the first of two explainers is significantly better, -1 if worse, 0 if no difference was found."""
     if p is None or p >= ALPHA:
         return 0
     return 1 if (difference > 0) == higher_is_better else -1

@@ -40,7 +40,7 @@ class Reliability(StrictModel):
     def wanted(self) -> int | None:
         """Return the number of draws that would reach `GOAL`; None if the median is at least `GOAL`, or below `KNOWN`.
 
-        By the Spearman-Brown formula, k times as many draws have the reliability k R / (1 + (k - 1) R).
+        According to the Spearman-Brown formula, k times as many draws have the reliability k R / (1 + (k - 1) R).
         """
         if not KNOWN <= self.median < GOAL:
             return None
@@ -59,7 +59,7 @@ class Reliability(StrictModel):
 
 
 def rounded(count: int) -> int:
-    """Return a number of draws rounded up to two digits; the median is not known more precisely."""
+    """Return a number of draws rounded up to two digits, because the median is not known more precisely."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 
@@ -90,7 +90,7 @@ def read_reliability(summary: Mapping[str, Any]) -> dict[str, Reliability]:
 
 
 def reliability_line(summary: Mapping[str, Any], cells: Sequence[CellKey]) -> str:
-    """Return a line below a table on the reliability of maps that average random draws; "" if there are none."""
+    """Return a line about the reliability of maps that average random draws; "" if there are none."""
     known, names = read_reliability(summary), explainer_names(cells)
     listed = ", ".join(f"{name} {known[key]}" for key, name in names.items() if key in known)
     return f"Reliability of maps that average random draws, median: {listed}" if listed else ""

@@ -1,7 +1,7 @@
-"""Scores of retrained networks, which vary with the images and with the trainings.
+"""Scores of retrained networks, which vary with the images and with the training runs.
 
-The name of a part, such as "0.05 training 1", contains an exposure and the number of a training. Each training has its
-own initial weights and order of images, so the trainings are a random sample, like the images.
+The name of a part, such as "0.05 training 1", contains an exposure and the number of a training run. Each training run
+has its own initial weights and order of images, so the training runs are a random sample, like the images.
 """
 
 import re
@@ -28,7 +28,7 @@ NAME = re.compile(r"(?P<exposure>[\d.e-]+) training (?P<number>\d+)")
 
 
 def areas_by_training(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Return the area over the exposures for each image and training, (n, T); None for parts with other names.
+    """Return the area over the exposures for each image and training run, (n, T); None for parts with other names.
 
     Args:
         parts: {name: values (n,)}.
@@ -47,16 +47,17 @@ def areas_by_training(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
 def crossed(
     areas: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL, gate: bool = False
 ) -> Estimate:
-    """Return the mean of areas (n, T) with an interval that covers other images and other trainings.
+    """Return the mean of areas (n, T), with an interval for the variation between images and between training runs.
 
     se^2 = se_C^2 + s_T^2 / T, where se_C is the standard error over clusters of the images' means (`cluster_error`),
-    and s_T^2 is the variance between the means of the T trainings. Satterthwaite's degrees of freedom are
-    se^4 / (se_C^4 / f_C + s_T^4 / (T^2 (T - 1))). The interval is Wilson's, as in `bounded`, and allows for rare images
-    with very different scores that the samples may have missed (`outlasting_rare_scores`). Scores without a range have
-    Student's interval. With one training there is no s_T, and the interval covers other images only.
+    and s_T^2 is the variance between the means of the T training runs. Satterthwaite's degrees of freedom are se^4 /
+    (se_C^4 / f_C + s_T^4 / (T^2 (T - 1))). The interval is Wilson's, as in `bounded`, and allows for rare images with
+    very different scores that the samples may have missed (`outlasting_rare_scores`). For unbounded scores, the
+    interval is Student's. With a single training run, s_T is undefined, and the interval accounts only for the
+    variation between images.
 
     Args:
-        areas: Area of each image and training; rows with NaN are ignored.
+        areas: Area of each image and training run; rows with NaN are ignored.
         codes: Cluster (n,) of each image.
         limits: Range (low, high) of the metric; either end may be infinite.
         tail: As in `interval`.
@@ -67,7 +68,7 @@ def crossed(
     counts = np.bincount(codes)
     if len(codes) == 0:
         return NOTHING
-    low, high = limits if is_bounded(limits) else (0.0, 1.0)  # scores without a range are not scaled
+    low, high = limits if is_bounded(limits) else (0.0, 1.0)  # unbounded scores are not scaled
     u = (areas[rows] - low) / (high - low)
     estimate = Estimate.alone(low + float(u.mean()) * (high - low), counts)
     if estimate.effective < INTERVAL_FROM:
@@ -90,7 +91,7 @@ def crossed_variances(values: np.ndarray, codes: np.ndarray) -> tuple[float, flo
     """Return (mean of values (n, T), se_C^2, s_T^2 / T, degrees of freedom of se_C).
 
     Args:
-        values: Value of each image and training, without NaN.
+        values: Value of each image and training run, without NaN.
         codes: Cluster (n,) of each image, numbered from 0 without gaps.
     """
     counts, mean, trainings = np.bincount(codes), float(values.mean()), values.shape[1]
@@ -100,12 +101,12 @@ def crossed_variances(values: np.ndarray, codes: np.ndarray) -> tuple[float, flo
 
 
 def count_trainings(parts: Iterable[str]) -> int | None:
-    """Return the number of trainings in the names of parts; None if no name contains a training."""
+    """Return the number of training runs in the names of parts; None if no name contains one."""
     named = [NAME.fullmatch(name) for name in parts]
     return max((int(match["number"]) for match in named if match), default=None)
 
 
 def has_few(key: CellKey) -> bool:
-    """Return whether a planned cell has too few trainings for its explainer to be ranked."""
+    """Return whether a planned cell has too few training runs for its explainer to be ranked."""
     trainings = key.metric_options.get("trainings")
     return isinstance(trainings, int) and trainings < FEWEST_TRAININGS
