@@ -49,8 +49,7 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
                 values,
             )
         if examined.model.question.members is None:
-            reason = "alternatives cannot be compared because no label is a class of the network"
-            return Check(kind, "undecided", reason)
+            return Check(kind, "undecided", "alternatives cannot be compared: no label is a class of the network")
         reason = "the network accepts no alternative" if refused else "there is no alternative to compare with"
         grey = kind == "channel order" and examined.grey
         reason = "the images are grey, so the order of channels does not matter" if grey else reason
