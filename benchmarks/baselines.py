@@ -1,11 +1,11 @@
-"""Score baselines by every metric on drawings and photographs; write baselines.json and a table in each metric card.
+"""Score baselines with every metric on drawings and photographs; write baselines.json and a table in each metric card.
 
 example:
   python benchmarks/baselines.py             # many minutes: baselines.json, and the table of every card
   python benchmarks/baselines.py --write     # only the tables, from baselines.json
 
 The drawings are shapes-xai at 64 x 64 pixels. The script trains two small ResNets for them, one for objects and one for
-scenes. The photographs are photos-xai with EfficientNet-Lite0 (extra `demo`), for which only metrics with few passes
+scenes. The photographs are photos-xai with EfficientNet-Lite0 (extra `demo`). For them, only metrics with few passes
 through the network are computed. Metrics that train networks or need people are not measured. To resume, run the script
 again with the same `--work`.
 """
@@ -25,13 +25,13 @@ from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.utils.files import write_text
 
 TABLE = Path(__file__).with_suffix(".json")
-SIDE, COUNT, EPOCHS, LIMIT = 64, 1536, 30, 48  # as in the demo
+SIDE, COUNT, EPOCHS, LIMIT = 64, 1536, 30, 48  # same number as in the demo
 NETWORK = {"embedding_size": 32, "hidden_sizes": [32, 64], "depths": [2, 2], "layer_type": "basic"}
 BASELINES = ("random", "centre", "edges")
 METHODS = {"gradcam": "Grad-CAM", "upside_down": "Grad-CAM times -1", "mask": "the mask"}
 PHOTOGRAPHED = ("saliency_insertion:steps=8", "saliency_deletion:steps=8", "saliency_cds",
                 "saliency_class_sensitivity", "saliency_single_deletion")  # fmt: skip
-UNMEASURED = {"retrained": "trains networks", "first_right": "asks people"}  # by the inputs of a metric
+UNMEASURED = {"retrained": "trains networks", "first_right": "asks people"}  # {input of a metric: text}
 BEGIN, END = "<!-- baselines: python benchmarks/baselines.py -->", "<!-- end of baselines -->"
 SETS = {
     "shapes-xai": f"{LIMIT} drawings of shapes-xai",
@@ -61,12 +61,11 @@ def upside_down(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def the_mask(classifier: Classifier, dataset: str) -> Callable[..., Maps]:
-    """Return an explainer whose map of each image is its mask; changed images are not supported."""
+    """Return an explainer whose map of each image is its mask. Changed images are not supported."""
     batch = classifier.prepare(list(sb.load_dataset(dataset, split="test")))
     masks = {image.numpy().tobytes(): mask.float() for image, mask in zip(batch.images, batch.masks, strict=True)}
 
     def mask(classifier: Classifier, images: Images, target: Target) -> Maps:
-        """Return the mask of the object."""
         keys = [image.numpy().tobytes() for image in images]
         if not masks.keys() >= set(keys):
             raise ValueError("the mask of a changed image is not known")
@@ -102,13 +101,12 @@ def of_photographs(folder: Path) -> dict[str, Means]:
 
 
 def drawings(folder: Path) -> Path:
-    """Draw the dataset."""
     out = folder / "shapes"
     return out if out.exists() else sb.build("shapes-xai", out, size=SIDE, count=COUNT, progress=False)
 
 
 def means(data: str, model: str, out: Path, metrics: Sequence[str], **settings: object) -> dict[str, Means]:
-    """Score baselines and methods by these metrics and return {metric: {explainer: mean}}."""
+    """Score baselines and methods with these metrics and return {metric: {explainer: mean}}."""
     classifier = sb.load_classifier(model, device="cpu")
     explainers = [*BASELINES, "gradcam", upside_down, the_mask(classifier, data)]
     run = sb.run(dataset=data, model=classifier, explainers=explainers, metrics=metrics, out=out, device="cpu",
@@ -127,12 +125,11 @@ def measured() -> list[Metric]:
 
 
 def card_of(name: str) -> Path:
-    """Return the path of a metric's card."""
     return registry.files("metrics")[name].parent / "README.md"
 
 
 def block(metric: Metric, table: dict[str, dict[str, Means]]) -> str:
-    """Return the lines about baselines for a card."""
+    """Return the lines about baselines in the card of a metric."""
     for need, reason in UNMEASURED.items():
         if need in metric.inputs:
             why = f"Scores of baselines are not reported here, because the metric {reason}."
@@ -151,7 +148,7 @@ def block(metric: Metric, table: dict[str, dict[str, Means]]) -> str:
 
 
 def verdict(metric: Metric, values: Means) -> str:
-    """Return a sentence on the baselines that reach the best score on the drawings."""
+    """Return a sentence about the baselines that reach the best score on the drawings."""
     sign = 1 if metric.higher_is_better else -1
     best = max(sign * value for value in values.values() if value is not None)
     reached = [name for name in BASELINES if (value := values.get(name)) is not None and sign * value >= best]
@@ -163,12 +160,12 @@ def verdict(metric: Metric, values: Means) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a mean with three digits, or a dash if missing."""
+    """Return a mean with three digits, or a dash if it is missing."""
     return "–" if value is None else f"{value:.3g}".replace("-", "\N{MINUS SIGN}")
 
 
 def with_block(card: str, text: str) -> str:
-    """Return a card with these lines at the end of its limitations, replacing older ones."""
+    """Return a card with these lines at the end of its limitations. They replace older ones."""
     card = re.sub(rf"{re.escape(BEGIN)}.*?{re.escape(END)}\n\n", "", card, flags=re.DOTALL)
     return card.replace("## Further references", f"{text}\n\n## Further references", 1)
 

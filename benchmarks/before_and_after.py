@@ -1,12 +1,12 @@
-"""Test whether a change of the code changes a score: two commits score the same images, and records are compared.
+"""Test whether a change of the code changes a score: two commits score the same images, and the records are compared.
 
 example:
   python benchmarks/before_and_after.py --before HEAD~1 --after HEAD
 
-Each commit is checked out (`git worktree`) with the folder structure of a wheel. It scores every explainer that
-supports a small ResNet or a small ViT with random weights by every metric, on the embedded drawings. The last lines
-show the number of common scores, the number of equal cell ids, and the largest difference. The exit code is 1 if a
-score differs by more than 1e-12 or is missing in one commit.
+Each commit is checked out (`git worktree`) with the folder structure of a wheel. On the embedded drawings, every metric
+scores every explainer that supports a small ResNet or a small ViT with random weights. The last lines show the number
+of common scores, the number of equal cell ids, and the largest difference. The exit code is 1 if a score differs by
+more than 1e-12 or is missing for one commit.
 """
 
 import argparse
@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 ROOT = Path(__file__).parents[1]
 PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
-LARGEST = 1e-12  # maximum difference of scores that count as equal
+LARGEST = 1e-12  # maximum difference between scores that count as equal
 COLUMNS = ("explainer", "explainer_options", "metric", "metric_options", "target", "image_id")
 
-# Only public names: both commits run this.
+# Uses only public names, because both commits run this code.
 RUN = """
 import sys
 from pathlib import Path
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def scores(commit: str, folder: Path, count: int) -> dict[tuple, tuple[str, float | None]]:
-    """Return {explainer, metric, image ...: (cell id, score)} of one commit."""
+    """Return {explainer, metric, image ...: (cell id, score)} from one commit."""
     tree, package = folder / "tree", folder / "site" / "saliency_bench"
     subprocess.run(["git", "worktree", "add", "--detach", tree, commit], cwd=ROOT, check=True, capture_output=True)
     try:
@@ -107,7 +107,7 @@ def scores(commit: str, folder: Path, count: int) -> dict[tuple, tuple[str, floa
     found: dict[tuple, tuple[str, float | None]] = {}
     for path in sorted((out / "runs").glob("*/records.parquet")):
         for row in pq.read_table(path).to_pylist():
-            if row.get("part") is None:  # score of the sample; older versions have no parts
+            if row.get("part") is None:  # score of the sample, not of a part; older versions have no parts
                 found[(path.parent.name, *(row[column] for column in COLUMNS))] = row["cell_id"], row["value"]
     return found
 

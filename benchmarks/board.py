@@ -4,10 +4,11 @@ example:
   python benchmarks/board.py --folder /tmp/board
   python benchmarks/board.py --folder /tmp/board --rows 100 1000
 
-Scores are random. For each dataset and its network, 7 people submit scores of 12 explainers by 4 metrics on 100 images.
-The number of datasets depends on the number of rows. The board has run the explainers of one person for each dataset,
-and the rows of the other people are ranked relative to these. Each opening is measured in a separate process, including
-its children. Imports are measured separately, because they take the same time for every board.
+Scores are random. For each dataset and its network, 7 people submit scores of 12 explainers on 4 metrics for 100
+images. The number of datasets depends on the number of rows. For each dataset, the board itself has run the explainers
+that one of the people submitted, and the rows of the other people are ranked relative to these. Each opening is
+measured in a separate process, including its children. Imports are measured separately, because they take the same time
+for every board.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def make(root: Path, rows: int) -> None:
             submitted = [f"method-{person}-{index}@1" for index in range(EXPLAINERS)]
             names = [*boards.METHODS, "gae", "lime", "iia"] if person == 0 else submitted
             scores = boards.scores_of(names[:EXPLAINERS], boards.METRICS, number * PEOPLE + person, SAMPLES)
-            # Each image is equally difficult for all methods, and some methods are better than others.
+            # An image is equally difficult for all methods, but some methods are better than others.
             levels = np.random.default_rng(person).uniform(-0.2, 0.2, len(scores))
             better = {
                 name: np.clip(column + level, 0, 1)
@@ -61,7 +62,7 @@ def make(root: Path, rows: int) -> None:
 
 
 def opened(code: str, root: Path, cache: Path) -> tuple[int, float, float]:
-    """Return (rows, wall-clock seconds, CPU seconds) of code in a new process."""
+    """Run code in a new process and return (rows, wall-clock seconds, CPU seconds)."""
     start = time.perf_counter()
     environment = os.environ | {"SALIENCY_BENCH_CACHE": str(cache)}
     process = subprocess.Popen([sys.executable, "-c", code, root], stdout=subprocess.PIPE, env=environment)
@@ -72,7 +73,7 @@ def opened(code: str, root: Path, cache: Path) -> tuple[int, float, float]:
 
 
 def main() -> None:
-    """Print the measured seconds, with a row per board."""
+    """Print a row of measured seconds for each board."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--folder", type=Path, required=True, metavar="DIR", help="folder of the boards, created if missing"

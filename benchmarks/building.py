@@ -1,10 +1,11 @@
-"""Measure how much faster a build is with several workers. Builds with one worker and with several alternate.
+"""Measure how much faster a build is with several workers than with one.
 
 example:
   python benchmarks/building.py --datasets pet-xai disease-xai
 
-The sources are the synthetic sources of the tests, in a temporary folder. The script checks that all builds are
-byte-identical. The time includes the single-threaded part (reading the lists, hashing and writing the shards).
+The sources are the synthetic sources of the tests, in a temporary folder. Builds with one worker and with several
+alternate. The script checks that all builds are byte-identical. The time includes the single-threaded part (reading the
+lists, hashing and writing the shards).
 """
 
 import argparse
@@ -32,7 +33,7 @@ args = parser.parse_args()
 def seconds(name: str, source: Path, out: Path, workers: int) -> tuple[float, bytes]:
     begun = time.perf_counter()
     folder = build(name, out, source, progress=False, workers=workers, **_examples.options(name))
-    return time.perf_counter() - begun, (folder / "build_report.json").read_bytes()  # contains all checksums
+    return time.perf_counter() - begun, (folder / "build_report.json").read_bytes()  # the report has all checksums
 
 
 for name in args.datasets:

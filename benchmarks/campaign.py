@@ -4,10 +4,11 @@ example:
   python benchmarks/campaign.py --photos photos --masks masks --work /tmp/campaign
 
 `photos` has a folder per class. `masks` has a PNG file per photograph, with the same name and the size of the upright
-photograph. It marks at least one pixel: the region that the simulated people mark. The owner also has the masks of
-`--honeypots` photographs. One person is careless and draws in a wrong position, one is a bot that immediately marks
-everything, and one leaves after one image. The owner excludes people whom the page marks as careless or quick, and the
-other people complete the remaining images. The script fails if these three people change the masks or the agreement.
+photograph. The file marks the region that the simulated people mark, which has at least one pixel. The owner also has
+the masks of `--honeypots` photographs. One person is careless and draws in a wrong position, one is a bot that
+immediately marks everything, and one leaves after one image. The owner excludes people whom the page marks as careless
+or quick, and the other people complete the remaining images. The script fails if these three people change the masks or
+the agreement.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def command(*words: object) -> str:
 
 
 class Page:
-    """Client of a person's page, which sends the same requests as a browser."""
+    """Client that sends the same requests as a person's browser."""
 
     def __init__(self, link: str):
         self.url, _, fragment = link.partition("#")
@@ -49,7 +50,6 @@ class Page:
         self.key = value if kind == "key" else self.call("join", {"request": value})["key"]
 
     def call(self, path: str, body: dict | None = None) -> dict:
-        """Send a request and return the response."""
         sent = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}api/{path}", sent, {"X-Key": getattr(self, "key", "")})
         try:
@@ -60,7 +60,7 @@ class Page:
 
 
 def draw(truth: np.ndarray, kind: str, number: int) -> np.ndarray:
-    """Return a person's mask: the object, shifted by a few pixels, another region, or the whole image."""
+    """Return a person's mask: the object, moved by a few pixels (far away if careless), or the whole image if a bot."""
     if kind == "bot":
         return np.ones_like(truth)
     step = max(1, max(truth.shape) // 100)
@@ -72,7 +72,7 @@ def draw(truth: np.ndarray, kind: str, number: int) -> np.ndarray:
 
 
 def work(page: Page, masks: Path, kind: str, number: int) -> str:
-    """Answer a person's questions and return the pseudonym."""
+    """Answer the questions as a person of this kind, and return the person's pseudonym."""
     state = page.call("state")
     for count in range(1, 10_000):
         if not state["tasks"] or (kind == "leaver" and count > 1):
@@ -136,7 +136,7 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
 
 
 def save_model(folder: Path, classes: list[str]) -> None:
-    """Save a small network with random weights, which replaces the owner's network."""
+    """Save a small network with random weights, in place of the owner's network."""
     from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
     names = {"id2label": dict(enumerate(classes)), "label2id": {name: index for index, name in enumerate(classes)}}

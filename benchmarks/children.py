@@ -30,7 +30,7 @@ IMPORTED = [
 
 
 class Children:
-    """Child processes with separate caches; `killed_at` kills one at a given moment."""
+    """Starts child processes with separate caches."""
 
     def __init__(self, cache: Path, **environment: str):
         caches = {"HF_DATASETS_CACHE": "datasets", "SALIENCY_BENCH_CACHE": "saliency-bench", "HF_HOME": "hf",
@@ -43,7 +43,7 @@ class Children:
     def start(self, function: Callable, settings: dict):
         """Start a function of a module with these settings in a separate process."""
         before = dict(os.environ)
-        os.environ.update(self.environment)  # the server keeps the environment from its start
+        os.environ.update(self.environment)  # because the server keeps the environment that it was started with
         try:
             child = self.context.Process(target=function, kwargs=settings)
             child.start()
@@ -61,7 +61,7 @@ class Children:
             raise RuntimeError(f"{function.__name__} in {Path.cwd()} ended with exit code {child.exitcode}")
 
     def killed_at(self, moment: Callable[[], bool], delay: float, function: Callable, settings: dict) -> bool:
-        """Kill a child `delay` seconds after `moment()` is first true; return False if it had already ended."""
+        """Kill a child `delay` seconds after `moment()` is first true. Return False if the child had already ended."""
         child = self.start(function, settings)
         while child.is_alive() and not moment():
             time.sleep(0.001)

@@ -5,16 +5,16 @@ example:
   python benchmarks/choose.py --times 500 --candidates 10
   python benchmarks/choose.py --run runs/full --images 1000
 
-Scores of candidates are drawn from distributions with a known best candidate, and the rounds of `choose`
-(`saliency_bench/recipes/choosing/rounds.py`) are run with them, with 500 race images. In a false drop, the best
-candidate, or a candidate within the margin of the best, is dropped; at most 5 % of the simulations may have a false
-drop. `plain` uses a paired t-test at 5 % at every look instead. `equal budget` is how often the candidate with the best
-mean is correct if the same total number of passes is divided equally among all candidates. The script takes about ten
-minutes.
+The scores of the candidates are drawn from distributions with a known best candidate. The rounds of `choose`
+(`saliency_bench/recipes/choosing/rounds.py`) use these scores, with 500 images for the race. A false drop means that
+the best candidate, or a candidate within the margin of the best, is dropped. At most 5 % of the simulations may have a
+false drop. The column `plain` is for a paired t-test at 5 % at every look instead. `equal budget` is how often the
+candidate with the best mean is correct if the same total number of passes is divided equally among all candidates. The
+script takes about ten minutes.
 
 With `--run RUN`, the scores are from a finished run with many explainers, and the best candidate is the best in its
-full table. The clusters are shuffled for each simulation, or drawn with replacement (`--images`), and half of the
-images are race images.
+full table. For each simulation, the clusters are shuffled or drawn with replacement (`--images`), and half of the
+images are used for the race.
 """
 
 import argparse
@@ -42,14 +42,14 @@ Law = Callable[[np.random.Generator, int], np.ndarray]
 
 @dataclass
 class Drawn:
-    """Laboratory with predrawn scores (images, candidates)."""
+    """Laboratory whose scores (images, candidates) were drawn beforehand."""
 
     columns: np.ndarray
     groups: Sequence[str | None]
     limits: tuple[float, float] = UNIT
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
-        """Return the first rows."""
+        """Return the scores of the first images."""
         ids = [str(index) for index in range(images)]
         (metric,) = lineup
         values = {(name, metric): self.columns[:images, int(name)] for name in lineup[metric]}
@@ -66,11 +66,11 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Case:
-    """A distribution and the candidates that must never be dropped; the first is the best.
+    """A distribution of scores, and which candidates must never be dropped. The first candidate is the best.
 
     Attributes:
         law: Function (generator, candidates) -> scores (IMAGES, candidates).
-        safe: Number of first candidates within the margin of the best; None for all.
+        safe: Number of candidates, from the first, within the margin of the best; None for all.
         size: Number of images per cluster.
         limits: Range of the scores.
     """
@@ -87,12 +87,12 @@ class Case:
 
 
 def means(candidates: int, first: int, gap: float) -> np.ndarray:
-    """Return the true means: 0.7 for the first `first` candidates, and `gap` to 0.4 less for the other candidates."""
+    """Return the true means: 0.7 for the first `first` candidates, and `gap` to 0.4 less for the others."""
     return np.concatenate([np.full(first, 0.7), 0.7 - np.linspace(gap, 0.4, candidates - first)])
 
 
 def beta(rng: np.random.Generator, wanted: np.ndarray, spread: float = 4.0) -> np.ndarray:
-    """Return scores in [0, 1] with these means; scores of the same image are correlated."""
+    """Return scores in [0, 1] with these means. The scores of an image are correlated."""
     shared = rng.normal(0, 0.8, (IMAGES, 1))
     uniform = stats.norm.cdf(shared + rng.normal(0, 0.6, (IMAGES, len(wanted))))
     return stats.beta.ppf(uniform, spread * wanted, spread * (1 - wanted))
@@ -104,13 +104,13 @@ def ahead(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 
 def tied(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores with equal means; some vary more than others."""
+    """Return scores with equal means. Some of the candidates vary more than others."""
     wide, narrow = beta(rng, np.full(candidates, 0.5), 1.0), beta(rng, np.full(candidates, 0.5), 20.0)
     return np.where(np.arange(candidates) % 2 == 0, wide, narrow)
 
 
 def within_margin(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores with four further candidates that are exactly the margin behind the best."""
+    """Return scores in which four other candidates are behind the best by exactly the margin."""
     wanted = means(candidates, 5, 0.15)
     wanted[1:5] -= MARGIN
     return beta(rng, wanted)
@@ -124,7 +124,7 @@ def rare(rng: np.random.Generator, candidates: int) -> np.ndarray:
 def rarely_better(rng: np.random.Generator, candidates: int) -> np.ndarray:
     """Return scores whose best candidate is 0.05 behind on most images, but 0.01 ahead on average.
 
-    It is far ahead on 12 % of the images.
+    The best candidate is far ahead on 12 % of the images.
     """
     columns = 0.55 + rng.normal(0, 0.01, (IMAGES, candidates))
     columns[:, 0] = np.where(rng.random(IMAGES) < 0.12, 1.0, 0.5)
@@ -139,14 +139,14 @@ def clustered(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 
 def missing(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores whose best is ahead, with 4 % of the scores missing."""
+    """Return scores whose best candidate is ahead. 4 % of the scores are missing."""
     columns = ahead(rng, candidates)
     columns[rng.random(columns.shape) < 0.04] = np.nan
     return columns
 
 
 def unbounded(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return log-normal scores without a best."""
+    """Return log-normal scores with equal means."""
     return rng.lognormal(0, 1, (IMAGES, candidates))
 
 
@@ -174,7 +174,7 @@ class Outcome:
 
 
 def simulate(case: Case, candidates: int, seed: int) -> Outcome:
-    """Simulate one choice and return its result."""
+    """Simulate one choice and return its outcome."""
     laboratory = case.drawn(np.random.default_rng([seed, candidates]), candidates)
     names = [str(index) for index in range(candidates)]
     budget = Budget(inf, dict.fromkeys(names, 1.0), {})
@@ -195,7 +195,7 @@ def simulate(case: Case, candidates: int, seed: int) -> Outcome:
 
 
 def plain_drops(columns: np.ndarray, limits: Iterable[int]) -> set[str]:
-    """Return the candidates that a one-sided paired t-test at 5 % against the leader drops at any look."""
+    """Return the candidates that a one-sided paired t-test against the leader at 5 % drops at any look."""
     left = list(range(columns.shape[1]))
     dropped: set[str] = set()
     for limit in limits:
@@ -212,7 +212,7 @@ def plain_drops(columns: np.ndarray, limits: Iterable[int]) -> set[str]:
 
 
 def needed(lead: float, spread: float, images: int, times: int) -> list[str]:
-    """Return a table row that shows how well "about N images would be needed" estimates the true number of images.
+    """Return a table row that compares the estimate "about N images would be needed" with the true number of images.
 
     The columns are the arguments, the true number, the median of N, its 10 % and 90 % quantiles, how often the range of
     N contains the true number, and how often the range has no upper limit.
@@ -237,7 +237,7 @@ def needed(lead: float, spread: float, images: int, times: int) -> list[str]:
 
 
 def rows(candidates: int, times: int) -> Iterator[list[str]]:
-    """Yield a row per case."""
+    """Yield a table row for each case."""
     for name, case in CASES.items():
         outcomes = [simulate(case, candidates, seed) for seed in range(times)]
         false = float(np.mean([item.false_drop for item in outcomes]))
@@ -253,7 +253,8 @@ def rows(candidates: int, times: int) -> Iterator[list[str]]:
 
 
 def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
-    """Yield a row per metric of a finished run: how often the best explainer of its full table is found, and the cost.
+    """For each metric of a finished run, yield a row: how often the best explainer in the full table is found, and the
+    cost.
 
     Args:
         folder: Folder of the run.
@@ -310,7 +311,7 @@ def _drawn(clusters: Sequence[str], images: int | None, rng: np.random.Generator
 
 
 def main() -> None:
-    """Print a table per number of candidates."""
+    """Print a table for each number of candidates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=200, metavar="N", help="simulations per case (default: 200)")
     parser.add_argument("--candidates", type=int, nargs="+", default=[10, 60], metavar="N")

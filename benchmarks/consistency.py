@@ -3,9 +3,9 @@
 example:
   python benchmarks/consistency.py
 
-Both use radius 1 and must compute the same distance and path. Only the call is measured; compilation is shown
-separately. The library takes seconds per pair, so each pair is timed once with the library. The compiled version is
-timed several times per pair, and the median is used.
+Both use radius 1 and must return the same distance and path. Only the call is measured; the time for compilation is
+shown separately. The library takes seconds per pair, so each pair is timed once with the library. The compiled version
+is timed several times per pair, and the median is used.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Compare the time of three explainers by two metrics on the demo's images with Captum and Quantus.
+"""Compare the time that three explainers and two metrics take on the demo's images with the time of Captum and Quantus.
 
 example:
   python benchmarks/end_to_end.py
 
 The comparison uses 32 images of 64 pixels and a small ResNet with random weights. The explainers are Grad-CAM,
 integrated gradients with 50 steps, and occlusion with windows of 8 pixels and a stride of 4. The metrics are the
-pointing game, and deletion in steps of one row of pixels, which Quantus calls pixel flipping. Both packages receive
+pointing game, and deletion in steps of one row of pixels, which Quantus calls pixel flipping. Both sides receive
 images, labels and masks in memory, classify once per step, and compute a score per image, explainer and metric. They
-alternate, so that other load affects both equally. The result is the ratio of the CPU seconds of this process on one
-thread, as the median over the rounds and the quartiles.
+alternate, so that other load affects both equally. The result is the ratio of the CPU seconds on one thread: the median
+over the rounds, and the quartiles.
 """
 
 import argparse

@@ -8,28 +8,29 @@ examples:
   python benchmarks/explainers.py --together --explainers gradient gradcam smoothgrad occlusion
 
 The floor is the time of plain passes: the caller's model processes as many images as the explainer sends through the
-network (counted by the classifier). For explainers without gradients, the passes are forward only. For all other
-explainers, the passes are forward and backward. They go back to the images or to the layer, depending on the gradients
-that the explainer requests. In the backward pass of cebp and tattr, each convolution and linear layer is applied once
-more (W+ a) or four times more (both signs, forward and backward). The floors of cebp and tattr include these
-computations. This package, the floor and the other libraries alternate in one process, so that other load affects all
-equally. With one thread, seconds are CPU seconds of the process. A ratio is the median over the rounds, with quartiles
-in brackets. The last column is the largest growth of the process's memory during explaining.
+network (counted by the classifier). If an explainer needs no gradients, the passes are forward only. For all other
+explainers, they are forward and backward, and the backward pass ends at the images or at the layer, depending on the
+gradients that the explainer requests. In the backward pass of cebp and tattr, each convolution and linear layer is
+applied once more (W+ a) or four times more (both signs, forward and backward). The floors of cebp and tattr include
+these computations. This package, the floor and the other libraries alternate in one process, so that other load affects
+all equally. With one thread, seconds are CPU seconds of the process. A ratio is the median over the rounds, with
+quartiles in brackets. The last column is the largest growth of the process's memory while explaining.
 
 On the CPU, occlusion is also compared with full passes ("whole" in the column of other libraries).
 
 With --together, all explainers run one after the other, and their total time is compared with the sum of their floors.
-A run with these explainers and one metric (`saliency_miou`), from the network in memory to the report, is compared with
-the same sum.
+The same sum is compared with a run of these explainers and one metric (`saliency_miou`), from the network in memory to
+the report.
 
-On a CPU with bf16 instructions, explainers that use only outputs have a second row. It is for a classifier of
+On a CPU with bf16 instructions, explainers that use only outputs have a second row. It is for a classifier from
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) and is compared with the same floor in float32. The
 row also shows the error of the maps: the largest difference from the float32 maps as a share of their range, and the
 correlation between the two. If an image needs more than 200 passes, a single image is used.
 
-On a GPU, this package, the floor and the other libraries compute in the precision of `--precision`. The floor uses the
-faster layout: channels-last, except in float32 and for gradients. Libraries that do not support the precision are
-omitted, there is no second row for bf16, seconds are wall-clock seconds with synchronisation, and memory is GPU memory.
+On a GPU, this package, the floor and the other libraries compute in the precision set by `--precision`. The floor uses
+the faster memory layout: channels-last, except in float32 and for gradients. Libraries that do not support the
+precision are omitted, there is no second row for bf16, seconds are wall-clock seconds with synchronisation, and memory
+is GPU memory.
 """
 
 import argparse
@@ -57,7 +58,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import peak_memory
 from saliency_bench.utils.untouched import untouched
 
-# A round then takes only seconds; ratios do not depend on these options.
+# With these options, a round takes only seconds. The ratios do not depend on them.
 SHORT = {
     "gradient_shap": {"samples": 10},
     "integrated_gradients": {"steps": 10},
@@ -66,7 +67,7 @@ SHORT = {
     "rise": {"masks": 100},
     "smoothgrad": {"samples": 10},
 }
-# Required ratio to the floor.
+# Required ratio of the time to the floor.
 ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16, ASKED_OF_GPU, ASKED_TOGETHER = 1.03, 0.80, 0.50, 1.15, 1.05
 MANY = 200
 AGAIN = {"cebp": 1, "tattr": 4}
@@ -93,7 +94,7 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(args.threads)
-    torch.backends.cudnn.allow_tf32 = args.precision == "tf32"  # for the other libraries only
+    torch.backends.cudnn.allow_tf32 = args.precision == "tf32"  # only the other libraries use these
     classifier = classifier_of(args.model, args.size, args.device).computing(args.precision, None, args.compile)
     images = torch.rand(args.batch, 3, args.size, args.size, generator=torch.Generator().manual_seed(0))
     images = images.to(classifier.device)
@@ -148,7 +149,7 @@ def needs_of(explainer, classifier, images, labels, classes: int) -> tuple[int, 
     """Return (passes for one image, target of autograd, layer). The target is "images", "layer" or "outputs"."""
     found: set[str] = set()
     first = images[:1], targets.one_hot(labels[:1], classes).to(images.device)
-    explainer(classifier, *first)  # computed once per network
+    explainer(classifier, *first)  # not counted, because it is computed once per network
     before = classifier.passes
     with watched(found, images):
         explainer(classifier, *first)
@@ -197,7 +198,7 @@ def picture_rows(images, labels, classes: int):
 
 
 def measured(text: str, classifier, images, labels, classes: int, args) -> str:
-    """Return a row of the table, or two for an explainer that uses only outputs."""
+    """Return a row of the table, or two rows for an explainer that uses only outputs."""
     explainer = with_few(text)
     passes, kind, layer = needs_of(explainer, classifier, images, labels, classes)
     if passes > MANY and args.device == "cpu":
@@ -243,7 +244,7 @@ OWN = ("ours", "floor", "bf16")
 
 
 def whole(work: Callable) -> None:
-    """Call `work` with full passes for occlusion."""
+    """Call `work` while occlusion uses full passes."""
     before, windows.SMALLEST = windows.SMALLEST, 2**62
     try:
         work()
@@ -266,7 +267,7 @@ def error_of(maps: torch.Tensor, exact: torch.Tensor) -> str:
 
 
 def with_few(text: str):
-    """Return the text of an explainer. If the text has no options, it gets an option for few samples."""
+    """Return an explainer in command-line syntax. If it has no options, an option for few samples is added."""
     name = text.partition(":")[0]
     known = dict(load_explainer(text).options)
     few = {} if ":" in text else {key: value for key, value in SHORT.get(name, {}).items() if key in known}
@@ -274,14 +275,14 @@ def with_few(text: str):
 
 
 def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
-    """Return the seconds of each round, alternating between works.
+    """Return the seconds that each function takes in each round. The functions alternate.
 
-    Short work is repeated until it takes half a second.
+    Short functions are repeated until they take half a second.
     """
     clock = process_time if args.threads == 1 and args.device == "cpu" else perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in works}
     repeats = dict.fromkeys(works, 1)
-    for turn in range(-1, args.rounds):  # the first only warms up
+    for turn in range(-1, args.rounds):  # the first round only warms up
         for name, work in works.items():
             begun = clock()
             for _ in range(repeats[name]):
@@ -295,7 +296,11 @@ def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
 
 
 def floor(classifier, images, target, passes: int, kind: str, layer: str | None, again: int) -> None:
-    """Run plain passes for `passes` images in batches of the explainers' default size, on a CPU without gradients."""
+    """Run plain passes for `passes` images.
+
+    Batches have the explainers' default size on a GPU or without gradients. Otherwise, each has the size of the batch
+    to explain.
+    """
     fills = kind == "outputs" or images.device.type == "cuda"
     step = pictures_per_pass(images) if fills else len(images)
     for start in range(0, passes, step):
@@ -350,7 +355,7 @@ def layer_of(name: str, classifier, images) -> str | None:
 
 @contextmanager
 def watched(found: set[str], images):
-    """Record whether autograd computes gradients of images (n, 3, H, W) or of later values."""
+    """Record whether autograd computes gradients of images (n, 3, H, W) or only of later values."""
     grad, backward = torch.autograd.grad, torch.Tensor.backward
 
     def watching(outputs, inputs, *rest, **options):
@@ -370,7 +375,7 @@ def watched(found: set[str], images):
 
 
 def growth(work: Callable, device: torch.device) -> str:
-    """Return the largest growth in megabytes of the process, or of its GPU memory, if the system reports it."""
+    """Return the largest growth of the memory of the process or GPU in megabytes, if the system reports it."""
     status = Path("/proc/self/status")
     if device.type == "cuda":
         start = torch.cuda.memory_allocated(device)
@@ -382,7 +387,7 @@ def growth(work: Callable, device: torch.device) -> str:
         return int(status.read_text().partition(f"{field}:")[2].split()[0])
 
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is reset
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         start = kilobytes("VmRSS")
         work()
         return f"{(kilobytes('VmHWM') - start) / 1024:.0f}"
@@ -395,7 +400,7 @@ def others(
 ) -> dict[str, Callable]:
     """Return {library: function for the same task}.
 
-    Each function normalises the images and runs as many plain passes.
+    Each function normalises the images itself and runs the same number of plain passes.
     """
     import captum.attr as captum
     import pytorch_grad_cam

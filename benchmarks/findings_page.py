@@ -18,9 +18,9 @@ from saliency_bench.score_notes import PEAKED
 
 BASELINES = ("centre", "edges", "random")
 CURVES = {"saliency_insertion": "↑", "saliency_deletion": "↓"}
-# Difference that should be detected, and correlation above which maps hardly depend on the class.
+# Difference that should be detected. Maps with a correlation above the second number hardly depend on the class.
 DIFFERENCE, ALIKE = 0.05, 0.8
-ATTENTION = "vit-pets"  # the run of the section on explainers of attention
+ATTENTION = "vit-pets"  # name of the run for the section on explainers that use attention
 TITLES = {"pets": "Pets (Oxford-IIIT Pet)", "voc": "VOC 2012, the largest class of each photograph",
           "coco": "COCO 2017, the largest class of each photograph", "imagenet": "ImageNet"}  # fmt: skip
 PAGE = """# Findings: a real network on photographs
@@ -73,7 +73,7 @@ def page(data: Findings) -> str:
 
 
 def figures(data: Findings, folder: Path) -> None:
-    """Write the figures of the page: one per set of photographs, and one of the transformer."""
+    """Write the figures of the page: one per set of photographs, and one for the transformer."""
     sets = {name: [f"lite0-{name}", f"lite0-{name}-sampled"] for name in TITLES} | {ATTENTION: [ATTENTION]}
     for name, names in sets.items():
         if runs := [data.runs[run] for run in names if run in data.runs]:
@@ -86,7 +86,7 @@ def figure_of(name: str) -> str:
 
 
 def picture(name: str, title: str) -> str:
-    """Return the Markdown of the figure of a set or run."""
+    """Return the Markdown for the figure of a set or run."""
     return f"![{title}: scores and intervals of all explainers for each metric](pictures/{figure_of(name)}.svg)"
 
 
@@ -96,7 +96,7 @@ def advice(runs: dict[str, RunData], of_masks: dict[str, RunData]) -> str:
 
 
 def stored(work: Path, images: int, sampled: int, file: Path = FILE) -> Findings:
-    """Write the numbers of the finished runs in a work folder to a file, and read them back."""
+    """Write the numbers from the finished runs in a work folder to a file, and read them back."""
     folders = {folder.name: folder for folder in sorted(work.glob("lite*-*")) if finished(folder)}
     runs = {name: sb.load_run(folder) for name, folder in folders.items()}
     of_all = next((name for name in ("lite0-pets-sampled", "lite0-pets") if name in runs), None)
@@ -108,7 +108,6 @@ def stored(work: Path, images: int, sampled: int, file: Path = FILE) -> Findings
 
 
 def finished(folder: Path) -> bool:
-    """Return whether a run is finished."""
     return (folder / "summary.json").is_file()
 
 
@@ -122,20 +121,20 @@ def accuracy_of(run: RunData) -> str:
 
 
 def section(name: str, run: RunData) -> str:
-    """Return the figure, the table and the notable results of one set of photographs."""
+    """Return the figure, the table and the notable results for one set of photographs."""
     n = max(cell.n for cell in run.cells)
     about = f"n = {n} photographs; {accuracy_of(run)}."
     return "\n\n".join([f"## {TITLES[name]}", about, picture(name, TITLES[name]), table(run.cells), remarks(run)])
 
 
 def remarks(run: RunData) -> str:
-    """Return the sentences of the verdict that concern all baselines, as a Markdown list."""
+    """Return those sentences of the verdict that concern all baselines, as a Markdown list."""
     lines = Verdict(run.cells, run.contrasts).sentences()
     return "\n".join(f"- {line}" for line in lines if line.startswith(("Best", "Not best", "No explainer", "Too few")))
 
 
 def table(cells: Sequence[CellResult]) -> str:
-    """Return a Markdown table with a row per explainer, sorted by the first metric from best to worst."""
+    """Return a Markdown table with a row per explainer, sorted from best to worst on the first metric."""
     metrics = list(dict.fromkeys(cell.metric for cell in cells))
     arrows = {cell.metric: "↑" if cell.higher_is_better else "↓" for cell in cells}
     by_place = {(cell.explainer, cell.metric): cell for cell in cells}
@@ -164,7 +163,7 @@ def short(metric: str) -> str:
 
 
 def ahead(runs: dict[str, RunData]) -> str:
-    """Return the sentences on explainers that beat every baseline by the paired tests."""
+    """Return sentences about the explainers that are significantly better than every baseline in the paired tests."""
     by_metric: dict[str, dict[str, list[str]]] = {}
     starts: Counter[str] = Counter()
     for name, run in runs.items():
@@ -191,12 +190,12 @@ def ahead(runs: dict[str, RunData]) -> str:
 
 
 def is_peaked(cell: CellResult) -> bool:
-    """Return whether the score uses less than 1 % of the pixels of the map in most photographs."""
+    """Return whether, in most photographs, the score uses less than 1 % of the pixels of the map."""
     return cell.marked.get(PEAKED, 0) > cell.n / 2
 
 
 def small_regions(runs: dict[str, RunData]) -> str:
-    """Return the explainers whose scores use less than 1 % of the pixels on every dataset."""
+    """Return a sentence about explainers whose scores use less than 1 % of the pixels on every dataset."""
     peaked = {(cell.explainer, cell.metric) for run in runs.values() for cell in run.cells}
     for run in runs.values():
         peaked &= {(cell.explainer, cell.metric) for cell in run.cells if is_peaked(cell)}
@@ -209,7 +208,7 @@ def small_regions(runs: dict[str, RunData]) -> str:
 
 
 def more_images(runs: dict[str, RunData]) -> str:
-    """Return how many photographs would show a difference between Grad-CAM and the centre spot, as sentences."""
+    """Return sentences about how many photographs would show a difference between Grad-CAM and the centre spot."""
     counts: dict[str, list[int]] = {}
     for run in runs.values():
         for needed in of_run(run, DIFFERENCE, together=False) if len(run.ids) >= 10 else ():
@@ -225,7 +224,7 @@ def more_images(runs: dict[str, RunData]) -> str:
 
 
 def class_alike(runs: dict[str, RunData]) -> str:
-    """Return the explainers whose maps hardly depend on the class."""
+    """Return a sentence about the explainers whose maps hardly depend on the class."""
     cells = runs["lite0-sanity"].cells if "lite0-sanity" in runs else []
     alike = [cell for cell in cells if cell.metric == "saliency_class_sensitivity" and not cell.baseline
              and cell.value is not None and cell.value > ALIKE]  # fmt: skip
@@ -239,13 +238,13 @@ def class_alike(runs: dict[str, RunData]) -> str:
 
 
 def against_baselines(run: RunData) -> list[Against]:
-    """Return how each explainer compares with each baseline, by each metric."""
+    """Return the comparisons of each explainer with each baseline on each metric."""
     comparisons_by_baseline = Verdict(run.cells, run.contrasts).against_baselines()
     return [comparison for comparisons in comparisons_by_baseline for comparison in comparisons]
 
 
 def leaders(comparisons: Sequence[Against], metric: str) -> list[str]:
-    """Return the explainers that are significantly better than each baseline by a metric."""
+    """Return the explainers that are significantly better than each baseline on a metric."""
     signs: dict[str, set[int | None]] = {}
     for comparison in comparisons:
         if comparison.metric == metric:
@@ -297,8 +296,8 @@ def passes_of(run: RunData) -> dict[str, float]:
     return {name: count / shown for name, count in passes.items()}
 
 
-# Interpretations of mIoU: how a map is converted to a region, and what the region is compared with.
-CLOSE = 0.01  # largest difference between numbers that count as equal
+# Interpretations of mIoU differ in how a map becomes a region, and in what the region is compared with.
+CLOSE = 0.01  # numbers with at most this difference count as equal
 REPORTED = (0.1564, 0.1855)  # mIoU of six methods with ResNet-18 on Pet-XAI, table 2 of the Saliency-Bench paper
 SIX = ("gradcam", "gradcam_plus_plus", "integrated_gradients", "input_x_gradient", "occlusion", "rise")
 
@@ -318,7 +317,7 @@ def regions(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def otsu(scaled: np.ndarray) -> float:
-    """Return the threshold in 256 bins with the largest between-class variance (Otsu, 1979)."""
+    """Return the threshold with the largest between-class variance (Otsu, 1979) among 256 bins."""
     counts, edges = np.histogram(scaled, 256, (0, 1))
     middles = (edges[:-1] + edges[1:]) / 2
     below = np.cumsum(counts)
@@ -334,7 +333,7 @@ def iou(region: np.ndarray, mask: np.ndarray) -> float:
 
 
 def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Yield (interpretation, IoU of map and mask) for every region, alone and averaged with the background's IoU."""
+    """Yield (interpretation, IoU of map and mask) for every region: of the object, and averaged with the background."""
     for reading, region in regions(values).items():
         foreground = iou(region, mask)
         yield reading, foreground
@@ -342,7 +341,7 @@ def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]
 
 
 def soft_iou(values: np.ndarray, mask: np.ndarray) -> float:
-    """Return the sum of minima over the sum of maxima of a map in [0, 1] and a mask."""
+    """Return the sum of the minima divided by the sum of the maxima, for a map in [0, 1] and a mask."""
     scaled = (values - values.min()) / max(np.ptp(values), 1e-12)
     return float(np.minimum(scaled, mask).sum() / np.maximum(scaled, mask).sum())
 

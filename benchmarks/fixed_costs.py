@@ -1,4 +1,4 @@
-"""Measure costs other than network passes: starting a command, a function call, a finished run, an `evaluate` metric.
+"""Measure times other than network passes: to start a command, call a function, reopen a run, and use `evaluate`.
 
 example:
   python benchmarks/fixed_costs.py
@@ -41,7 +41,7 @@ def best(work: Callable[[], object], repeats: int, per: int = 1) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return CPU seconds, including children."""
+    """Return the CPU seconds that `work` takes, including children."""
     before = used()
     work()
     return used() - before
@@ -53,14 +53,14 @@ def used() -> float:
 
 
 def command(*words: str, **environment: str) -> Callable[[Path, int], float]:
-    """Measure a command in a separate process with compiled modules, as in an installation."""
+    """Return a function that measures a command in a separate process with compiled modules, as in an installation."""
     code = "import sys; from saliency_bench.cli import main; sys.exit(main(sys.argv[1:]))"
 
     def measure(folder: Path, repeats: int) -> float:
         compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
 
         def run() -> None:
-            with (folder / "completed").open("wb") as answer:  # argcomplete writes to descriptor 8
+            with (folder / "completed").open("wb") as answer:  # because argcomplete writes to descriptor 8
                 os.dup2(answer.fileno(), 8)
                 subprocess.run([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL,
                                env=os.environ | compiled | environment, pass_fds=(8,), check=False)  # fmt: skip
@@ -80,7 +80,7 @@ def network() -> torch.nn.Module:
 
 
 def finished(folder: Path, repeats: int) -> float:
-    """Measure the start of a finished run, with libraries and network already loaded."""
+    """Measure how long starting a finished run again takes, with libraries and network already loaded."""
     import saliency_bench as sb
 
     data = sb.build("shapes-xai", folder / "shapes", size=64, count=200, progress=False)
@@ -90,7 +90,7 @@ def finished(folder: Path, repeats: int) -> float:
 
 
 def of_evaluate(folder: Path, repeats: int) -> float:
-    """Measure the time per map of `compute` of an evaluate metric and of the metric's function."""
+    """Measure the time per map for `compute` of an evaluate metric and for the metric's function."""
     from saliency_bench.metrics.saliency_miou.saliency_miou import SaliencyMiou
 
     rng = np.random.default_rng(0)
@@ -101,7 +101,7 @@ def of_evaluate(folder: Path, repeats: int) -> float:
 
 
 def folded(folder: Path, repeats: int) -> float:
-    """Measure a repeated request for a faster copy of ResNet-18."""
+    """Measure a repeated request for the faster copy of ResNet-18."""
     from saliency_bench.compute.classifiers.fast_forward import fast_forward
 
     classifier, images = network(), torch.rand(4, 3, SIDE, SIDE)

@@ -1,4 +1,4 @@
-"""Run hundreds of hostile command lines for all commands; each must end soon with a one-line error and no partial file.
+"""Run hundreds of hostile command lines for all commands.
 
 example:
   python benchmarks/hostile.py --lines 500
@@ -6,9 +6,9 @@ example:
 The lines contain wrong types, huge numbers, NaN, empty, very long and unprintable arguments, files instead of folders,
 pipes and devices, and damaged runs, models, datasets and templates (`hostile_lines.py`, `hostile_places.py`). Each line
 runs in a forked process with limited memory and time, and one in ten in a separate program. Commands that serve a page
-are ended by Ctrl-C. The exit code must be 0 or 2. With exit code 2, there must be one line that contains an argument.
-There must be no traceback, no unprintable character, no changed input, no partially written file, and no network
-access. tests/push_scripts/test_hostile_lines.py runs the first few lines.
+are ended by Ctrl-C. The exit code must be 0 or 2. With exit code 2, there must be exactly one line, which contains an
+argument. There must be no traceback, no unprintable character, no changed input, no partially written file, and no
+network access. tests/push_scripts/test_hostile_lines.py runs the first few lines.
 """
 
 import argparse
@@ -38,9 +38,9 @@ from kills import checkpoint
 import saliency_bench as sb
 
 SECONDS = 60
-MEMORY = 8 * 2**30  # address space; torch needs 3 GB
-SERVES = b"http://127.0.0.1:"  # on standard output when the page of a study is served
-MOST_LINES = 6  # on standard error
+MEMORY = 8 * 2**30  # limit of the address space; torch needs 3 GB
+SERVES = b"http://127.0.0.1:"  # printed to standard output when the page of a study is served
+MOST_LINES = 6  # printed to standard error
 BAR = re.compile(r"\d+%\||\d+(it|B|images|examples|batch)/s|\?it/s")
 
 
@@ -75,7 +75,7 @@ def refuse(self: socket.socket, address: object) -> None:
 def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> Ending:
     """Return the outcome of a command line, in a forked child or as a separate program."""
     start = time.monotonic()
-    for kind in ("out", "err"):  # otherwise a page that the previous line served would count as a page of this line
+    for kind in ("out", "err"):  # so that a page served for the previous line does not count as a page for this line
         Path(f"{shown}.{kind}").unlink(missing_ok=True)
     if alone:
         program = [sys.executable, "-m", "saliency_bench", *(word.replace("\0", "0") for word in argv)]
@@ -98,7 +98,10 @@ def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> End
 
 
 def waited(exit_code: Callable[[], int | None], process: int, shown: Path) -> int | None:
-    """Return the exit code of a command; 0 for a server that starts and ends at Ctrl-C, None if it does not end."""
+    """Return the exit code of a command, or None if it does not end.
+
+    The exit code is 0 for a server that starts and ends at Ctrl-C.
+    """
     deadline, serves = time.monotonic() + SECONDS, False
     while (code := exit_code()) is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -118,7 +121,7 @@ def state(folder: Path) -> dict[str, tuple]:
 
 
 def said(err: str) -> list[str]:
-    """Return the lines on standard error except progress bars."""
+    """Return the lines on standard error, leaving out progress bars."""
     return [line for line in re.split(r"[\r\n]+", err) if line.strip() and not BAR.search(line)]
 
 
@@ -131,11 +134,11 @@ def named(message: str, argv: list[str]) -> bool:
             spelled = spelled.casefold().replace("_", "-")[:40]
             if spelled in plain and (len(spelled) > 1 or not spelled.isascii() or f"'{spelled}'" in plain):
                 return True
-    return bool(re.search(r"--[a-z]|/\w|[A-Z]{4}", message))  # a missing argument, a folder, or the fix
+    return bool(re.search(r"--[a-z]|/\w|[A-Z]{4}", message))  # an option, a path or a placeholder
 
 
 def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str]:
-    """Return the problems of a command line's outcome."""
+    """Return what is wrong with the outcome of a command line."""
     found = []
     if done.code is None:
         return [f"did not end within {SECONDS} s"]
@@ -200,7 +203,7 @@ def prepare(folder: Path) -> dict[str, Callable[[Path], object]]:
 
 
 def typed(count: int, folder: Path, first: int = 0, shown: Callable[[str], object] = print) -> Counter:
-    """Run `count` hostile lines and return the counts of exit codes and faults."""
+    """Run `count` hostile lines and return how often each exit code and each fault occurred."""
     (folder / "made").mkdir()
     makers, children = prepare(folder / "made"), Children(folder / "caches", HOME=str(folder / "home"))
     found: Counter = Counter()

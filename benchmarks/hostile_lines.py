@@ -30,23 +30,23 @@ NUMBERS = [
     "0", "-1", "-0", "1.5", "1e400", "-1e400", "nan", "NaN", "inf", "-inf", "0x10", "1_0", " 7 ", "\u0663", "\u00bd",
     "1e-400", "9" * 5000, "1" + "0" * 400, *(str(sign * value) for sign in (1, -1) for value in (2**31, 2**63, 10**30)),
 ]  # fmt: skip
-WRITES = ("out", "--out")  # never used to write outside the sandbox
+WRITES = ("out", "--out")  # never get a path outside the sandbox
 ESCAPES = ("..", "/", "~", "C:")
-# Valid values that a command needs, by the name of the argument.
+# {argument: valid values}, so that a command does not stop at a missing argument.
 RIGHT = {
     "dataset": ["shapes"], "model": ["net"], "explainers": ["gradcam"], "metrics": ["saliency_miou"], "out": ["new"],
     "runs": ["done"], "what": ["done"], "item": ["shapes"], "name": ["shapes-xai"], "names": ["saliency_miou"],
     "suite": ["laughs.yaml"],
 }  # fmt: skip
-USUAL = ("-h", "--help", "--debug")  # these commands serve pages
-# Options that limit the time of a line if it turns out to be valid.
+USUAL = ("-h", "--help", "--debug")  # options of every command
+# Options that limit the time of a command line that turns out to be valid.
 SHORT = {"dataset": "shapes", "limit": "2", "batch_size": "2", "epochs": "1", "size": "32", "count": "20",
          "workers": "1"}  # fmt: skip
-PLAYED = "played"  # folder of the demo with dataset and network; in another folder, the demo would train for minutes
+PLAYED = "played"  # the demo's folder, which contains dataset and network; elsewhere, the demo would train for minutes
 
 
 class Line:
-    """A command line under construction: the command, its positional arguments, and its options with values."""
+    """A command line under construction: the command, its positional arguments, and its options with their values."""
 
     def __init__(self, command: str, parser: argparse.ArgumentParser, dice: random.Random, right: dict | None = None):
         self.command, self.parser, self.dice = [command], parser, dice
@@ -97,7 +97,7 @@ def optional(line: Line) -> list[argparse.Action]:
 
 
 def spoil_value(line: Line, places: list[str]) -> None:
-    """Replace the value of an existing argument."""
+    """Replace the value of an argument by a hostile one."""
     words = line.dice.choice(line.words)
     actions = {flag: action for action in line.parser._actions for flag in action.option_strings}
     plain = [action for action in line.parser._actions if not action.option_strings]
@@ -135,7 +135,7 @@ def repeat(line: Line, places: list[str]) -> None:
 
 
 def foreign_option(line: Line, places: list[str]) -> None:
-    """Add an option of another command, or an unknown flag."""
+    """Add an option that only other commands have, or an unknown flag."""
     other = line.dice.choice(registry.names("push_scripts"))
     parser = parser_of(other, registry.load("push_scripts", other))
     flags = [flag for action in parser._actions for flag in action.option_strings if flag not in USUAL]
@@ -162,7 +162,7 @@ WAYS: dict[Callable[[Line, list[str]], None], int] = {
 
 
 def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Return every command with its parser. If the options depend on an item, the parser is for a random item."""
+    """Yield every command with its parser. If its options depend on an item, the parser for a random item is used."""
     for command in registry.names("push_scripts"):
         module = registry.load("push_scripts", command)
         yield command, parser_of(command, module)
@@ -172,7 +172,7 @@ def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]
 
 
 def lines(places: list[str]) -> Iterator[list[str]]:
-    """Yield an infinite sequence of command lines that cycles through the commands. Equal places yield equal lines."""
+    """Yield an infinite sequence of command lines, command by command. Equal places yield equal lines."""
     number = 0
     while True:
         dice = random.Random(number)

@@ -56,7 +56,7 @@ def sparse(path: Path) -> None:
 
 
 def device(path: Path) -> None:
-    """Create a device like /dev/zero. Without the permission to create devices, create a link to /dev/zero."""
+    """Create a device like /dev/zero. If this is not permitted, create a link to /dev/zero."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
     except OSError:
@@ -124,7 +124,7 @@ def rows(kind: str, path: Path) -> None:
 
 
 def runs(path: Path) -> None:
-    """Write COCO annotations whose run lengths are a damaged string."""
+    """Write COCO annotations with a damaged string of run lengths."""
     path.mkdir()
     image = {"id": 1, "file_name": "1.jpg", "height": 8, "width": 8}
     region = {"image_id": 1, "segmentation": {"size": [8, 8], "counts": "o" * 100}}
@@ -182,7 +182,7 @@ def false_sizes(path: Path) -> None:
     about = pq.read_metadata(path)
     for group in map(about.row_group, range(about.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
-            content[column.data_page_offset + 3] |= 128  # set the continuation bit of the size, the second field
+            content[column.data_page_offset + 3] |= 128  # sets the continuation bit of the size, the second field
     path.write_bytes(content)
 
 
@@ -213,13 +213,13 @@ OF_WEIGHTS = {"header": huge_header, "lying": lying_tensors, "pickle": pickled}
 
 
 def damages(name: str) -> dict[str, Callable[[Path], None]]:
-    """Return the possible types of damage for a file with this name."""
+    """Return {kind of damage: function} for a file with this name."""
     own = {".json": OF_JSON, ".parquet": OF_TABLE, ".safetensors": OF_WEIGHTS, ".md": OF_CARD}
     return OF_ANY | own.get(Path(name).suffix, {})
 
 
 def wide(path: Path) -> None:
-    """Write 2 kB of weights with a declared last layer of 400 GB."""
+    """Write a checkpoint of 2 kB whose config declares a last layer of 400 GB."""
     import torch
 
     torch.save({"fc.weight": torch.zeros(1).expand(2 * 10**8, 512)}, path)

@@ -5,18 +5,18 @@ example:
   python benchmarks/kills.py --runs 10 --only runs
   python benchmarks/kills.py --only studies --clock
 
-The number of a run, build, training or upload is the seed for the moments of its kills. They are at the start, between
-two batches (epochs, requests), while part files are compacted, or while results are merged or moved into place. Many
-items are killed several times. Runs are also extended between two kills (--limit, --only, explainers, metrics), or run
-by two processes, one or both of which are killed.
+The number of a run, build, training run or upload is the seed for the moments of its kills. A kill may occur at the
+start, between two batches (epochs, requests), while part files are compacted, or while results are merged or moved into
+place. Many items are killed several times. Runs are also extended between two kills (--limit, --only, explainers,
+metrics), or are computed by two processes, one or both of which are killed.
 
-The script compares records, predictions, summary and examples of runs; the folder of a dataset; weights and log of a
-training; tables, networks and runs of a suite; answers of a study in SQLite and in PostgreSQL, whose server is also
-killed; and a repository, which readers must never see in a partial state. `disks` uses file systems that are too small
-at first: each start must end with a one-line error and exit code 2. --clock moves the clock of each start, and the
-times of all files, back or forward by up to ten years. If other programs use the disk, TMPDIR=/dev/shm is many times
-faster. The script prints the phases of the kills. The exit code is 1 if anything differs.
-tests/compute/test_kill_and_continue.py runs the first few of each.
+The script compares the records, predictions, summary and examples of runs; the folder of a dataset; the weights and log
+of a training run; the tables, networks and runs of a suite; the answers of a study in SQLite and in PostgreSQL, whose
+server is also killed; and a repository, which readers must never see in a partial state. `disks` uses file systems that
+are too small at first: each start must end with a one-line error and exit code 2. --clock moves the clock of each
+start, and the times of all files, back or forward by up to ten years. If other programs use the disk, TMPDIR=/dev/shm
+is many times faster. The script prints in which phase each kill occurred. The exit code is 1 if anything differs.
+tests/compute/test_kill_and_continue.py runs the first few items of each kind.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def checkpoint(dataset: Path, folder: Path) -> Path:
 
 
 def loops(folder: Path, children: Children) -> dict[str, Callable[[int], Outcome]]:
-    """Return {name: function that runs a loop with this many items}."""
+    """Return {name: function that runs this kill loop with a number of items}."""
     dataset = sb.build("shapes-xai", folder / "shapes", size=32, count=240, progress=False)
     model = checkpoint(dataset, folder / "model")
     given = {"dataset": dataset, "model": model, "folder": folder, "children": children}

@@ -5,10 +5,10 @@ example:
 
 Maps are smooth random fields of 224 x 224 pixels without ties; masks are discs. Metrics that run the classifier are
 measured with a trivial classifier, so that only the metric and the creation of perturbed images are timed. The last
-column shows the number of classified images. Metrics that compute further maps are measured only as a function, with
-the gradient of a small network in both packages. saliency_crowd_auc is measured per judgement and compared with
-scikit-learn's `auc`. Times are CPU seconds on one thread. They are medians over rounds, so other load has little
-effect.
+column shows the number of images that are classified. Metrics that compute further maps are measured only as a
+function, with the gradient of a small network in both packages. saliency_crowd_auc is measured per judgement and
+compared with scikit-learn's `auc`. Times are CPU seconds on one thread, as medians over the rounds, so other load has
+little effect.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from saliency_bench.read.statistics.exposures import EXPOSURES, SHOWN
 from saliency_bench.target_weights import one_hot
 
 ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL = 1.0, 5.0, 0.5  # milliseconds per map
-RANKED = ("saliency_average_precision",)  # these sort pixels, like all metrics with threshold=mask_area
+RANKED = ("saliency_average_precision",)  # metrics that sort pixels, as all metrics do with threshold=mask_area
 AT_MASK_AREA = ("saliency_miou", "saliency_precision", "saliency_recall")
 QUANTUS: dict[str, tuple[str, dict]] = {  # {metric of this package: metric of Quantus with the same purpose}
     "saliency_pointing_game": ("PointingGame", {}),
@@ -48,11 +48,11 @@ QUANTUS: dict[str, tuple[str, dict]] = {  # {metric of this package: metric of Q
     "saliency_average_precision": ("AUC", {}),
     "saliency_deletion": ("PixelFlipping", {}),
     "saliency_single_deletion": ("FaithfulnessEstimate", {}),
-    "saliency_road": ("noisy_linear_imputation", {}),  # imputation only: ROAD of Quantus fails with three channels
+    "saliency_road": ("noisy_linear_imputation", {}),  # ROAD of Quantus fails with three channels
 }
-OF_MODEL = ("PixelFlipping", "FaithfulnessEstimate")  # for metrics of Quantus that change pixels
-PATCHES = 16  # for saliency_single_deletion
-FURTHER: dict[str, tuple[str, dict]] = {  # for metrics that compute further maps; MPRT of Quantus fails with its ssim
+OF_MODEL = ("PixelFlipping", "FaithfulnessEstimate")  # metrics of Quantus that change pixels
+PATCHES = 16  # number of patches for saliency_single_deletion
+FURTHER: dict[str, tuple[str, dict]] = {  # metrics that compute further maps; MPRT of Quantus fails with its own ssim
     "saliency_randomisation:form=spearman": ("MPRT", {"similarity_func": "correlation_spearman"}),
     "saliency_randomisation:form=complexity": ("EfficientMPRT", {}),
     "saliency_max_sensitivity": ("MaxSensitivity", {"nr_samples": 10}),
@@ -72,7 +72,7 @@ warnings.simplefilter("ignore")
 
 
 class Nothing(nn.Module):
-    """Trivial classifier with two logits computed from one pixel."""
+    """Trivial classifier with two logits that depend on a single pixel."""
 
     def forward(self, images):
         return images[:, :2, 0, 0]
@@ -89,7 +89,7 @@ modules = init_dynamic_modules("evaluate_metrics_benchmark", str(work / "modules
 
 
 def milliseconds(call: Callable[[], object], count: int) -> float:
-    """Return the median of the rounds per map, after a warm-up call."""
+    """Return the milliseconds per map as the median over the rounds, after a warm-up call."""
     call()
     times = []
     for _ in range(args.rounds):
@@ -151,7 +151,7 @@ def quantus_call(text: str, count: int) -> Callable[[], object]:
 
 
 def imputed_by_quantus(count: int) -> None:
-    """Return the imputed images of saliency_road, except with no pixel or all pixels removed."""
+    """Compute the images that saliency_road imputes, leaving out those with no pixel or all pixels removed."""
     from quantus.functions.perturb_func import noisy_linear_imputation
 
     for one in maps[:count]:
@@ -161,7 +161,7 @@ def imputed_by_quantus(count: int) -> None:
 
 
 def network() -> nn.Module:
-    """Return a network with three layers with weights, whose gradients are used as maps."""
+    """Return a network with three layers that have weights. Its gradients are used as maps."""
     layers = [nn.Conv2d(3, 4, 7, 8), nn.ReLU(), nn.Conv2d(4, 8, 3, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)]
     made = nn.Sequential(*layers).eval()
     made(torch.zeros(1, 3, args.size, args.size))
@@ -175,7 +175,7 @@ def gradient(classifier, images, target):
 
 
 def further(text: str) -> tuple[float, float]:
-    """Return the milliseconds per image of this package and of Quantus, including maps."""
+    """Return the milliseconds per image in this package and in Quantus, including the time for maps."""
     import quantus
 
     count = min(4, args.maps)

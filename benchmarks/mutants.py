@@ -1,16 +1,17 @@
-"""Measure the strength of the tests: change random positions of the code, one at a time, and run the tests.
+"""Measure the strength of the tests: change random positions in the code, one at a time, and run the tests.
 
 example:
   pytest -n 2 --cov --cov-context=test && python benchmarks/mutants.py --count 300
   python benchmarks/mutants.py --folders saliency_bench/board --count 60 --table board.csv
 
-A mutant is a changed operator, comparison, constant or condition in a line that is executed by tests. These tests
-(according to `.coverage`) are run, most specific first, until one fails. A mutant that no test detects survives and is
-printed. Mutants are drawn with a seed from the files of `--folders` in this checkout. Coverage does not include tests
-that run the package in another process, so the true share of detected mutants is higher. The exit code is 0.
+A mutant is the code with one changed operator, comparison, constant or condition, in a line that tests execute. The
+tests that execute the line (according to `.coverage`) are run, most specific first, until one fails. A mutant that no
+test detects survives and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout.
+Coverage does not include tests that run the package in another process, so the true share of detected mutants is
+higher. The exit code is 0.
 
 With `--table`, all tests that execute a mutant are run, and each failing test is a row of the table; a surviving mutant
-has one row without a test. `--again` repeats the mutants of such a table with other tests, whose coverage must be
+has one row without a test. `--again` repeats the mutants in such a table with other tests, whose coverage must be
 measured first.
 """
 
@@ -43,7 +44,7 @@ OPERATORS = {
     ast.BitOr: "&",
 }
 MOST_TESTS = 150  # maximum number of tests per mutant
-SECONDS = 300  # seconds after which a mutant counts as detected because it does not end
+SECONDS = 300  # a mutant that does not end within this many seconds counts as detected
 IMPORTED = ["torch", "datasets", "transformers", "evaluate", "pytest", "hypothesis", "scipy.stats"]
 
 
@@ -93,7 +94,7 @@ def mutated(source: str, change: tuple[int, int, int, str]) -> str | None:
 
 
 def tests_of(database: Path) -> dict[tuple[str, int], list[str]]:
-    """Return {(file, line): tests that execute it}, sorted by the number of lines that a test executes."""
+    """Return {(file, line): tests that execute it}. Tests that execute the fewest lines come first."""
     data = CoverageData(str(database))
     data.read()
     reached: dict[tuple[str, int], set[str]] = {}
@@ -120,7 +121,10 @@ class Failures:
 
 
 def run(tests: list[str], site: str, cache: str, code, failures: Path | None) -> None:
-    """Return whether the tests pass with the package in `site`, in a forked process; with `failures`, run all tests."""
+    """Run the tests with the package in `site`, in a forked process, and return whether they pass.
+
+    If `failures` is set, run all tests even if one fails.
+    """
     os.environ |= {"PYTHONPATH": site, "SALIENCY_BENCH_CACHE": cache, "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, site)
     os.chdir(ROOT)
@@ -185,7 +189,7 @@ def main() -> int:
         for plugins in PLUGINS:
             shutil.copytree(ROOT / plugins, site / "saliency_bench" / plugins)
         without = set()
-        if args.table:  # tests that fail without a mutant are not used
+        if args.table:  # leave out tests that fail even without a mutant
             every = sorted({test for tests in reached.values() for test in tests})
             noticed(context, every, site, Path(folder) / "without", None)
             without = failed(Path(folder) / "without")

@@ -1,11 +1,12 @@
-"""Create the images of the README and the site from the demo's folder: maps of photographs, and the report.
+"""Create the images for the README and the site from the demo's folder: maps of photographs, and the report.
 
 example:
   saliency-bench demo --limit 64
   saliency-bench demo --photos
   python benchmarks/pictures.py --demo saliency-bench-demo --out docs/pictures
 
-Chromium takes a screenshot of the top of the report, which is saved with fewer colours, so that the file remains small.
+Chromium takes a screenshot of the top of the report. It is saved with a reduced number of colours, so that the file is
+small.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def photographs(demo: Path, path: Path) -> None:
 
 
 def of_photograph(axes, classifier, row: dict, scores: pd.Series) -> None:
-    """Draw a photograph and its maps; the highest score is bold."""
+    """Draw a photograph and its maps. The highest score is bold."""
     axes[0].imshow(classifier.prepare([row]).images[0].permute(1, 2, 0).numpy())
     for axis, explainer in zip(axes[1:], OF_PHOTOS["explainers"], strict=True):
         name = explainer.partition(":")[0]
@@ -83,7 +84,10 @@ def caption(axis, text: str, **options: object) -> None:
 
 
 def canvas(lines: int, columns: int, below: float = 0.24):
-    """Return a figure and its axes (lines, columns). Each line leaves the share `below` of its height for a caption."""
+    """Return a figure and its axes (lines, columns).
+
+    Below each line, the share `below` of its height is left for a caption.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, (2.05 + 2.5 * below) * lines), dpi=100)

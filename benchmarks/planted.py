@@ -121,7 +121,7 @@ def by_partners(
 
 
 def row(metric: Metric, means: list[float]) -> str:
-    """Return a row of the table, with scores in bold that are better than the score of a better map."""
+    """Return a row of the table. A score is bold if it is better than the score of a better map."""
     goodness = np.array(means) * (1 if metric.higher_is_better else -1)
     cells = [f"{mean:.3f}" for mean in means]
     marked = [

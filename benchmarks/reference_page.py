@@ -30,12 +30,12 @@ SETS = ("pets", "voc", "coco", "photos")
 PHOTOGRAPHS = {"lite0": "Lite0", "lite1": "Lite1", "lite2": "Lite2"}
 SHAPES = {"resnet-shapes": "ResNet, shapes", "vit-shapes": "ViT, shapes"}
 CURVES = ("saliency_insertion", "saliency_deletion")
-# Images per dataset in the larger study, and its assumed speed: images per second on one H100 (docs/speed.md, fp32,
-# ResNet-18, 224 x 224 pixels): 16,000 passes of RISE in 1.938 s, 800 passes with gradients in 0.239 s.
+# Images per dataset in the larger study, and its assumed speed in images per second on one H100 (docs/speed.md, fp32,
+# ResNet-18, 224 x 224 pixels): 16,000 passes of RISE take 1.938 s, 800 passes with gradients take 0.239 s.
 LARGE = 1000
 FORWARD, GRADIENT = 16_000 / 1.938, 800 / 0.239
-SHOWN = 4  # number of listed pairs of metrics
-LAYERS = 4  # stages of saliency_randomisation in the suite, each with a map; the metric does not declare its passes
+SHOWN = 4  # number of pairs of metrics that are listed
+LAYERS = 4  # stages of saliency_randomisation in the suite, each with a map; the metric declares no passes
 
 
 Runs = Mapping[str, Sequence[RunData]]
@@ -46,7 +46,7 @@ class Order(NamedTuple):
 
     Attributes:
         subject: Description of the comparison.
-        metric: Metric that both rankings use.
+        metric: Metric on which both rankings are based.
         rho: Spearman's rho with its interval.
         explainers: Number of explainers.
         same_best: Whether the same explainer is first in both rankings.
@@ -60,23 +60,23 @@ class Order(NamedTuple):
 
     @property
     def above(self) -> bool:
-        """Return whether its interval lies above 0."""
+        """Return whether the interval lies above 0."""
         return self.rho.low is not None and self.rho.low > 0
 
     @property
     def below(self) -> bool:
-        """Return whether its interval lies below 0."""
+        """Return whether the interval lies below 0."""
         return self.rho.high is not None and self.rho.high < 0
 
 
 def load(file: Path = FILE) -> findings_data.Findings:
-    """Return the runs of the study, and the runs of the findings whose names do not occur in the study."""
+    """Return the runs of the study, and those runs of the findings whose names do not occur in the study."""
     data = findings_data.load(file)
     return data._replace(runs=findings_data.load().runs | data.runs)
 
 
 def pooled(runs: Mapping[str, RunData]) -> RunData:
-    """Merge runs {name: run} on different images into one, with the common cells and statistics over all images."""
+    """Merge runs {name: run} on different images into one, with their common cells and statistics over all images."""
     keys = set.intersection(*({_key(cell) for cell in run.cells} for run in runs.values()))
     first = next(iter(runs.values()))
     cells = [cell for cell in first.cells if _key(cell) in keys]
@@ -91,12 +91,12 @@ def _key(cell: CellResult) -> tuple[str, str]:
 
 
 def _scores(run: RunData, like: CellResult) -> np.ndarray:
-    """Return the scores of a run for the explainer and metric of a cell."""
+    """Return the scores in a run for the explainer and the metric of a cell."""
     return run.values[next(cell.cell_id for cell in run.cells if _key(cell) == _key(like))]
 
 
 def of_photographs(data: findings_data.Findings, kind: str = "") -> dict[str, RunData]:
-    """Return {network: merged runs on photographs}; `kind` is "-sampled" for the runs with all explainers."""
+    """Return {network: merged runs on photographs}. `kind` is "-sampled" for the runs with all explainers."""
     found = {}
     for network in PHOTOGRAPHS:
         if runs := {name: run for name in SETS if (run := data.runs.get(f"{network}-{name}{kind}"))}:
@@ -112,7 +112,7 @@ def of_shapes(data: findings_data.Findings) -> dict[str, RunData]:
 def all_runs(data: findings_data.Findings) -> tuple[Runs, Runs]:
     """Return {network: runs} on photographs and on shapes.
 
-    If there is a separate run for faithfulness, it comes second.
+    If faithfulness was measured in a separate run, this run comes second.
     """
     photographs = {network: [run] for network, run in of_photographs(data).items()}
     for network, run in of_photographs(data, "-sampled").items():
@@ -126,13 +126,13 @@ def named(network: str) -> str:
     return (PHOTOGRAPHS | SHAPES)[network]
 
 
-# 1. Which explainers beat all baselines, where?
+# 1. Which explainers beat all baselines, and where?
 
 
 def beaten(runs: Mapping[str, Sequence[RunData]]) -> dict[str, dict[str, list[str]]]:
     """Return {network: {metric: explainers significantly better than every baseline}}.
 
-    Includes metrics of agreement with a mask and of faithfulness with enough images for a test. If several runs of a
+    The metrics measure agreement with a mask, or faithfulness, and have enough images for a test. If several runs of a
     network have a metric, the first one is used.
     """
     found: dict[str, dict[str, list[str]]] = {}
@@ -150,7 +150,7 @@ def beaten(runs: Mapping[str, Sequence[RunData]]) -> dict[str, dict[str, list[st
 
 
 def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
-    """Return the sentences about baselines; both arguments are {network: runs}."""
+    """Return sentences about the baselines. Both arguments are {network: runs}."""
     lines = []
     for about, runs in (
         ("On photographs", photographs),
@@ -177,7 +177,7 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
 
 
 def size_of(runs: Sequence[RunData]) -> str:
-    """Return the numbers of images of a network's runs as a string. The second run, if any, is for faithfulness."""
+    """Return the numbers of images in a network's runs as a string. The second run, if any, is for faithfulness."""
     sizes = [str(len(run.ids)) for run in runs]
     return sizes[0] + (f", {sizes[1]} for faithfulness" if sizes[1:] else "")
 
@@ -195,9 +195,10 @@ def agreements(run: RunData) -> dict[tuple[str, str], Estimate]:
 def order_of_runs(
     run: RunData, cells: Sequence[CellResult], other: RunData, others: Sequence[CellResult]
 ) -> Estimate:  # fmt: skip
-    """Return Spearman's rho between the rankings of the common explainers of two lists of cells, with its interval.
+    """Return Spearman's rho between two rankings of the same explainers, with its interval.
 
-    Equal image ids mean the same image. An image that occurs in one run only is used for this run only.
+    Each ranking comes from a list of cells; only explainers in both lists count. Equal image ids mean the same image.
+    An image that occurs in only one run is used only for this run.
     """
     by_name = {cell.explainer: cell for cell in others}
     pairs = [(cell, by_name[cell.explainer]) for cell in cells if cell.explainer in by_name]
@@ -226,7 +227,7 @@ def kinds(pair: tuple[str, str]) -> str:
 
 
 def question_agree(runs: Mapping[str, RunData]) -> list[str]:
-    """Return the sentences about the agreement of metrics; `runs` is {description: run}."""
+    """Return sentences about the agreement of metrics. `runs` is {description: run}."""
     lines = []
     for about, run in runs.items():
         found = agreements(run)
@@ -258,7 +259,7 @@ def ends(rho: Estimate) -> str:
 
 
 def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
-    """Return the correlation between the rankings of two runs for each metric of agreement with a mask.
+    """For each metric of agreement with a mask, return the correlation between the rankings of two runs.
 
     Baselines are excluded, because they ignore the network.
     """
@@ -276,7 +277,7 @@ def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
 
 
 def from_shapes(photographs: Mapping[str, RunData], shapes: Mapping[str, RunData]) -> list[Order]:
-    """Return the correlations between the ranking of the ResNet on shapes and of each network on photographs."""
+    """Return the correlations between the ranking for the ResNet on shapes and that for each network on photographs."""
     if "resnet-shapes" not in shapes:
         return []
     return [
@@ -285,7 +286,7 @@ def from_shapes(photographs: Mapping[str, RunData], shapes: Mapping[str, RunData
 
 
 def between_networks(data: findings_data.Findings) -> list[Order]:
-    """Return how well the rankings of every two networks agree on the photographs that both were run on."""
+    """Return how well the rankings for every two networks agree on the photographs that both explain."""
     found = []
     for first, other in combinations(PHOTOGRAPHS, 2):
         both: list[dict[str, RunData]] = [{}, {}]
@@ -308,7 +309,7 @@ def only(run: RunData, images: set[str]) -> RunData:
 
 
 def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> list[str]:
-    """Return the sentences about the ranking on shapes."""
+    """Return sentences about the ranking on shapes."""
     if not found:
         return []
     values = [order.rho.value for order in found]
@@ -339,7 +340,7 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> li
 
 
 def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) -> list[str]:
-    """Return the sentences about the differences between networks and between metrics."""
+    """Return sentences about the differences between networks and between metrics."""
     if not found:
         return []
     values = [order.rho.value for order in found]
@@ -370,7 +371,7 @@ def order_between(run: RunData) -> float:
 
 
 def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_average_precision") -> list[str]:
-    """Return the sentences about passes and scores on shapes."""
+    """Return sentences about passes and scores on shapes."""
     lines = []
     for network, run in shapes.items():
         cells = [cell for cell in run.cells if cell.metric == metric and cell.value is not None and not cell.baseline]
@@ -541,7 +542,7 @@ $ python benchmarks/reference.py --data data --work reference --limit {large} --
 
 
 def accuracies(data: findings_data.Findings) -> str:
-    """Return a Markdown table of the networks' accuracies on datasets with labels among their classes."""
+    """Return a Markdown table of the networks' accuracies on datasets whose labels are classes of the network."""
     lines = ["| network | dataset | accuracy | n |", "|---|---|---:|---:|"]
     for network in (*PHOTOGRAPHS, *SHAPES):
         for name in ("shapes",) if network in SHAPES else SETS:
@@ -566,7 +567,7 @@ def page(data: findings_data.Findings) -> str:
 
 
 def compared(data: findings_data.Findings) -> dict[str, RunData]:
-    """Return the runs with the most metrics on photographs and on shapes, for the comparison of metrics."""
+    """Return the runs on photographs and on shapes that have the most metrics, for the comparison of metrics."""
     sampled = of_photographs(data, "-sampled") or of_photographs(data)
     found = {f"Photographs, {named(name)}": run for name, run in list(sampled.items())[:1]}
     shapes = of_shapes(data)
@@ -591,5 +592,5 @@ def write_figures(data: findings_data.Findings, folder: Path) -> None:
 
 
 def names_of(runs: Sequence[RunData]) -> list[str]:
-    """Return the explainers of the first run, without baselines and without their options."""
+    """Return the names of the explainers in the first run, leaving out baselines and options."""
     return list(dict.fromkeys(cell.explainer for cell in runs[0].cells if not cell.baseline))

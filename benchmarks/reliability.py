@@ -1,4 +1,4 @@
-"""Compare the reliability of a map, from halves of its draws, with the correlation of the maps of two seeds.
+"""Compare the reliability of a map, estimated from halves of its draws, with the correlation of the maps of two seeds.
 
 example:
   python benchmarks/reliability.py           # a few minutes; the tables of docs/reliability.md
@@ -8,7 +8,7 @@ The first table uses simulated maps with a known reliability: a signal and noisy
 network with weights from the package's random numbers, and runs each explainer with several seeds. The third table
 compares explainers that stop at a requested reliability per image with explainers that use all draws: passes, CPU
 seconds, and the correlation between the maps of two seeds, which is the actual reliability. With --photographs, only
-the third table is printed, for a trained network and photographs of scikit-image.
+the third table is printed, for a trained network and photographs from scikit-image.
 """
 
 import argparse
@@ -43,7 +43,7 @@ WANTED = 0.9
 
 
 def known_law(draws: int, known: float, maps: int = 1000, pixels: int = 256) -> tuple[float, float, float]:
-    """Return (mean, 5th, 95th percentile) of the reliability from halves, for maps with a known reliability."""
+    """Return (mean, 5th, 95th percentile) of the reliability from halves, for maps whose reliability is known."""
     rng = np.random.default_rng(draws)
     width = np.sqrt(draws * (1 - known) / known)  # signal / (signal + noise / draws) is then `known`
     every = rng.normal(size=(maps, 1, pixels)) + width * rng.normal(size=(maps, draws, pixels))
@@ -62,7 +62,7 @@ def network() -> nn.Module:
 
 
 def small_inputs() -> tuple[sb.Classifier, torch.Tensor, torch.Tensor]:
-    """Return the small network, images of noise and their target."""
+    """Return the small network, images of noise, and their target."""
     classifier = sb.load_classifier(network(), mean=0, std=1, device="cpu")
     images = torch.from_numpy(uniform(99, IMAGES * 3 * SIDE**2)).view(IMAGES, 3, SIDE, SIDE)
     return classifier, images, one_hot(list(range(IMAGES)), CLASSES)
@@ -88,7 +88,7 @@ def of_network() -> Iterator[tuple[str, float, float, int | None]]:
 
 
 def photographs(count: int) -> tuple[sb.Classifier, torch.Tensor, torch.Tensor]:
-    """Return EfficientNet-Lite0, photographs of scikit-image, and their predicted classes as a target."""
+    """Return EfficientNet-Lite0, photographs from scikit-image, and their predicted classes as a target."""
     from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 
     with TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def stopping(texts: list[str], classifier: sb.Classifier, images: torch.Tensor, 
     for text in texts:
         wanted = f"{text}{',' if ':' in text else ':'}reliability={WANTED}"
         taken = {}
-        for name, seed in ((wanted, 1), (text, 0), (wanted, 0)):  # the first round warms up; only its maps are used
+        for name, seed in ((wanted, 1), (text, 0), (wanted, 0)):  # the first round only warms up, but its maps are used
             explainer, passes, start = sb.load_explainer(name).seeded(seed), classifier.passes, process_time()
             made = explainer.made(classifier, images, target, seeds=[100 * seed + i for i in range(len(images))])
             taken[name, seed] = made, classifier.passes - passes, process_time() - start
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def first_tables() -> None:
-    """Print the tables of reliabilities estimated from halves."""
+    """Print the tables with reliabilities estimated from halves."""
     print("| draws | reliability | mean estimate from halves | 5 to 95 % of maps |\n| ---: | ---: | ---: | ---: |")
     for draws, known in KNOWN:
         mean, low, high = known_law(draws, known)

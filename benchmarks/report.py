@@ -1,11 +1,11 @@
-"""Measure the time to write the report of a large run (5,000 records in each of 50 cells), and of two such runs.
+"""Measure the time to write the report on a large run (5,000 records in each of 50 cells), and on two such runs.
 
 example:
   python benchmarks/report.py
 
 The run consists of random scores in a temporary folder, with images at the size of a classifier's input. The
-measurement covers `report`, from reading the files to writing the page, but not imports, because a run has already
-imported them.
+measurement covers `report`, from reading the files to writing the page, but not imports, because they are already
+loaded at the end of a run.
 """
 
 import argparse

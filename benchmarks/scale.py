@@ -7,9 +7,9 @@ example:
 The part files contain random scores and are written by functions of the package, for 23 explainers and 20 metrics. The
 scores of three metrics have eight parts. A quarter of the metrics has no score for a third of the samples, and one
 metric has missing scores that depend on the explainer. All later steps are the same as in a run: merging, summary and
-report, each in a separate process. Finally, the finished run is started again. Only the thumbnails of shown samples are
-written. `--real N` runs two cheap explainers by two metrics on N small images, and on a fifth of them. Memory is the
-peak resident memory, including torch (about 600 MiB).
+report, each in a separate process. Finally, the finished run is started again. Thumbnails are written only for the
+samples that the report shows. `--real N` runs two cheap explainers with two metrics on N small images, and on a fifth
+of them. Memory is the peak resident memory, including torch (about 600 MiB).
 """
 
 import argparse
@@ -28,8 +28,8 @@ import numpy as np
 BATCH, CLASSES, SIDE = 16, 37, 32
 AT_ONCE = 512  # batches per part file
 EXPLAINERS, METRICS, PARTS = 23, 20, 8
-BESIDES = {"groups", "other", "retrained", "first_right"}  # inputs that these samples do not have
-WITH_PARTS, MASKED, OWN = (0, 1, 2), 4, 3  # with parts; every 4th lacks masks; missing by explainer
+BESIDES = {"groups", "other", "retrained", "first_right"}  # inputs that these samples lack
+WITH_PARTS, MASKED, OWN = (0, 1, 2), 4, 3  # metrics with parts; every 4th lacks masks; metric 3 misses scores
 MIB = 2**20
 
 
@@ -39,7 +39,7 @@ def samples_of(records: float, explainers: int, metrics: int) -> int:
 
 
 def pictures() -> list[tuple[dict, dict]]:
-    """Return 64 encoded images of one colour and their masks."""
+    """Return 64 encoded images, each of a single colour, and their masks."""
     from PIL import Image
 
     def png(array: np.ndarray) -> dict:
@@ -96,7 +96,7 @@ def settings(folder: Path, explainers: int, metrics: int) -> dict:
 
 
 def can_be_drawn(name: str) -> bool:
-    """Return whether a metric has one score per image and needs no other network or images."""
+    """Return whether a metric has one score per image and needs neither a second network nor other images."""
     from saliency_bench.bound_metric import load_metric
 
     metric = load_metric(name)
@@ -190,7 +190,7 @@ def predictions(schema, batches: list[range], writer) -> None:
 
 
 def scores(cell, explainer: int, index: int, batches: list[range]):
-    """Yield the rows of a cell. Explainers differ slightly, and the same samples are difficult for all explainers."""
+    """Yield the rows of a cell. Explainers differ slightly, and a sample is equally difficult for all explainers."""
     import pyarrow as pa
 
     from saliency_bench.read.records import STORED
@@ -265,12 +265,12 @@ def report(chosen: dict) -> None:
 
 
 def again(chosen: dict) -> None:
-    """Start the finished run again, with the model created and libraries imported before the measurement."""
+    """Start the finished run again. The model is created and libraries are imported before the measurement."""
     import saliency_bench as sb
     import saliency_bench.compute.run
 
     _, data, model, _ = loaded(chosen)
-    model.classifier.prepare([data.samples.rows[0]])  # imports torchvision
+    model.classifier.prepare([data.samples.rows[0]])  # imports torchvision before the measurement
     measured(lambda: sb.run(**chosen, progress=False))
 
 
@@ -336,7 +336,7 @@ def generated(folder: Path, records: float, explainers: int = EXPLAINERS, metric
 
 
 def computed(folder: Path, samples: int) -> dict[int, dict[str, float]]:
-    """Return {samples: measurements} of real runs with this many samples and with a fifth of them."""
+    """Return {samples: measurements} of a real run on this many samples and of a run on a fifth of them."""
     found = {}
     for number in (samples // 5, samples):
         make_dataset(folder / str(number) / "dataset", number)

@@ -4,11 +4,11 @@ example:
   python benchmarks/simulations.py
   python benchmarks/simulations.py --share 0.1 --skip cost
 
-The scores are drawn from known distributions that cover all observed shapes of metrics: 0/1 scores, rare events, skewed
-scores, scores with a small spread with and without rare failures, and three unbounded distributions. Samples are
+The scores are drawn from known distributions that include all observed shapes of metrics: 0/1 scores, rare events,
+skewed scores, scores with a small spread with and without rare failures, and three unbounded distributions. Samples are
 independent or in clusters of equal or unequal sizes (`DESIGNS`), with 20, 50 and 100 effective clusters. `--share` runs
-a part of the simulations; all simulations take about an hour. The tables are Markdown, as in `docs/numbers.md`; ! marks
-values below 93 %.
+only this share of the simulations; all simulations take about an hour. The tables are Markdown, as in
+`docs/numbers.md`; ! marks values below 93 %.
 """
 
 import argparse
@@ -33,7 +33,7 @@ UNIT, UNBOUNDED = (0.0, 1.0), (-float("inf"), float("inf"))
 
 
 def rare(share: float) -> np.ndarray:
-    """Return quantiles of a score that is 0 except for this share of the samples."""
+    """Return quantiles of a score that is 0 except on this share of the samples."""
     return np.where(1 - share > GRID, 0, laws.beta(2, 3).ppf(np.clip((GRID - 1 + share) / share, 0, 1)))
 
 
@@ -95,7 +95,7 @@ APART = {
     "40 of 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
     "5 of 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
 }
-# {mean and spread: distribution of scores}; a few of the scores fail, that is, they are 0.
+# {mean and spread: distribution of scores}. A few of the scores fail: they are replaced by 0.
 NARROW = {
     "mean .75, spread .02": laws.beta(300, 100),
     "mean .5, spread .06": laws.beta(30, 30),
@@ -113,7 +113,7 @@ ORDINARY = {
     "two peaks (beta 4, 16 and 16, 4)": np.sort(np.concatenate([laws.beta(4, 16).ppf(GRID[::2]),
                                                                 laws.beta(16, 4).ppf(GRID[1::2])])),
 }  # fmt: skip
-# Distributions for simulated requirements; the bound of each requirement is the mean of its distribution.
+# Distributions for simulated requirements. The bound of each requirement is the mean of its distribution.
 GATED = {
     "0/1": (GRID > 0.4) * 1.0,
     "0/1, share .9": (GRID > 0.1) * 1.0,
@@ -137,7 +137,7 @@ def sizes_of(design: str, effective: float) -> np.ndarray:
 
 
 def at(law: str | np.ndarray, normal: np.ndarray) -> np.ndarray:
-    """Return the scores of a distribution at standard normal quantiles."""
+    """Return the scores whose quantiles are those of standard normal values."""
     quantiles = LAWS[law] if isinstance(law, str) else law
     return quantiles[np.minimum((special.ndtr(normal) * len(GRID)).astype(int), len(GRID) - 1)]
 
@@ -158,16 +158,19 @@ def at_grid(law: laws.rv_continuous) -> np.ndarray:
 
 
 def without_failures(estimate: package.Estimate, *_: object) -> package.Estimate:
-    """Replace `outlasting_rare_scores`, so that intervals are not widened for rare failures."""
+    """Return the estimate unchanged.
+
+    This replaces `outlasting_rare_scores`, which widens intervals for rare failures.
+    """
     return estimate
 
 
 def scores_with_failures(
     law: str | np.ndarray, share: float, sizes: np.ndarray, times: int, whole: bool = False, correlation: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return (scores (n, times), clusters, true mean). A share of the scores is 0.
+    """Return (scores (n, times), clusters, true mean). On a share of the samples, the score is 0.
 
-    whole: whether whole clusters fail.
+    `whole` tells whether whole clusters fail.
     """
     rng = np.random.default_rng([6, len(sizes), times, int(1000 * share)])
     design = next((name for name, (_, of) in DESIGNS.items() if of == correlation), "single samples")
@@ -178,7 +181,11 @@ def scores_with_failures(
 
 
 def ends_of(columns: np.ndarray, codes: np.ndarray, tail: float = TAIL, gate: bool = True) -> dict[str, np.ndarray]:
-    """Return three arrays of intervals (times, 2): without widening, with widening, and as a gate uses them."""
+    """Return three arrays of intervals (times, 2): without the widening for rare scores, with it, and as used by a
+    gate.
+
+    The array for a gate is empty unless `gate` is set.
+    """
     kept = package.outlasting_rare_scores
     package.outlasting_rare_scores = without_failures
     estimates = {"before": intervals(columns, codes, UNIT, tail=tail)}
@@ -196,14 +203,17 @@ def covered(ends: np.ndarray, true: float) -> float:
 def covered_with_failures(
     law: np.ndarray, share: float, count: int, times: int, size: int = 1, whole: bool = False
 ) -> tuple[float, float]:
-    """Return the coverage of intervals without and with widening, for scores with failures. ICC is .3 in clusters."""
+    """Return the coverage of intervals without and with widening, for scores with failures.
+
+    In clusters, the intra-class correlation is .3.
+    """
     columns, codes, true = scores_with_failures(law, share, np.full(count, size), times, whole, 0.3 * (size > 1))
     ends = ends_of(columns, codes, gate=False)
     return covered(ends["before"], true), covered(ends["after"], true)
 
 
 def widths(law: np.ndarray, count: int, times: int, size: int = 1) -> tuple[float, float]:
-    """Return the mean widths of shown intervals and of a gate's intervals, relative to the widths without widening."""
+    """Return the mean widths of the intervals shown and of those for a gate, relative to intervals without widening."""
     columns, codes, _ = scores_with_failures(law, 0, np.full(count, size), times, correlation=0.3 * (size > 1))
     mean = {name: float(np.diff(ends).mean()) for name, ends in ends_of(columns, codes).items()}
     return mean["after"] / mean["before"], mean["gate"] / mean["before"]
@@ -218,7 +228,10 @@ def met_by_mistake(law: np.ndarray, share: float, n: int, requirements: int, tim
 
 
 def pairs_with_failures(spread: float, share: float, n: int, times: int, both: bool, size: int = 1) -> list[Matched]:
-    """Return correlated pairs of scores with mean .7; the first score, or both, fail on a share of the samples."""
+    """Return correlated pairs of scores with mean .7.
+
+    The first score of a pair, or both, are 0 on a share of the samples.
+    """
     rng = np.random.default_rng([8, n, int(1000 * share)])
     pairs = []
     for _ in range(times):
@@ -230,7 +243,7 @@ def pairs_with_failures(spread: float, share: float, n: int, times: int, both: b
 
 
 def covered_differences(spread: float, share: float, n: int, times: int, both: bool, size: int = 1) -> list[float]:
-    """Return the coverage of intervals without and with widening, for differences with failures."""
+    """Return the coverage of intervals without and with widening, for differences between scores with failures."""
     pairs = pairs_with_failures(spread, share, n * size, times, both, size)
     true = 0 if both else -share * laws.norm(0.7, spread).expect(lambda x: np.clip(x, 0, 1))
     ends = [np.array([of(pair, 0, 1)[1:3] for pair in pairs]) for of in (difference, package.paired_difference)]
@@ -238,9 +251,9 @@ def covered_differences(spread: float, share: float, n: int, times: int, both: b
 
 
 def called_alike(n: int, times: int, spread: float, share: float = 0.0, margin: float = 0.05) -> float:
-    """Return how often two scores are reported as alike.
+    """Return how often two scores are reported as equivalent.
 
-    On a share of the samples, the first fails by the whole range.
+    On a share of the samples, the first differs by the whole range.
     """
     rng = np.random.default_rng([9, n, int(1000 * share)])
     hits = 0
@@ -253,7 +266,8 @@ def called_alike(n: int, times: int, spread: float, share: float = 0.0, margin: 
 def falsely_apart(
     spread: float, share: float, n: int, times: int, both: bool = False, size: int = 1, explainers: int = 2
 ) -> tuple[float, float]:
-    """Return how often any two explainers with equal means differ: by the test alone, and with the bounds.
+    """Return how often any two explainers with equal means differ significantly: in the test alone, and with the
+    bounds.
 
     Every second explainer, or every explainer, has rare failures. Clusters of `size` fail as a whole.
     """
@@ -282,7 +296,7 @@ def truly_apart(quantiles: np.ndarray, n: int, times: int) -> tuple[float, float
 
 
 def apart(columns: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> np.ndarray:
-    """Return whether any pair differs significantly (2,): by the test alone, and with the bounds for rare failures."""
+    """Return whether any pair differs significantly (2,): in the test alone, and with the bounds for rare failures."""
     pairs = [list(combinations(range(len(columns)), 2))]
     results, kept = [], paired_test.p_with_failures
     for bound in (lambda *_: (0.0, 0.0), kept):
@@ -293,12 +307,15 @@ def apart(columns: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> np.nda
 
 
 def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
-    """Return how often a violation of the size that `check` states is detected. The bound is the mean."""
+    """Return how often a violation of the size that `check` states is detected.
+
+    The bound of the requirement is the mean of the quantiles.
+    """
     rng, hits = np.random.default_rng([7, n]), bool(np.isin(quantiles, (0, 1)).all())
     bound, codes = float(quantiles.mean()), np.arange(n)
 
     def judged(mean: float, count: int) -> list[package.Estimate]:
-        # 0/1 scores get more zeros; other scores have a beta distribution.
+        # To lower the mean, 0/1 scores get more zeros; other scores are drawn from a beta distribution.
         moved = (1 - mean < GRID) * 1.0 if hits else moved_to(quantiles, mean)
         estimates = intervals(drawn(moved, rng, "single samples", np.ones(n, int), count), codes, UNIT)
         return [package.clopper_pearson(estimate) for estimate in estimates] if hits else estimates
@@ -313,7 +330,7 @@ def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
 
 
 def moved_to(quantiles: np.ndarray, mean: float) -> np.ndarray:
-    """Return quantiles of the beta distribution with another mean m and the same m (1 - m) / variance."""
+    """Return quantiles of the beta distribution with a different mean m and the same m (1 - m) / variance."""
     old, variance = float(quantiles.mean()), float(quantiles.var())
     count = old * (1 - old) / variance - 1
     return laws.beta(mean * count, (1 - mean) * count).ppf(GRID)
@@ -331,7 +348,7 @@ def coverage(law: str, design: str, effective: int, times: int, seed: int = 0) -
 
 
 def coverage_of_differences(law: str, design: str, effective: int, times: int) -> float:
-    """Return the coverage for the difference of two explainers with equal means on the same samples."""
+    """Return the coverage for the difference between two explainers with equal means on the same samples."""
     rng = np.random.default_rng([1, list(LAWS).index(law), list(DESIGNS).index(design), effective])
     sizes = sizes_of(design, effective)
     matched = Matched(list(drawn(law, rng, design, sizes, 2 * times).T), np.repeat(np.arange(len(sizes)), sizes))
@@ -340,7 +357,7 @@ def coverage_of_differences(law: str, design: str, effective: int, times: int) -
 
 
 def pseudo_f1(means: np.ndarray) -> np.ndarray:
-    """Return the pseudo-F1 (D,) of the accuracies (D, 2) for normal and inverse images."""
+    """Return the pseudo-F1 (D,) of the accuracies (D, 2) on normal and inverse images."""
     normal, kept = means[:, 0], 1 - means[:, 1]
     return 2 * normal * kept / np.maximum(normal + kept, 1e-300)
 
@@ -376,7 +393,7 @@ def findings(
     pairs = [list(combinations(range(explainers), 2))]
     hits = found = 0
     for number in range(times):
-        # two fifths of the variance are shared by a sample, and with clusters one fifth by an explainer and a cluster
+        # two fifths of the variance are common to a sample; in clusters, one fifth is common to explainer and cluster
         shares = np.sqrt([0.4, 0.2, 0.4] if size > 1 else [0.4, 0, 0.6])
         sample, row = rng.normal(0, 1, (clusters * size, 1)), rng.normal(0, 1, (clusters * size, explainers))
         cluster = np.repeat(rng.normal(0, 1, (clusters, explainers)), size, axis=0)
@@ -428,7 +445,7 @@ def cost(metrics: int = 22, explainers: int = 23, n: int = 50_000, flips: int = 
 
 
 def show(title: str, heads: Iterable[object], rows: Iterable[tuple[str, Iterable[float]]], least: float = 0) -> None:
-    """Print a Markdown table of shares; shares below `least` are marked."""
+    """Print a Markdown table of shares. Shares below `least` are marked."""
     heads = list(heads)
     print(f"\n{title}\n\n| | {' | '.join(map(str, heads))} |\n| --- |{' ---: |' * len(heads)}", flush=True)
     for name, values in rows:
@@ -574,7 +591,7 @@ def pairs_of(scores: tuple, wanted: float, n: int, times: int, limits: tuple[flo
 
 
 def planned_images(scores: tuple, wanted: float, limits: tuple[float, float]) -> tuple[int, int, int]:
-    """Return the numbers of images of `power`: by a t-test, with unseen failures, and for an assumed spread."""
+    """Return three numbers of images: from a t-test, from `power` with unseen failures, and for an assumed spread."""
     (columns,) = pairs_of(scores, wanted, 200_000, 1, limits)
     spread, failures = float(np.std(columns[0] - columns[1], ddof=1)), power.Failures()
     if package.is_bounded(limits):
@@ -585,7 +602,7 @@ def planned_images(scores: tuple, wanted: float, limits: tuple[float, float]) ->
 
 
 def show_planned(times: int) -> None:
-    """Print how often the test of reports finds a difference if `power` states the number of images for 80 %."""
+    """Print how often the reports' test finds a difference with the number of images that `power` states for 80 %."""
     cases = [
         ("mean .7, spread .02", ("normal", 0.7, 0.02), 0.005, UNIT),
         ("mean .7, spread .02", ("normal", 0.7, 0.02), 0.01, UNIT),
@@ -615,7 +632,7 @@ def show_planned(times: int) -> None:
 def show_unbounded(times: int) -> None:
     """Print the errors of intervals, gates and differences for unbounded scores.
 
-    Most scores are near 1, and 2 % are 50.
+    Most scores are near 1, but 2 % are 50.
     """
     mean, counts = 0.98 + 0.02 * 50, (20, 50, 100, 200)
     rows: dict[str, list[float]] = {

@@ -1,4 +1,4 @@
-"""Simulate annotators who draw at the maximum speed, and check that each confirmed answer is stored exactly once.
+"""Simulate annotators who draw as fast as possible, and check that each confirmed answer is stored exactly once.
 
 example:
   python benchmarks/study_load.py --images 10000 --people 20 --seconds 30
@@ -73,7 +73,7 @@ def mask(draw: random.Random) -> list[int]:
 
 
 def draw_on(port: int, number: int, until: float) -> tuple[str, dict[str, str], list[float]]:
-    """Draw as one person; return (pseudonym, {request: unit} of confirmed answers, seconds per request)."""
+    """Draw as one person. Return (pseudonym, {request: unit} of confirmed answers, seconds per request)."""
     draw, key, confirmed, seconds = random.Random(number), "", {}, []
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     masks = [mask(draw) for _ in range(8)]

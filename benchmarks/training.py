@@ -4,19 +4,19 @@ examples:
   python benchmarks/training.py
   python benchmarks/training.py --network small --size 64 --images 256 --rounds 5
 
-The images are synthetic JPEG files of 500 x 375 pixels. The validation and test sets have an eighth of the size of the
+The images are synthetic JPEG files of 500 x 375 pixels. The validation and test sets are an eighth of the size of the
 training set.
 
 `train` is the whole function `saliency_bench.train`, from the files to the checkpoint. The plain loop for comparison
 uses torchvision: ImageFolder, transforms v2 (squash, scale, normalise), and a DataLoader in this process, which needs
 less CPU time than workers. It trains with Adam, measures the accuracy on the validation images after each epoch, and
-saves the best weights to a file. `retrain` is one training of `saliency_roar` within a run, with half of each image
-replaced, after the maps have been computed. Its plain loop has the changed and normalised images in memory as one
+saves the best weights to a file. `retrain` is one retraining for `saliency_roar` within a run, with half of each image
+replaced, after the maps have been computed. For its plain loop, the changed and normalised images are in memory as one
 tensor, which is created before the measurement.
 
-All variants do the same computation: they have the same initial weights and the same order of the images, and the last
-column compares the final weights. The variants alternate; times are CPU seconds including children, on one thread. A
-ratio is the median over the rounds, with quartiles in brackets. Decoded images are counted in Pillow.
+Each plain loop does the same computation: the initial weights and the order of the images are the same, and the last
+column compares the final weights. The two sides alternate; times are CPU seconds including children, on one thread. A
+ratio is the median over the rounds, with quartiles in brackets. The last columns count the images that Pillow decodes.
 """
 
 import argparse
@@ -48,7 +48,7 @@ from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.retraining import stage, tasks
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-SIZES: dict[str, dict] = {  # the default of ResNetConfig is ResNet-50
+SIZES: dict[str, dict] = {  # the defaults of ResNetConfig are those of ResNet-50
     "resnet18": {"hidden_sizes": [64, 128, 256, 512], "depths": [2] * 4, "layer_type": "basic"},
     "small": {"embedding_size": 16, "hidden_sizes": [16, 32, 64, 128], "depths": [1] * 4, "layer_type": "basic"},
 }
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def photographs(folder: Path, count: int) -> None:
-    """Write JPEG files to class folders: blobs whose colours depend on the class, and noise."""
+    """Write JPEG files to class folders, with noise and blobs whose colours depend on the class."""
     rng = np.random.default_rng(sum(map(ord, folder.name)))
     for number in range(count):
         (folder / f"class{number % CLASSES}").mkdir(parents=True, exist_ok=True)
@@ -179,10 +179,10 @@ def batches_of(images: Tensor, labels: Tensor, size: int, order: Sequence[int]) 
 
 
 def loop(network: nn.Module, train: Batches, validation: Batches, args, seed: int, file: Path) -> None:
-    """Train, and save the weights of the epoch with the best accuracy on the validation images."""
+    """Train, and save the weights from the epoch with the best accuracy on the validation images."""
     optimizer, best = torch.optim.Adam(network.parameters(), lr=RATE), -1.0
     for epoch in range(args.epochs):
-        # Use our order, and draw the same number of random numbers.
+        # Use the order of this package, and draw the same number of random numbers.
         order = np.argsort(random_bits(seed_of(seed, "epoch", epoch), args.images), kind="stable")
         network.train()
         total = 0.0
@@ -207,8 +207,8 @@ def accuracy(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> fl
 
 
 def retraining(folder: Path, rows: DatasetDict, args) -> str:
-    """Return the row of a retraining, measured within a run: the second training, which uses maps."""
-    made: list[Classifier] = []  # of each training
+    """Return the row for one retraining, measured within a run: the second one, which uses maps."""
+    made: list[Classifier] = []  # network of each retraining
     found: list[str] = []
     retrain, new_classifier = tasks.retrain, tasks.new_classifier
 

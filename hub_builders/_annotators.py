@@ -1,8 +1,8 @@
 """Hand-drawn masks from `masks/` (one PNG per image, or one folder per annotator) or from the store of a study.
 
-Files are named after image ids, with "/" replaced by "_". Nonzero pixels are marked. With several annotators, the mask
-contains the pixels that at least half of the annotators of the image marked. Masks of a study (`saliency-bench
-annotate`) store the checksum of their image and are left out if the image has changed.
+Files are named after image ids, with "/" replaced by "_". Nonzero pixels are marked. If an image has several
+annotators, its mask contains the pixels that at least half of them marked. Masks of a study (`saliency-bench annotate`)
+store the checksum of their image and are left out if the image has changed.
 """
 
 from hashlib import sha256
@@ -24,8 +24,7 @@ class MaskFiles(NamedTuple):
     Attributes:
         paths: Paths of the masks, one per annotator.
         image_sha256: Checksum of the image that the masks were drawn on, or "" if unknown.
-        empty: Whether all annotators of the image answered that no region shows the class. In this case, there is no
-            file.
+        empty: Whether all annotators of the image answered that no region shows the class. If so, there is no file.
     """
 
     paths: tuple[Path, ...] = ()
@@ -53,7 +52,7 @@ def drawn_masks(root: Path, annotations: str = "") -> dict[str, MaskFiles]:
 
 
 def _of_store(place: str) -> dict[str, MaskFiles]:
-    """Write the masks of a store into the cache and return their paths.
+    """Write the masks in a store into the cache and return their paths.
 
     File names are hashes of the content, so that a resumed build detects changes.
     """
@@ -67,7 +66,7 @@ def _of_store(place: str) -> dict[str, MaskFiles]:
         sums = {answer.image_sha256 or "" for answer in answers}
         size = next((answer.pixels.shape for answer in answers if answer.pixels is not None), None)
         paths = () if size is None else tuple(_kept(png(pixels_of(answer, size))) for answer in answers)
-        # Masks of an image that was replaced during the study match no image.
+        # If an image was replaced during the study, its masks have different checksums. Such masks match no image.
         drawn_of[unit.replace("/", "_")] = MaskFiles(
             paths, sums.pop() if len(sums) == 1 else "several images", size is None
         )
@@ -76,7 +75,7 @@ def _of_store(place: str) -> dict[str, MaskFiles]:
 
 
 def _kept(content: bytes) -> Path:
-    """Write a file into the cache under the hash of its content, and return its path."""
+    """Write a file into the cache, named after the hash of its content, and return its path."""
     name = sha256(content).hexdigest()
     path = cache_folder() / "annotations" / name[:2] / f"{name}.png"
     if not path.is_file():

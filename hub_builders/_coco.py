@@ -25,7 +25,7 @@ CITATION = """@inproceedings{lin2014microsoft,
   booktitle = {European Conference on Computer Vision},
   year = {2014}
 }"""
-SPLITS = ("train2017", "val2017", "train2014", "val2014")  # an image in several splits belongs to the first of them
+SPLITS = ("train2017", "val2017", "train2014", "val2014")  # an image in several splits is used in the first one
 
 
 @dataclass
@@ -65,7 +65,10 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
     wanted = [split for split in SPLITS if split.startswith(only)]
     there = [split for split in wanted if (root / split).is_dir()]
     if not there:
-        raise UserError(f"{root} has none of {', '.join(f'{split}/' for split in wanted)}; {HOME}")
+        raise UserError(
+            f"{root} has none of {', '.join(f'{split}/' for split in wanted)}; download the source again and unpack "
+            f"it: {HOME}"
+        )
     for split in there:
         for kind in kinds:
             part(root, f"annotations/{kind}_{split}.json", HOME)
@@ -73,7 +76,7 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
 
 
 def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[dict[int, CocoEntry], dict[int, str]]:
-    """Return ({image id: entry}, {category id: name}) of one split and log malformed entries."""
+    """Return ({image id: entry}, {category id: name}) of one split, and log malformed entries."""
     images, names = entries_in(root / "annotations" / f"instances_{split}.json", split, log)
     if captions:
         file = f"captions_{split}.json"
@@ -86,20 +89,20 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
 
 
 def whole(value: Any) -> int | None:
-    """Return the value if it is an integer, like the ids in COCO, else None."""
+    """Return the value if it is an integer, as COCO's ids are, else None."""
     return value if type(value) is int else None
 
 
 def entries_in(
     path: Path, split: str, log: BuildLog, fix: str = FIX, id_of: Callable[[Any], Any] = whole
 ) -> tuple[dict[Any, CocoEntry], dict[Any, str]]:
-    """Return ({image id: entry}, {category id: name}) of an instances file and log malformed entries.
+    """Return ({image id: entry}, {category id: name}) of an instances file, and log malformed entries.
 
     Args:
         path: Instances file.
         split: Split of the images in the file.
         log: Build log for the remarks.
-        fix: Last part of error messages, which describes the fix.
+        fix: Last part of error messages, which tells the user what to do.
         id_of: Function that converts a value to an id, or returns None if the value is not an id.
 
     Raises:
@@ -128,7 +131,7 @@ def entries_in(
         elif key in images:
             keep = ("segmentation", "area", "iscrowd", "bbox", "id", "keypoints", "ignore")
             images[key].objects.append({name: entry[name] for name in keep if name in entry} | {"category_id": kind})
-        elif id_of is not whole:  # for COCO's own files, a source may contain only a subset of the images
+        elif id_of is not whole:  # a source may contain only some of the images in COCO's own files
             log.remark(
                 str(entry.get("id")),
                 f"{path.name}: an object refers to image {key}, which is not in the list of images",
@@ -137,7 +140,7 @@ def entries_in(
 
 
 def _dicts(content: dict, key: str, log: BuildLog, file: str, fix: str) -> list[dict]:
-    """Return the JSON objects of a list in a file and log how many other items the list contains."""
+    """Return the JSON objects in a list of a file, and log how many other items the list contains."""
     listed = content.get(key)
     if not isinstance(listed, list):
         raise UserError(f'the COCO annotation file {file} has no list "{key}"; {fix}')
@@ -155,7 +158,7 @@ def category(names: dict[int, str], name: str) -> int:
 
 
 def area_of(entry: dict[str, Any]) -> float:
-    """Return the area of an object in pixels, or 0 if the annotations contain no valid area."""
+    """Return the area of an object in pixels, or 0 if the annotation contains no valid area."""
     return _number(entry.get("area"))
 
 
@@ -171,7 +174,7 @@ def _number(value: Any) -> float:
 def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
     """Return the union of segmentations on the upright image, bool (H, W).
 
-    COCO annotates the file as stored. The mask is therefore drawn at the size `frame` and then rotated with the image.
+    COCO annotates the file as stored, so the mask is drawn at the size `frame` and then rotated with the image.
 
     Raises:
         UnreadableError: The size of the image is not `frame`, so it is not the annotated file. Outlines are not scaled.
@@ -186,7 +189,7 @@ def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
     A segmentation is a list of polygons, or plain or compressed run lengths.
 
     Raises:
-        UnreadableError: The segmentation, or a polygon in it, cannot be read.
+        UnreadableError: The segmentation or one of its polygons cannot be read.
     """
     mask = library("pycocotools.mask")
     if isinstance(segmentation, list):
@@ -199,7 +202,7 @@ def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
     counts = segmentation.get("counts")
     runs: Any = decompressed(counts) if isinstance(counts, str) else counts
     plain = isinstance(runs, list) and all(type(run) is int and run >= 0 for run in runs)
-    if not plain or sum(runs) != height * width:  # otherwise the library would write out of bounds
+    if not plain or sum(runs) != height * width:  # for any other sum, the library would write out of bounds
         raise UnreadableError("the run lengths do not add up to the number of pixels")
     encoded = {"size": [height, width], "counts": counts.encode() if isinstance(counts, str) else counts}
     return mask.decode(encoded if isinstance(counts, str) else mask.frPyObjects(encoded, height, width)).astype(bool)
@@ -219,7 +222,7 @@ def _polygon(points: Any, height: int, width: int) -> list[float]:
 
 
 def decompressed(text: str) -> list[int] | None:
-    """Decode run lengths from COCO's text format, or return None for an invalid string.
+    """Decode run lengths in COCO's text format, or return None for an invalid string.
 
     Each character encodes 5 bits, lowest first. From the fourth number on, each number is stored as its difference from
     the number two positions before.

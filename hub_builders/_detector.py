@@ -1,8 +1,8 @@
 """Detect objects in images with torchvision's pretrained Faster R-CNN, and store all detections in a file.
 
 The file has one JSON object per line with the keys `what` (image) and `found` (ids of the COCO categories detected with
-a confidence above the threshold). Images in the file are not processed again, so an interrupted pass resumes, and a
-rebuild needs no detector.
+a confidence above the threshold). Images that are in the file are not processed again, so an interrupted pass can be
+resumed, and a rebuild needs no detector.
 """
 
 import json
@@ -27,7 +27,7 @@ def seen(
     Unreadable images have no entry.
 
     Args:
-        file: File of detections. Images in the file are not processed again.
+        file: File of detections. Images that are in the file are not processed again.
         pictures: Pairs (name, function that returns the image as uint8 (H, W, 3)). The function is called only for
             names that are not in the file.
         total: Number of images.
@@ -55,7 +55,7 @@ def _read(file: Path) -> dict[str, list[int]]:
             entry = json.loads(line)
             known[str(entry["what"])] = [int(category) for category in entry["found"]]
         except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # an incomplete line of an interrupted pass: the image is processed again
+            continue  # the line of an interrupted pass is incomplete, so the image is processed again
     return known
 
 
@@ -71,7 +71,7 @@ def faster_rcnn() -> Look:
     weights = detection.FasterRCNN_ResNet50_FPN_Weights.COCO_V1
     try:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    except Exception as error:  # no network, no disk, a wrong hash
+    except Exception as error:  # no connection, no disk space, or a wrong hash
         raise UserError(
             f"--detector needs {REQUIREMENT}: {one_line(error)}; use --no-detector to build without it"
         ) from error

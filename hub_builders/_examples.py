@@ -1,8 +1,8 @@
-"""Small example sources in the raw layout of each dataset, for the tests and for the page of samples.
+"""Small example sources in the raw layout of each dataset, for the tests and for the samples page.
 
-A builder writes its example with `example(folder, count, side)`, and examples of further layouts with `example_LAYOUT`.
-Its constant `EXAMPLE` (`EXAMPLE_LAYOUT`) contains the matching build options. The images are drawn by shapes-xai or are
-phantoms, so they contain no real data.
+A builder writes its example with `example(folder, count, side)`, and an example in a further layout with
+`example_<LAYOUT>`. The constants `EXAMPLE` and `EXAMPLE_<LAYOUT>` contain the matching build options. The images are
+drawn by shapes-xai or are phantoms, so they contain no real data.
 """
 
 import json
@@ -61,7 +61,7 @@ def text(path: Path, content: object) -> None:
 
 
 def save(path: Path, values: np.ndarray) -> None:
-    """Write a picture."""
+    """Write an image file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(values).save(path)
 
@@ -76,7 +76,7 @@ def dicom(
 ):
     """Write one CT slice as a scanner does, with unsigned pixels and intercept -1024.
 
-    `tags` replace DICOM tags. A tag with the value None is removed.
+    `tags` replace DICOM tags. If the value is None, the tag is removed.
     """
     pydicom = library("pydicom")
     meta = pydicom.dataset.FileMetaDataset()
@@ -190,6 +190,6 @@ def nifti(path: Path, world: np.ndarray, axes: str = "RAS", spacing: float = 1.0
 
 
 def nifti_plain(path: Path, data: np.ndarray) -> None:
-    """Write an array as NIfTI without scaling or axes."""
+    """Write an array as a NIfTI file without scaling or orientation."""
     nibabel = library("nibabel")
     nibabel.save(nibabel.Nifti1Image(data, np.eye(4)), path)

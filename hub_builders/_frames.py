@@ -15,8 +15,8 @@ from saliency_bench.hub_builders import _coco, _own
 from saliency_bench.utils.outlines import parts_of
 from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
-LABEL_STUDIO = "Label Studio"  # `contributor` in the exports of Label Studio, whose objects also have a key `ignore`
-SLACK = 0.01  # points may lie outside the image by this fraction of its side, plus one pixel
+LABEL_STUDIO = "Label Studio"  # `contributor` in exports from Label Studio; objects in them also have a key `ignore`
+SLACK = 0.01  # points may be outside the image by this fraction of its side, plus one pixel
 UNCLEAR = ("EXIF turns the image, and its outlines fit both the file as stored and the upright image; use "
            "--upright or --stored")  # fmt: skip
 
@@ -53,8 +53,9 @@ class Frame:
 def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], choice: str, studio: bool) -> Frame:
     """Return the frame that all outlines on an image refer to.
 
-    A point that lies inside only one of the two frames determines the frame. So does the size of run lengths. If
-    neither determines the frame, the user has to choose. Outlines from Label Studio refer to the upright image.
+    The frame is known if a point lies inside only one of the two frames, or if the outlines include run lengths, which
+    state their size. If neither determines the frame, the user has to choose. Outlines from Label Studio refer to the
+    upright image.
 
     Args:
         picture: Annotated image.
@@ -72,7 +73,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], cho
         raise UnreadableError("annotations and image differ in size")
     parts = [part for shape in shapes for part in shape.parts]
     runs = {tuple(part["size"]) for part in parts if isinstance(part, dict) and isinstance(part.get("size"), list)}
-    most = 2 * max(picture.stored)  # an outline with points beyond this limit cannot be drawn, so it is ignored
+    most = 2 * max(picture.stored)  # outlines with points beyond this limit cannot be drawn and are ignored
     outlines = [part for part in parts if _is_flat(part) and all(abs(value) <= most for value in part)]
     boxes = [_corners(shape.box) for shape in shapes if not shape.parts and _is_flat(shape.box)]
     if picture.orientation == 1 or not (runs or outlines or boxes):
@@ -109,7 +110,7 @@ def _fits(outlines: list[list[float]], frame: Frame) -> bool:
 
 
 def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> tuple[np.ndarray, list[str]]:
-    """Return the union of objects on the upright image, bool (H, W), and the reason for each missing part.
+    """Return the union of objects on the upright image, bool (H, W), and why parts of outlines are missing.
 
     Raises:
         UnreadableError: No part can be drawn, or an object has no outline.
@@ -121,7 +122,7 @@ def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> t
             mask |= _boxed(shape, frame, boxes)
             drawn += 1
             continue
-        try:  # drawing all parts at once is faster
+        try:  # try all parts at once, because this is faster
             mask |= _draw(shape.parts, frame, picture)
             drawn += 1
         except UnreadableError:
@@ -147,7 +148,7 @@ def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
 def _draw(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
     """Return the parts of an outline as a mask on the upright image, bool (H, W).
 
-    The size of run lengths selects the frame.
+    If the outline is run-length encoded, its "size" tells which frame it refers to.
     """
     if len(parts) == 1 and isinstance(parts[0], dict):
         size = parts[0].get("size")

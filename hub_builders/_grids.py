@@ -1,4 +1,4 @@
-"""Select images that a classifier classifies confidently, and combine them into grids."""
+"""Select images that a classifier recognises with high confidence, and combine them into grids."""
 
 from collections import defaultdict
 

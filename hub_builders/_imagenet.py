@@ -1,4 +1,4 @@
-"""Shared code for ImageNet's validation images: layouts of the raw data, classes, and groups of classes."""
+"""Code for ImageNet's validation images that several builders share: layouts, classes, and groups of classes."""
 
 import re
 import shutil
@@ -36,7 +36,7 @@ MARKS = (
     "ILSVRC2012_img_val",
     "ILSVRC2012_devkit_t12",
     *LISTS,
-)  # entries that identify the source folder
+)  # files and folders that identify the source folder
 DEVKIT = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "devkit/data", "data")
 BOXES = ("ILSVRC2012_bbox_val_v3/val", "ILSVRC2012_bbox_val_v3", "ILSVRC/Annotations/CLS-LOC/val", "bbox/val", "val")
 Boxes = list[list[float]]
@@ -63,7 +63,10 @@ def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
     kaggle = root / "ILSVRC/Data/CLS-LOC/val"
     images = _list(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
     if not images:
-        raise UserError(f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; {HOME}")
+        raise UserError(
+            f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; download the source "
+            f"again and unpack it: {HOME}"
+        )
     for name in sorted(images):
         if images[name][1] not in names:
             log.leave_out(name, "image", f"{images[name][1]} is not one of the {len(names)} classes")
@@ -82,11 +85,11 @@ def groups() -> dict[str, tuple[str, list[str]]]:
         for index in indices
         if index is not None
     )
-    return dict(zip(wnids, named, strict=True))  # every class has a group
+    return dict(zip(wnids, named, strict=True))  # strict, because every class has a group
 
 
 def group_of(wnid: str) -> tuple[str | None, list[str]]:
-    """Return the name of a class's group and the WordNet ids of the group's classes.
+    """Return the name of a class's group and the WordNet ids of all classes in the group.
 
     For a class that is not in ILSVRC 2012, return (None, []).
     """
@@ -118,16 +121,21 @@ def classes_of(root: Path) -> dict[str, str]:
         table = json_of(TABLE, dict)["classes"]
         if len(wnids) != len(table):
             names_of = ", ".join((*LISTS, index.name))
-            raise UserError(f"{root} has no {names_of} or ILSVRC2012_devkit_t12/data/meta.mat; {HOME}")
+            raise UserError(
+                f"{root} has no {names_of} or ILSVRC2012_devkit_t12/data/meta.mat; download the source again and "
+                f"unpack it: {HOME}"
+            )
         pairs = list(zip(wnids, table, strict=True))
     if not pairs or not all(WNID.fullmatch(wnid) and name for wnid, name in pairs):
-        raise UserError(f"{origin} is not a list of WordNet ids and names; {HOME}")
+        raise UserError(
+            f"{origin} is not a list of WordNet ids and names; download the source again and unpack it: {HOME}"
+        )
     names = [name for _, name in pairs]
     return {wnid: name if names.count(name) == 1 else f"{name} ({wnid})" for wnid, name in sorted(pairs)}
 
 
 def synsets(path: Path) -> list[tuple[int, str, str]]:
-    """Return (number, WordNet id, name) of each class in the devkit's meta.mat, skipping the groups that it lists."""
+    """Return (number, WordNet id, name) of each class in the devkit's meta.mat. Groups in the file are skipped."""
     loadmat = library("scipy.io").loadmat
     try:
         rows = loadmat(path, squeeze_me=True, struct_as_record=True)["synsets"]
@@ -139,7 +147,7 @@ def synsets(path: Path) -> list[tuple[int, str, str]]:
 
 
 def truth(root: Path) -> dict[str, str]:
-    """Return {image name: WordNet id} from the devkit, whose line n is the class of image n, or {} without a devkit."""
+    """Return {image name: WordNet id} from the devkit, or {} if there is no devkit. Line n is the class of image n."""
     devkit = first_folder(root, *DEVKIT)
     path = devkit and devkit / "ILSVRC2012_validation_ground_truth.txt"
     if not devkit or not path or not path.is_file():
@@ -157,13 +165,13 @@ def _list(root: Path, folder: Path, log: BuildLog) -> Found:
     """Return the images in Kaggle's layout."""
     path = root / "LOC_val_solution.csv"
     if not path.is_file():
-        raise UserError(f"{root} has no LOC_val_solution.csv; pass the folder as downloaded and unpacked: {HOME}")
+        raise UserError(f"{root} has no LOC_val_solution.csv; pass the folder of the complete, unpacked source: {HOME}")
     images: Found = {}
     for number, row in table(path, ["ImageId", "PredictionString"]):
         name, words = row["ImageId"].strip(), row["PredictionString"].split()
         try:
             boxes = [[float(word) for word in words[place + 1 : place + 5]] for place in range(0, len(words), 5)]
-            file = inside(folder, f"{name}.JPEG")  # ImageNet always uses this spelling
+            file = inside(folder, f"{name}.JPEG")  # the file names of ImageNet have this extension
         except (ValueError, UnreadableError) as error:  # UnreadableError is a subclass of ValueError
             reason = str(error) if isinstance(error, UnreadableError) else "boxes that are not numbers"
             log.leave_out(name or f"line {number}", "image", reason)

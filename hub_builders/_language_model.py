@@ -1,7 +1,8 @@
-"""Send yes-or-no questions to a language model through `huggingface_hub.InferenceClient` and store all replies.
+"""Send yes-or-no questions to a language model through `huggingface_hub.InferenceClient`, and store all replies.
 
-The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. A pair
-of question and answer in the file is not sent again, so a rebuild needs neither a token nor a network connection.
+The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. If the
+file contains a pair of question and answer, the pair is not sent again, so a rebuild needs neither a token nor a
+network connection.
 """
 
 import json
@@ -17,7 +18,7 @@ from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.utils.progress import bar
 
-# The literal prompt of the paper. The classes of the dataset depend on its wording.
+# The paper's prompt, word for word, because the classes of the dataset depend on its wording.
 PROMPT = (
     "Can the following question-answer pair be restructured into a classification problem? Question: ‘{question}’ "
     "Answer: ‘{answer}’. If yes, respond with ‘yes’. If no, respond with ‘no’."
@@ -35,9 +36,9 @@ class Service:
     """The service that runs the language model.
 
     Attributes:
-        model: Model of OpenAI, such as gpt-4o-mini, or a Hub id.
+        model: Name of an OpenAI model, such as gpt-4o-mini, or a Hub id.
         provider: Inference provider for a model on the Hub.
-        server: Address of a chat-completion server to use instead, or "".
+        server: URL of a chat-completion server to use instead, or "".
         token: Name of the environment variable that contains the token, or "" for the default variable.
     """
 
@@ -48,12 +49,12 @@ class Service:
 
     @property
     def of_openai(self) -> bool:
-        """Return whether the model is from OpenAI."""
+        """Return whether OpenAI runs the model."""
         return re.match(r"(chat)?gpt-|o\d", self.model) is not None
 
     @property
     def address(self) -> str:
-        """Address of the server, or "" for the inference providers of the Hub."""
+        """URL of the server, or "" for the inference providers of the Hub."""
         return self.server or (OPENAI if self.of_openai else "")
 
 
@@ -70,7 +71,7 @@ def check_token(name: str) -> None:
 
 
 def accepted(pairs: list[Pair], file: Path, service: Service, log: BuildLog) -> dict[Pair, bool]:
-    """Return {pair: whether the model accepts the pair}, sending pairs without a stored reply to the model.
+    """Return {pair: whether the model accepts the pair}, sending pairs that have no stored reply to the model.
 
     The replies are published with the dataset as answers.jsonl.
 
@@ -95,7 +96,7 @@ def _entry(model: str, pair: Pair, reply: str) -> str:
 
 
 def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
-    """Return {pair: stored reply} of this model to this prompt and log lines that are not replies."""
+    """Return {pair: stored reply} of this model to this prompt, and log lines that are not replies."""
     replies: dict[Pair, str] = {}
     if not file.is_file():
         return replies
@@ -138,10 +139,10 @@ def _client(file: Path, service: Service, count: int):
 
 
 def _token(service: Service) -> str | None:
-    """Return the token to send, or None for servers that receive no token.
+    """Return the token to send, or None for a server that must not receive a token.
 
-    The token comes from the named variable. Without a name, models of OpenAI use OpenAI's token, and Hugging Face's
-    inference providers and Inference Endpoints use Hugging Face's token.
+    If no variable is named, models of OpenAI get OpenAI's token, and Hugging Face's inference providers and Inference
+    Endpoints get Hugging Face's token.
     """
     import huggingface_hub
 
@@ -155,16 +156,16 @@ def _token(service: Service) -> str | None:
 
 
 def _check_address(address: str, token: str | None) -> None:
-    """Raise UserError if an address is invalid or would receive a token unencrypted."""
+    """Raise UserError if a URL is invalid, or if a token would be sent to it unencrypted."""
     try:
         parts = urlparse(address)
         scheme, host = parts.scheme, parts.hostname
     except ValueError:
         scheme, host = "", None
     if scheme not in ("http", "https") or not host:
-        raise UserError(f"server={address} is not an address; pass an address such as http://localhost:8000/v1")
+        raise UserError(f"server={address} is not a URL; pass a URL such as http://localhost:8000/v1")
     if token and scheme == "http" and host not in ("localhost", "127.0.0.1", "::1"):
-        raise UserError(f"server={address} would receive the token unencrypted; use an address that begins with https")
+        raise UserError(f"server={address} would receive the token unencrypted; use a URL that begins with https")
 
 
 def _ask(client, model: str, pair: Pair) -> str:
@@ -198,7 +199,7 @@ def _append(file: Path, line: str) -> None:
     try:
         with file.open("a+b") as lines:
             lines.seek(max(lines.seek(0, os.SEEK_END) - 1, 0))
-            cut_off = lines.read(1) not in (b"", b"\n")  # the process was killed while it wrote a line
+            cut_off = lines.read(1) not in (b"", b"\n")  # the last line is incomplete because the process was killed
             lines.write((b"\n" if cut_off else b"") + line.encode())
     except OSError as error:
         raise UserError(

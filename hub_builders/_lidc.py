@@ -1,8 +1,8 @@
 """Read the marks of LIDC-IDRI: the XML of up to four readers, contours, and matching of marks of the same nodule.
 
-A contour is a list of pixels (column, row from 0) just outside the nodule. By the convention of the database, a contour
-encloses a region but is not part of this region. A contour with `inclusion` FALSE encloses a hole. A nodule under 3 mm
-is a single point, and a mark that is not a nodule (`nonNodule`) is a locus. Each reader numbers nodules independently
+A contour is a list of pixels (column, row; counted from 0) just outside the nodule. In this database, a contour
+encloses a region but is not part of it. A contour with `inclusion` FALSE encloses a hole. A nodule under 3 mm is a
+single point, and a mark that is not a nodule (`nonNodule`) is a locus. Each reader numbers nodules independently
 (`noduleID`).
 """
 
@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 from saliency_bench.hub_builders._source import events_of, xml_of
 from saliency_bench.utils.pictures import UnreadableError
 
-WIDE = 4096  # more than the columns or rows of any slice; a voxel has the number slice * WIDE^2 + row * WIDE + column
+WIDE = 4096  # larger than any slice; the number of a voxel is slice * WIDE^2 + row * WIDE + column
 CT, XRAY = "LidcReadMessage", "IdriReadMessage"
 
 
@@ -149,7 +149,7 @@ def enclosed(points: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 
 def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
-    """Return the sorted voxel numbers of a nodule. `number_of` maps the UID of a slice to its number."""
+    """Return the sorted numbers of the voxels in a nodule. `number_of` maps the UID of a slice to its number."""
     kept: list[np.ndarray] = []
     holes: list[np.ndarray] = []
     for contour in mark.contours:
@@ -191,7 +191,7 @@ def _meet(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def agreed(readers: list[np.ndarray]) -> np.ndarray:
-    """Return the voxels in at least half of the volumes, one volume per reader who marked the nodule."""
+    """Return the voxels marked by at least half of the readers who marked the nodule, given one array per reader."""
     voxels, counts = np.unique(np.concatenate(readers), return_counts=True)
     return voxels[2 * counts >= len(readers)]
 

@@ -26,7 +26,7 @@ def features(names: list[str]) -> dict:
 
 
 def dropped(owner: str, classes: str, drop: Iterable[str], known: list[str]) -> list[str]:
-    """Return the classes whose images are left out, as the dataset spells them.
+    """Return the classes whose images are left out, spelled as in the dataset.
 
     Raises:
         UserError: `classes` is unknown, or the dataset lacks a class in `drop`.
@@ -65,7 +65,7 @@ def samples_of(
         sizes = {label: 0 if mask is None else int(mask.sum()) for label, mask in made.items()}
         made = {
             label: made[label] for label in [max(labels, key=sizes.__getitem__)]
-        }  # if several masks are equally large, the first
+        }  # the first one if several masks are equally large
     return [
         {
             "image_id": name if classes == "image" else f"{name}:{label}",

@@ -22,9 +22,9 @@ from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError
 
 LICENSE = "unknown"
 CITATION = "% your own data"
-HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # in addition to names that begin with a dot
+HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # names that begin with a dot are also hidden
 
-# Reasons why other files are left out, with the fix.
+# Why files of these types are left out, and the fix.
 HEIC = "a HEIC image, which Pillow reads only with the plugin pillow-heif; convert it to JPEG or PNG"
 RAW = "a camera's raw file, which rawpy can read but Pillow cannot; convert it to JPEG or TIFF"
 VIDEO = "a video; extract its frames as images"
@@ -46,7 +46,7 @@ TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".m
 
 
 def given_path(path: str, option: str, folder: bool = False) -> Path:
-    """Return the file or folder that an option names.
+    """Return the file or folder that the user passed as an option.
 
     Raises:
         UserError: The file or folder does not exist.
@@ -104,7 +104,7 @@ def pictures_in(
 def unread(log: BuildLog) -> PictureNames:
     """Return the names of the images left out so far.
 
-    If a table of labels names one of these images, that row is not reported a second time.
+    If a row in a table of labels names one of these images, the image is not reported a second time.
     """
     return PictureNames(entry["id"] for entry in log.left_out if entry["what"] == "image")
 
@@ -149,13 +149,13 @@ def _opens(path: Path) -> bool:
 
 
 def leave_out_beside(source: Path, images: Path, read: Container[Path | None], log: BuildLog) -> None:
-    """Log the unread files of a source outside the folder of images. For a folder, only its name is logged."""
+    """Log the unread files of a source that are outside the folder of images. For a folder, log only its name."""
     logged = {entry["id"] for entry in log.left_out}
     for place in (images, *images.parents):
         if source not in place.parents:
             return
         for path in entries(place.parent):
-            is_built = (path / REPORT).is_file()  # by an earlier build
+            is_built = (path / REPORT).is_file()  # written by an earlier build
             if path == place or path in read or is_built or _is_hidden(path.name) or not _writable(path.name, log):
                 continue
             if (name := _path(path, source) + "/" * path.is_dir()) not in logged:
@@ -186,10 +186,10 @@ def masks_for(
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """Match masks to images by name.
 
-    A mask belongs to the image whose path ends in the same names: `masks/cat/1.png` belongs to `images/cat/1.jpg`.
-    `masks/1.png` belongs to this image too if no other image is named 1. If there is no other match, so does
-    `masks/ab12cd34-1.png`, the name that Label Studio gives an uploaded file. A mask in the folder of other images,
-    such as `masks/dog/1.png`, does not belong to this image.
+    A mask belongs to an image if the paths of both end in the same names: `masks/cat/1.png` belongs to
+    `images/cat/1.jpg`. `masks/1.png` also belongs to this image if no other image is named 1. If nothing else matches,
+    `masks/ab12cd34-1.png`, the name that Label Studio gives an uploaded file, belongs to it as well. A mask in the
+    folder of other images, such as `masks/dog/1.png`, does not belong to this image.
 
     Returns:
         ({image: mask}, {image: why it has no mask}, masks without an image).

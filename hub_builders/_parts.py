@@ -16,7 +16,7 @@ def with_training(owner: str, parts: str) -> bool:
         UserError: The value is unknown.
     """
     if parts not in ("all", "test"):
-        raise UserError(f"{owner}: parts={parts} is unknown; use all, or test to leave out train and validation")
+        raise UserError(f"{owner}: parts={parts} is unknown; use 'all', or 'test' to leave out train and validation")
     return parts == "all"
 
 

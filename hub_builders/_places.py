@@ -17,7 +17,7 @@ CITATION = """@article{zhou2017places,
 EASY = ("places365_standard", ".")
 TRAIN = ("data_256", "data_large", "data_256_standard", "data_large_standard")
 VALIDATION = ("val_256", "val_large")
-MARKS = (EASY[0], *TRAIN, *VALIDATION)  # one of these is in the source folder
+MARKS = (EASY[0], *TRAIN, *VALIDATION)  # the source folder contains at least one of these
 Found = dict[str, tuple[Path, str, str]]  # {image id: (file, category, split)}
 
 
@@ -42,7 +42,7 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
     if len(empty) == len(categories):
         raise UserError(
             f"{root} has neither places365_standard/train/, nor {'/, '.join(TRAIN[:2])}/, nor "
-            f"{VALIDATION[0]}/ with its lists; pass the folder as downloaded and unpacked: {HOME}"
+            f"{VALIDATION[0]}/ with its lists; pass the folder of the complete, unpacked source: {HOME}"
         )
     if empty:
         raise UserError(f"{root} has no images of {', '.join(sorted(empty))}; unpack all of {HOME}")
@@ -65,7 +65,7 @@ def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
 
 
 def _add(images_found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
-    """Add an image, unless the image was already found at a different size."""
+    """Add an image, unless the same image was already found at a different size."""
     if not is_picture(path):
         log.leave_out(name if path.suffix else f"{name} (folder)", "image", "the file name has no image extension")
     elif name not in images_found:  # the small and the large distribution contain the same images

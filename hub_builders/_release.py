@@ -1,8 +1,9 @@
 """Read the published Saliency-Bench release of gender-xai and environment-xai.
 
 The release contains `image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and
-`attention` (a JSON array of 224 x 224 numbers in [0, 1], or 0 to 255). A cell of 0.5 or more is marked. The array is
-scaled to the size of the stored image by nearest neighbour, and rotated with the image if EXIF rotates the image.
+`attention` (a JSON array of 224 x 224 numbers in [0, 1], or 0 to 255). A cell counts as marked from 0.5 (or 128) on.
+The array is scaled to the size of the stored image by nearest neighbour, and rotated with the image if EXIF rotates the
+image.
 """
 
 import csv
@@ -66,7 +67,7 @@ def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
 
 
 def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
-    """Return {image name without extension: location of its row}. Rows are large, so they are read when needed."""
+    """Return {image name without extension: location of its row}. Rows are large, so they are read only when needed."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     locations: dict[str, Location] = {}
     for path in entries(folder):
@@ -79,12 +80,15 @@ def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
                     log.remark(stem, f"{path.name}: a second attention label; the first one is used")
                 locations.setdefault(stem, location)
         except (OSError, ValueError, csv.Error) as error:
-            raise UserError(f"{path} cannot be read as a table of img_idx and attention: {error}; {HOME}") from error
+            raise UserError(
+                f"{path} cannot be read as a table of img_idx and attention: {error}; download the source again and "
+                f"unpack it: {HOME}"
+            ) from error
     return locations
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Location]]:
-    """Yield (image name, location of its row) of a table."""
+    """Yield (image name, location of its row) for each row of a table."""
     with path.open("rb") as file:
         ends = [0]
 

@@ -19,7 +19,7 @@ class Dice:
         return low + int(self.bits[self.used - 1]) % (high - low)
 
     def many(self, low: int, high: int, *shape: int) -> np.ndarray:
-        """Return an array of random integers from a separate stream."""
+        """Return an array of random integers. They come from a separate stream."""
         bits = random_bits(seed_of(self.seed, "many", self(0, 2**40)), int(np.prod(shape)))
         return low + (bits % np.uint64(high - low)).astype(np.int64).reshape(shape)
 
@@ -37,7 +37,7 @@ def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
     )
     bright = [luma(colour) for colour in ground]
     vivid = [hsv(hue + dice(480, 1057), dice(200, 250), 245) for _ in range(2)]
-    main = (max if dark else min)(vivid, key=luma)  # otherwise yellow would turn brown, and blue would look pale
+    main = (max if dark else min)(vivid, key=luma)  # otherwise, yellow would turn brown, and blue pale
     tint = mixed(main, (255, 255, 250) if dark else (20, 16, 40), dice(150, 190))
     if dark:
         return ground, (lightened(main, max(bright) + 50), lightened(tint, max(bright) + 100))
@@ -66,7 +66,7 @@ def luma(colour: Colour) -> int:
 
 
 def mixed(a: Colour, b: Colour, share: int) -> Colour:
-    """Mix two colours from `share` parts of b and 256 - `share` parts of a."""
+    """Mix two colours: `share` parts of b and 256 - `share` parts of a."""
     red, green, blue = ((x * (256 - share) + y * share) // 256 for x, y in zip(a, b, strict=True))
     return red, green, blue
 

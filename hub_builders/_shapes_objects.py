@@ -33,7 +33,7 @@ def painted_object(name: str, size: int, ink: tuple[Colour, Colour], dice: Dice)
     half = radius * 5 // (4 * SUB) + 2  # the corners of a rotated square exceed the radius
     axis = (
         2 * np.arange(-half * SUB, half * SUB) + 1
-    )  # in half sub-pixels, so that the centre is between two sub-pixels
+    )  # unit: half a sub-pixel, because the centre is between two sub-pixels
     x, y = axis[None, :], axis[:, None]
     u, v = (cosine * x + sine * y) // (2 * radius), (cosine * y - sine * x) // (2 * radius)
     inside = silhouette(u, v)
@@ -56,7 +56,7 @@ def blocks(flags: np.ndarray) -> np.ndarray:
 def area_of(name: str) -> int:
     """Return the area of a silhouette in square object coordinates.
 
-    Objects are scaled by this area, so that all classes have the same distribution of sizes.
+    Objects are scaled according to this area, so that all classes have the same distribution of sizes.
     """
     axis = np.arange(-1536, 1536, 8) + 4
     return int(OBJECTS[name][0](axis[None, :], axis[:, None]).sum()) * 64

@@ -78,7 +78,7 @@ def planks(x: Grid, y: Grid, dice: Dice) -> Grid:
 def pebbles(x: Grid, y: Grid, dice: Dice) -> Grid:
     """Return the tones of pebbles: cells around the points of a jittered grid.
 
-    The gaps between pebbles are the positions that are equally close to two points.
+    The gaps between pebbles are where the distances to two points are equal.
     """
     cell = dice(180, 250)
     shift_x, shift_y = dice.many(0, cell, 10, 10), dice.many(0, cell, 10, 10)

@@ -1,6 +1,6 @@
 """Read source folders for the builders: required files, and untrusted lists, tables, JSON and XML.
 
-A missing file or folder that every sample needs raises a UserError that names it. A problem with one sample raises an
+If a file or folder that every sample needs is missing, a UserError names it. A problem with one sample raises an
 UnreadableError, whose message is written to the build log.
 """
 
@@ -27,8 +27,8 @@ from saliency_bench.utils.xml_text import ERRORS, parse_xml, xml_events
 
 MANY = 1000  # entries
 PICTURES = (".jpg", ".jpeg")  # in upper or lower case
-FIELD = 2**26  # maximum bytes of one field of a table (a map of 224 x 224 numbers has about a million)
-LIST, JSON, XML = 2**28, 2**31, 2**24  # maximum bytes of a list, of JSON (all of COCO has 5 * 10^8) and of XML
+FIELD = 2**26  # maximum bytes in one field of a table (a map of 224 x 224 numbers has about a million)
+LIST, JSON, XML = 2**28, 2**31, 2**24  # maximum bytes of a file of this type (one of COCO's has 5 * 10^8)
 BOX = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -60,15 +60,15 @@ def part(root: Path, relative: str, home: str) -> Path:
     """
     path = root / relative
     if not (path.is_dir() if relative.endswith("/") else path.is_file()):
-        raise UserError(f"{root} has no {relative}; pass the folder as downloaded and unpacked: {home}")
+        raise UserError(f"{root} has no {relative}; pass the folder of the complete, unpacked source: {home}")
     return path
 
 
 def base_of(source: Path, *wanted: str) -> Path:
     """Return the folder that contains all `wanted` files and folders.
 
-    The search covers `source`, folders up to two levels below `source`, and folders above `source` if `source` is
-    inside a wanted folder. If no folder contains all wanted names, `source` is returned.
+    The search covers `source`, folders up to two levels below `source`, and, if `source` is inside a wanted folder, the
+    two folders above it. If no folder contains all wanted names, `source` is returned.
 
     Raises:
         UserError: Several folders contain all wanted names.
@@ -90,13 +90,16 @@ def base_of(source: Path, *wanted: str) -> Path:
 
 
 def base_with(source: Path, *marks: str) -> Path:
-    """Return the first folder that contains one of `marks`. The search covers the same folders as `base_of`."""
+    """Return the folder that contains the first of `marks` that exists.
+
+    The same folders are searched as in `base_of`.
+    """
     bases = ((base_of(source, mark), mark) for mark in marks)
     return next((base for base, mark in bases if (base / mark).exists()), source)
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the subfolders of a folder, or none if the folder has so many entries that it is a folder of data."""
+    """Return the subfolders of a folder, or [] if it has so many entries that it must be a folder of data."""
     try:
         with os.scandir(folder) as scan:
             first_entries = list(islice(scan, MANY))
@@ -122,7 +125,7 @@ def walked(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     """
     entered: set[str] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(place)) in entered:  # a link to a folder that was already entered
+        if (real := os.path.realpath(place)) in entered:  # a link leads to a folder that was already entered
             folders.clear()
             continue
         entered.add(real)
@@ -137,7 +140,7 @@ def files_below(folder: Path, suffix: str) -> list[Path]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a file that a list in the source names.
+    """Return the path of a file in the folder, whose name comes from a list in the source.
 
     Raises:
         UnreadableError: The name points outside the folder.
@@ -153,7 +156,7 @@ def text_of(path: Path, errors: str = "strict") -> str:
 
     Args:
         path: Path of the file.
-        errors: Handling of invalid bytes, as in `bytes.decode`.
+        errors: How to handle invalid bytes, as in `bytes.decode`.
 
     Raises:
         UserError: The file is not text.
@@ -330,7 +333,7 @@ def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
 def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
     """Return the pixels of a box as a mask, bool (H, W).
 
-    The corners of the box belong to the box, and pixels are counted from 1.
+    The corners belong to the box, and pixels are counted from 1.
 
     Raises:
         UnreadableError: The box is not four numbers, or contains no pixel of the image.
@@ -352,7 +355,7 @@ def is_picture(path: Path) -> bool:
 
 
 def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
-    """Return the path of a file that a list in the source names, or log the reason and return None.
+    """Return the path of a file whose name comes from a list in the source, or log the reason and return None.
 
     The extension may be spelled differently (.JPG, .jpeg). Pass the returned path to a job, rather than folder and
     name, so that the job is recomputed when the file changes.
@@ -365,7 +368,7 @@ def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path |
 
 
 def as_spelled(path: Path) -> Path:
-    """Return the path, or if it does not exist, an existing path with a different spelling of the extension."""
+    """Return the path if it exists, else an existing path whose extension is spelled differently."""
     if path.is_file() or path.suffix.lower() not in PICTURES:
         return path
     spelled = (path.with_suffix(ending) for suffix in PICTURES for ending in (suffix, suffix.upper()))
@@ -381,7 +384,7 @@ def picture_of(
         log: Build log, which records the reason.
         image_id: Id of the image.
         path: Path of the file.
-        drawn: Text for the log about the annotations of an image that EXIF turns.
+        drawn: For an image that EXIF turns: what the log says about the image's annotations.
         deep: Whether to accept images of more than 8 bits. They are converted as on the pages of a study.
     """
     try:
@@ -414,7 +417,7 @@ def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -
 
 
 def indices(path: Path, picture: Picture, noun: str = "mask") -> np.ndarray:
-    """Return the values of a mask file, uint8, in the size and orientation of the upright image.
+    """Return the values in a mask file, uint8, in the size and orientation of the upright image.
 
     Raises:
         UnreadableError: The file cannot be read, or its size differs from the image's size.
@@ -434,9 +437,9 @@ def nearest(mask: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def drawn(seed: int, names: Iterable[str], count: int) -> set[str]:
-    """Draw `count` names (0 for all) by a hash of (seed, name).
+    """Draw `count` names (0 for all) according to a hash of (seed, name).
 
-    If a name is added, at most one drawn name changes.
+    If a name is added to `names`, at most one of the drawn names changes.
     """
     ordered = sorted(names, key=lambda name: (seed_of(seed, "drawn", name), name))
     return set(ordered[:count] if count else ordered)

@@ -45,7 +45,7 @@ CLASSES = [  # palette indices 1 to 20
     "tvmonitor",
 ]
 VOID = 255
-LISTS = {  # {type of list: folders that it requires}
+LISTS = {  # {type of list: folders that the source must contain}
     "segmentation": ("SegmentationClass/", "ImageSets/Segmentation/"),
     "detection": ("Annotations/", "ImageSets/Main/"),
 }
@@ -60,7 +60,7 @@ CITATION = """@article{everingham2010pascal,
 
 
 def root_of(source: Path | None, name: str, lists: str = "segmentation", year: int = 2012) -> Path:
-    """Return the folder VOC2012 (or VOC of another year), which may be the source or a folder inside or above it.
+    """Return the folder VOC2012 (or VOC of a different year): the source, or a folder inside or above the source.
 
     Raises:
         UserError: There is no such folder.
@@ -68,7 +68,7 @@ def root_of(source: Path | None, name: str, lists: str = "segmentation", year: i
     source, called = needed(source, name, HOME), f"VOC{year}"
     root = first_folder(base_of(source, called), called) or base_of(source, "JPEGImages", "ImageSets")
     if re.fullmatch(r"VOC\d{4}", root.name) and root.name != called:
-        raise UserError(f"{root} is not {called}; pass the folder of VOC {year}, or another year: {HOME}")
+        raise UserError(f"{root} is not {called}; pass the folder of VOC {year}, or set a different year")
     for wanted in ("JPEGImages/", *LISTS[lists]):
         part(root, wanted, HOME)
     return root
@@ -88,7 +88,8 @@ def listed(
             splits.setdefault(words[0], split)
     if not splits:
         raise UserError(
-            f"the lists {' and '.join(f'{name}.txt' for name in names)} in {folder} contain no image; {HOME}"
+            f"the lists {' and '.join(f'{name}.txt' for name in names)} in {folder} contain no image; download the "
+            f"source again and unpack it: {HOME}"
         )
     return splits
 

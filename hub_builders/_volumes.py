@@ -38,13 +38,13 @@ class Slice:
 
 
 def windowed(units: np.ndarray, centre: float, width: float) -> np.ndarray:
-    """Map Hounsfield units to uint8: 0 at or below the window's lower end, 255 at or above its upper end."""
+    """Map Hounsfield units to uint8: 0 at or below the lower bound of the window, 255 at or above its upper bound."""
     low = centre - width / 2
     return np.clip(np.rint((units - low) * (255 / width)), 0, 255).astype(np.uint8)
 
 
 def squared(grey: np.ndarray, side: int = SIDE) -> np.ndarray:
-    """Resize a grey image bilinearly to uint8 (side, side, 3), averaging pixels when the image shrinks."""
+    """Resize a grey image bilinearly to uint8 (side, side, 3). If the image shrinks, pixels are averaged."""
     small = Image.fromarray(grey).resize((side, side), Image.Resampling.BILINEAR)
     return np.repeat(np.asarray(small)[..., None], 3, axis=2)
 
@@ -142,8 +142,8 @@ def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, b
     """Read the Hounsfield units of a slice.
 
     Returns:
-        Hounsfield units (H, W) in the order of the file.
-        Distances between rows and between columns in millimetres.
+        Hounsfield units (H, W), in the order of the file.
+        Distances between rows and between columns, in millimetres.
         Flips: whether row 0 is at the patient's back, and whether column 0 is at the patient's left.
 
     Raises:
@@ -211,7 +211,7 @@ class Nifti:
             raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels in a slice")
         self.axis = [
             int(np.flatnonzero(axes[:, 0] == world)[0]) for world in range(3)
-        ]  # file axis that points right, front, head
+        ]  # axes of the file that point to the right, the front and the head
         self.grows = [axes[axis, 1] > 0 for axis in self.axis]
         self.shape, self.affine = shape, np.asarray(self.file.affine, np.float64)
 

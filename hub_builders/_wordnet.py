@@ -19,7 +19,7 @@ import saliency_bench.compute.targets
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
-ENOUGH, MOST = 5, 50  # classes in a group; without the upper limit, some groups would have 522 classes
+ENOUGH, MOST = 5, 50  # minimum and maximum number of classes in a group; some groups would otherwise have 522 classes
 TABLE = Path(saliency_bench.compute.targets.__file__).parent / "groups_imagenet.json"
 NOTICE = """Derived from WordNet 3.0 under this licence: This software and database is being provided to you, the
 LICENSEE, by Princeton University under the following license. By obtaining, using and/or copying this software and
@@ -78,7 +78,8 @@ class Hierarchy:
         """Return the category that a class contributes to a merged group.
 
         This is the smallest category inside `frame` with 5 to 50 classes. If there is none, it is the largest category
-        with fewer than 5 classes. Ties go to the most general category, then to the lowest id.
+        with fewer than 5 classes. If several are equally good, the most general one is returned, then the one with the
+        lowest id.
         """
         inside = [name for name in self.above[leaf] if frame is None or frame in self.above[name] - {name}]
         sized = [(self.size(name), len(self.above[name]), name) for name in inside]
@@ -147,7 +148,7 @@ def merge(leaf: str, tree: Hierarchy) -> tuple[str, ...]:
     leaves = tree.below[frame] if frame else {name for name, classes in tree.below.items() if name in classes}
 
     def nearness(name: str) -> tuple[int, int, int, str]:
-        """Return a sort key that puts near categories first."""
+        """Return a sort key that puts the categories closest to `start` first."""
         return tree.distance(start, name), tree.size(name), abs(number_of(start) - number_of(name)), name
 
     names, members = [start], tree.below[start]
@@ -170,7 +171,7 @@ def read_nouns(path: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Read WordNet's `data.noun` and return ({WordNet id: name}, edges (hypernym, hyponym)).
 
     The format of a line is "offset file type count word id word id ... pointers symbol offset type source/target ... |
-    gloss", with the count of words in hexadecimal. The symbol "@" marks a pointer to a hypernym.
+    gloss". The number of words, `count`, is hexadecimal. The symbol "@" marks a pointer to a hypernym.
 
     Raises:
         UserError: The file is not `data.noun`.
@@ -178,7 +179,7 @@ def read_nouns(path: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
     names, edges = {}, []
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith("  "):  # the licence
+            if line.startswith("  "):  # skip the licence
                 continue
             fields = line.partition(" | ")[0].split()
             wnid, end = f"n{fields[0]}", 4 + 2 * int(fields[3], 16)
@@ -193,8 +194,8 @@ def read_nouns(path: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
 def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: Sequence[str]) -> dict:
     """Return the content of the output file: the groups of the classes with these WordNet ids.
 
-    A group is named after its categories. A category is named after the most specific category with the same classes,
-    which is the class itself if the category contains a single class.
+    A group is named after its categories. If several categories contain the same classes, the name of the most specific
+    one is used; for a single class, this is the class itself.
 
     Raises:
         UserError: WordNet does not contain one of the ids.
@@ -207,7 +208,6 @@ def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: 
     groups = derive(edges, wnids)
 
     def label(category: str) -> str:
-        """Return the name of a category."""
         leaves = tree.below[category]
         same = [name for name in tree.above[min(leaves)] if tree.below[name] == leaves]
         return names[max(same, key=lambda name: (len(tree.above[name]), name))].replace("_", " ")
@@ -232,7 +232,7 @@ def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: 
 
 
 def main(path: str) -> None:
-    """Write the file of groups, with the classes in the order of pretrained networks."""
+    """Write the file of groups. The classes are in the order of pretrained networks."""
     from timm.data import ImageNetInfo
 
     names, edges = read_nouns(Path(path))

@@ -6,8 +6,8 @@ Source: a folder with the following data, as downloaded and unpacked.
   train, val and test, and `ACT-X/visual/{val,test}/QUESTION.npy` (three maps each; the training split has none). The
   folder `ACT-X/` itself is optional.
 - The images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`), and its
-  annotations `mpii_human_pose_v1_u12_1.mat`. The annotations list which images are frames of the same video. Without
-  them, each image is a group of its own.
+  annotations `mpii_human_pose_v1_u12_1.mat`. The annotations state which images are frames of the same video. If they
+  are missing, each image is a group of its own.
 
 A language model decides, with the paper's prompt, whether a pair of question and answer can become a class. The default
 is GPT-4o mini through OpenAI (token in OPENAI_API_KEY), as in the paper. `--model HUB-ID` selects a model through the
@@ -53,7 +53,7 @@ TERMS = ("act-x-and-mpii-human-pose-terms", "http://human-pose.mpi-inf.mpg.de/")
 REDISTRIBUTE = False
 EXAMPLE = {"ask": False}
 PRIVATE = ("answers", "provider", "server", "token")
-PAPER_COUNTS = {"samples": 11511}  # number of masks in the paper; the published data does not contain all of them
+PAPER_COUNTS = {"samples": 11511}  # number of masks in the paper; the published data do not contain all of them
 CITATION = """@inproceedings{park2018multimodal,
   title = {Multimodal Explanations: Justifying Decisions and Pointing to the Evidence},
   author = {Park, Dong Huk and Hendricks, Lisa Anne and Akata, Zeynep and Rohrbach, Anna and Schiele, Bernt and Darrell,
@@ -79,9 +79,9 @@ HOME = (
     "ACT-X, github.com/Seth-Park/MultimodalExplanations, and MPII Human Pose, human-pose.mpi-inf.mpg.de (research use)"
 )
 ANNOTATIONS = "mpii_human_pose_v1_u12_1.mat"
-QUESTION = "What is the person doing?"  # question of every ACT-X sample; the files contain only the answers
+QUESTION = "What is the person doing?"  # the question of every sample; the files contain only answers
 SPLITS = ("train", "val", "test")
-BYTES = 2**26  # maximum bytes of an unpacked file of maps
+BYTES = 2**26  # maximum number of bytes of an unpacked file of maps
 
 
 def features(classes: dict[str, list[str]]) -> dict:
@@ -111,7 +111,7 @@ def samples(
         answers: file with the language model's replies (default: answers.jsonl in the source folder).
         model: language model of OpenAI, or Hub id of a model.
         provider: inference provider for a model on the Hub.
-        server: address of a server to use instead, such as http://localhost:8000/v1.
+        server: URL of a server to use instead, such as http://localhost:8000/v1.
         token: name of the environment variable that contains the token (default: OPENAI_API_KEY, or HF_TOKEN for the
             Hub).
     """
@@ -119,7 +119,7 @@ def samples(
     root = root_of(source)
     images = first_folder(root, "images", "mpii_images", "../images", "../mpii_images")
     if images is None:
-        raise UserError(f"{root} has no images/ of MPII; pass the folder as downloaded and unpacked: {HOME}")
+        raise UserError(f"{root} has no images/ of MPII; pass the folder of the complete, unpacked source: {HOME}")
     video_of = videos(images, log)
     entries = questions(root, log)
     keep = kept(source, entries, log, ask, answers, service)
@@ -188,7 +188,10 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
     entries: dict[str, tuple[str, dict]] = {}
     there = [split for split in SPLITS if (root / f"textual/exp_{split}_split.json").is_file()]
     if not there:
-        raise UserError(f"{root / 'textual'} has none of exp_train_split.json, exp_val_split.json ...; {HOME}")
+        raise UserError(
+            f"{root / 'textual'} has none of exp_train_split.json, exp_val_split.json ...; download the source again "
+            f"and unpack it: {HOME}"
+        )
     for split in there:
         for key, entry in sorted(json_of(root / f"textual/exp_{split}_split.json", dict).items()):
             fields = entry if isinstance(entry, dict) else {}
@@ -240,7 +243,7 @@ def maps_of(folder: Path, key: str) -> Path | None:
     """Return the file with the maps of a question, or None."""
     try:
         return next((p for p in (inside(folder, f"{key}{end}") for end in (".npy", ".npz")) if p.is_file()), None)
-    except UnreadableError:  # the name points outside the folder, so the question has no maps
+    except UnreadableError:  # the name points outside the folder, so it belongs to no maps
         return None
 
 

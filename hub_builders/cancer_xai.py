@@ -92,7 +92,7 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
     part(decathlon, "labelsTr/", MSD)
     normal = first_folder(root, "Pancreas-CT", "NIH Pancreas-CT") or _manifest(root)
     if normal is None:
-        raise UserError(f"{root} has no Pancreas-CT/; pass the folder as downloaded and unpacked: {NIH}")
+        raise UserError(f"{root} has no Pancreas-CT/; pass the folder of the complete, unpacked source: {NIH}")
     images, labels = _cases(decathlon / "imagesTr", log), _cases(decathlon / "labelsTr", log)
     for case in sorted(set(labels) - set(images)):
         log.leave_out(case, "image", "the label has no image in imagesTr/")

@@ -50,7 +50,7 @@ by its box."""
 
 HOME = "the images (`--images DIR`), and `--json FILE` with the annotations"
 FIX = "export the annotations again as COCO JSON"
-# Usual names of the annotation file: this package's name, then names used by Label Studio, CVAT, Roboflow and FiftyOne.
+# Usual names of the annotation file: the name in this package, then in Label Studio, CVAT, Roboflow and FiftyOne.
 LISTINGS = (
     "annotations.json", "result.json", "annotations/instances_default.json", "_annotations.coco.json", "labels.json",
 )  # fmt: skip
@@ -64,7 +64,7 @@ def check(*, json: str, split: str, upright: bool, stored: bool, **others: objec
     """Raise UserError if options are invalid or contradict each other."""
     _own.check_split("coco-json", split)
     if upright and stored:
-        raise UserError("coco-json: --upright and --stored exclude each other; use only one of them")
+        raise UserError("coco-json: --upright and --stored cannot be combined; use only one of them")
     if json:
         _own.given_path(json, "json")
 
@@ -94,7 +94,7 @@ def samples(
         json: annotation file (default: annotations.json or result.json next to images/ in the source).
         classes: all for one sample per class of an image, or image for one sample per image.
         drop: leave out images that show one of these classes.
-        boxes: use the box of an object without an outline.
+        boxes: if an object has no outline, use its box.
         split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
             that the folder is named after, else test).
         upright: if outlines fit both versions of an image that EXIF turns, they refer to the upright image.
@@ -176,7 +176,7 @@ def _order(key: int | str) -> tuple[bool, int, str]:
 
 
 def _sources(given: Path) -> list[tuple[Path, Path]]:
-    """Return (folder of images, annotation file) of a source, as one pair or as one pair per split."""
+    """Return the pairs (folder of images, annotation file) of a source: a single pair, or one pair per split."""
     if not any((given / name).is_file() for name in LISTINGS):
         splits = [folder for folder in entries_of(given) if _own.split_of(f"{folder.name}/") and folder.is_dir()]
         if len(listings := [listing for folder in splits if (listing := _listing(folder))]) > 1:
@@ -211,10 +211,10 @@ def _of_label_studio(entry: _coco.CocoEntry) -> bool:
 
 
 def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str, Meant], log: BuildLog) -> None:
-    """Log names without an image, with an example, and images that no name refers to.
+    """Log file names without an image, with an example, and images that no file name refers to.
 
     Raises:
-        UserError: No name has an image.
+        UserError: No file name has an image.
     """
     lost = [name for name, match in meant.items() if not match.picture]
     named = {name for match in meant.values() for name in (match.picture, *match.perhaps)}

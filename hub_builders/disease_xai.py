@@ -5,8 +5,8 @@ downloaded and unpacked.
 
 - The DICOM series, in subfolders at any depth, as created by the NBIA Data Retriever.
 - The readers' XML, either next to the series or as `tcia-lidc-xml/*/*.xml` (LIDC-XML-only.zip).
-- Optional: `LIDC-IDRI_MetaData.csv` or `metadata.csv` with the columns of series UID and patient. Without this table,
-  the patient is read from the DICOM files.
+- Optional: `LIDC-IDRI_MetaData.csv` or `metadata.csv`, a table with columns for the series UID and the patient. If
+  there is no such table, the patient is read from the DICOM files.
 
 Chest X-rays and their XML files are skipped.
 """
@@ -112,9 +112,13 @@ def samples(
     series, patients = series_of(root, log), patients_of(root)
     readings = files_below(root, ".xml")
     if not readings:
-        raise UserError(f"{root} has no XML of the readers (LIDC-XML-only.zip); {HOME}")
+        raise UserError(
+            f"{root} has no XML of the readers (LIDC-XML-only.zip); download the source again and unpack it: {HOME}"
+        )
     if not series:
-        raise UserError(f"{root} has no DICOM series (*.dcm), only XML; {HOME}")
+        raise UserError(
+            f"{root} has no DICOM series (*.dcm), only XML; download the source again and unpack it: {HOME}"
+        )
     log.expected = len(readings)
     seen: set[str] = set()
     for path in readings:
@@ -264,8 +268,8 @@ def both(
 def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
     """Return the top and left of a square that contains the given pixels.
 
-    Without a seed, the pixels are centred. With a seed, their position is random. If possible, they stay away from each
-    edge of the square by an eighth of its side.
+    If there is no seed, the pixels are centred. If there is a seed, their position is random and, if possible, they
+    stay away from each edge of the square by an eighth of its side.
     """
     corner = []
     for axis, pixels in enumerate((rows, columns)):
@@ -295,7 +299,7 @@ def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[b
 def marked(
     reading: _lidc.Reading, z: float, slices: list[Slice], spacing: tuple[float, float]
 ) -> list[tuple[float, float, float, float]]:
-    """Return the bounding boxes of all marks within `AWAY` of the slice, enlarged by `AWAY` on each side.
+    """Return the bounding boxes of all marks within `AWAY` of the slice, extended by `AWAY` on each side.
 
     A box is (top, left, bottom, right) in pixels.
     """

@@ -81,7 +81,7 @@ class Cutout:
 
 @dataclass(frozen=True)
 class Stock:
-    """The cut-outs and scenes to combine, by (class, split) and in a fixed order."""
+    """The cut-outs and scenes to combine, grouped by (class, split) and in a fixed order."""
 
     objects: dict[tuple[str, str], list[Cutout]]
     scenes: dict[tuple[str, str], list[Path]]
@@ -93,7 +93,7 @@ class Stock:
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the object and scene classes that remain."""
+    """Return the columns of the dataset. Its classes are the object and scene classes that were not left out."""
     from datasets import ClassLabel, Image, Value
 
     return {
@@ -122,8 +122,8 @@ def samples(
         log: build log, which records what is left out and why.
         detector: keep only objects and scenes that Faster R-CNN classifies correctly; needs the weights (160 MB) and
             preferably a GPU.
-        least: smallest number of cut-outs per object class; smaller classes are left out.
-        least_pixels: smallest number of pixels of an object; smaller objects are left out.
+        least: minimum number of cut-outs per object class; classes with fewer are left out.
+        least_pixels: minimum size of an object in pixels; smaller objects are left out.
         per_pair: number of images for each pair of an object class and a scene class.
         seed: seed for drawing pairs, sizes and positions.
     """
@@ -154,7 +154,10 @@ def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, lea
     source = base_with(needed(source, "ebam-xai", HOME), *SCENES)
     base = first_folder(source, *SCENES)
     if base is None:
-        raise UserError(f"{source} has none of {', '.join(f'{name}/' for name in SCENES)}; {HOME}")
+        raise UserError(
+            f"{source} has none of {', '.join(f'{name}/' for name in SCENES)}; download the source again and unpack "
+            f"it: {HOME}"
+        )
     cutouts = cutouts_of(_coco.root_of(source, "ebam-xai"), least_pixels, log)
     scenes = scenes_of(base)
     if detector:
@@ -215,7 +218,7 @@ def cutouts_of(root: Path, least_pixels: int, log: BuildLog) -> list[tuple[Cutou
 
 
 def scenes_of(base: Path) -> list[tuple[Path, str]]:
-    """Return (file, category) for every scene. The letter folder above a category is not part of its name."""
+    """Return (file, category) for every scene. A category does not include the folder named after a letter above it."""
     scenes = []
     for folder in sorted(place for place, _, _ in walked(base) if place != base):
         parts = folder.relative_to(base).parts

@@ -43,7 +43,7 @@ or with `foreground` the pixels of that value or colour."""
 HOME = "images in one folder per class, or with a table of labels (`--images DIR`, `--labels CSV`)"
 PICTURE = ("image", "file", "filename", "imageid", "id", "path", "name")
 LABEL = ("label", "class", "category", "target", "labelname", "classname")
-# Names of folders in datasets such as PASCAL VOC, Cityscapes and CVAT.
+# Names of folders in datasets such as PASCAL VOC, Cityscapes and exports from CVAT.
 NO_CLASSES = ("annotations", "annotation", "jpegimages", "segmentationclass", "segmentationobject", "imagesets",
               "leftimg8bit", "gtfine", "images", "imgs", "masks", "labels", "trimaps", "segmentations")  # fmt: skip
 
@@ -123,7 +123,7 @@ def sample_of(
     split: str | None,
 ) -> dict | None:
     """Return the sample of an image, or log the reason and return None if the image is left out."""
-    picture = picture_of(log, name, path, "", deep=True)  # the mask may already be upright
+    picture = picture_of(log, name, path, "", deep=True)  # because the mask may already be upright
     if picture is None:
         return None
     if lacking:

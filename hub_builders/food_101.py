@@ -100,7 +100,7 @@ def samples(
         seed: seed for drawing images and for the split into train and validation.
     """
     if per_class < 0 or train_per_class < 0:
-        raise UserError("food-101: per_class and train_per_class must be at least 0")
+        raise UserError("food-101: per_class and train_per_class must be 0 or more")
     splits = {"test": per_class} | ({"train": train_per_class} if with_training("food-101", parts) else {})
     root = base_of(needed(source, "food-101", HOME), "images", "meta")
     part(root, "images/", HOME)
@@ -115,7 +115,9 @@ def samples(
         if (key := (split, name.partition("/")[0])) in names:
             names[key].append(name)
     if missing := [f"{label} ({split}.txt)" for split, label in names if not names[split, label]]:
-        raise UserError(f"{root}/meta lists no image of {', '.join(missing[:3])}; {HOME}")
+        raise UserError(
+            f"{root}/meta lists no image of {', '.join(missing[:3])}; download the source again and unpack it: {HOME}"
+        )
     chosen = [(key, name) for key, listed in names.items() for name in sorted(drawn(seed, listed, splits[key[0]]))]
     log.expected = len(chosen)
     for (listed, label), name in chosen:

@@ -77,15 +77,14 @@ def samples(
     Args:
         source: folder with the raw data.
         log: build log, which records what is left out and why.
-        min_area: smallest fraction of the image that the person may cover.
+        min_area: minimum fraction of the image that the person must cover.
         per_class: number of images per class; 0 for all.
-        outline: if no annotator drew a mask, use the outline of the person in COCO; in this case, `mask_source` is
-            outline.
+        outline: if no annotator drew a mask, use COCO's outline of the person; `mask_source` is then "outline".
         annotations: store of an annotation study (study.db or a PostgreSQL URL) to use instead of `masks/`.
         seed: seed for drawing images.
     """
     if not 0 <= min_area < 1 or per_class < 0:
-        raise UserError("gender-xai: min_area must be from 0 to 1, and per_class must be at least 0")
+        raise UserError("gender-xai: min_area must be from 0 to 1, and per_class must be 0 or more")
     root = needed(source, "gender-xai", f"{_coco.HOME}, or {_release.HOME}")
     if release := _release.root_in(root):
         for job in _release.jobs(release, log, ALIASES):

@@ -4,8 +4,8 @@
 
 Source: the folder of a built dataset. The classifier `--model` selects images of this dataset. The mask is the cell of
 the target class, so that `saliency_energy` with this mask is the grid pointing game, GridPG (Boehle et al., 2021; Rao
-et al., 2022): a map that explains the target class only has all its energy inside this cell. The score at chance level
-is 1 / cells^2, which is 1/4 by default.
+et al., 2022). If a map explains only the target class, all its energy is inside this cell. The score at chance level is
+1 / cells^2, which is 1/4 by default.
 """
 
 from collections.abc import Iterator
@@ -90,9 +90,9 @@ def samples(
         model: classifier that selects the images, as a folder or Hub id.
         split: split of the dataset.
         cells: number of cells per row and column.
-        confidence: smallest probability of the correct class.
-        count: largest number of grids.
-        label_map: JSON file {dataset class: model class}, if their classes differ (default: match classes by name).
+        confidence: minimum probability of the correct class.
+        count: maximum number of grids.
+        label_map: JSON file {class of the dataset: class of the model}, if these differ (default: match them by name).
         seed: seed for drawing grids, positions and targets.
     """
     from saliency_bench.compute.classifiers.loading import load_classifier

@@ -1,4 +1,4 @@
-"""ImageNet validation images with their class and group of similar classes, for explanations such as "why a car?".
+"""ImageNet validation images with their class and a group of similar classes, for explanations such as "why a car?".
 
 Source: the validation images of ILSVRC 2012 (image-net.org or kaggle.com/c/imagenet-object-localization-challenge; for
 non-commercial research and education only), in any layout that imagenet-val reads. Boxes are not needed.

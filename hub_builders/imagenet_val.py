@@ -13,9 +13,10 @@ only) as downloaded and unpacked, in one of three layouts:
   folder itself. Boxes are optional and read as in the layout of image-net.org.
 
 The names of the classes come from the first of these files that exists: `LOC_synset_mapping.txt`, `synset_words.txt`,
-`imagenet_class_index.json` and the devkit's `meta.mat`. Without these files, 1,000 class folders get the names that are
-included in the package. The classes are sorted by WordNet id, as in pretrained classifiers. If the training images
-exist (`ILSVRC/Data/CLS-LOC/train/` or `train/`, one folder per class), training images are drawn from them.
+`imagenet_class_index.json` and the devkit's `meta.mat`. If none exists but there are 1,000 class folders, the names
+come from a list in the package. The classes are sorted by WordNet id, as in pretrained classifiers. If the source
+contains the training images (`ILSVRC/Data/CLS-LOC/train/` or `train/`, one folder per class), training images are drawn
+from them.
 """
 
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def samples(
     """
     training = with_training("imagenet-val", parts)
     if train_per_class < 0:
-        raise UserError("imagenet-val: train_per_class must be at least 0")
+        raise UserError("imagenet-val: train_per_class must be 0 or more")
     root = root_of(source, "imagenet-val")
     names = classes_of(root)
     log.classes = {"label": list(names.values())}

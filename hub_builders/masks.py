@@ -99,7 +99,7 @@ def samples(
         exclude: annotators to leave out.
         accepted: use only masks that a reviewer has accepted.
         honeypot_iou: leave out annotators whose mean IoU with the honeypots is below this value.
-        seed: not used.
+        seed: has no effect.
     """
     from saliency_bench.data.loading import find
     from saliency_bench.studies.annotating import KIND, Annotating, AnswerChoice
@@ -115,7 +115,8 @@ def samples(
         store.close()
     if strangers := sorted(set(answers) - set(annotating.images.units)):
         raise UserError(
-            f"the study belongs to another dataset: {source} has no image {strangers[0]}; pass the dataset of the study"
+            f"the study belongs to a different dataset: {source} has no image {strangers[0]}; pass the dataset of the "
+            "study"
         )
     labels = {unit: annotating.images.label(unit) or "image" for unit in annotating.images.units}
     log.classes = {"label": sorted(set(labels.values()))}
@@ -128,7 +129,7 @@ def samples(
 
 
 def _remark_pairs(log: BuildLog, answers: "dict[str, list[Answer]]", rule: str) -> None:
-    """Log the number of images with two annotators, for which the rule selects the union or the intersection."""
+    """Log the number of images with two annotators, for which the rule returns the union or the intersection."""
     pairs = sum(len(of_image) == 2 for of_image in answers.values())
     if pairs and rule != "staple":
         result = "union" if rule == "half" else "intersection"

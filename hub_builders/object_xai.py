@@ -50,7 +50,7 @@ def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original
     Args:
         source: folder with the raw data.
         log: build log, which records what is left out and why.
-        segmentation: original, or augmented by the Semantic Boundaries Dataset.
+        segmentation: original, or augmented to add labels from the Semantic Boundaries Dataset.
     """
     if segmentation not in ("original", "augmented"):
         raise UserError(f"object-xai: segmentation={segmentation} is unknown; use original or augmented")

@@ -7,7 +7,7 @@ Source: a folder with the following files of Open Images V6 or V7 (storage.googl
 - The boxes `SPLIT-annotations-bbox.csv` (also `oidv6-train-annotations-bbox.csv`).
 - The images `SPLIT/IMAGE_ID.jpg`.
 - Optional: the lists of photographers `SPLIT-images-with-rotation.csv` (also `train-images-boxable-with-rotation.csv`).
-  Without such a list, each image is a group of its own.
+  If there is no such list, each image is a group of its own.
 """
 
 from collections import Counter
@@ -91,14 +91,16 @@ def samples(
     Args:
         source: folder with the raw data.
         log: build log, which records what is left out and why.
-        kinds: number of classes, which are the most frequent categories of animals.
-        per_class: number of evaluation images per class; 0 for all, which leaves none for training.
+        kinds: number of classes; the most frequent categories of animals are used.
+        per_class: number of evaluation images per class; 0 for all, so that none are left for training.
         parts: all, or test to leave out the training images.
         train_per_class: number of training images per class; 0 for all remaining images.
         seed: seed for drawing images and for the split into train and validation.
     """
     if kinds < 1 or min(per_class, train_per_class) < 0:
-        raise UserError("openimages-animals: kinds must be at least 1, per_class and train_per_class at least 0")
+        raise UserError(
+            "openimages-animals: kinds must be 1 or more, and per_class and train_per_class must be 0 or more"
+        )
     training = with_training("openimages-animals", parts)
     root = base_of(needed(source, "openimages-animals", HOME), HIERARCHY)
     shown = images(root, log)
@@ -123,7 +125,7 @@ def frequent(shown: Found, kinds: int) -> list[str]:
 
 
 def images(root: Path, log: BuildLog) -> Found:
-    """Return the existing images that show animals of one category only.
+    """Return the existing images that show animals of a single category.
 
     Raises:
         UserError: A required file or folder is missing. The message names it.
@@ -133,7 +135,10 @@ def images(root: Path, log: BuildLog) -> Found:
     shown: Found = {}
     there = [split for split in SPLITS if (root / split).is_dir()]
     if not there:
-        raise UserError(f"{root} has none of train/, validation/ and test/ with images; {HOME}")
+        raise UserError(
+            f"{root} has none of train/, validation/ and test/ with images; download the source again and unpack it: "
+            f"{HOME}"
+        )
     for split in there:
         files = {path.stem: path for path in entries(root / split) if is_picture(path)}
         listing = f"{split}-annotations-bbox.csv"
@@ -151,7 +156,9 @@ def images(root: Path, log: BuildLog) -> Found:
         for name in sorted(set(files) - set(boxes)):
             log.leave_out(name, "image", "no box contains an animal")
     if not shown:
-        raise UserError(f"{root} has no image with animals of a single category; {HOME}")
+        raise UserError(
+            f"{root} has no image with animals of a single category; download the source again and unpack it: {HOME}"
+        )
     return shown
 
 
@@ -180,7 +187,7 @@ def animals(root: Any) -> dict[str, set[str]]:
     def walk(node: Any, above: tuple[str, ...], inside: bool) -> None:
         label = node.get("LabelName") if isinstance(node, dict) else None
         if not isinstance(label, str) or len(above) > 50:
-            raise UserError(f"{HIERARCHY} is not a tree of labels; {HOME}")
+            raise UserError(f"{HIERARCHY} is not a tree of labels; download the source again and unpack it: {HOME}")
         if inside:
             kinds.setdefault(label, set()).update(above)
         general = (*above, label) if inside else above
@@ -189,7 +196,9 @@ def animals(root: Any) -> dict[str, set[str]]:
 
     walk(root, (), False)
     if not kinds:
-        raise UserError(f"{HIERARCHY} has no category below /m/0jbk (Animal); {HOME}")
+        raise UserError(
+            f"{HIERARCHY} has no category below /m/0jbk (Animal); download the source again and unpack it: {HOME}"
+        )
     return kinds
 
 

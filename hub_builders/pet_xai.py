@@ -136,7 +136,7 @@ def checked(source: Path | None) -> Path:
     for part in ("images", "annotations", "annotations/list.txt", "annotations/trimaps"):
         there = (source / part).is_file() if part.endswith(".txt") else (source / part).is_dir()
         if not there:
-            raise UserError(f"{source} has no {part}; pass the folder as downloaded and unpacked: {HOME}")
+            raise UserError(f"{source} has no {part}; pass the folder of the complete, unpacked source: {HOME}")
     return source
 
 

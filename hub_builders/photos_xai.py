@@ -3,8 +3,8 @@
 The photographs are part of scikit-image (`pip install "saliency-bench[demo]"`), so no source is needed. Build the
 dataset with `saliency-bench build photos-xai --out DIR`, or load it by its name.
 
-Four images are enough to try explainers on a real network, but too few for any conclusion: with fewer than ten samples,
-no intervals and no ranks are computed. `--label-map photos_to_imagenet` maps the classes to classes of ImageNet.
+Four images are enough to try explainers on a real network, but too few for any conclusion: neither intervals nor ranks
+are computed for fewer than ten samples. `--label-map photos_to_imagenet` maps the classes to classes of ImageNet.
 """
 
 from collections.abc import Iterator
@@ -83,9 +83,7 @@ def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
         log: build log, which records what is left out and why.
     """
     if source is not None:
-        raise UserError(
-            "photos-xai has no source, because its photographs are part of scikit-image; leave out --source"
-        )
+        raise UserError("photos-xai needs no source, because its photographs are part of scikit-image; remove --source")
     log.expected = len(PHOTOGRAPHS)
     folder = pictures_folder()
     for label, (name, outlines) in PHOTOGRAPHS.items():

@@ -109,14 +109,14 @@ def samples(
 
 
 def first_pixel(files: Iterable[Path], log: BuildLog) -> int:
-    """Determine whether the boxes of the source count pixels from 0 or from 1, and log the evidence.
+    """Determine whether the boxes in the source count pixels from 0 or from 1, and log the evidence.
 
     A coordinate of 0 rules out counting from 1. A box that ends at the width or height of its image rules out counting
-    from 0. If both occur, the majority of boxes decides. Without evidence, the result is 1, as in PASCAL VOC.
+    from 0. If both occur, the majority of boxes decides. If neither occurs, the result is 1, as in PASCAL VOC.
     """
     zeros = ends = 0
     for path in files:
-        with suppress(UnreadableError):  # logged when the image is read
+        with suppress(UnreadableError):  # the problem is logged when the image is read
             root = xml_of(path) if path.is_file() else None
             height, width = (root is not None and declared_size(root)) or (None, None)
             for _, box in boxes_of(root) if root is not None else []:
@@ -142,7 +142,10 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
         for number, row in table(path, ["name"]):
             items = {key: value.strip() for key, value in row.items() if key != "name"}
             if not set(items) & set(ITEMS):
-                raise UserError(f"{path} has none of the columns {', '.join(ITEMS)}; {HOME}")
+                raise UserError(
+                    f"{path} has none of the columns {', '.join(ITEMS)}; download the source again and unpack it: "
+                    f"{HOME}"
+                )
             name, where = row["name"].strip().removesuffix(".jpg"), f"{path.name} line {number}"
             if wrong := [value for value in items.values() if value not in ("1", "-1", "0")]:
                 log.leave_out(name, "image", f"{where}: {wrong[0]!r} is neither 1 nor -1")
@@ -158,7 +161,10 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
 def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, Listing]:
     """Return {image: its entry} from XML files and file names, for a source without lists."""
     if folder is None:
-        raise UserError(f"the source has neither lists in ImageSet/ nor Annotation/; {HOME}")
+        raise UserError(
+            "the source has neither lists in ImageSet/ nor Annotation/; download the source again and unpack it: "
+            f"{HOME}"
+        )
     known: dict[str, Listing] = {}
     for name in sorted(there):
         path = folder / f"{name}.xml"

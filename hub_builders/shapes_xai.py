@@ -66,7 +66,7 @@ def samples(source: Path | None, log: BuildLog, *, size: int = 64, count: int = 
         seed: seed for drawing the images.
     """
     if source is not None:
-        raise UserError("shapes-xai has no source, because the package draws its images; leave out --source")
+        raise UserError("shapes-xai needs no source, because the package draws its images; remove --source")
     if not 32 <= size <= 2048:
         raise UserError(f"shapes-xai: size={size} is out of range; use 32 to 2048")
     if count < 1:
@@ -85,7 +85,9 @@ def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
     """Draw image number `index`.
 
     Returns:
-        Dictionary with the image, uint8 (size, size, 3), the mask, bool (size, size), and the names of the classes.
+        A dictionary with the image, uint8 (size, size, 3), the mask, bool (size, size), the image without the object,
+        and
+        the names of the classes.
     """
     dice = Dice(seed_of("shapes-xai", seed, index))
     label, scene = list(OBJECTS)[index % len(OBJECTS)], list(SCENES)[index // len(OBJECTS) % len(SCENES)]
@@ -107,9 +109,9 @@ def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
 
     A first random draw decides whether the object covers the central pixel. The probability is half the object's
     fraction of the image, so that pointing at the centre succeeds half as often as pointing at random. Then a matching
-    position is drawn, with a probability that increases with the distance from the centre. These weights and the
-    cut-off at the border ensure that all regions of the image are covered about equally often, so that a map that
-    decreases from the centre has no advantage.
+    position is drawn, with a probability that increases with the distance from the centre. Because of these weights,
+    and because objects may be cut off at the border, all regions of the image are covered about equally often, so that
+    a map that decreases from the centre has no advantage.
     """
     height, width = shape.shape
     tops, lefts = np.arange(1 - height, size), np.arange(1 - width, size)

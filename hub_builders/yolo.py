@@ -47,7 +47,7 @@ HOME = "the images (`--images DIR`) and their labels (`--labels DIR`, `--names d
 NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # CVAT writes obj.names for YOLO 1.1
 NOTES = "notes.json"  # written by Label Studio next to classes.txt
 YAML = (".yaml", ".yml")
-LARGEST = 2**24  # maximum bytes of a label file and of the file of class names
+LARGEST = 2**24  # maximum number of bytes of a label file and of the file of class names
 SLACK = 0.01  # tolerance for rounded coordinates outside the image, as in Ultralytics
 
 
@@ -171,14 +171,14 @@ def names_in(path: Path) -> dict[int, str]:
     if isinstance(names, list):
         names = {str(number): name for number, name in enumerate(names)}
     if not names or not isinstance(names, dict):
-        raise UserError(f"{path} has no list `names`; write names: [first, second]")
+        raise UserError(f"{path} has no list `names`; add a line such as names: [first, second]")
     for number, name in names.items():
         if not (number.isascii() and number.isdecimal() and isinstance(name, str) and name):
-            raise UserError(f"{path}: class {one_line(number, 50)} needs a number and a name; write 0: name")
+            raise UserError(f"{path}: class {one_line(number, 50)} needs a number and a name; write it as in 0: name")
         if not name.isprintable():
             raise UserError(f"{path}: the name of class {number} contains unprintable characters; retype it")
     if len(set(names.values())) < len(names):
-        raise UserError(f"{path} gives two classes the same name; each class needs a unique name")
+        raise UserError(f"{path} lists two classes with the same name; give each class a unique name")
     return {int(number): name for number, name in names.items()}
 
 
@@ -201,7 +201,7 @@ def _content(path: Path) -> dict[str, object]:
     if path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes; pass a file with the names of the classes only")
     try:
-        content = parse_yaml(text_of(path), texts=True)  # text only, so that `no` remains a name
+        content = parse_yaml(text_of(path), texts=True)  # read all values as text, so that `no` remains a name
     except ValueError as error:
         raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
     return content if isinstance(content, dict) else {}
@@ -294,7 +294,7 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
 def _is_pose(values: list[float]) -> bool:
     """Return whether the numbers of a line are a box and points (x, y, visibility), rather than an outline.
 
-    A box with two points has as many numbers as an outline with five corners. In this case the points must also be
+    A box with two points has as many numbers as an outline with five corners. For such a line, the points must also be
     inside the box.
     """
     if len(values) < 10 or len(values) % 3 != 1 or not set(values[6::3]) <= {0, 1, 2}:

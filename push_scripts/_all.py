@@ -1,7 +1,6 @@
 """List the publications of `push all`: built datasets, trained models, all metrics, the board and its apps.
 
-Pages of studies are not included, because they belong to the organiser of a study, who publishes them with `push
-space`.
+Pages of studies are not included. They belong to the organiser of a study, who publishes them with `push space`.
 """
 
 import shlex
@@ -12,7 +11,7 @@ from typing import Any
 from saliency_bench.errors import UserError
 from saliency_bench.registry import distribution_of
 
-Takes = Callable[[str], bool]  # (repository name without namespace) -> whether to publish it
+Takes = Callable[[str], bool]  # function (name of a repository without its namespace) -> whether to publish it
 
 
 def everything(name: str) -> bool:
@@ -43,7 +42,7 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
 
 
 def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the built datasets below a folder, or raise UserError if there are none."""
+    """Yield the publications of the built datasets below a folder. Raise UserError if there are none."""
     from saliency_bench.publishing.datasets import dataset_publication
 
     named = built(root)
@@ -126,7 +125,7 @@ def models(root: Path, namespace: str, license: str | None = None, takes: Takes 
 
 
 def metrics(namespace: str, takes: Takes = everything) -> Iterator:
-    """Yield the publications of this package's metrics, without the metrics of other packages."""
+    """Yield the publications of this package's metrics, but not those of metrics from other packages."""
     from saliency_bench.bound_metric import list_metrics
     from saliency_bench.publishing.metrics import metric_publication
 

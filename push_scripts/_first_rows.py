@@ -1,4 +1,4 @@
-"""Create the first rows of a board: run baselines and a few explainers, and submit them for the board's owner."""
+"""Create the first rows of a board: run baselines and a few explainers, and submit the scores for the board's owner."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from saliency_bench.push_scripts._all import built, trained
 
 EXPLAINERS = ("random", "centre", "edges", "gradcam", "integrated_gradients")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion", "saliency_deletion")
-# Families of metrics to which a dataset of the core may contribute.
+# Families of metrics that can be computed on a dataset of the core.
 WITHOUT: list[Any] = ["faithfulness", "sensitivity"]
 WITH_MASKS: list[Any] = ["alignment", *WITHOUT]
 NOTE = "first rows, by the owner of the board"
@@ -57,11 +57,11 @@ class DatasetModel:
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:
-        """Return the name for loading the dataset: its repository, or its folder if the images are not published."""
+        """Return the name to load the dataset from: its repository, or its folder if the images are not published."""
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
-        """Return the folder of the pair's run, whose name depends on the samples and the weights."""
+        """Return the folder of the pair's run. Its name depends on the samples and the weights."""
         return root / "first-rows" / f"{self.name}-{self.fingerprint[:8]}-{self.model.name}-{self.digest[:8]}"
 
 
@@ -89,7 +89,7 @@ def splits(root: Path) -> dict[str, str]:
 
 
 def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> Any:
-    """Return the core of a board: these datasets and the datasets of the previous core, or None if there are none."""
+    """Return the core of a board: these datasets and those of the previous core. Return None if there are none."""
     from saliency_bench.board.view.core import Core, CoreCell
 
     cells = {cell.dataset: cell for cell in (before.datasets if before else ())}
@@ -103,7 +103,7 @@ def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> A
 
 
 def metrics_for(pair: DatasetModel, metrics: Sequence[str]) -> list[str]:
-    """Return the metrics whose inputs are available in a dataset."""
+    """Return the metrics whose inputs the dataset provides."""
     from saliency_bench.bound_metric import load_metric
 
     return [name for name in metrics if pair.has_masks or "masks" not in load_metric(name).inputs]
@@ -128,7 +128,7 @@ def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str
 
 
 def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
-    """Submit, review and merge the cells of a run that are missing from the board.
+    """Submit, review and merge those cells of a run that are missing on the board.
 
     Raises:
         UserError: The review rejects the submission.
@@ -147,7 +147,7 @@ def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) 
 
 
 def recompute(pair: DatasetModel, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
-    """Recompute the owner's submissions for a pair that have no status, or raise UserError if one is rejected."""
+    """Recompute those of the owner's submissions for a pair that have no status. Raise UserError if one is rejected."""
     from saliency_bench.board.recompute import vouch
     from saliency_bench.hub.client import account
 

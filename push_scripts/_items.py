@@ -26,7 +26,7 @@ def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
         among: Kinds to search, or () for all.
 
     Raises:
-        UserError: The name is unknown. The message lists the closest names.
+        UserError: The name is unknown. The message lists the most similar names.
     """
     kinds = {kind: folder for kind, folder in KINDS.items() if kind in among} or KINDS
     for kind, folder in kinds.items():
@@ -82,7 +82,7 @@ def _meaning(option: dict[str, Any]) -> str:
 
 
 def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, Any]]:
-    """Return {option: default, choices (if the option has a fixed set) and description}."""
+    """Return {option: dict with default, choices (if the option has a fixed set) and description}."""
     function = module.samples if kind == "datasets" else getattr(module, name)
     known = options.defaults(function)
     described = options.meanings(function.__doc__ or "")

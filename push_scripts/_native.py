@@ -1,4 +1,4 @@
-"""Generate the two requests that the owner of a namespace sends to get the Hub's own leaderboards."""
+"""Generate the two requests that the owner of a namespace sends, so that the Hub adds its own leaderboards."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ ENTRY = """\
 
 
 def requests(namespace: str, datasets: Sequence[str]) -> str:
-    """Return the two requests, ready to send.
+    """Return the text of the two requests, ready to send.
 
     Args:
         namespace: Namespace on the Hub.

@@ -39,7 +39,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def store_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments that name a store."""
+    """Add the options that select a store."""
     parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store (created if missing)")
     parser.add_argument("--sync", metavar="OWNER/NAME",
                         help="private dataset repository on the Hub: its answers are added to the store first, and "
@@ -47,14 +47,14 @@ def store_arguments(parser: ArgumentParser) -> None:
 
 
 def page_arguments(group: Any) -> None:
-    """Add the options of every page of a study."""
+    """Add the options that the pages of all studies have."""
     group.add_argument("--host", default="127.0.0.1", metavar="HOST",
                        help="address of the page; 0.0.0.0 for other machines (default: 127.0.0.1)")  # fmt: skip
     group.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
     group.add_argument("--invite", type=int, default=0, metavar="N",
                        help="print links for N more people; afterwards, only invited people can join")  # fmt: skip
     group.add_argument("--lease", type=float, default=60, metavar="N",
-                       help="minutes after which others get the images of an idle person (default: 60)")  # fmt: skip
+                       help="minutes after which an idle person's images go to others (default: 60)")  # fmt: skip
     group.add_argument("--completion-url", metavar="URL", help="URL to which people are redirected when they finish")
     group.add_argument("--completion-code", metavar="TEXT", help="code that people see when they finish")
     group.add_argument("--owner", action="store_true", help="also print the link of the owner's page")
@@ -68,7 +68,7 @@ def page_arguments(group: Any) -> None:
 
 
 def result_arguments(parser: ArgumentParser) -> None:
-    """Add the options of results and export."""
+    """Add the options of the subcommands `results` and `export`."""
     group = parser.add_argument_group("results, export")
     group.add_argument("--with-failed", action="store_true", help="include people who failed an attention check")
     group.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
@@ -81,7 +81,7 @@ def _count(args: Namespace) -> dict[str, Any]:
 
 
 def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
-    """Add the rows of the --sync repository to the store before the store is opened.
+    """Add the rows in the --sync repository to the store before the store is opened.
 
     Args:
         args: Arguments of the command.
@@ -107,7 +107,7 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
     if args.what == "serve" and not args.run:
         raise UserError("serve needs RUN, the folder of a run with --keep-maps")
     if args.what != "serve" and args.run:
-        raise UserError(f"{args.what} reads only the store; leave out {args.run}")
+        raise UserError(f"{args.what} reads only the store; remove {args.run}")
     actions: dict[str, Callable[[Namespace], None]] = {
         "serve": serve,
         "results": partial(results, kind),
@@ -120,7 +120,7 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
 
 
 def lease_hours(args: Namespace) -> float:
-    """Return --lease in hours, after checking it and other options of the page.
+    """Return --lease in hours, after checking it and the other options of the page.
 
     Raises:
         UserError: --lease is not a positive number, or another option of the page is invalid.
@@ -135,7 +135,7 @@ def lease_hours(args: Namespace) -> float:
 
 
 def check_address(args: Namespace) -> None:
-    """Raise UserError if the page cannot be served at the address. The check runs before anything is stored."""
+    """Raise UserError if the page cannot be served at the address. This is checked before anything is stored."""
     from saliency_bench.spaces.pages.serving import listening_at
 
     listening_at(args.host, args.port).close()
@@ -146,7 +146,7 @@ def existing_store(location: str, *, must_exist: bool) -> "Store | None":
 
     Args:
         location: File or URL.
-        must_exist: Whether to raise UserError if there is no store. Otherwise, None is returned.
+        must_exist: Whether to raise UserError if there is no store. If False, None is returned in this case.
 
     Raises:
         UserError: There is no store, or the location contains other data.
@@ -174,7 +174,7 @@ def introduction(args: Namespace) -> "Introduction":
 
 
 def completion(args: Namespace) -> dict[str, str] | None:
-    """Return the completion link and code for people who finish, or None."""
+    """Return the link and the code for people who finish, or None."""
     given = {"url": args.completion_url, "code": args.completion_code}
     return {name: text for name, text in given.items() if text} or None
 
@@ -219,7 +219,7 @@ def results(kind: str, args: Namespace) -> None:
     module = import_module(f"saliency_bench.studies.{kind}.results")
     findings = module.results(_study(kind, args), **_count(args))
     if args.out:
-        with suppress(OSError):  # the folder exists, or `save` below reports the error
+        with suppress(OSError):  # if the folder cannot be created, `save` below reports the error
             Path(args.out).mkdir(0o700, parents=True)
     whole = Analysis(findings, [])
     written = whole.save(args.out) if args.out else []
@@ -247,7 +247,7 @@ def export(kind: str, args: Namespace) -> None:
 
 
 def table(kind: str, args: Namespace) -> None:
-    """Write the payments or the link parameters of a study to --out."""
+    """Write the table of payments or of link parameters of a study to --out."""
     if not args.out:
         raise UserError(f"{args.what} needs --out, a .csv or .parquet file")
     study = _study(kind, args)
@@ -257,7 +257,7 @@ def table(kind: str, args: Namespace) -> None:
 
 
 def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bool]], args: Namespace) -> None:
-    """Write the payments or the link parameters of a study.
+    """Write the table of payments or of link parameters of a study.
 
     Args:
         study: Study of any protocol.
@@ -278,14 +278,14 @@ def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bo
 
 
 def erase(args: Namespace) -> None:
-    """Write a copy of the store without the people of --exclude to --out."""
+    """Write a copy of the store to --out, leaving out the people listed in --exclude."""
     from saliency_bench.studies.answer_rows import copy_without
     from saliency_bench.studies.answer_store import Store
 
     if not args.out or not args.exclude:
         raise UserError("erase needs --exclude NAME, and --out for the new file of the store without these people")
     if Path(args.out).exists():
-        raise UserError(f"{args.out} exists; choose a new file")
+        raise UserError(f"{args.out} already exists; set --out to a new file")
     restored(args)
     store = Store(args.store, create=False)
     known = {name for study in store.all() for name in study.people()}

@@ -1,4 +1,4 @@
-"""Show the plan of a submission and execute it, for the commands `submit` and `push results`."""
+"""Show and execute the plan of a submission, for the commands `submit` and `push results`."""
 
 import getpass
 import json
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def login_name() -> str:
-    """Return the login name, or "me" if there is none, as the name of a submitter to a local board."""
+    """Return the login name, or "me" if there is none. It names the submitter on a local board."""
     try:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", getpass.getuser()).strip("-.")
-    except (OSError, KeyError):  # a container whose user has no name
+    except (OSError, KeyError):  # in a container, the user may have no name
         name = ""
     return name or "me"
 
@@ -22,7 +22,7 @@ def propose(args: Namespace, folder: Path) -> None:
 
     Args:
         args: Arguments of the command.
-        folder: Folder of a run, or of a suite, whose runs are sent together.
+        folder: Folder of a run, or of a suite whose runs are sent together.
     """
     from saliency_bench.board import submit
     from saliency_bench.read.run_folder import read_summary

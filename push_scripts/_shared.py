@@ -14,18 +14,18 @@ from saliency_bench.errors import UserError
 from saliency_bench.spec import RunSpec, about, flag, hint, shown
 from saliency_bench.terminal import console_of, narrower_than, show_table
 
-PAPER = (".tex", ".md")  # tables for papers
-FEW = 8  # maximum number of options without headings
+PAPER = (".tex", ".md")  # file formats of tables for papers
+FEW = 8  # maximum number of options that are listed without headings
 UNCHANGED = object()  # use the default of RunSpec
 
 
 def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None:
-    """Add options for settings of a run. Many settings are grouped under headings.
+    """Add options for settings of a run. If there are many, they are grouped under headings.
 
     Args:
         parser: Parser of the command.
         names: Names of the settings (default: all).
-        **defaults: Defaults that differ from `RunSpec`.
+        **defaults: Defaults that differ from those in `RunSpec`.
     """
     names = names or tuple(RunSpec.model_fields)
     groups: dict[str, _ActionsContainer] = {"": parser}
@@ -41,7 +41,7 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
     Args:
         parser: Parser of the command.
         name: Name of the setting.
-        default: Default value, if it differs from `RunSpec`.
+        default: Default value, if it differs from the one in `RunSpec`.
         text: Help text (default: description and default of the setting).
     """
     field = RunSpec.model_fields[name]
@@ -58,7 +58,7 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
 
 
 def _kind(annotation: Any, name: str) -> dict[str, Any]:
-    """Return the arguments of argparse (type, nargs, choices ...) for a setting with this annotation."""
+    """Return the arguments for argparse (type, nargs, choices ...) for a setting with this annotation."""
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
     if bool in kinds:
         return {"action": "store_true"}
@@ -72,7 +72,7 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 
 
 def show_cells(cells: Sequence[Any], used: int) -> None:
-    """Print the table of a run as plain text, or with lines on a terminal or if the table is wider than COLUMNS."""
+    """Print the table of a run, with lines on a terminal or if the table is wider than COLUMNS, else as plain text."""
     from saliency_bench.read.summary import lines_below, table, table_rows
 
     console = console_of(sys.stdout)
@@ -87,7 +87,7 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
 
 
 def show_pairs(run: Any) -> None:
-    """Print each pair of explainers of a run for each metric: difference, result of the test, and number of samples."""
+    """Print a table of all pairs of explainers for each metric: difference, test result and number of samples."""
     from saliency_bench.read.analysis.pairs import pair_rows
 
     for title, rows in pair_rows(run):
@@ -116,16 +116,16 @@ def paper_table(parser: ArgumentParser) -> None:
     group.add_argument("--labels", nargs="+", action="extend", metavar="NAME=TEXT",
                        help="label of an explainer or metric, as in gradcam=Grad-CAM")  # fmt: skip
     group.add_argument("--caption", metavar="TEXT", help="put the LaTeX into a table environment with this caption")
-    group.add_argument("--ranks", action="store_true", help="print the possible ranks by the paired test")
+    group.add_argument("--ranks", action="store_true", help="print the ranks that the paired test leaves possible")
     group.add_argument("--no-intervals", action="store_true", help="leave out the 95 %% intervals")
     group.add_argument("--no-bold", action="store_true", help="print no number in bold")
 
 
 def paper_style(args: Namespace) -> dict[str, Any]:
-    """Return the options of `to_latex` and `to_markdown` among the arguments of a command.
+    """Return those arguments of a command that are options of `to_latex` and `to_markdown`.
 
     Raises:
-        UserError: An option of the table is given without --table, or is invalid.
+        UserError: An option of the table is set but --table is not, or an option is invalid.
     """
     from saliency_bench.utils.storage import check_output_file
 
@@ -154,7 +154,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def write_paper_table(result: Any, path: str | None, style: dict[str, Any]) -> None:
-    """Write a table for a paper, in the format that the path's extension selects, unless the path is None."""
+    """Write a table for a paper, in the format given by the path's extension. If the path is None, write nothing."""
     from saliency_bench.utils.files import write_text
 
     if path:
@@ -163,12 +163,12 @@ def write_paper_table(result: Any, path: str | None, style: dict[str, Any]) -> N
 
 
 def given(args: Namespace, *without: str) -> dict[str, Any]:
-    """Return the arguments of a command that are settings of a run."""
+    """Return those arguments of a command that are settings of a run."""
     return {name: getattr(args, name) for name in RunSpec.model_fields if hasattr(args, name) and name not in without}
 
 
 def completed_as(action: Action, kind: str) -> None:
-    """Make the tab completion of an argument's values the same as for the option --KIND."""
+    """Complete the values of an argument with the tab key in the same way as those of the option --KIND."""
     setattr(action, "kind", kind)  # noqa: B010
 
 

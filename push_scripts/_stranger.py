@@ -34,7 +34,7 @@ def check_as_stranger(published: dict[str, Any]) -> list[str]:
         )  # fmt: skip
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UserError(f"the check without your account failed: {one_line(last, 500)}; start the same command again")
+        raise UserError(f"the check without your account failed: {one_line(last, 500)}; run the same command again")
     return done.stdout.splitlines()
 
 
@@ -99,13 +99,13 @@ def _board(repo: str) -> str:
 
 
 def _command(name: str, *words: str) -> str:
-    """Run a saliency-bench command as from a terminal, and return the first line of its output."""
+    """Run a saliency-bench command as from a terminal, and return the first line that it prints."""
     from saliency_bench import cli
 
     shown = StringIO()
     with redirect_stdout(shown):
         code = cli.main([name, *words])
-    if code > 1:  # 1 means that an open submission of another user must not be merged
+    if code > 1:  # 1 is also valid: it means that an open submission of some user must not be merged
         raise UserError(f"saliency-bench {name} ended with {code}")
     return f"{name}: {(shown.getvalue().splitlines() or ['nothing'])[0]}"
 

@@ -12,12 +12,12 @@ The analyses are:
 
 - correlation: correlations of all pairs of metrics over samples, per explainer, and over dataset means (three or more
   runs)
-- sensitivity: rank of each explainer over all settings of a metric in the runs
-- sweep: scores of a metric over the values of one of its options
+- sensitivity: rank of each explainer with each setting of a metric in the runs
+- sweep: scores of a metric for each value of one of its options
 - rank: agreement of the metrics on the order of explainers
 - clever-hans: samples that are recognised with confidence from evidence outside the object
-- randomisation: explainers that do not depend on the weights, by saliency_randomisation
-- agreement: agreement of metrics and people on the order of explainers at each exposure
+- randomisation: explainers whose maps do not depend on the weights, according to saliency_randomisation
+- agreement: agreement of metrics and people on the order of explainers, at each exposure
 
 Runs with the same settings are merged. --out is a folder for JSON, CSV, Markdown, LaTeX and a plot.
 """
@@ -40,7 +40,9 @@ def arguments(parser: ArgumentParser) -> None:
         "--out", metavar="DIR", help="folder for JSON, tables and plot (default: only print the results)"
     )
     parser.add_argument(
-        "--option", metavar="NAME", help="option of a metric, for sweep (default: each option with several values)"
+        "--option",
+        metavar="NAME",
+        help="for sweep: option of a metric (default: every option that has several values in the runs)",
     )
     hans = parser.add_argument_group("for clever-hans")
     hans.add_argument(

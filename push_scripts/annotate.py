@@ -7,7 +7,7 @@ example:
   saliency-bench annotate --dataset photos --store study.db --export masks
 
 The first example serves the page at http://127.0.0.1:7860 until Ctrl-C. Everyone who opens the page becomes an
-annotator. Answers are stored at once in one file, and the same command resumes. The store may also be
+annotator. Answers are stored at once in one file, and the same command resumes the study. The store may also be
 postgresql://USER@HOST/NAME.
 """
 
@@ -40,7 +40,7 @@ def arguments(parser: ArgumentParser) -> None:
                          help="propose a region from the annotator's strokes with GrabCut, or with a network of the "
                               "Segment Anything family from two ONNX files, encoder and decoder")  # fmt: skip
     serving.add_argument("--reviewer", action="store_true", help="also print the link for a new reviewer")
-    results = parser.add_argument_group("results, instead of the page")
+    results = parser.add_argument_group("results (instead of serving the page)")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
     results.add_argument("--payments", metavar="FILE", help="write answers, time and checks per person (CSV, Parquet)")
     results.add_argument("--parameters", metavar="FILE", help="write the parameters of the links that people opened")
@@ -94,7 +94,7 @@ def main(args: Namespace) -> int:
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME require each other; use both or neither")
     if args.label and not args.imported:
-        raise UserError("--label NAME selects regions of an import; add --import PATH, or leave out --label")
+        raise UserError("--label NAME selects regions of an import; add --import PATH, or remove --label")
     introduction = _people.introduction(args)
     serving = _is_serving(args)
     if serving:
@@ -116,7 +116,7 @@ def main(args: Namespace) -> int:
 
 
 def opened(args: Namespace) -> tuple[Any, Any]:
-    """Open or create the study that the arguments name, and return it with the masks to import.
+    """Open or create the study that the arguments describe, and return it with the masks to import.
 
     All arguments are checked first, so that a failed start does not create a store.
     """
@@ -157,7 +157,7 @@ def _is_serving(args: Namespace) -> bool:
 def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exist: bool) -> str:
     """Return the name of the study to use.
 
-    This is --name, the default name, or the name of the only study of the same images, regardless of their path.
+    This is --name, the default name, or the name of the only study of the same images, wherever these are stored.
 
     Args:
         args: Arguments of the command.
@@ -184,7 +184,7 @@ def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exis
     if must_exist or same:
         return store.find(
             None if same else name, KIND
-        ).name  # raises UserError, because there are several studies or none
+        ).name  # raises UserError, because there is no such study or there are several
     return name
 
 
@@ -218,7 +218,10 @@ def _export(annotating: Any, args: Namespace) -> None:
 
 
 def _write_tables(annotating: Any, args: Namespace) -> None:
-    """Write the tables of payments and link parameters. An answer to a honeypot is correct from an IoU of `RIGHT`."""
+    """Write the tables of payments and link parameters.
+
+    An answer to a honeypot is correct if its IoU is at least `RIGHT`.
+    """
     checks = {person: [iou >= RIGHT for iou in ious] for person, ious in annotating.honeypot_scores().items()}
     for kind, path in (("payments", args.payments), ("parameters", args.parameters)):
         if path:
@@ -251,7 +254,7 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
 
 
 def _segmenter(files: list[str] | None) -> Any:
-    """Return the segmenter for strokes from the files of --segment, or None if it is not given.
+    """Return the segmenter for strokes that --segment selects, or None if the option is not set.
 
     Raises:
         UserError: A library is not installed, or a file contains no network.

@@ -6,10 +6,10 @@ example:
   saliency-bench assess results --store study.db --out assess
   saliency-bench assess export --store study.db --out ratings.csv
 
-serve shows a page at http://127.0.0.1:7860 until Ctrl-C, with the maps of up to five explainers from a run with
---keep-maps, in a random order per person and image. --with-masks adds the mask of the dataset as another map. Answers
-are stored at once, and the same command resumes. results prints the mean ratings per explainer with intervals, the
-agreement of raters, and the raters. export writes all ratings as a table.
+`serve` shows a page at http://127.0.0.1:7860 until Ctrl-C, with the maps of up to five explainers from a run with
+--keep-maps, in a random order for each person and image. --with-masks adds the mask of the dataset as one more map.
+Answers are stored at once, and the same command resumes the study. `results` prints the mean rating of each explainer
+with an interval, the agreement of the raters, and a table of the raters. `export` writes all ratings as a table.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -23,7 +23,7 @@ SECTION = "people"
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     _people.arguments(parser)
-    new = parser.add_argument_group("serve, a new study")
+    new = parser.add_argument_group("serve: settings of a new study")
     new.add_argument("--explainers", nargs="+", metavar="NAME", help="two to five explainers of the run (default: all)")
     new.add_argument(
         "--questions", metavar="FILE", help="YAML file with scale and questions (default: three built-in questions)"
@@ -33,7 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--raters", type=int, default=3, metavar="N", help="people per image (default: 3)")
     new.add_argument("--per-person", type=int, default=20, metavar="N", help="maximum images per person (default: 20)")
     new.add_argument("--checks", type=int, default=1, metavar="N",
-                     help="attention checks, which are images with the map of another image (default: 1)")  # fmt: skip
+                     help="number of attention checks: images with the map of another image (default: 1)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="seed for all random choices (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)

@@ -26,7 +26,7 @@ from saliency_bench.utils.progress import silent
 
 SECTION = "prepare"
 INNER = "hub_builders"  # the options of the command depend on the first argument, which names a dataset
-KEPT = "finished batches", ".{out}.building/batches/*"  # what remains when the command is stopped
+KEPT = "finished batches", ".{out}.building/batches/*"  # what is kept when the command is stopped
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Build a dataset. Each dataset has its own parser, because the options depend on the dataset."""
+    """Build a dataset. Each dataset has its own parser, because its options depend on its builder."""
     _check_name(args.name)
     builder = registry.load("hub_builders", args.name)
     given = vars(parse(builder_parser(args.name, builder), args.rest))
@@ -70,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_name(name: str) -> None:
-    """Raise UserError if a folder or file was passed instead of a name. The message contains the intended command."""
+    """Raise UserError if a file or folder was passed instead of a name. The message suggests a command for it."""
     path = Path(name).expanduser()
     known = name.rpartition("/")[2] if not path.exists() else name
     if known in registry.names(INNER) or not (path.exists() or "/" in name):
@@ -108,7 +108,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     flags = [f"--{own_data}", "--source"] if own_data else ["--source"]
     parser.add_argument(*flags, dest="source", metavar="DIR", help=argparse.SUPPRESS if embedded else about)
     parser.add_argument(
-        "--out", metavar="DIR", required=True, help="folder to write (created when the dataset is complete)"
+        "--out", metavar="DIR", required=True, help="output folder (created when the dataset is complete)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset built there earlier")
     seed = "seed for the splits and all random choices (default: 0)"
@@ -139,7 +139,9 @@ def epilog(name: str, builder: ModuleType) -> str:
     own_data = getattr(builder, "OWN_DATA", "")
     source = "" if getattr(builder, "EMBEDDED", False) else f" --{own_data} raw" if own_data else " --source raw"
     source = f" {builder.USAGE}" if hasattr(builder, "USAGE") else source
-    allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
+    allowed = (
+        "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users also need the source"
+    )
     lines = [
         "how samples are made:",
         *(f"  {line}" for line in builder.RULE.splitlines()),
@@ -154,7 +156,7 @@ def epilog(name: str, builder: ModuleType) -> str:
 
 
 def licence_of(builder: ModuleType) -> str:
-    """Return the licence of a dataset. For the user's own data, the option --license defines it."""
+    """Return the licence of a dataset, or a note for the user's own data, whose licence --license sets."""
     return "set by --license" if getattr(builder, "OWN_DATA", "") else builder.LICENSE
 
 
@@ -182,7 +184,7 @@ def add_option(parser: argparse._ActionsContainer, key: str, default: object, te
         return
     kind = type(default) if isinstance(default, int | float) else str
     metavar = "N" if kind is int else "X" if kind is float else "TEXT"
-    if default != "":  # otherwise the help text describes the default
+    if default != "":  # for other defaults, the help text describes them
         text += f" (default: {default})"
     parser.add_argument(flag, dest=key, type=kind, default=default, metavar=metavar, help=text)
 
@@ -210,7 +212,7 @@ def summary(build_report: dict, out: Path) -> str:
         f"  left out  {count:,} {kind}{'s' * (count > 1)}: {reason}" for (kind, reason), count in reasons.most_common()
     ]
     duplicates = build_report["near_duplicates"]
-    lines += [f"  alike     {len(duplicates):,} near-duplicates across splits, named in build_report.json"] * bool(
+    lines += [f"  alike     {len(duplicates):,} near-duplicates across splits, listed in build_report.json"] * bool(
         duplicates
     )
     lines += remarks(build_report["remarks"])
@@ -232,7 +234,7 @@ def remarks(listed: list[dict], most: int = 5) -> list[str]:
 
 
 def next_command(build_report: dict, out: Path) -> str:
-    """Return a suggested next command, which trains a model on the dataset or explains a model on it."""
+    """Return the next command to try, which trains a model on the dataset or explains a model on it."""
     dataset, model = shlex.quote(str(out)), "microsoft/resnet-18"
     if {"train", "validation", "test"} <= set(build_report["splits"]):
         to = shlex.quote(f"models/resnet-18-{out.name}")

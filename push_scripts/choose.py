@@ -9,8 +9,8 @@ example:
 All explainers that support the network are candidates, with a few settings each. Candidates that are significantly
 worse are dropped. The others explain more images until one candidate is left, the remaining candidates are equivalent,
 or the time is up. The output folder contains choice.html (the result with its evidence), choice.json, and the run with
-all scores. Without masks, only metrics that need no masks are used. A stopped choice resumes, and an earlier choice can
-be extended with more time, images or candidates.
+all scores. If the dataset has no masks, only metrics that need no masks are used. The same command resumes a stopped
+choice, and extends an earlier choice with more time, images or candidates.
 """
 
 import json
@@ -19,7 +19,7 @@ from argparse import ArgumentParser, Namespace
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-KEPT = "complete batches", "{out}/run/scores/*.parquet"  # what remains when the command is stopped
+KEPT = "complete batches", "{out}/run/scores/*.parquet"  # what is kept when the command is stopped
 QUESTIONS = ("alignment", "faithfulness", "debugging", "stability")
 SETTINGS = ("dataset", "model", "prompts", "out", "split", "target", "label_column", "label_map", "groups",
             "activation", "only", "mask_values", "limit", "batch_size", "seed", "precision", "channels_last",
@@ -35,7 +35,7 @@ def arguments(parser: ArgumentParser) -> None:
                         help="time limit, planned with costs measured on this machine: 90s, 30m, 2h, or none "
                              "(default: 30m)")  # fmt: skip
     parser.add_argument("--margin", type=float, default=0.02, metavar="X",
-                        help="largest difference of scores that does not matter (default: 0.02)")  # fmt: skip
+                        help="largest difference between scores that does not matter (default: 0.02)")  # fmt: skip
     parser.add_argument("--explainers", nargs="+", metavar="NAME",
                         help="candidates besides the baselines (default: all that support the network)")  # fmt: skip
     parser.add_argument("--metrics", nargs="+", metavar="NAME",

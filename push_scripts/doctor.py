@@ -6,9 +6,9 @@ example:
       --within 60s --json
 
 The command prints a line per check: the order of classes, the preprocessing (BGR, size, mean and scale), the explainers
-that support the network, flat maps, the reliability of random draws, the masks, the scores of random and centred maps,
-and the time and memory of a full run. Three suggested next commands follow. No file is changed, and none is written
-without --out.
+that support the network, flat maps, the reliability of maps with random draws, the masks, the scores of random and
+centred maps, and the time and memory of a full run. It then suggests three commands to run next. No file is changed,
+and a file is written only with --out.
 
 The result of a check is "ok", "look" (worth a look), "undecided" (too few images or too little time) or "wrong". The
 exit code is 1 if a check is "wrong", or with --strict also if a check is "look" or "undecided". The exit code is 2 for
@@ -31,7 +31,9 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--within", default="2m", metavar="TIME",
                         help="time limit after loading: 90s, 5m, or none (default: 2m)")  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="also fail if the result of a check is look or undecided")
+    parser.add_argument(
+        "--strict", action="store_true", help="also fail if the result of a check is 'look' or 'undecided'"
+    )
     parser.add_argument("--out", metavar="FILE", help="also write the output of --json to this file")
     _shared.settings(parser, *SETTINGS, batch_size=8)
     _shared.output(parser)

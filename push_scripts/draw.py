@@ -8,12 +8,12 @@ example:
 
 The drawings are:
 
-- maps: image, mask and the map of each explainer, with their scores in the run
-- insertion: image while the top pixels of each map are inserted, with the probability of the class, and the score by
-  saliency_insertion
-- classes: maps of the most and of the least likely class, and the score by saliency_class_sensitivity
-- models: maps of the run's model and of its other model, and the scores by saliency_mcr and saliency_mcs
-- object: maps of the other model with and without the object (image_without_object), and the score by saliency_idr
+- maps: image, mask and the map of each explainer, with the scores in the run
+- insertion: the image while the top pixels of each map are inserted, with the probability of the class, and the score
+  of saliency_insertion
+- classes: maps of the most and of the least likely class, and the score of saliency_class_sensitivity
+- models: maps of the run's model and of its other model, and the scores of saliency_mcr and saliency_mcs
+- object: maps of the other model with and without the object (image_without_object), and the score of saliency_idr
 
 Several runs are drawn below each other. The dataset and model of a run are loaded again, and the maps are recomputed.
 """
@@ -36,7 +36,9 @@ def arguments(parser: ArgumentParser) -> None:
     about = f"ids of the samples (default: the first {DRAWN_FIRST} of the run)"
     parser.add_argument("--samples", nargs="+", metavar="ID", help=about)
     _shared.setting(parser, "explainers", default=None, text="explainers to draw (default: all explainers of the run)")
-    parser.add_argument("--out", required=True, metavar="FILE", help=f"image to write ({', '.join(PICTURE_FORMS)})")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help=f"image file to write ({', '.join(PICTURE_FORMS)})"
+    )
     _shared.settings(parser, "device")
     _shared.output(parser)
 

@@ -9,7 +9,8 @@ example:
 
 The drawing shows the image as prepared for the network, then one map per explainer, with the predicted class and its
 probability below. There is one row per --target, and one row per --against. The value of --against is a class or a
-group of classes. A group is defined by --groups, as names joined by "|", or built in (ImageNet, pets, VOC, shapes).
+group of classes. A group consists of class names joined by "|", or is defined by --groups or built in (ImageNet, pets,
+VOC, shapes).
 """
 
 import json
@@ -37,10 +38,10 @@ def arguments(parser: ArgumentParser) -> None:
     _shared.setting(parser, "explainers", default=None, text=text)
     text = "class of the model that the maps explain, by name or number (default: the predicted class)"
     parser.add_argument("--target", metavar="CLASS", nargs="+", action="extend", default=[], help=text)
-    text = "classes or groups to contrast with each target, as in why a cat and not a dog"
+    text = "classes or groups to contrast with each target, as in 'why a cat and not a dog?'"
     parser.add_argument("--against", metavar="CLASS", nargs="+", action="extend", default=[], help=text)
     _shared.setting(parser, "groups")
-    parser.add_argument("--out", required=True, metavar="FILE", help=f"image to write ({', '.join(SUFFIXES)})")
+    parser.add_argument("--out", required=True, metavar="FILE", help=f"image file to write ({', '.join(SUFFIXES)})")
     _shared.settings(parser, "activation", "device")
     _shared.output(parser)
 
@@ -94,7 +95,10 @@ def _check(args: Namespace) -> None:
 
 
 def _prompts(given: list[str] | None) -> Any:
-    """Convert --prompts to the format of `load_classifier`. If there are several prompts, each is also a class name."""
+    """Convert --prompts to the format that `load_classifier` expects.
+
+    If there are several, each is also a class name.
+    """
     from saliency_bench.compute.classifiers.prompts import read_prompts
 
     several = given is not None and len(given) > 1

@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Install the metrics and print what was installed."""
+    """Install the metrics and print their names and folders."""
     done = install_metrics(args.names)
     if args.json:
         print(json.dumps([asdict(item) for item in done], indent=2))

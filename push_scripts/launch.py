@@ -7,14 +7,14 @@ example:
 
 The steps are:
 
-1. Check account and names before anything is sent.
+1. Check the account and all names before anything is sent.
 2. Publish datasets, models, metrics, the board with the datasets and models of its page "Overall", and the apps.
-3. Run baselines and a few explainers on each dataset with its classifier. Submit, review, merge and recompute them.
-4. Add their scores to the cards of the models.
-5. Load everything in a process without your token.
+3. Run baselines and a few explainers on each dataset with its classifier. Submit, review, merge and recompute scores.
+4. Add the scores to the cards of the models.
+5. Load everything in a process that does not have your token.
 
-If the command is killed or an upload is rejected, running it again checks what exists on the Hub and completes the
-remaining steps. With --limit, rows cover only some of the samples and have no rank.
+If the command is killed or an upload is rejected, run it again: it checks what exists on the Hub and completes the
+remaining steps. With --limit, only some of the samples are scored, and the rows have no rank.
 """
 
 import json
@@ -33,9 +33,9 @@ from saliency_bench.push_scripts import _all, _first_rows, _native, _shared, _st
 from saliency_bench.utils.messages import complain, counted
 
 SECTION = "publish"
-KEPT = "uploaded files and complete batches of runs", ""  # what remains when the command is stopped
+KEPT = "uploaded files and complete batches of runs", ""  # what is kept when the command is stopped
 BOARD = "results"
-# Seconds to wait after each written repository, which takes about 15 requests. The Hub allows a free account 1,000
+# Seconds to wait after each repository. Writing one takes about 15 requests, and the Hub allows a free account 1,000
 # requests in five minutes.
 PACE = 5.0
 
@@ -108,7 +108,7 @@ class Launch:
         self.board = f"{self.namespace}/{BOARD}"
 
     def patiently(self, action: Callable[[], Any], repo: str = "") -> Any:
-        """Call an action, retrying while the Hub is busy. A dry run does not wait."""
+        """Call an action, retrying while the Hub is busy. In a dry run, it is called only once."""
         from saliency_bench.hub.patience import PAUSES, patiently
 
         return patiently(action, repo or self.board, self.api, self.say, () if self.args.dry_run else PAUSES)
@@ -138,7 +138,7 @@ class Launch:
         return _all.metrics(self.namespace, self.takes)
 
     def boards(self) -> Iterable:
-        """Return the publication of the board, with the hashes of the datasets that the page Overall averages over."""
+        """Return the publication of the board, with the hashes of the datasets over which the page Overall averages."""
         from saliency_bench.board.submit import board_publication
         from saliency_bench.board.view.core import FILE, core_as_yaml
 
@@ -150,7 +150,7 @@ class Launch:
         return _all.apps(self.namespace, self.takes)
 
     def core(self) -> Any:
-        """Return the core of the board: existing entries, and the datasets and classifiers of this launch."""
+        """Return the core of the board: its existing entries, and the datasets and classifiers of this launch."""
         from saliency_bench.board.source import BoardSource
         from saliency_bench.board.view.core import FILE, core_of_board
         from saliency_bench.hub.failures import is_network_error
@@ -178,7 +178,7 @@ class Launch:
 
         for line in _all.left_out(self.root, self.namespace):
             complain(line)
-        for name in self.args.explainers:  # detect a wrong name before the uploads
+        for name in self.args.explainers:  # so that a wrong name is reported before the uploads
             load_explainer(name)
         kinds = (self.datasets, self.models, self.metrics, self.boards, self.apps)
         publications = [item for kind in kinds for item in self.patiently(partial(_list, kind))]
@@ -203,7 +203,7 @@ class Launch:
             self.say(f"no rows for {name}: none of the models to publish was trained on it")
 
     def _check_account(self, publications: list) -> None:
-        """Raise UserError if the account may not write to a repository. A dry run only prints the problem."""
+        """Raise UserError if the account may not write to a repository. In a dry run, only print the problem."""
         from saliency_bench.hub.client import LOGIN, account, rights, token_of
 
         if self.args.dry_run:
@@ -222,7 +222,6 @@ class Launch:
         from saliency_bench.hub.upload import publish
 
         def briefly(line: str) -> None:
-            """Print a line unless it belongs to the plan, which was already printed."""
             if not line.startswith("  "):
                 self.say(line)
 
@@ -232,7 +231,7 @@ class Launch:
             time.sleep(self.args.pace if done.changed else 0)
 
     def add_rows(self) -> None:
-        """Add the first rows of the board. Existing runs and submissions are not repeated."""
+        """Add the first rows of the board, skipping existing runs and submissions."""
         settings = {name: getattr(self.args, name) for name in ("explainers", "metrics", "limit", "device")}
         for pair in self.pairs:
             self.say(_row_line(pair, self))
@@ -282,7 +281,7 @@ STEPS: dict[str, Callable[[Launch], None]] = {
 
 
 def _list(publications: Callable[[], Iterable]) -> list:
-    """Return publications as a list, because a generator that raised an error cannot be resumed."""
+    """Return publications as a list, because a generator cannot be resumed after it has raised an error."""
     return list(publications())
 
 
@@ -292,7 +291,7 @@ def _name(publication: Any) -> str:
 
 
 def _plan_lines(plans: list) -> list[str]:
-    """Return the lines of the plan: one per repository, the overwritten files, and the total."""
+    """Return the lines of the plan: one per repository, one per overwritten file, and the total."""
     from saliency_bench.hub.upload_plan import size
 
     lines, total, new = [], 0, 0

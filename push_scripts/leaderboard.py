@@ -5,8 +5,8 @@ example:
   saliency-bench leaderboard --results ./my-results --core my-core.yaml
 
 The page is served on this machine only, until you stop it with Ctrl-C. You can search, filter, sort and compare rows,
-view their details, and export CSV, LaTeX and BibTeX. Submitted maps are drawn over their images if the dataset is in a
-folder of --data or in the local Hub cache. No data are sent to other machines.
+view their details, and export CSV, LaTeX and BibTeX. Submitted maps are drawn over their images if the dataset is in
+one of the --data folders or in the local Hub cache. No data are sent to other machines.
 """
 
 import json

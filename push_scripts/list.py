@@ -63,7 +63,7 @@ def main(args: Namespace) -> None:
         _show([_items.kind_of(name, kinds) for name in names], args.json)
         return
     kinds = kinds or ALL
-    with_costs = args.json or kinds == ["explainers"]  # computing costs imports torch
+    with_costs = args.json or kinds == ["explainers"]  # torch is imported only to compute costs
     others = {"models": _models, "suites": _suites}
     listed = {kind: others[kind]() if kind in others else _plugins(PLUGINS[kind], with_costs) for kind in kinds}
     if args.json:

@@ -7,7 +7,7 @@ example:
   saliency-bench new command my-command
 
 The command writes the files of the plugin and a test. Run it in a checkout, then replace every TODO. `pytest
-tests/explainers/test_contract.py -k my_method` lists the remaining ones. CONTRIBUTING.md describes all steps.
+tests/explainers/test_contract.py -k my_method` lists the remaining TODOs. CONTRIBUTING.md describes all steps.
 """
 
 import json
@@ -67,7 +67,7 @@ def arguments(parser: ArgumentParser) -> None:
 def main(args: Namespace) -> None:
     """Write the files of a new item and print their paths."""
     if args.asks and args.kind != "metric":
-        raise UserError(f"--asks is for metrics; leave it out for a new {args.kind}")
+        raise UserError(f"--asks applies only to metrics; remove it for a new {args.kind}")
     paths = new(args.kind, args.name, Path.cwd(), args.asks or "masks")
     if args.json:
         print(json.dumps({"files": [str(path) for path in paths]}, indent=2))
@@ -75,7 +75,7 @@ def main(args: Namespace) -> None:
     for path in paths:
         print(path)
     name = public_name(args.kind, module_of(args.kind, args.name))
-    print(f"next: replace every TODO in these files; pytest {CONTRACTS[args.kind]} -k {name} lists the remaining ones")
+    print(f"next: replace every TODO in these files; pytest {CONTRACTS[args.kind]} -k {name} lists the remaining TODOs")
 
 
 def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
@@ -97,7 +97,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
     paths = {root / path.format(module=module): template for path, template in FILES[kind].items()}
     for path in [root / FOLDERS[kind] / module, *paths]:
         if path.exists():
-            raise UserError(f"{path} exists; choose another name for the new {kind}")
+            raise UserError(f"{path} already exists; choose a different name for the new {kind}")
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
@@ -108,7 +108,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
         "heading": " ".join(word.capitalize() for word in words),
         "asks": asks,
         "shell": SHELLS[asks],
-        "alone": asks in ("masks", "maps"),  # the metric's module for evaluate works without saliency_bench
+        "alone": asks in ("masks", "maps"),  # its module for evaluate needs no saliency_bench
     }
     texts = {path: environment.get_template(template).render(values) for path, template in paths.items()}
     for path, text in texts.items():

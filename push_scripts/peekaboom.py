@@ -1,4 +1,4 @@
-"""Let people name classes from the top pixels of saliency maps, and compare explainers by their answers.
+"""Let people name classes from the top pixels of saliency maps, and compare explainers on the basis of these answers.
 
 example:
   saliency-bench peekaboom serve runs/first --store study.db
@@ -6,10 +6,11 @@ example:
   saliency-bench peekaboom export --store study.db --out answers.csv
   saliency-bench analyse runs/first --what agreement --answers answers.csv
 
-serve shows a page at http://127.0.0.1:7860 until Ctrl-C, with the images and maps of a run with --keep-maps. People see
-5 % of the pixels of an image and choose its class from several labels. After a wrong answer or "I don't know", they see
-more pixels. Answers are stored at once, and the same command resumes. results prints accuracy by exposure,
-saliency_crowd_auc, and the participants. export writes the answers in the format of analyse --what agreement.
+`serve` shows a page at http://127.0.0.1:7860 until Ctrl-C, with the images and maps of a run with --keep-maps. People
+see 5 % of the pixels of an image and choose its class from several labels. After a wrong answer or "I don't know", they
+see more pixels. Answers are stored at once, and the same command resumes the study. `results` prints the accuracy at
+each exposure, saliency_crowd_auc, and a table of the participants. `export` writes the answers in the format that
+`analyse --what agreement` reads.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -23,7 +24,7 @@ SECTION = "people"
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     _people.arguments(parser)
-    new = parser.add_argument_group("serve, a new study")
+    new = parser.add_argument_group("serve: settings of a new study")
     new.add_argument("--explainers", nargs="+", metavar="NAME", help="explainers of the run (default: all)")
     new.add_argument("--images", type=int, metavar="N", help="images to judge (default: all)")
     new.add_argument("--protocol", choices=("p2",),
@@ -34,7 +35,7 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--pairs", type=int, metavar="N", help="maximum images per person (default: 20)")
     new.add_argument("--choices", type=int, metavar="N", help="labels to choose from (default: 4)")
     new.add_argument("--checks", type=int, metavar="N",
-                     help="images shown completely, as attention checks (default: 2)")  # fmt: skip
+                     help="number of images that are shown completely, as attention checks (default: 2)")  # fmt: skip
     new.add_argument("--strike", action="store_true",
                      help="do not allow a wrong label to be chosen again (this rewards guessing)")  # fmt: skip
     new.add_argument("--fill", choices=("black", "grey"), default="black",

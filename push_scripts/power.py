@@ -6,9 +6,10 @@ example:
   saliency-bench power --spread 0.2 --difference 0.05 \\
       --cluster-size 6 --correlation 0.3 --out power.svg
 
-The command prints the number of images and clusters with which the paired test of reports detects a difference in 80 %
-of cases. It uses the paired differences of a run (a small run is enough) or an assumed standard deviation (--spread).
-All pairs of a metric are tested together, as in a report. --single tests only one pair. --out draws the curve.
+The command prints the number of images and clusters with which the paired test of the reports detects a difference in
+80 % of cases. It uses the paired differences of a run (a small run is enough) or an assumed standard deviation
+(--spread). As in a report, all pairs of explainers on a metric are tested together; --single tests only one pair. --out
+draws the curve.
 """
 
 import json
@@ -20,7 +21,7 @@ from typing import Any
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-SHOWN = 10  # number of printed pairs per metric; --json lists all
+SHOWN = 10  # number of pairs that are printed per metric; --json lists all
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -28,12 +29,14 @@ def arguments(parser: ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", metavar="RUN", help="folder of a run (its --out)")
     source.add_argument("--spread", type=float, metavar="X",
-                        help="standard deviation of the differences of two explainers on an image")  # fmt: skip
+                        help="standard deviation of the per-image differences between two explainers")  # fmt: skip
     parser.add_argument("--difference", type=float, required=True, metavar="X",
                         help="smallest difference that matters")  # fmt: skip
     parser.add_argument("--power", type=float, default=0.8, metavar="P",
-                        help="probability of detecting it (default: 0.8)")  # fmt: skip
-    parser.add_argument("--single", action="store_true", help="test only one pair, not all pairs of a metric together")
+                        help="probability of detecting this difference (default: 0.8)")  # fmt: skip
+    parser.add_argument(
+        "--single", action="store_true", help="test only one pair of explainers, not all pairs on a metric together"
+    )
     parser.add_argument("--cluster-size", type=int, default=1, metavar="N",
                         help="with --spread: images per cluster, such as slices of a patient (default: 1)")  # fmt: skip
     parser.add_argument("--correlation", type=float, default=0.0, metavar="R",
@@ -78,12 +81,12 @@ def main(args: Namespace) -> None:
 
 
 def _by_metric(needed: Sequence[Any]) -> list[list[Any]]:
-    """Return a list of pairs per metric, sorted by the number of required images, largest first."""
+    """Return a list of pairs for each metric, sorted by the number of required images, largest first."""
     return [[item for item in needed if item.metric == metric] for metric in dict.fromkeys(i.metric for i in needed)]
 
 
 def _answer(item: Any, pairs: int, power: float) -> str:
-    """Return a sentence with the number of images for the pair of a metric that requires the most images."""
+    """Return a sentence with the number of images that this pair of explainers requires on its metric."""
     where = f" by {item.metric}" if item.metric else ""
     which = "any two of these explainers" if pairs > 1 else "the two explainers"
     difference = f"a difference of {item.difference:g} between {which}{where} with a power of {power:.0%}"
@@ -100,7 +103,7 @@ def _pairs(needed: Sequence[Any]) -> dict[str, int]:
 
 
 def _widest(needed: Sequence[Any]) -> list[Any]:
-    """Return the pair that requires the most images, for each metric."""
+    """For each metric, return the pair of explainers that requires the most images."""
     widest: dict[str, Any] = {}
     for item in needed:
         widest.setdefault(item.metric, item)
@@ -112,7 +115,7 @@ def _name(item: Any) -> str:
 
 
 def _tables(needed: Sequence[Any]) -> list[tuple[str, list[list[str]]]]:
-    """Return (title, rows as text) of the table for each metric."""
+    """Return (title, rows as text) of a table for each metric."""
     header = ["explainers", "difference now", "spread", "clusters", "images", "clusters now"]
     tables = []
     for items in _by_metric(needed):

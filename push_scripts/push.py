@@ -14,8 +14,8 @@ Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before any file 
 sent. If the images of a dataset may not be redistributed, only its annotations are published. Results are submitted as
 a pull request on NAMESPACE/results under CC-BY-4.0, as with `saliency-bench submit`.
 
-`push all FOLDER` is for the owner of a namespace. It publishes the datasets and models below FOLDER (with --license,
-and with the scores of their runs), all metrics, the repository of results, and the apps.
+`push all FOLDER` is for the owner of a namespace. It publishes the datasets and models below FOLDER, all metrics, the
+results repository, and the apps. Models are published with the scores of their runs, and need --license.
 """
 
 import json
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from saliency_bench.hub.upload_plan import Publication
 
 SECTION = "publish"
-KEPT = "uploaded files", ""  # what remains when the command is stopped
+KEPT = "uploaded files", ""  # what is kept when the command is stopped
 # Options for a single kind: {kind: {attribute: flag}}
 OWN = {
     "dataset": {"with_images": "--with-images", "eval_yaml": "--eval-yaml", "hide_masks": "--hide-masks"},
@@ -57,7 +57,7 @@ def arguments(parser: ArgumentParser) -> None:
     groups = {kind: parser.add_argument_group(f"for a {kind}" if kind != "results" else f"for {kind}") for kind in OWN}
     groups["dataset"].add_argument(
         "--with-images", metavar="LICENCE",
-        help="licence under which to publish images that may not be redistributed by default",
+        help="licence under which to publish images that may otherwise not be redistributed",
     )  # fmt: skip
     groups["dataset"].add_argument(
         "--eval-yaml", action="store_true",
@@ -86,7 +86,7 @@ def main(args: Namespace) -> None:
         if args.kind == "all":  # --license applies to the models of `push all`
             given = [flag for flag in given if flag != "--license"]
         if given and kind != args.kind:
-            raise UserError(f"{given[0]} is an option of `push {kind}`, not of `push {args.kind}`; leave it out")
+            raise UserError(f"{given[0]} is an option of `push {kind}`, not of `push {args.kind}`; remove {given[0]}")
     KINDS[args.kind](args)
 
 
@@ -133,7 +133,7 @@ def _check_masks(args: Namespace, repo: str) -> None:
 def _published_masks(args: Namespace, publication: "Publication") -> "Published":
     """Publish the hidden masks of a dataset in a private repository.
 
-    This happens before the dataset is published, so that the masks exist for every published dataset.
+    The masks are published before the dataset, so that every published dataset has its masks.
     """
     from saliency_bench.publishing.datasets import masks_publication
 
@@ -147,7 +147,7 @@ def metric(args: Namespace) -> None:
     from saliency_bench.publishing.metrics import metric_publication
 
     if args.name:
-        raise UserError("the repository of a metric always has the metric's name; leave out --name")
+        raise UserError("the repository of a metric always has the metric's name; remove --name")
     _publish(args, metric_publication(args.item, args.namespace))
 
 
@@ -181,11 +181,11 @@ def everything(args: Namespace) -> None:
     from saliency_bench.utils.messages import complain
 
     if args.name:
-        raise UserError("push all publishes many repositories; leave out --name")
+        raise UserError("push all publishes many repositories, so it takes no name; remove --name")
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         for line in left_out(Path(args.item), args.namespace):
             complain(line)
-        # All errors are found before any file is sent, except errors of models, because models link to datasets that
+        # All errors are found before any file is sent, except those in models, because models link to datasets that
         # must be published first.
         about = Path(args.item), args.namespace
         list(publications(*about, Path(mkdtemp(dir=workspace)), args.license))

@@ -1,4 +1,4 @@
-"""Recompute scores of a submission to your leaderboard, so that its rows get a rank.
+"""Recompute scores in a submission to your leaderboard, so that its rows get a rank.
 
 example:
   saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER
@@ -6,7 +6,7 @@ example:
   saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER \\
       --hidden YOUR-NAME/my-data-masks
 
-Explainers of the package are run again on randomly drawn images, and all submitted maps are scored again. The
+The explainers of this package run again on randomly drawn images, and all submitted maps are scored again. The
 submission is rejected if a score differs by more than 1e-4. The outcome is written to `status/`, `datasets/` and
 `models/` in the results folder or repository, which submissions may not change.
 """

@@ -11,15 +11,16 @@ example:
       --table seeds.tex --figure seeds.pdf
 
 The command writes a single HTML page and prints its tables. Runs with the same settings and the same network are
-merged, with ranks and comparisons over all their explainers. Cells with contradictory scores are reported as conflicts.
-Other runs are compared with the first run, sample by sample (also with --json). The command reads only folders written
-by `saliency-bench run`, so it needs no model, dataset or network connection.
+merged; ranks and comparisons then include all their explainers. Cells with contradictory scores are reported as
+conflicts. Any other run is compared with the first run, sample by sample (also with --json). The command reads only
+folders written by `saliency-bench run`, so it needs no model, dataset or network connection.
 
 With --samples, a second page shows all samples of a run with their maps, which can be filtered. The images come from
 the run's dataset if it is a folder on this machine, else from --data.
 
---seeds compares one run per network, such as trainings with different seeds. It prints mean and spread over networks,
-with intervals for other images and other trainings. --table writes a table for a paper.
+--seeds compares runs on different networks, such as networks trained with different seeds. It prints the mean and the
+spread over the networks, with intervals that allow for the variation between images and between networks. --table
+writes a table for a paper.
 """
 
 import json
@@ -43,7 +44,9 @@ def arguments(parser: ArgumentParser) -> None:
     text = "also print the scores of correctly and wrongly classified images"
     parser.add_argument("--by-correct", action="store_true", help=text)
     parser.add_argument(
-        "--seeds", action="store_true", help="print one table over networks, with one run each, and write no page"
+        "--seeds",
+        action="store_true",
+        help="print one table over networks, with one run per network, and write no page",
     )
     parser.add_argument("--figure", metavar="FILE", help="with --seeds: figure to draw (.pdf, .svg, .png)")
     _shared.paper_table(parser)
@@ -59,7 +62,9 @@ def main(args: Namespace) -> None:
         _seed_study(args, style)
         return
     if args.figure:
-        raise UserError("--figure needs --seeds; for a single run, leave it out, because the page contains the plots")
+        raise UserError(
+            "--figure needs --seeds; for a single run, remove --figure, because the page contains the plots"
+        )
     _report(args, style)
 
 

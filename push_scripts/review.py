@@ -8,9 +8,9 @@ example:
   saliency-bench review ./board    # a local board; also writes its index
 
 A pull request passes if its author is the submitter, it only adds files of submissions and changes or deletes no file,
-and all numbers follow from the records. The exit code is 1 if it must not be merged. The check cannot detect invented
-records. `saliency-bench recompute` recomputes some of them, and only then a row gets a rank. --merge merges exactly the
-reviewed commit.
+and all numbers follow from the records. The exit code is 1 if a pull request must not be merged. The check cannot
+detect invented records. A row gets a rank only after `saliency-bench recompute` has recomputed some of its records.
+--merge merges exactly the reviewed commit.
 """
 
 import json
@@ -29,7 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("number", type=int, metavar="NUMBER", nargs="?", help="number of a pull request (default: all)")
     parser.add_argument("--comment", action="store_true", help="post the verdict unless it was already posted")
     parser.add_argument(
-        "--merge", action="store_true", help="merge if the check passes and the pull request is unchanged"
+        "--merge", action="store_true", help="merge if the check passes and the pull request has not changed since"
     )
     _shared.output(parser)
 
@@ -67,7 +67,7 @@ def _folder(args: Namespace) -> int:
     from saliency_bench.board.review import review_folder
 
     if args.number is not None or args.comment or args.merge:
-        raise UserError(f"{args.repo} is a folder, which has no pull requests; leave out NUMBER, --comment and --merge")
+        raise UserError(f"{args.repo} is a folder, which has no pull requests; remove NUMBER, --comment and --merge")
     reviewed = review_folder(Path(args.repo).expanduser())
     if args.json:
         print(json.dumps([{"folder": folder, "problems": problems} for folder, problems in reviewed], indent=2))

@@ -7,9 +7,9 @@ example:
   saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes \\
       --maps mine=my-maps --out runs/mine
 
-The output folder contains the scores of all samples (records.parquet), the table (summary.json) and report.html. A
-stopped run resumes. With more explainers or metrics, a restart computes only the missing scores. With only --maps, no
-explainers are run.
+The output folder contains the scores of all samples (records.parquet), the table (summary.json) and report.html. The
+same command resumes a stopped run. With more explainers or metrics, it computes only the missing scores. If --maps is
+set and --explainers is not, no explainers are run.
 """
 
 import json
@@ -20,7 +20,7 @@ from saliency_bench.push_scripts import _shared
 from saliency_bench.spec import RunSpec
 
 SECTION = "measure"
-KEPT = "complete batches", "{out}/scores/*.parquet"  # what remains when the command is stopped
+KEPT = "complete batches", "{out}/scores/*.parquet"  # what is kept when the command is stopped
 EXPLAINERS = ("integrated_gradients", "rise:masks=1000", "centre", "random")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 

@@ -5,8 +5,8 @@ example:
   saliency-bench submit runs/first --note "seed 0, on a laptop"
   saliency-bench submit mine --name ours --with-maps --metrics saliency_miou
 
-The command opens a pull request on NAMESPACE/results. A run is submitted unchanged. Maps (`saliency-bench template`
-explains the layout) are checked and scored first. Cells that are already on the leaderboard with the same values are
+The command opens a pull request on NAMESPACE/results. A run is submitted unchanged. Maps are checked and scored first
+(`saliency-bench template` explains their layout). Cells that are already on the leaderboard with the same values are
 skipped. Values that contradict the leaderboard are shown and sent. --dry-run shows what would be sent and needs no
 login. By submitting, you agree to publish the results under CC-BY-4.0.
 """
@@ -22,8 +22,8 @@ SECTION = "publish"
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("what", metavar="RUN|MAPS", help="folder of a run, of a suite, of a completed "
-                        "template, or of maps")  # fmt: skip
+    parser.add_argument("what", metavar="RUN|MAPS", help="folder of a run, a suite, a completed "
+                        "template, or maps")  # fmt: skip
     _shared.namespace(parser)
     parser.add_argument("--note", default="", help="short note for readers of the leaderboard")
     parser.add_argument("--link", default="", metavar="URL", help="https URL of the code or paper of your method")
@@ -35,7 +35,9 @@ def arguments(parser: ArgumentParser) -> None:
     maps = parser.add_argument_group("for maps")
     maps.add_argument("--name", help="name of your method")
     maps.add_argument("--template", metavar="DIR", help="template of the maps, if it is in another folder")
-    _shared.setting(maps, "metrics", default=None, text="names of metrics (default: all that need one map per image)")
+    _shared.setting(
+        maps, "metrics", default=None, text="names of metrics (default: all that need only one map per image)"
+    )
     maps.add_argument(
         "--with-maps",
         action="store_true",
@@ -43,7 +45,9 @@ def arguments(parser: ArgumentParser) -> None:
         "your own method, and for hidden masks",
     )
     maps.add_argument("--partial", action="store_true", help="leave out images without a map instead of stopping")
-    _shared.setting(maps, "out", default=None, text="folder of the run that scores them (default: next to the maps)")
+    _shared.setting(
+        maps, "out", default=None, text="folder of the run that scores the maps (default: next to the maps)"
+    )
     _shared.setting(maps, "batch_size", default=None, text="samples per batch (default: the template's)")
     _shared.setting(maps, "device")
     _shared.output(parser)

@@ -1,4 +1,4 @@
-"""Reproduce the tables of a paper: train missing networks, run missing runs, and write the tables.
+"""Reproduce the tables of a paper: train missing networks, compute missing runs, and write the tables.
 
 example:
   saliency-bench suite p0-table2 --smoke --out smoke
@@ -7,8 +7,8 @@ example:
   saliency-bench suite metrics-check --smoke --out smoke
 
 NAME is a paper's suite or one of its tables (`saliency-bench list suites`), or a YAML file of your own (--show prints
-an example). --smoke makes the same tables in minutes, with drawn images and small networks. A new start computes only
-missing results. A failed run is reported and does not stop the others.
+an example). --smoke makes the same tables in minutes, with synthetic images and small networks. A restart computes only
+missing results. If a run fails, it is reported and the other runs continue.
 
 `metrics-check` tests whether each metric scores the correct map above damaged maps, on networks whose evidence is
 known. It accepts --out, --smoke, --limit (number of images per network) and --json.
@@ -22,20 +22,20 @@ from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
 METRICS_CHECK = "metrics-check"
-KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # what remains when stopped
+KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # kept when stopped
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("name", metavar="NAME", nargs="?", help="suite, table, FILE.yaml or FILE.yaml:TABLE")
     parser.add_argument(
-        "--out", metavar="DIR", default="suites", help="folder to write, shared by all tables (default: suites)"
+        "--out", metavar="DIR", default="suites", help="output folder, shared by all tables (default: suites)"
     )
     parser.add_argument(
         "--data",
         metavar="DIR",
         default=".",
-        help="parent folder of built datasets, each named like its dataset (default: .)",
+        help="folder that contains the built datasets, each in a folder with the dataset's name (default: .)",
     )
     parser.add_argument("--answers", nargs="+", metavar="FILE", default=[], action="extend",
                         help="answers of people, from `peekaboom export`")  # fmt: skip
@@ -45,13 +45,13 @@ def arguments(parser: ArgumentParser) -> None:
     _shared.setting(parser, "batch_size", default=None, text="samples per batch of every run (default: 16)")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
-        "--plan", action="store_true", help="only show which results exist or are missing, and what they cost"
+        "--plan", action="store_true", help="only show which results exist, which are missing, and what they cost"
     )
     ways.add_argument("--train-only", action="store_true", help="only train the networks, in a single process")
     ways.add_argument("--show", action="store_true", help="print the YAML file")
     ways.add_argument("--schema", action="store_true", help="print the JSON schema of such files, for editors")
-    parser.add_argument("--smoke", action="store_true", help="use drawn images, small networks and few steps")
-    parser.add_argument("--compare", action="store_true", help="also show the paper's figures and the differences")
+    parser.add_argument("--smoke", action="store_true", help="use synthetic images, small networks and few steps")
+    parser.add_argument("--compare", action="store_true", help="also show the paper's numbers and the differences")
     _shared.output(parser)
 
 

@@ -4,8 +4,8 @@ example:
   saliency-bench train --dataset shapes-xai --model microsoft/resnet-18 \\
       --epochs 5 --out models/resnet-18-shapes
 
-The result is a folder with a transformers checkpoint, its image processor and training_log.json. A stopped training
-resumes after its last complete epoch.
+The result is a folder with a transformers checkpoint, its image processor and training_log.json. The same command
+resumes a stopped training run after its last complete epoch.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from saliency_bench.push_scripts import _shared
 
 SECTION = "prepare"
-KEPT = "complete epochs", "{out}.training.pt"  # what remains when the command is stopped
+KEPT = "complete epochs", "{out}.training.pt"  # what is kept when the command is stopped
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--activation", choices=("softmax", "sigmoid"), default="softmax", help=several)
     precision = "fp32, or bf16 for mixed precision (default: fp32)"
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help=precision)
-    limit = "train on only N images, drawn at random; a few more if the last group exceeds N"
+    limit = "train on only N images, drawn at random, or a few more if the last group of images would exceed N"
     _shared.setting(parser, "limit", text=limit)
     _shared.settings(parser, "label_column", "seed", "device")
     _shared.setting(parser, "batch_size", default=32, text="images per step (default: 32)")

@@ -1,4 +1,4 @@
-"""Kill builds, drawn or from a source, new or replacing a dataset: folders must be equal and contain no leftovers."""
+"""Kill builds, drawn or from a source, new or replacing a dataset. Folders must be equal and contain no leftovers."""
 
 import os
 import random
@@ -11,12 +11,12 @@ from kill_loops.common import Moment, Outcome, at_once, bad_luck, contents, work
 from saliency_bench import registry
 
 OUT, WORKSPACE, REPLACED = Path("data"), Path(".data.building"), Path(".data.replaced")
-SOURCE_SIZE = 400  # pictures
+SOURCE_SIZE = 400  # number of pictures
 BATCHES = SOURCE_SIZE // 32
 
 
 def kinds(folder: Path) -> list[dict]:
-    """Return the settings of the builds; the second build replaces an existing dataset."""
+    """Return the settings of the builds. The second build replaces an existing dataset."""
     source = folder / "source"
     registry.load("hub_builders", "pet-xai").example(source, SOURCE_SIZE, 32)
     return [

@@ -55,7 +55,7 @@ def choices(count: int, dataset: Path, model: Path, folder: Path, children: Chil
             for _ in range(bad_luck(number)):
                 delay = 0.6 * seconds * dice.random()
                 while not (killed := children.killed_at(at_once, delay, sb.choose, settings)) and delay > 0.1:
-                    begin(costs)  # it ended before the kill, because the machine is now less busy
+                    begin(costs)  # the child ended before the kill, because the machine is now less busy
                     delay /= 3
                 outcome.kills[where()] += killed
             children.to_the_end(sb.choose, settings)

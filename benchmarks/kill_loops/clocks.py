@@ -1,4 +1,4 @@
-"""Child processes with a different clock at each start. The clock is up to ten years behind or ahead."""
+"""Child processes with a different clock at each start, which is up to ten years behind or ahead."""
 
 import datetime as dates
 import os
@@ -33,7 +33,7 @@ def at_another_time(function: Callable, settings: dict, seconds: float) -> None:
 
 
 class OtherTimes(Children):
-    """Start each child with a changed clock, and set the dates of all files in the working directory by this clock."""
+    """Starts each child with a changed clock, and dates all files in the working directory according to this clock."""
 
     def start(self, function: Callable, settings: dict):
         seconds = random.Random(f"{Path.cwd()} {time.monotonic_ns()}").uniform(-YEARS, YEARS)

@@ -1,4 +1,4 @@
-"""Helpers of all kill loops: the outcome, a working folder, and moments to kill."""
+"""Helpers for all kill loops: the outcome, a working folder, and moments to kill."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def bad_luck(number: int) -> int:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Change to a separate working directory. All runs have the same --out there, and therefore the same summary."""
+    """Change to a separate working directory, in which --out and therefore the summary are the same for all runs."""
     folder.mkdir()
     with chdir(folder):
         yield
@@ -55,7 +55,7 @@ def at_once() -> bool:
 
 
 def times(count: int, state: Callable[[], object]) -> Moment:
-    """Return a moment at which `state()` has changed this many times since the call."""
+    """Return a function that tells whether `state()` has changed this many times since this call."""
     seen = [state()]
 
     def moment() -> bool:

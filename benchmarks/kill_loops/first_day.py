@@ -6,7 +6,10 @@ import time
 
 
 def launch(url: str, argv: list[str], log: str, token: str, stranger: bool = False) -> None:
-    """Run a command in a child with a Hub at this address, short sleeps, and by default no check of public access."""
+    """Run a command in a child with the Hub at this URL and with short sleeps.
+
+    The check of what other users can load is skipped unless `stranger` is set.
+    """
     import datasets.config
     import huggingface_hub.constants as constants
 

@@ -1,6 +1,6 @@
 """Fill the disk: each start must end with a one-line error and exit code 2.
 
-With enough space, the bytes must be equal.
+As soon as there is enough space, the bytes must be equal to those of an undisturbed run.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ FIRST, LARGEST = 24, 2**19  # kilobytes
 
 @contextmanager
 def small_disk(folder: Path, kilobytes: int) -> Iterator[Callable[[int], None]]:
-    """Mount a small file system at a folder; yield a function that enlarges the file system."""
+    """Mount a small file system at a folder, and yield a function that enlarges it."""
     folder.mkdir()
 
     def mount(size: int, *options: str) -> None:
@@ -57,7 +57,7 @@ def filled(
 ) -> None:  # fmt: skip
     """Start a function on a disk with slightly more space each time until it succeeds.
 
-    `differing()` returns the remaining differences.
+    `differing()` returns the differences from an undisturbed run.
     """
     lines = folder / f"lines of {name}.txt"
     with small_disk(folder / f"disk of {name}", FIRST) as mount, chdir(folder / f"disk of {name}"):
@@ -68,7 +68,7 @@ def filled(
             if child.exitcode == 0:
                 break
             *_, line = lines.read_text().splitlines() if lines.exists() else [""]
-            # SQLite prints the last two if there is no space for its shared memory.
+            # SQLite raises the last two errors if there is no space for its shared memory.
             is_named = any(words in line for words in ("No space left", "is full", "disk I/O error"))
             if child.exitcode != 2 or not is_named:
                 outcome.differing.append(f"{name} with {size} kB: exit code {child.exitcode}, {line}")
@@ -83,7 +83,7 @@ def filled(
 
 
 def disks(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """Fill the disk once for each of the first `count` types of commands."""
+    """For each of the first `count` types of commands, fill the disk once."""
     outcome, given = Outcome("disks"), {"dataset": str(dataset), "model": str(model)} | runs.RUN
     for name, changes in [("runs", {}), ("partners", runs.PARTNERS), ("retraining", runs.RETRAINING)][:count]:
         with working_in(folder / f"room for {name}"):
@@ -94,7 +94,7 @@ def disks(count: int, dataset: Path, model: Path, folder: Path, children: Childr
     if count > 3:
         with working_in(folder / "room for a suite"):
             suites.write_suite()
-            settings = {"file": str(folder / "room for a suite" / "own.yaml")}  # the page contains it in its title
+            settings = {"file": str(folder / "room for a suite" / "own.yaml")}  # fixed, because the page's title has it
             children.to_the_end(suites.run_suite, settings)
             expected = suites.results()
         filled(

@@ -1,4 +1,4 @@
-"""Kill one or both of two processes started by torchrun: the launcher must end, and the run must resume.
+"""Kill one or both of two processes started by torchrun: the launcher must end, and the run must be resumable.
 
 The processes run on one node, or on two nodes connected by the loopback device, one of which may be killed with its
 launcher.
@@ -18,13 +18,13 @@ from children import Children
 from kill_loops.common import Outcome, bad_luck, working_in
 from kill_loops.runs import RUN, compare, moment, results, run, where
 
-PATIENCE = 600  # seconds in which the launcher must end, also on a busy machine; a node waits 300 s for others
+PATIENCE = 600  # the launcher must end within this many seconds, even on a busy machine; a node waits 300 s for others
 
 
 def launched(settings: dict, processes: int = 2, node: int | None = None, port: int = 0) -> None:
     """Imitate torchrun in a child. Its processes are forked, so they start immediately.
 
-    With `node`, this is one of two nodes whose store listens to `port`. None means a single node.
+    If `node` is set, this is one of two nodes whose store listens to `port`. None means a single node.
     """
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -81,7 +81,7 @@ def killed(child, dice: random.Random, when, delay: float) -> str:
         os.kill(own[rank], signal.SIGKILL)
         wait_for_end(alive)
         return f"process {rank}"
-    for pid in [child.pid, *own]:  # for forked processes that have not called setsid yet, one after the other
+    for pid in [child.pid, *own]:  # forked processes that have not called setsid yet are killed one after the other
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -102,7 +102,7 @@ def launches(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "two processes",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill runs. Every fifth uses the program torchrun, and the others use its components. `changes` modify `RUN`."""
+    """Kill runs. Every fifth run uses the program torchrun, the others use its components. `changes` modify `RUN`."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     outcome = Outcome(f"runs of {what}", count)
     with working_in(folder / f"one process for {what}"):

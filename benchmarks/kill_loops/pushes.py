@@ -32,7 +32,7 @@ Files = dict[str, str]  # {path: hash of the content}
 
 
 def push(url: str, argv: list[str]) -> None:
-    """Run a command line in a child with a Hub at this address."""
+    """Run a command line in a child with the Hub at this URL."""
     import huggingface_hub.constants as constants
 
     address = url + "/{repo_id}/resolve/{revision}/{filename}"
@@ -49,7 +49,7 @@ def push(url: str, argv: list[str]) -> None:
 
 
 def shown(hub: LocalHub, kind: str, name: str) -> Files:
-    """Return the content of the repository as seen by a reader, without the Hub's own initial files."""
+    """Return the content of the repository as a reader sees it, leaving out the Hub's own initial files."""
     if (kind, name) not in hub.store.repos:
         return {}
     files = hub.repo(kind, name).files("main")
@@ -59,7 +59,7 @@ def shown(hub: LocalHub, kind: str, name: str) -> Files:
 
 
 def _hash(hub: LocalHub, path: str, sha256: str, name: str) -> str:
-    """Return the hash of the content, without the name of the repository in its card."""
+    """Return the hash of a file's content. In the card, the name of the repository is removed first."""
     if not path.endswith(".md"):
         return sha256
     return hash_of(hub.store.blob(sha256).read_text(encoding="utf-8").replace(name.partition("/")[2], "NAME"))
@@ -67,7 +67,7 @@ def _hash(hub: LocalHub, path: str, sha256: str, name: str) -> str:
 
 @contextmanager
 def reading(state: Callable[[], object]) -> Iterator[list]:
-    """Poll the repository as a reader inside the context; yield a list of all observed states."""
+    """Poll the repository as a reader while the context is open. Yield a list of all observed states."""
     seen: list = [state()]
     done = threading.Event()
 
@@ -96,13 +96,13 @@ def phase(lines: list[str]) -> str:
 
 
 class Pushes:
-    """Kill loop for uploads to several types of repositories."""
+    """Kill loop for uploads to repositories of several types."""
 
     def __init__(self, hub: LocalHub, children: Children, outcome: Outcome):
         self.hub, self.children, self.outcome = hub, children, outcome
 
     def whole(self, argv: list[str]) -> int:
-        """Push without kills and return the number of requests."""
+        """Push without killing the command, and return the number of requests."""
         before = len(self.hub.asked)
         self.children.to_the_end(push, {"url": self.hub.url, "argv": argv})
         return len(self.hub.asked) - before
@@ -112,13 +112,13 @@ class Pushes:
         settings = {"url": self.hub.url, "argv": argv}
         delay = dice.uniform(0, 0.3 if enough == 0 else 0.02)
         if self.children.killed_at(lambda: len(self.hub.asked) - start >= enough, delay, push, settings):
-            time.sleep(0.05)  # the server finishes the request
+            time.sleep(0.05)  # because the server finishes the request
             self.outcome.kills[phase(self.hub.lines()[start:])] += 1
 
     def repository(
         self, number: int, kind: str, name: str, argv: list[str], allowed: list[Files], requests: int
     ) -> None:
-        """Push with kills until the upload is complete.
+        """Repeat the push, killing it at random moments, until the upload is complete.
 
         `allowed` contains the states that a reader may see; the last one must be the result.
         """
@@ -160,7 +160,7 @@ def pushes(count: int, dataset: Path, folder: Path, children: Children) -> Outco
                 loops.repository(number, "models", f"{SPACE}/{name}", argv, expected[1], requests["model"])
                 continue
             name, version = f"pushed-{number}", number % 2
-            if version:  # newer version of a published dataset
+            if version:  # a newer version of a published dataset
                 loops.whole(["push", "dataset", str(versions[0]), "--name", name])
             argv = ["push", "dataset", str(versions[version]), "--name", name]
             allowed = expected[0][version : version + 2]

@@ -1,4 +1,4 @@
-"""Kill runs, and extend some of them between two kills: records, predictions, summary, examples and maps must be equal.
+"""Kill runs, and extend some of them between two kills. Records, predictions, summary, examples and maps must be equal.
 
 This includes runs with metrics that use other samples (`PARTNERS`), train networks (`RETRAINING`) or use a second
 classifier (`OTHER`).
@@ -18,7 +18,7 @@ RUN = {
     "metrics": ["saliency_miou", "saliency_pointing_game", "saliency_insertion:steps=4"],
     "keep_maps": True, "out": "run", "batch_size": 2, "limit": 30, "device": "cpu", "progress": False,
 }  # fmt: skip
-# Settings of earlier starts with the same folder, before the run was extended.
+# Settings of earlier starts in the same folder; the run is extended afterwards.
 NARROWER = [
     {}, {}, {"limit": 11}, {"only": ["correct"]}, {"explainers": RUN["explainers"][:2]},
     {"metrics": RUN["metrics"][1:]},
@@ -34,13 +34,13 @@ MERGED = (*RESULTS, "timings.json")
 
 
 def run(**settings) -> None:
-    """Create a run that writes a few batches at a time, so that a small run has many files."""
+    """Compute a run that writes a few batches at a time, so that even a small run has many files."""
     writing.SECONDS = 0.05
     sb.run(**settings)
 
 
 def names() -> list[str]:
-    """Return the names of part files of scores, and of files of retraining."""
+    """Return the names of the files with parts of the scores, and of the files of retraining metrics."""
     return [path.name for folder in ("scores", "retraining") for path in Path("run", folder).rglob("*.*")]
 
 
@@ -77,7 +77,7 @@ def where() -> str:
 
 
 def results() -> dict[str, bytes]:
-    """Return the results, including kept maps, independently of their files."""
+    """Return the results, including kept maps, regardless of how they are divided into files."""
     files = {name: Path("run", name).read_bytes() for name in RESULTS}
     files |= {path.name: path.read_bytes() for path in Path("run").glob("other_predictions.parquet")}
     return files | {
@@ -98,11 +98,11 @@ def runs(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "runs",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill runs at random moments. `changes` modify the settings `RUN`; runs with changes are not extended."""
+    """Kill runs at random moments. `changes` modify the settings `RUN`. Runs with changes are not extended."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     histories = [{}] if changes else NARROWER
     outcome, expected = Outcome(what, count), {}
-    for number in range(min(count, len(histories))):  # each history without kills
+    for number in range(min(count, len(histories))):  # each sequence of settings, without kills
         with working_in(folder / f"undisturbed {what} {number}"):
             for narrower in [histories[number], {}][not histories[number] :]:
                 children.to_the_end(run, settings | narrower)
@@ -116,7 +116,7 @@ def runs(
                 if children.killed_at(*moment(number // 6 + number + 5 * start, dice), run, asked):
                     outcome.kills[where()] += 1
                 if start == 0 and "only" in narrow:
-                    # The last bits depend on which samples of a batch are explained together.
+                    # The last bits of a map depend on which samples of a batch are explained together.
                     children.to_the_end(run, asked)
                 if start == 0 and not Path("run", "run.json").exists():
                     history = 0  # the settings of the first start are no longer known

@@ -1,7 +1,7 @@
 """Kill the process that stores people's answers, or the database itself.
 
-Answers must be stored once. After any kill, every confirmed answer exists, and each unconfirmed answer exists
-completely or not at all. When the answers have been sent again, each answer exists once, as in an undisturbed store.
+Each answer must be stored exactly once. After any kill, every confirmed answer exists, and each unconfirmed answer
+exists completely or not at all. After all answers have been sent again, each exists once, as in an undisturbed store.
 """
 
 import os
@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 from postgres import Postgres
 
 PEOPLE, UNITS = 4, 12
-CONFIRMED = Path("confirmed")  # one line for each answer for which `record` has returned
+CONFIRMED = Path("confirmed")  # contains one line for each answer that `record` has stored
 
 
 def answer_all(address: str) -> None:
-    """Let every person answer every unit in a child, and some units twice. Earlier answers are sent again."""
+    """In a child, let every person answer every unit, some of them twice. Earlier answers are sent again."""
     os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import add_event
@@ -42,12 +42,12 @@ def answer_all(address: str) -> None:
                 mask = np.random.default_rng([person, unit, revision]).random((8, 8)) > 0.5
                 study.record(name, f"unit {unit}", request, {"revision": revision}, mask=mask, seconds=1.0)
                 os.write(confirmed, f"{request}\n".encode())
-                time.sleep(0.005)  # so that a busy parent can kill before the end
+                time.sleep(0.005)  # gives a busy parent the time to kill this process before its end
     store.close()
 
 
 def stored(address: str) -> dict[str, list[tuple]]:
-    """Return the content of a study, except times and pseudonyms."""
+    """Return the content of a study, leaving out times and pseudonyms."""
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import events_of
 
@@ -75,7 +75,7 @@ def confirmations() -> list[str]:
 
 
 def confirmed() -> int:
-    """Return the number of different confirmed answers."""
+    """Return the number of distinct confirmed answers."""
     return len(set(confirmations()))
 
 
@@ -93,7 +93,7 @@ def studies(
 ) -> Outcome:
     """Kill the process of the study, or its database.
 
-    `new(name)` returns the address of an empty database. `restart` kills the database and starts it again.
+    `new(name)` returns the location of an empty database. `restart` kills the database and starts it again.
     """
     outcome = Outcome("studies in PostgreSQL" if restart else "studies in SQLite", count)
     with working_in(folder / f"undisturbed {outcome.what}"):

@@ -27,7 +27,7 @@ SUITE = {
 }  # fmt: skip
 STAGES = {"tables": "while writing tables", "accuracies": "after the run", "runs": "while running",
           "models": "while training", "data": "while building"}  # fmt: skip
-# Files that may differ, because they depend on times or on the grouping of batches.
+# Files that may differ, because they depend on times or on how batches are grouped.
 DIFFER = ("timings.json", "written.json", "report.html", ".lock")
 
 
@@ -53,8 +53,8 @@ def results() -> dict[str, bytes]:
 
 
 def written() -> int:
-    """Return the number of files and folders of the suite."""
-    # Folders may disappear during the walk, which `os.walk` ignores.
+    """Return the number of files and folders that the suite has written."""
+    # `os.walk` ignores folders that disappear meanwhile.
     return sum(len(folders) + len(files) for _, folders, files in os.walk(OUT))
 
 

@@ -1,4 +1,4 @@
-"""Kill trainings: weights, configuration and log must be the same, and no state may be left over."""
+"""Kill training runs: weights, configuration and log must be the same, and no state may be left over."""
 
 import os
 import random
@@ -23,7 +23,7 @@ def temporary() -> list[Path]:
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """Return a moment to kill a training: at the start, after an epoch, or while the checkpoint is written."""
+    """Return a moment to kill a training run: at the start, after an epoch, or while the checkpoint is written."""
     kind = number % 5
     if kind == 0:
         return at_once, dice.uniform(0, 0.5)
@@ -47,7 +47,7 @@ def trainings(count: int, dataset: Path, folder: Path, children: Children) -> Ou
         children.to_the_end(sb.train, settings)
         expected = contents(MODEL)
         if os.listdir() != ["tiny"]:
-            raise RuntimeError(f"an undisturbed training left {os.listdir()}")
+            raise RuntimeError(f"an undisturbed training run left {os.listdir()}")
     for number in range(count):
         dice = random.Random(number)
         with working_in(folder / f"training {number}"):
@@ -62,5 +62,5 @@ def trainings(count: int, dataset: Path, folder: Path, children: Children) -> Ou
 
 
 def _unfinished() -> bool:
-    """Return whether to restart a training. A finished training is restarted if its state was not removed yet."""
+    """Return whether to restart a training run. A finished one is restarted if its state was not removed yet."""
     return not MODEL.exists() or STATE.exists()

@@ -1,8 +1,8 @@
 """Publish annotations of datasets whose images may not be redistributed, and join them with the images.
 
-The config `annotations` has all columns, except that a checksum `NAME_sha256` replaces each column of images (masks
-remain). A user who has the source can rebuild the dataset. The result has the same rows as the original dataset;
-otherwise an error names the missing or changed images.
+The config `annotations` has all columns of the dataset. Each column of images, except masks, is replaced by a column of
+checksums with the name `NAME_sha256`. A user who has the source can rebuild the dataset. The result has the same rows
+as the original dataset; otherwise an error names the missing or changed images.
 """
 
 import shutil
@@ -32,7 +32,7 @@ SHOWN = 3  # maximum number of names in a message
 def checksum(stored: dict | None) -> str | None:
     """Return the SHA-256 of an encoded image.
 
-    The hash covers mode, size and pixels of a PNG, and the bytes of any other file.
+    For a PNG, mode, size and pixels are hashed; for any other format, the bytes of the file.
     """
     content = picture_content(stored["bytes"]) if stored else None
     return None if content is None else sha256(content).hexdigest()
@@ -90,7 +90,7 @@ def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> I
 
 
 def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path:
-    """Rebuild a dataset from `source`, check all images, and return the folder in the cache.
+    """Rebuild a dataset from `source`, check all images, and return the rebuilt folder in the cache.
 
     Args:
         notes: Published annotations of a split.
@@ -99,8 +99,8 @@ def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path
         source: The user's copy of the raw data.
 
     Raises:
-        UserError: Images are missing in `source` or differ from the annotated images, the builder has another version,
-            or the source cannot be read. The message names the images.
+        UserError: Images are missing in `source` or differ from the annotated images, the builder has a different
+            version, or the source cannot be read. The message names the images.
     """
     name, builder = build_report["dataset"], registry.load("hub_builders", build_report["dataset"])
     options = options_of(build_report, name)
@@ -119,7 +119,7 @@ def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path
     try:
         _check_joined(notes, out, build_report, split)
     except UserError:
-        shutil.rmtree(out, ignore_errors=True)  # rebuilt once the source is fixed
+        shutil.rmtree(out, ignore_errors=True)  # so that the dataset is rebuilt from a corrected source
         raise
     return out
 
@@ -150,7 +150,7 @@ def _sums(row: dict, pictures: Iterable[str]) -> dict[str, str | None]:
 
 
 def _check_images(name: str, split: str, missing: list[str], differing: list[str], wanted: int) -> None:
-    """Raise UserError if images are missing or differ. The message counts and names them."""
+    """Raise UserError if images are missing or differ. The message gives their number and the first ids."""
     parts = [
         f"{len(ids)} of {wanted} images {fault} ({', '.join(ids[:SHOWN])}{', ...' if len(ids) > SHOWN else ''})"
         for ids, fault in ((missing, "are missing in the source"), (differing, "differ from the annotated images"))

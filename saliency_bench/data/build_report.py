@@ -1,6 +1,6 @@
 """Write and read `build_report.json`, the report of a built dataset with counts, checksums and left-out samples.
 
-The report contains no times or paths, so equal builds produce equal bytes.
+The report contains no times and no paths, so equal builds produce equal bytes.
 """
 
 import json
@@ -24,7 +24,7 @@ from saliency_bench.utils.hashing import known_sha256, sha256_of
 
 REPORT = "build_report.json"
 HIDDEN = "hidden_masks"  # key of the report that names the split with hidden masks, if any
-LARGEST = 200_000_000  # maximum bytes of a report; the report of ImageNet lists 50,000 images
+LARGEST = 200_000_000  # maximum number of bytes of a report; the report of ImageNet lists 50,000 images
 
 
 def read_report(folder: Path) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def read_report(folder: Path) -> dict[str, Any]:
 def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
     """Return the files of a built folder that were changed (in size or content), added or removed since the build.
 
-    A split whose files are all missing is not reported, because it was left out on purpose.
+    A split is ignored if all of its files are missing, because it was left out on purpose.
     """
     files = [split.get("files", []) for split in build_report.get("splits", {}).values()]
     kept = [split for split in files if any((folder / file["path"]).exists() for file in split)]
@@ -70,7 +70,7 @@ def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
 
 
 def _as_built(path: Path, file: dict[str, Any]) -> bool:
-    """Return whether a file has the size and checksum that the report states."""
+    """Return whether a file exists with the size and checksum in the report."""
     return path.is_file() and path.stat().st_size == file["bytes"] and known_sha256(path) == file["sha256"]
 
 
@@ -80,7 +80,7 @@ def report_bytes(build_report: dict[str, Any]) -> bytes:
 
 
 class SplitWriter:
-    """Writer that writes and counts the rows of a split."""
+    """Writer for the rows of a split, which also counts them."""
 
     def __init__(self, folder: Path, name: str, features: Features):
         self.shards, self.fingerprint = Shards(folder, name, features), Fingerprint()
@@ -121,7 +121,7 @@ class SplitWriter:
 
 
 class NearDuplicates:
-    """Collector of image hashes that finds near-duplicates across splits."""
+    """Collector of image hashes, to find near-duplicates across splits."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []

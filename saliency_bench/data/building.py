@@ -45,7 +45,7 @@ from saliency_bench.utils.progress import bar, without_bars
 from saliency_bench.utils.seeds import seed_of
 
 LONGEST_TITLE = 100
-MANY = 256  # number of jobs above which starting processes saves time
+MANY = 256  # minimum number of jobs for which starting processes saves time
 HASH, SPLIT = "_hash", "_split"  # columns that exist only in the batches
 
 
@@ -109,7 +109,7 @@ def build(
 
 
 def _own_words(name: str, builder: ModuleType, license: str | None, title: str | None) -> dict[str, str]:
-    """Return the licence and title of the user's own data for the build report.
+    """Return the licence and title that the user set for their own data, for the build report.
 
     Raises:
         UserError: The dataset is not the user's own data, or a value is invalid.
@@ -137,14 +137,14 @@ def _is_built(out: Path, name: str, builder: ModuleType, settings: dict[str, Any
 
 
 def _public(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings without the options that concern only this machine, such as a token."""
+    """Return the settings, leaving out options that concern only this machine, such as a token."""
     return {key: value for key, value in settings.items() if key not in builders.private(builder)}
 
 
 def split_of(seed: int, group: str) -> str:
-    """Return the split of a group, assigned 70/15/15 percent by a hash of (seed, group).
+    """Return the split of a group, assigned at 70/15/15 percent by a hash of (seed, group).
 
-    Adding a group therefore does not change the split of other groups.
+    The split of a group therefore does not change when other groups are added.
     """
     percent = seed_of(seed, group) % 100
     return "train" if percent < 70 else "validation" if percent < 85 else "test"
@@ -238,13 +238,13 @@ def _rows(
                     raise ValueError(f"the builder of {name} yields the image id {row['image_id']!r} twice")
                 seen.add(row["image_id"])
                 yield row
-    log.add(of_jobs)  # added last, so that the order of entries does not depend on the speed of the threads
+    log.add(of_jobs)  # added last, so that the order of entries does not depend on which thread finishes first
 
 
 def encoded_row(sample: dict, features: Features) -> dict:
     """Encode a sample as a row, and add the hash of its image and the builder's split, if any."""
     if unknown := set(sample) - set(features) - {"split"}:
-        raise ValueError(f"the builder yields columns that its features() does not have: {', '.join(sorted(unknown))}")
+        raise ValueError(f"the builder yields columns that its features() does not list: {', '.join(sorted(unknown))}")
     row: dict[str, Any] = {column: sample.get(column) for column in features}
     row["group"] = None if row["group"] is None else str(row["group"])
     file = sample["image_id"].replace("/", "_")

@@ -94,9 +94,7 @@ def _missing(build_report: dict) -> str | None:
     hidden = build_report["splits"].get(build_report.get(HIDDEN), {"num_examples": 0})["num_examples"]
     without = counts["samples"] - counts["masks"] - hidden
     share = without / counts["samples"]
-    return (
-        f"{without} samples ({share:.1%}) have no mask; metrics that need a mask leave them out." if without else None
-    )
+    return f"{without} samples ({share:.1%}) have no mask; metrics that need a mask skip them." if without else None
 
 
 def _classes(build_report: dict) -> list[str]:
@@ -105,7 +103,7 @@ def _classes(build_report: dict) -> list[str]:
 
 
 def _uneven(column: str, build_report: dict) -> str | None:
-    """Return a line about a column if its classes differ much in frequency, else None."""
+    """Return a line about a column if the frequencies of its classes differ much, else None."""
     counts = build_report["counts"][column]
     low, high = min(counts, key=counts.get), max(counts, key=counts.get)
     if counts[low] == counts[high]:
@@ -139,9 +137,9 @@ def metadata(builder: ModuleType, build_report: dict, features: Features, config
 
 
 def terms(builder: ModuleType, license: str) -> tuple[str | None, str | None]:
-    """Return (name, URL) of a licence that the Hub lists as "other", else (None, None).
+    """Return (name, URL) of a licence for which the Hub's identifier is "other", else (None, None).
 
-    The Hub requires both for the licence "other".
+    For the identifier "other", the Hub requires a name and a URL.
     """
     return getattr(builder, "TERMS", (None, None)) if license == "other" else (None, None)
 

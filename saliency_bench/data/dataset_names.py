@@ -31,9 +31,9 @@ def short_name(name: str | Path) -> str:
 
 
 def unknown_dataset(name: str) -> UserError:
-    """Return the error for a name that is neither a dataset nor a folder, with the closest names of each."""
+    """Return the error for a name that is neither a dataset nor a folder, with the most similar names of both kinds."""
     error = unknown("dataset", name, [*list_datasets(), *near_folders(Path(name))], registry.aliases("hub_builders"))
-    return error if str(error).endswith("?") else UserError(f"{error}; there is no such folder either")
+    return error if str(error).endswith("?") else UserError(f"{error}; there is no folder of this name either")
 
 
 def repo_of(name: str) -> str:
@@ -42,7 +42,7 @@ def repo_of(name: str) -> str:
 
 
 def is_embedded(name: str) -> bool:
-    """Return whether the package itself draws the dataset, so that it needs no source."""
+    """Return whether the package itself generates the dataset, so that no source is needed."""
     return name in list_datasets() and getattr(registry.load("hub_builders", name), "EMBEDDED", False)
 
 
@@ -60,7 +60,7 @@ def alternative_to(repo: str) -> str:
 def same_split(split: str, known: Iterable[str]) -> str | None:
     """Return the known split that is a synonym of `split` (such as val for validation), with the same slice.
 
-    The result is None unless there is exactly one synonym.
+    Return None unless there is exactly one synonym.
     """
     whole, bracket, rest = split.partition("[")
     wanted = SPLIT_OF.get(whole.lower(), whole.lower())

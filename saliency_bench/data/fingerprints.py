@@ -1,4 +1,4 @@
-"""Compute content hashes of a dataset that are equal on every machine and in every folder."""
+"""Compute content hashes of a dataset that are the same on every machine and in every folder."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -22,8 +22,8 @@ def fingerprint(dataset: Dataset) -> str:
     """Return a hash of the content of all rows, in order.
 
     The hash covers the image id, the name of the label, and the encoded bytes of image and mask. It does not depend on
-    paths, cache, machine or other columns. A missing column is treated as null. The hash is cached until the files with
-    the rows change. `build_report.json` contains the same hash of each split.
+    paths, cache, machine or other columns. A missing column counts as null. The hash is cached until the files that
+    contain the rows change. `build_report.json` contains the same hash for each split.
 
     Raises:
         UserError: There is no column "image".
@@ -32,7 +32,7 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def check_images(dataset: Dataset, name: str) -> None:
-    """Raise UserError unless the column "image" contains images. `name` is the dataset's name for the message."""
+    """Raise UserError unless the column "image" contains images. `name` is the dataset's name in the message."""
     kind = dataset.features.get("image")
     if isinstance(kind, List | LargeList | Array2D | Array3D):
         raise UserError(
@@ -73,7 +73,7 @@ def content_of(dataset: Dataset) -> tuple[str, list[str]]:
 
 
 def column_of(dataset: Dataset, name: str) -> tuple[str, list[str]]:
-    """Return the hash of an additional column and the hashes of its images, if any.
+    """Return the hash of an additional column, and the hashes of its images if it contains images.
 
     Images are hashed as in `fingerprint`, classes by name, and other values as text.
     """
@@ -103,7 +103,7 @@ def _of_pictures(column: Dataset, name: str) -> str:
 
 
 def _hash_of(parts: Iterable[bytes | None], size: int = 16) -> str:
-    """Return a hash of `size` bytes of a sequence of values, including nulls."""
+    """Return a hash of `size` bytes of a sequence of values, which may be null."""
     digest = blake2b(digest_size=size)
     for part in parts:
         _add(digest, part)
@@ -137,7 +137,7 @@ def picture_digest(*pictures: bytes | None) -> str:
 
 
 def _files(rows: Dataset) -> list[Path] | None:
-    """Return all files with rows and images, or None if the rows are in memory or a selection of other rows."""
+    """Return all files that contain rows and images. Return None for rows in memory and for selections of rows."""
     table = rows.data
     blocks = [block for line in table.blocks for block in line] if isinstance(table, ConcatenationTable) else [table]
     if rows._indices is not None or not all(isinstance(block, MemoryMappedTable) for block in blocks):
@@ -202,7 +202,7 @@ def picture_content(data: bytes | None) -> bytes | None:
         image = decode(data)
     except UnreadableError:
         return data
-    image = image.convert("RGBA") if image.mode == "P" else image  # include the colours of the palette
+    image = image.convert("RGBA") if image.mode == "P" else image  # the hash must include the colours of the palette
     return f"{image.mode} {image.size}".encode() + image.tobytes()
 
 
@@ -212,7 +212,7 @@ def _add(digest: blake2b, part: bytes | None) -> None:
 
 
 def _text(value: object) -> bytes | None:
-    """Return a value as bytes, or None for None."""
+    """Return the text of a value as bytes, or None for None."""
     return None if value is None else str(value).encode()
 
 

@@ -20,7 +20,7 @@ GEOMETRY = TypeAdapter(Geometry)
 
 @dataclass(frozen=True)
 class AtHand:
-    """A dataset on this machine, whose images a page shows.
+    """A dataset on this machine whose images are shown on a page.
 
     Attributes:
         where: Description of the dataset's location, for a caption.
@@ -46,12 +46,12 @@ class AtHand:
             # The header is checked before decoding, because a few kilobytes may expand to gigabytes of pixels.
             picture = open_rgb(self._stored[index]["image"])
             return framed(picture, GEOMETRY.validate_python(geometry))
-        except Exception:  # a damaged image or an impossible geometry: the page shows the map without the image
+        except Exception:  # for a damaged image or an impossible geometry, the page shows the map without the image
             return None
 
 
 def framed(image: Image.Image, geometry: Geometry, way: Image.Resampling = Image.Resampling.BILINEAR) -> Image.Image:
-    """Resize and crop an image as a geometry specifies, or raise ValueError if the result is too large."""
+    """Resize and crop an image according to a geometry. Raise ValueError if the result would be too large."""
     height, width = geometry.resized(image.height, image.width)
     left, top, right, bottom = geometry.box(height, width)
     if not 0 < height * width <= MOST_PIXELS or not 0 < (right - left) * (bottom - top) <= MOST_PIXELS:

@@ -1,9 +1,9 @@
 """Geometry of the prepared frame: a resize followed by a centred crop, applied to both image and mask.
 
 The checkpoint's own processor prepares the image, so its resampling is exact. The mask is resized by nearest neighbour
-and cropped to the same box. `probe` compares image and mask on a drawn rectangle, so that a processor with other steps
-(padding, flipped channels, an off-centre crop) is rejected instead of causing wrong scores. `enlarge` resizes a small
-map of features or patches to the size of the frame.
+and cropped to the same box. `probe` compares image and mask for a drawn rectangle, so that a processor with other
+steps (padding, flipped channels, an off-centre crop) is rejected instead of causing wrong scores. `enlarge` upsamples
+a small map of features or patches to the size of the frame.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from saliency_bench.types import Images, Maps
 
-CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # rounding steps per range of a small map, and per cell step of the enlarged map
-TINY = 1e-300  # replaces the largest value of a map of zeros
+# number of rounding steps in the range of a small map, and of steps of the upsampled map per step of the small map
+CELL_STEPS, PIXEL_STEPS = 2**15, 2**8
+TINY = 1e-300  # replaces the step of a map of zeros
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Geometry:
         resize: An int is the new length of the shorter side, which keeps the aspect ratio. (height, width) resizes to
             this size regardless of the aspect ratio. None keeps the size.
         crop: (height, width) of the centred crop, or None. A crop larger than the image pads with black.
-        rounding: Rounding of half an odd margin: "floor" (transformers) or "round" (torchvision, timm).
+        rounding: How half of an odd margin is rounded: "floor" (transformers) or "round" (torchvision, timm).
         resample: Interpolation of the image, recorded for information only.
     """
 
@@ -60,13 +61,16 @@ class Geometry:
         return (self.resize, scaled) if height <= width else (scaled, self.resize)
 
     def box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return (left, top, right, bottom) of the crop in the resized image. A crop that pads exceeds the image."""
+        """Return (left, top, right, bottom) of the crop in the resized image.
+
+        If the crop pads, the box exceeds the image.
+        """
         tall, wide = self.crop or (height, width)
         top, left = self._margin(height, tall), self._margin(width, wide)
         return left, top, left + wide, top + tall
 
     def _margin(self, length: int, crop: int) -> int:
-        """Return the start of the crop along one axis, which is negative if the crop pads."""
+        """Return the start of the crop along one axis. It is negative if the crop pads."""
         if crop > length:
             return -((crop - length) // 2)
         half = (length - crop) / 2.0
@@ -108,7 +112,8 @@ Frame = Callable[[Image.Image], "Tensor"]  # RGB image -> Float (3, H, W) in [0,
 def probe(geometry: Geometry, frame: Frame, name: str) -> None:
     """Check that a processor prepares images as a geometry specifies.
 
-    A red rectangle is drawn on a landscape and on a portrait image. The prepared image and mask must agree.
+    A red rectangle is drawn on a landscape and on a portrait image. The prepared image and the prepared mask of the
+    rectangle must agree.
 
     Raises:
         UserError: The prepared image and mask differ, or the processor fails.
@@ -119,7 +124,7 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
         picture = Image.merge("RGB", (mask, *(Image.new("L", mask.size),) * 2))
         try:
             red, green, blue = frame(picture).numpy()
-        except Exception as error:  # settings come from an untrusted source, and processors raise errors of many types
+        except Exception as error:  # the settings may be untrusted, and processors raise errors of many types
             raise UserError(
                 f"the image processor of {name} fails: {type(error).__name__} {one_line(error, 200)}"
             ) from error
@@ -141,22 +146,22 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
 
 
 def enlarge(small: Tensor, images: Images) -> Maps:
-    """Enlarge maps (B, h, w) to the images' size (B, H, W), bilinearly with `align_corners=False`.
+    """Upsample maps (B, h, w) to the size of the images, bilinearly with `align_corners=False`, shape (B, H, W).
 
     Cells are first rounded to multiples of q = (max - min) / 2^15 of their map. The reason is that the last bits of a
     cell depend on the size of its batch. Metrics order pixels by exact values, so these bits would determine the order
     of cells that are equal in theory. The interpolation then uses integer multiples of q in float64, which is exact for
-    the usual strides, and the result is rounded to q / 2^8. Pixels that are equal in theory (at the border, between
-    equal cells) are therefore exactly equal, and a cell of 0 stays 0. The error of a map is at most q / 2 + q / 2^9,
-    which is 2e-5 of its range.
+    the usual strides, and the result is rounded to multiples of q / 2^8. Pixels that are equal in theory (at the
+    border, between equal cells) are therefore exactly equal, and a cell of 0 stays 0. The error of a map is at most q /
+    2 + q / 2^9, which is 2e-5 of its range.
     """
     height, width = images.shape[2:]
-    if small.shape[1:] == (height, width):  # same size: no rounding is needed without interpolation
+    if small.shape[1:] == (height, width):  # at the same size, nothing is interpolated or rounded
         return small.float().contiguous()
     note_size(*small.shape[1:])
     cells = small.double()
     step = (cells.amax(dim=(1, 2), keepdim=True) - cells.amin(dim=(1, 2), keepdim=True)) / CELL_STEPS
-    step = step.where(step > 0, cells.abs().amax(dim=(1, 2), keepdim=True).clamp(min=TINY))  # a constant map
+    step = step.where(step > 0, cells.abs().amax(dim=(1, 2), keepdim=True).clamp(min=TINY))  # step of a constant map
     enlarged = _stretched(_stretched((cells / step).round(), width, 2), height, 1)
     return enlarged.mul_(PIXEL_STEPS).round_().div_(PIXEL_STEPS).mul_(step).float()
 

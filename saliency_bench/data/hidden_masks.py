@@ -1,8 +1,8 @@
 """Hide the masks of one split of a dataset: separate published data from hidden data, and join them again.
 
-The published split contains only the columns `SHOWN`. All other columns are null, because boxes, sources and counts of
-regions reveal masks. Files, counts and the card are recreated from these rows. The hidden data are the annotations of
-the split (`annotations.split_off`): all columns except the images, with checksums of the images.
+In the published split, only the columns `SHOWN` have values. All other columns are null, because boxes, sources and
+numbers of regions reveal masks. Files, counts and the card are recreated from these rows. The hidden data are the
+annotations of the split (`annotations.split_off`): all columns except the images, with checksums of the images.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from saliency_bench.data.build_report import HIDDEN, SplitWriter, read_report
 from saliency_bench.data.fingerprints import stored_bytes
 from saliency_bench.errors import UserError, one_line, unknown
 
-MASKS_OF = "masks_of"  # key in the report of hidden masks that names the repository without these masks
+MASKS_OF = "masks_of"  # key in the report of the hidden masks: the repository that is published without these masks
 SHOWN = ("image", "image_id", "label", "labels", "group", "source_split")
 
 
@@ -72,7 +72,7 @@ def _split_with_masks(folder: Path, build_report: dict[str, Any], split: str) ->
     if split not in build_report["splits"]:
         raise unknown(f"split of {folder}", split, build_report["splits"])
     if not build_report["splits"][split]["masks"]:
-        raise UserError(f"the split {split} of {folder} has no masks; leave out --hide-masks")
+        raise UserError(f"the split {split} of {folder} has no masks to hide; remove the option --hide-masks")
     return build_report["splits"][split]
 
 
@@ -90,11 +90,13 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
             masks were drawn on.
     """
     build_report = read_report(kept)
-    # A copy by someone else with other labels is a different dataset. Its attempts are counted separately.
+    # A copy with other labels, published by someone else, is a different dataset. Its attempts are counted separately.
     if repo is not None and (owner := str(build_report.get(MASKS_OF, repo))).casefold() != repo.casefold():
         raise UserError(f"the hidden masks belong to {owner}; they cannot be used to score maps of {repo}")
     if split not in build_report.get("splits", {}):
-        raise UserError(f"{kept} contains no masks of the split {split}; pass the repository that push dataset created")
+        raise UserError(
+            f"{kept} contains no masks of the split {split}; pass the private repository that `push dataset` created"
+        )
     features = features_of(kept, build_report)
     notes = {note["image_id"]: note for note in rows_of(kept, build_report["splits"][split])}
     stored = rows.with_format(None).select_columns(["image_id", "image"]).cast_column("image", Image(decode=False))

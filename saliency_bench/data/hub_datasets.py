@@ -30,7 +30,7 @@ SECONDS = 10  # timeout for the Hub's first response
 
 
 class UnknownSplitError(UserError):
-    """Error for a dataset without a split of the requested name. `known` lists the splits of the dataset."""
+    """Error raised if a dataset has no split of the requested name. `known` lists its splits."""
 
     def __init__(self, name: str, split: str, known: Iterable[str], text: str = ""):
         self.known = sorted(known)
@@ -65,7 +65,7 @@ class Commit:
     Attributes:
         repo: Id of the repository.
         sha: Hash of the commit.
-        reached: Whether the Hub was reached. Otherwise, the commit comes from the cache.
+        reached: Whether the Hub was reached. If not, the commit comes from the cache.
         files: Names of the files in the commit, if the Hub was reached.
     """
 
@@ -89,7 +89,7 @@ def commit_of(repo: str, revision: str | None = None) -> Commit:
     """Return the commit of a revision (None for "main"), using one short request, or the last known commit if offline.
 
     Raises:
-        UserError: The dataset or revision does not exist, or is neither reachable nor cached.
+        UserError: The dataset or revision does not exist, or it is not cached and the Hub cannot be reached.
     """
     offline = constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE
     if not offline:
@@ -103,7 +103,7 @@ def commit_of(repo: str, revision: str | None = None) -> Commit:
             refuse(error, repo, get_token())
         except ValueError as error:
             raise UserError(f"'{repo}' is neither a folder nor a dataset on the Hub: {one_line(error)}") from error
-        except Exception:  # no network: the HTTP library determines the type of the error
+        except Exception:  # the Hub cannot be reached; the type of the error depends on the HTTP library
             pass
         else:
             sha, files = info.sha or "", tuple(file.rfilename for file in info.siblings or ())
@@ -117,10 +117,10 @@ def commit_of(repo: str, revision: str | None = None) -> Commit:
 
 
 def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Dataset:
-    """Load one split of a commit. Only tables and images of the repository itself are opened.
+    """Load one split of a commit. Only tables and images in the repository itself are opened.
 
     Raises:
-        UserError: A split does not exist, the connection breaks, or the data fail the checks of untrusted files.
+        UserError: A split does not exist, the connection breaks, or the data fail the checks for untrusted files.
     """
     repo = commit.repo
     try:
@@ -136,7 +136,7 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
         if not is_network_error(error):
             raise loading_error(error, f"{repo} cannot be loaded; {alternative_to(repo)}", config) from error
         raise UserError(
-            f"the connection to the Hub broke while loading {repo} ({one_line(error)}); try again"
+            f"the connection to the Hub was lost while loading {repo} ({one_line(error)}); try again"
         ) from error
     check_rows(rows, repo, commit.cache)
     return rows
@@ -145,7 +145,7 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
 def published_report(
     repo: str, revision: str | None = None, api: HfApi | None = None, *, cached: bool = False
 ) -> dict[str, Any]:
-    """Return the `build_report.json` of a repository, or {} if it does not exist or is neither cached nor reachable.
+    """Return the `build_report.json` of a repository, or {} if there is none or if it is neither cached nor reachable.
 
     Args:
         repo: Id of the repository.
@@ -161,14 +161,14 @@ def published_report(
         return read_report(Path(path).parent)
     except UserError:
         raise
-    except (HfHubHTTPError, OSError) as error:  # no such file, or no network and no cached copy
+    except (HfHubHTTPError, OSError) as error:  # no such file, or no connection and no cached copy
         if named := storage_error(error):
             raise named from error
         return {}
 
 
 def loading_error(error: Exception, otherwise: str, config: str | None = None) -> UserError:
-    """Convert an error of `datasets` to a readable UserError.
+    """Convert an error raised by `datasets` to a readable UserError.
 
     `otherwise` is the message for errors of unknown type.
     """
@@ -179,7 +179,7 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
     if isinstance(error, DatasetGenerationError):  # "An error occurred"
         error = error.__cause__ or error
     if config and f"BuilderConfig '{config}' not found" in str(error):
-        return UserError("this dataset comes with its images; leave out `source`")
+        return UserError("this dataset comes with its images, so it needs no `source`; remove `source`")
     if isinstance(error, NonMatchingSplitsSizesError):
         # The text of the error is a list of {"expected": SplitInfo(...), "recorded": SplitInfo(...)}.
         name = re.findall(r"name='([^']*)'", str(error))[0]
@@ -189,7 +189,7 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
             "changed; build or download them again, or correct num_examples in the card"
         )
     if "scripts are no longer supported" in str(error):
-        return UserError(f"{otherwise} (it is generated by a script, and downloaded code is never executed)")
+        return UserError(f"{otherwise} (a script generates it, and downloaded code is never executed)")
     return UserError(one_line(error) if "split" in str(error).lower() else f"{otherwise} ({one_line(error)})")
 
 
@@ -201,9 +201,9 @@ def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
             HfApi().hf_hub_download(commit.repo, card, repo_type="dataset", revision=commit.sha)
     check_cards(commit.snapshot, commit.repo)
     builder = datasets.load_dataset_builder(commit.repo, config, revision=commit.sha)
-    if isinstance(builder, Cache):  # the silent fallback of `datasets` after any error: its latest cached version
+    if isinstance(builder, Cache):  # after any error, `datasets` silently loads its latest cached version
         if builder.hash != commit.sha:
-            raise UserError(f"the connection to the Hub broke while loading {commit.repo}; try again")
+            raise UserError(f"the connection to the Hub was lost while loading {commit.repo}; try again")
         return builder
     check_files(builder, commit.repo, f"hf://datasets/{commit.repo}@{commit.sha}")
     check_downloads(builder, commit.snapshot, config, commit.repo)

@@ -2,7 +2,7 @@
 
 A builder yields one `Job` per image. Images are decoded and encoded without Python's global lock, so threads use all
 cores. Jobs in pure Python (headers of DICOM files, XML) run in processes. A batch is one Parquet file, written
-atomically, so a killed build resumes from its finished batches.
+atomically, so a killed build can continue after its last complete batch.
 """
 
 import json
@@ -27,17 +27,17 @@ from saliency_bench.utils.interrupts import exit_with_parent
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
-JOBS = 32  # jobs per batch, the maximum number of jobs that each worker of a killed build loses
+JOBS = 32  # jobs per batch; if a build is killed, each worker loses at most this many jobs
 NOTES = b"saliency-bench"
 
 
 @dataclass
 class BuildLog:
-    """The information that a builder returns in addition to its samples.
+    """The information that a builder provides in addition to its samples.
 
     Attributes:
         expected: Number of jobs, for the progress bar.
-        classes: {column: class names} for classes that the source defines.
+        classes: {column: class names}, for classes that are read from the source.
         left_out: Images and masks that are missing in the dataset, each with the reason.
         remarks: Notes on unusual samples that were kept.
         files: {name: content} of files that are published with the rows.
@@ -52,7 +52,7 @@ class BuildLog:
     def leave_out(self, image_id: str, kind: str, reason: str) -> None:
         """Record that a sample is left out (`kind` is "image") or has no mask ("mask")."""
         if kind not in ("image", "mask"):
-            raise ValueError(f"only an image or a mask is left out, not {kind!r}")
+            raise ValueError(f"kind must be 'image' or 'mask', not {kind!r}")
         self.left_out.append({"id": image_id, "what": kind, "reason": reason})
 
     def remark(self, image_id: str, text: str) -> None:
@@ -86,8 +86,8 @@ class Job:
     def key(self) -> str:
         """Return a key that identifies the call and the state of its files.
 
-        The key includes size and modification time of each file that is an argument or is inside a folder that is an
-        argument. A job is therefore recomputed if its files have changed.
+        The key includes size and modification time of each file that is an argument, or that is inside a folder that is
+        an argument. A job is therefore recomputed if its files have changed.
         """
         return json.dumps([self.make.__module__, self.make.__qualname__, self.args], default=_as_json)
 
@@ -109,13 +109,13 @@ def _file_state(file: Path) -> list[int]:
 
 
 def samples_of(items: Iterable[dict | Job], log: BuildLog) -> Iterator[dict]:
-    """Yield the samples of all jobs, run one after the other in this thread."""
+    """Yield the samples of all jobs, which run one after the other in this thread."""
     for item in items:
         yield from item.samples(log) if isinstance(item, Job) else [item]
 
 
 class StoppedError(Exception):
-    """Raised in a thread when the build stops."""
+    """Error raised in a thread when the build stops."""
 
 
 class JobBatches:
@@ -181,7 +181,7 @@ class JobBatches:
             yield processes
         except TerminatedWorkerError as error:
             raise UserError(
-                "a process of the build was terminated from outside, possibly for lack of memory; start again with "
+                "a process of the build was terminated from outside, possibly because memory ran out; start again with "
                 "--workers 1"
             ) from error
         finally:
@@ -215,7 +215,7 @@ def run_batch(
     schema: pa.Schema,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """Run the jobs of a batch unless a complete file exists, and return the file of the batch."""
+    """Run the jobs of a batch unless its complete file already exists, and return this file."""
     keys = (job.key() if isinstance(job, Job) else job["image_id"] for job in jobs)
     batch_key = seed_of(schema.metadata, *keys)  # the schema's metadata contains the class names
     path = folder / f"{number:06d}-{batch_key:016x}.parquet"

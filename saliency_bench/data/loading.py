@@ -1,4 +1,4 @@
-"""Load one split of a dataset, from the package itself, from a folder, from the Hub, or rebuilt from a source."""
+"""Load one split of a dataset: from the package itself, from a folder, from the Hub, or rebuilt from a source."""
 
 import atexit
 import logging
@@ -52,7 +52,7 @@ from saliency_bench.utils.messages import complain_once as _complain_once
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder
 
-SAVED = "state.json"  # file of a Dataset written by `save_to_disk`
+SAVED = "state.json"  # file that `save_to_disk` writes for a Dataset
 
 
 def load_dataset(
@@ -66,11 +66,11 @@ def load_dataset(
     """Load one split of a dataset.
 
     Text labels become classes, sorted by name. If a folder has exactly the given name, the folder is loaded and a
-    message says so; "hub:owner/name" always refers to the Hub. A dataset that the package draws itself (shapes-xai) is
-    built on first use and stored in the cache folder. If `train` is the only split, as for a folder of images, it is
-    used instead of `test` and a message says so. A dataset from the Hub is compared once with the fingerprint in its
-    `build_report.json`. Downloaded code is never executed, and neither archives nor files outside the folder or
-    repository are opened. For torch's `DataLoader`, use `torch_dataset`.
+    message says so; "hub:owner/name" always refers to the Hub. A dataset that the package generates itself (shapes-xai)
+    is built on first use and stored in the cache folder. If `train` is the only split, as for a folder of images, it is
+    used instead of `test` and a message says so. The first time a dataset is loaded from the Hub, its rows are compared
+    with the fingerprint in its `build_report.json`. Downloaded code is never executed, and neither archives nor files
+    outside the folder or repository are opened. For torch's `DataLoader`, use `torch_dataset`.
 
     Args:
         name: A folder (written by `saliency-bench build` or `save_to_disk`, or with Parquet files or images), a Parquet
@@ -81,7 +81,7 @@ def load_dataset(
             dataset is built once from this folder into the cache folder, and every image is compared with the published
             checksum.
         revision: Branch, tag or commit of a repository on the Hub (default "main"), also written "owner/name@revision".
-        **builder_options: Options of a dataset that the package draws itself.
+        **builder_options: Options of a dataset that the package generates itself.
 
     Raises:
         UserError: A name, split or option is unknown, a folder contains no dataset, or the Hub cannot be reached.
@@ -90,7 +90,7 @@ def load_dataset(
 
 
 def sample_ids(rows: Dataset) -> list[str]:
-    """Return the ids of the images, or their positions in the dataset if the dataset has no ids."""
+    """Return the ids of the images, or their positions if the dataset has no ids."""
     return list(map(str, rows["image_id"] if "image_id" in rows.column_names else range(len(rows))))
 
 
@@ -127,8 +127,8 @@ class FoundDataset:
     Attributes:
         text: Name that the user passed, for messages.
         name: Name in results. For a folder with a build report or a repository of this project, this is the name of the
-            builder. For another repository it is the id, and for another folder or file "folder:" and the last part of
-            its path.
+            builder. For any other repository it is the id, and for any other folder or file "folder:" and the last part
+            of its path.
     """
 
     text: str
@@ -140,7 +140,7 @@ class FoundDataset:
 
     @property
     def repo(self) -> str | None:
-        """Repository on the Hub from which the dataset is loaded, or None."""
+        """Repository on the Hub that the dataset is loaded from, or None."""
         return self.commit.repo if self.commit else None
 
     @property
@@ -159,7 +159,7 @@ class FoundDataset:
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
-        """Load a split. If only a synonym of the name exists, such as val for validation, the synonym is loaded.
+        """Load a split. If the name does not exist but a synonym does, such as val for validation, load the synonym.
 
         Raises:
             UserError: The split is unknown, or data cannot be read or trusted.
@@ -167,7 +167,7 @@ class FoundDataset:
         return self._load_named(split)[0]
 
     def _load_named(self, split: str) -> tuple[Dataset, str]:
-        """Return the rows that `load` returns, and the name under which the split exists."""
+        """Return the rows that `load` returns, and the split's name in the dataset."""
         try:
             return self._load(split), split
         except UnknownSplitError as error:
@@ -249,7 +249,7 @@ def find(
     if not isinstance(name, str | Path):
         settings = builder_options | {"source": source, "revision": revision}
         if useless := [option for option, value in settings.items() if value is not None]:
-            raise UserError(f"a dataset in memory is used unchanged; leave out {_list(useless)}")
+            raise UserError(f"a dataset in memory is used unchanged; remove {_list(useless)}")
         return _in_memory(name)
     given = hub_name(str(name), revision)
     folder = None if given.forced else _folder(str(name))
@@ -266,13 +266,13 @@ def find(
                 )
             return FoundDataset(text, text, folder=embedded(text, builder_options))
     if source is not None and is_embedded(text):
-        raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
+        raise UserError(f"{text} is generated by the package, so it needs no `source`; remove `source`")
     if builder_options:
         raise UserError(f"{text} is already built; {_list(builder_options)} can only be set when building it")
     if folder is None:
         return FoundDataset(text, text, commit=commit_of(repo_of(text), given.revision), source=where)
     if revision is not None:
-        raise UserError(f"{text} is a folder and has no revisions; leave out `revision`")
+        raise UserError(f"{text} is a folder, which has no revisions; remove `revision`")
     if folder.is_file():
         return FoundDataset(text, f"folder:{folder.resolve().name}", folder=folder, source=where)
     if could_be_on_the_hub(text):
@@ -281,9 +281,9 @@ def find(
 
 
 def _name_of(folder: Path) -> str:
-    """Return the name of the dataset built in a folder.
+    """Return the name of the dataset that was built in a folder.
 
-    For a folder without a build report, or if the files were changed since the build, return "folder:" and its name.
+    For a folder without a build report, or with files that were changed since the build, return "folder:" and its name.
     """
     place = folder.resolve()
     build_report = read_report(folder)
@@ -310,7 +310,7 @@ def _in_memory(rows: object) -> FoundDataset:
 
 
 def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
-    """Return one split of a DatasetDict. If labels are text, the classes of all splits become the split's classes.
+    """Return one split of a DatasetDict. If labels are text, its classes are the labels of all splits.
 
     Raises:
         UnknownSplitError: There is no such split.
@@ -326,7 +326,7 @@ def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
 
 
 def embedded(name: str, options: dict[str, Any]) -> Path:
-    """Return the cached folder of a dataset that needs no source, and build the dataset if it is missing.
+    """Return the cached folder of a dataset that needs no source. Build the dataset if the folder is missing.
 
     Several processes may call this function at the same time.
     """
@@ -360,7 +360,7 @@ def _folder(name: str) -> Path | None:
 
     For the name of a known dataset, a folder is returned only if it contains a built dataset.
     """
-    path = Path(os.path.expanduser(name))  # leaves an unknown ~user unchanged
+    path = Path(os.path.expanduser(name))  # an unknown ~user stays unchanged
     if path.suffix.lower() == PARQUET and not path.is_dir():
         if path.is_file():
             return path
@@ -376,7 +376,7 @@ def _folder(name: str) -> Path | None:
 
 
 def _local(folder: Path, name: str, split: str) -> Dataset:
-    """Load a split from a folder that any program may have written."""
+    """Load a split from a folder that may have been written by any program."""
     return _with_images(_load_folder(folder, split), name)
 
 
@@ -398,12 +398,12 @@ def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset
 
 
 def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
-    """Return the rows after checking that they do not belong to another split.
+    """Return the rows after checking that they do not belong to a different split.
 
     Raises:
-        UserError: The rows state that they belong to another split. The message names it.
+        UserError: The rows state that they belong to a different split. The message names it.
     """
-    stated = str(rows.split).partition("[")[0] if rows.split is not None else split  # without a slice
+    stated = str(rows.split).partition("[")[0] if rows.split is not None else split  # leaves out the slice
     if stated.isidentifier() and stated != split.partition("[")[0]:
         text = f"{name} is the split {stated}, not {split}; use split='{stated}' (--split {stated})"
         raise UnknownSplitError(name, split, [stated], text)
@@ -413,8 +413,8 @@ def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
 def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
     """Load a split like `datasets.load_dataset`, but check the files before reading any.
 
-    `datasets` caches the rows under the names and dates of the files. Here, the cache key is a hash of the content.
-    Images next to a table are not cached but opened on access.
+    `datasets` caches rows under a key made from the names and dates of the files. Here, the key is a hash of their
+    content. Images next to a table are not cached but opened on access.
     """
     cache = _cache()
     builder = datasets.load_dataset_builder(str(place), config, cache_dir=str(cache))
@@ -429,7 +429,7 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
 
 
 def _of_file(place: Path, split: str) -> Dataset:
-    """Load a Parquet file as the requested split. The key of the cache is a hash of the file's content."""
+    """Load a Parquet file as the requested split. Its cache key is a hash of the file's content."""
     whole = split.partition("[")[0]
     check_tables([place], str(place))
     cache = _cache()
@@ -439,7 +439,7 @@ def _of_file(place: Path, split: str) -> Dataset:
 
 
 def _cache() -> Path:
-    """Return the cache folder of `datasets`, or a temporary folder if the cache is not writable."""
+    """Return the cache folder of `datasets`, or a temporary folder if the cache folder is not writable."""
     folder = Path(datasets.config.HF_DATASETS_CACHE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -476,7 +476,7 @@ def _saved(place: Path, split: str) -> Dataset | None:
 
 
 def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, split: str) -> None:
-    """Compare the fingerprint of the rows with the build report, if any. Equal content is checked only once.
+    """Compare the fingerprint of the rows with the build report, if any. The same content is checked only once.
 
     Raises:
         UserError: The rows differ from the report.
@@ -492,7 +492,7 @@ def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, s
             f"the split {split} of {name} does not match its {REPORT}: the download is broken or a file was changed; "
             f"delete the cached copy in {datasets.config.HF_CACHE_HOME} and load it again"
         )
-    with suppress(UserError):  # no writable cache: check again next time
+    with suppress(UserError):  # if the cache is not writable, check again next time
         write_text(mark, "")
 
 
@@ -511,7 +511,7 @@ def _with_images(dataset: Dataset, name: str) -> Dataset:
 
 
 def _unformatted(dataset: Dataset) -> Dataset:
-    """Return the rows without the output format that was set for them (torch, numpy, selected columns)."""
+    """Return the rows without an output format (torch, numpy, selected columns) that was set for them."""
     if dataset.format["type"] == "custom":
         _complain_once("the transform of the dataset is not applied; images are read as stored")
     is_plain = dataset.format["type"] is None and dataset.format["columns"] == dataset.column_names
@@ -519,7 +519,7 @@ def _unformatted(dataset: Dataset) -> Dataset:
 
 
 def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
-    """Return rows in which these columns are cast to images, from encoded files or from masks stored as numbers."""
+    """Return rows in which these columns are cast to images. They contain encoded files, or masks stored as numbers."""
     for column in columns:
         kind = dataset.features.get(column)
         if column == "mask" and (number := _number_of_grid(kind)) is not None:
@@ -530,12 +530,12 @@ def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
 
 
 def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
-    """Return rows in which a column of numbers (H, W) is encoded as images.
+    """Return rows in which the images of a column of numbers (H, W) are encoded as image files.
 
     Raises:
         UserError: An image has rows of different length, a pixel without a number, or numbers that are too large.
     """
-    # `datasets` does not encode numbers in this form itself: it supports plain lists and truncates integers to 32 bits.
+    # `datasets` itself encodes only plain lists, and truncates integers to 32 bits.
     number = Value("int32") if pa.types.is_integer(number.pa_type) else number
     try:
         with warnings.catch_warnings():
@@ -549,7 +549,7 @@ def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
 
 
 def _is_encoded(kind: object) -> bool:
-    """Return whether a column contains the bytes of image files, as in tables that `datasets` did not write."""
+    """Return whether a column contains the bytes of image files, as in tables that other programs wrote."""
     if isinstance(kind, dict):
         return set(kind) == {"bytes", "path"}
     type_held = getattr(kind, "pa_type", None) if isinstance(kind, Value) else None
@@ -557,7 +557,7 @@ def _is_encoded(kind: object) -> bool:
 
 
 def _number_of_grid(kind: object) -> Value | None:
-    """Return the number type of a column of numbers (H, W), or None for any other column."""
+    """Return the type of the numbers in a column of grids (H, W), or None for any other column."""
     value = getattr(getattr(kind, "feature", None), "feature", None)  # lists of lists
     value = Value(kind.dtype) if isinstance(kind, Array2D) else value
     is_kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)

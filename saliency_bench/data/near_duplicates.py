@@ -1,4 +1,4 @@
-"""Find near-identical images in different splits. These images would let a classifier be tested on training data.
+"""Find near-identical images in different splits, with which a classifier would be tested on training data.
 
 The difference hash (Krawetz, 2013) averages the grey image to 9 x 8 values. Bit (row, column) is set if a value is
 greater than its right neighbour. Two images are near-duplicates if at most `NEAR` of their 64 bits differ. At least one
@@ -18,7 +18,7 @@ AT_ONCE = 2**22  # maximum number of comparisons in memory
 def difference_hash(data: bytes) -> int:
     """Return the 64-bit difference hash of an encoded image. The top left value is the highest bit."""
     image = Image.open(BytesIO(data))
-    image.draft("L", (72, 64))  # decodes a JPEG at the smallest sufficient size
+    image.draft("L", (72, 64))  # decode a JPEG at the smallest size that is large enough
     grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
     return int.from_bytes(np.packbits(grey[:, :-1] > grey[:, 1:]).tobytes(), "big")
 
@@ -48,7 +48,7 @@ def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]
 
 
 def _nearest(hashes: np.ndarray, splits: np.ndarray, first: np.ndarray) -> list[tuple[int, int]]:
-    """Return, for each distinct (split, hash), the smallest (distance, index) of an image in an earlier split."""
+    """For each distinct (split, hash), return the smallest (distance, index) of an image in an earlier split."""
     best = [(65, -1)] * len(hashes)
     for band in range(BANDS):
         keys = (hashes >> np.uint64(band * WIDTH)) & np.uint64(2**WIDTH - 1)

@@ -1,4 +1,4 @@
-"""Manage the output folder of a build: lock the folder, write to a sibling folder, and rename it when complete."""
+"""Manage the output folder of a build: lock it, write to a folder next to it, and rename that folder when complete."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder, storage_error, sync, sync_all
 
 IDENTITY = "made_by.json"  # file with the settings of a workspace
-PUBLISHED = "published.json"  # for the user's own data: {repository: split with hidden masks, or null}
+PUBLISHED = "published.json"  # {repository: split with hidden masks, or null}, for the user's own data
 
 
 def source_folder(source: str | Path, out: Path) -> Path:
@@ -36,9 +36,9 @@ def check_replaceable(out: Path, overwrite: bool) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / REPORT).is_file():
-        raise UserError(f"{out} exists and is not a dataset built by this command; choose a new folder")
+        raise UserError(f"{out} already exists and is not a dataset built by this command; choose a new folder")
     if not overwrite:
-        raise UserError(f"{out} exists; add --overwrite (overwrite=True) to replace it, or choose a new folder")
+        raise UserError(f"{out} already exists; add --overwrite (overwrite=True) to replace it, or choose a new folder")
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def build_lock(out: Path) -> Iterator[None]:
     A second build waits. The lock is released when the process that holds it ends.
     """
     with ExitStack() as stack:
-        with suppress(OSError):  # no writable folder for a lock, or a lock of another user: build without a lock
+        with suppress(OSError):  # if the lock cannot be written or belongs to another user, build without it
             locks = cache_folder() / "locks"
             locks.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(locks / f"{seed_of(out):016x}.lock"))
@@ -76,13 +76,13 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
         yield folder
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # another process may have added files
+        with suppress(OSError):  # a parent folder may contain new files of another process
             for parent in new:
                 parent.rmdir()
         if not isinstance(error, UserError) and (named := storage_error(error)):
             raise named from error
         raise
-    shutil.rmtree(folder, ignore_errors=True)  # kept on KeyboardInterrupt, so that the next start resumes
+    shutil.rmtree(folder, ignore_errors=True)  # not reached on KeyboardInterrupt, so that the next build resumes
 
 
 def clean_up(out: Path) -> None:
@@ -92,7 +92,7 @@ def clean_up(out: Path) -> None:
 
 
 def move_into_place(folder: Path, out: Path) -> None:
-    """Rename `folder` to `out`, keeping the list of repositories to which `out` was published.
+    """Rename `folder` to `out`, keeping the list of repositories that `out` was published to.
 
     Two folders cannot be swapped in one step. If the second step fails, the old folder is restored.
     """

@@ -27,7 +27,7 @@ class Shards:
             self._flush()
 
     def close(self) -> list[Path]:
-        """Write the remaining rows and rename the shards to their final names. Without rows, there is no shard."""
+        """Write the remaining rows, rename the shards to their final names, and return them."""
         if self.rows:
             self._flush()
         self.abandon()
@@ -38,7 +38,7 @@ class Shards:
         ]
 
     def abandon(self) -> None:
-        """Close the file that is being written, without completing the split."""
+        """Close the file that is being written, leaving the split incomplete."""
         if self.writer:
             self.writer.close()
             self.writer = None

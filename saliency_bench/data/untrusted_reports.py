@@ -47,7 +47,7 @@ Words = Annotated[str, StringConstraints(pattern=r"^[\w -]*$", max_length=200)]
 
 
 class File(BaseModel):
-    """A file of a split, with a path inside the dataset's folder."""
+    """A file of a split, with its path inside the dataset's folder."""
 
     path: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+/[A-Za-z0-9_-][A-Za-z0-9._-]*$")]
     bytes: Annotated[int, Field(ge=0)]
@@ -55,7 +55,7 @@ class File(BaseModel):
 
 
 class ReportedSplit(BaseModel):
-    """The fields of a split that are read. The report may contain more."""
+    """The fields of a split that this package reads. The report may contain other fields."""
 
     num_examples: Annotated[int, Field(ge=0)]
     num_bytes: Annotated[int, Field(ge=0)]
@@ -66,7 +66,7 @@ class ReportedSplit(BaseModel):
 
 
 class Report(BaseModel):
-    """The fields of a report that are read. Each existing field is checked."""
+    """The fields of a report that this package reads. Fields may be missing, but existing ones are checked."""
 
     dataset: Annotated[str, StringConstraints(max_length=200)] = ""
     version: Annotated[str, StringConstraints(max_length=200)] = ""
@@ -103,12 +103,12 @@ def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
     """Check that `datasets` would read only tables and images of this dataset.
 
     Args:
-        builder: Builder of `datasets` that would read the files.
+        builder: Builder from `datasets` that would read the files.
         name: Name of the dataset.
         root: Folder, or URL of the repository's commit.
 
     Raises:
-        UserError: The builder would read another file. The message names the first such file.
+        UserError: The builder would read any other file. The message names the first such file.
     """
     for file in (file for files in (builder.config.data_files or {}).values() for file in files):
         if not (file.startswith(f"{root}/") if "://" in root else _inside(file, Path(root))):
@@ -131,7 +131,7 @@ def check_cards(folder: Path, name: str) -> None:
         text = path.read_bytes().decode("utf-8", errors="replace")
         if (
             path.suffix == ".md"
-        ):  # exactly the text that `datasets` parses as YAML; otherwise text could bypass this check
+        ):  # check exactly the text that `datasets` parses as YAML, so that nothing can bypass this check
             block = REGEX_YAML_BLOCK.search(text)
             text = block[2] if block else ""
         try:
@@ -151,7 +151,7 @@ def check_rows(rows: Dataset, name: str, root: Path) -> None:
             for path in _paths_without_bytes(chunk):
                 if not _inside(path, root):
                     raise UserError(
-                        f"{name}: a row refers to the file {path[:200]} as its {column}, but files outside of {root} "
+                        f"{name}: a row refers to the file {path[:200]} as its {column}, but files outside {root} "
                         "are not opened; store the images in the rows, for example with save_to_disk"
                     )
 
@@ -172,7 +172,7 @@ def _paths_without_bytes(array: pa.Array) -> Iterator[str]:
 
 
 def check_samples(rows: Dataset) -> None:
-    """Check ids and labels of a split, and that its images exist. No image is opened.
+    """Check the ids and labels of a split, and that its images exist. No image is opened.
 
     Raises:
         UserError: A sample is invalid. The message names the first invalid sample and the fix.
@@ -210,12 +210,12 @@ def _is_array(kind: object) -> bool:
 
 
 def _checked_ids(rows: Dataset) -> list[str]:
-    """Return the ids of the images after checking them. The ids identify records, random draws and images."""
+    """Return the ids of the images after checking them, because they identify records, random draws and images."""
     if "image_id" not in rows.features:
         return [str(position) for position in range(len(rows))]
     kind = getattr(rows.features["image_id"], "pa_type", None)
     if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
-        raise UserError(f"the column image_id contains {rows.features['image_id']}; use text or integers")
+        raise UserError(f"the column image_id contains {rows.features['image_id']}; use strings or integers")
     try:
         ids = list(rows["image_id"])
     except UnicodeDecodeError as error:
@@ -277,11 +277,11 @@ def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
     order = range(len(rows)) if rows._indices is None else rows._indices.column(0).to_pylist()
     for image_id, place in zip(ids, order, strict=True):
         if reason := absent[place]:
-            raise UserError(f"image {one_line(image_id, 100)}: {reason}; add the file, or leave the sample out")
+            raise UserError(f"image {one_line(image_id, 100)}: {reason}; add the file, or remove the sample")
 
 
 def _absence(array: pa.Array, column: str) -> list[str]:
-    """Return, for each row of a column of images, why its image is missing, or "". No file is opened."""
+    """For each row of a column of images, return why its image is missing, or "". No file is opened."""
     missing = pc.is_null(pc.struct_field(array, "bytes")).to_pylist()
     paths = pc.struct_field(array, "path").filter(pa.array(missing)).to_pylist()
     named = iter(paths)
@@ -297,7 +297,7 @@ def _inside(path: str, root: Path) -> bool:
     """Return whether a path is inside a folder after resolving all links."""
     try:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
-    except (OSError, ValueError):  # a null byte, a loop of links
+    except (OSError, ValueError):  # the path contains a null byte or a loop of links
         return False
 
 

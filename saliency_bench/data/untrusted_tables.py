@@ -1,8 +1,8 @@
-"""Checks of untrusted tables before `datasets` reads them in this process.
+"""Check untrusted tables before `datasets` reads them in this process.
 
-The page headers of Parquet files state their unpacked size. Other tables are first read in a child process with limited
-memory and time. Deeply nested JSON crashes the process that reads it, and reading 200 kB of JSON or Arrow can take
-hours or gigabytes.
+The page headers of Parquet files state the unpacked size of the data. Other tables are first read in a child process
+with limited memory and time, because deeply nested JSON crashes the process that reads it, and reading 200 kB of JSON
+or Arrow can take hours or gigabytes.
 """
 
 import shutil
@@ -21,7 +21,7 @@ from saliency_bench.utils.bounded import MEMORY, SECONDS, ReaderDiedError, bound
 from saliency_bench.utils.parquet_pages import MOST_BYTES, check_table
 
 PARQUET, ARROW = ".parquet", ".arrow"
-BYTES_PER_SECOND = 2**20  # lowest acceptable speed of reading, from which the time limit of large tables follows
+BYTES_PER_SECOND = 2**20  # minimum reading speed, which determines the time limit for large tables
 LARGEST_COPY = 2**40  # maximum bytes of a file that `datasets` writes
 
 
@@ -50,8 +50,8 @@ def prepare_in_child(folder: Path, config: str | None, files: Iterable[Path], ca
         copy: Folder of the cached copy.
 
     Raises:
-        UserError: The child crashed, or exceeded a limit. Other errors are ignored, because they occur again in the
-            caller.
+        UserError: The child process crashed or exceeded a limit. Other errors are ignored, because they occur again
+            when this process reads the folder.
     """
     tables = [path for path in files if path.suffix.lower() in TABLES and path.suffix.lower() != PARQUET]
     if not tables or copy.exists():
@@ -87,7 +87,7 @@ def _in_child(function: Callable[..., bytes], files: Iterable[Path], *args: Any)
 
 
 def prepare(folder: str, config: str | None, cache: str, copy: str) -> bytes:
-    """Write the cached copy of a folder."""
+    """Write the cached copy of a folder, in the child process."""
     datasets.load_dataset_builder(folder, config, cache_dir=cache).download_and_prepare(copy)
     return b""
 

@@ -51,9 +51,9 @@ def dataset_publication(
         namespace: Namespace on the Hub.
         workspace: Empty folder for temporary files.
         name: Name of the repository, or None for the dataset's name.
-        with_images: Licence under which to publish images that may not be redistributed otherwise. Without this
-            licence, only the annotations are published.
-        evaluation: Whether to add `eval.yaml` (`headline`), with which the Hub shows scores of models on the dataset's
+        with_images: Licence under which to publish images that may otherwise not be redistributed. If it is None, only
+            the annotations of such a dataset are published.
+        evaluation: Whether to add `eval.yaml` (`headline`), so that the Hub shows scores of models on the dataset's
             page. The Hub may reject the whole upload if the framework is not registered.
         hide: Split whose masks are left out. `masks_publication` publishes them in a private repository.
 
@@ -72,7 +72,7 @@ def dataset_publication(
         raise UserError(f"{folder} contains your own data, which have no name on the Hub yet; add --name NAME")
     if with_images and build_report["redistribute_images"]:
         raise UserError(
-            f"the licence of {build_report['dataset']} allows its images to be published; leave out --with-images"
+            f"the licence of {build_report['dataset']} allows its images to be published; remove --with-images"
         )
     if with_images and (with_images == "other" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images)):
         raise UserError(
@@ -129,7 +129,7 @@ def masks_publication(public: Publication, folder: str | Path, split: str, works
 
 
 def check_never_shown(repo: str, split: str, api: HfApi) -> None:
-    """Check that the masks to hide were never published. Errors of the Hub are not converted.
+    """Check that the masks to hide were never published. Errors from the Hub are not converted.
 
     Args:
         repo: Id of the public repository.
@@ -137,7 +137,7 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
         api: Client of the Hub.
 
     Raises:
-        UserError: A commit of the repository contains these masks or unknown data.
+        UserError: A commit of the repository contains these masks, or data of unknown origin.
     """
     try:
         refs = api.list_repo_refs(repo, repo_type="dataset")
@@ -158,7 +158,7 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
 def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: HfApi) -> None:
     """Check that no private repository of the account hides masks that would now be published.
 
-    Samples are compared by their images, so a copied, renamed or rebuilt folder is recognised. Errors of the Hub are
+    Samples are compared by their images, so a copied, renamed or rebuilt folder is recognised. Errors from the Hub are
     not converted.
 
     Args:
@@ -187,7 +187,7 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
         if both := sorted(masks[image] for image in masks.keys() & hidden):
             raise UserError(
                 f"{public} hides the masks of {counted(len(both), 'image')} that {repo} would show, such as "
-                f"{one_line(both[0], 100)}; add --hide-masks, or leave these images out; if their masks no longer "
+                f"{one_line(both[0], 100)}; add --hide-masks, or remove these images; if their masks no longer "
                 f"need to be hidden, delete {kept}"
             )
 
@@ -201,7 +201,7 @@ def _check_secret(build_report: dict, with_images: str | None) -> None:
         )
     if not (build_report["redistribute_images"] or with_images):
         raise UserError(
-            "without published images, nobody can make maps to score; publish them with --with-images LICENCE"
+            "maps can be submitted only for published images; publish the images with --with-images LICENCE"
         )
 
 
@@ -224,7 +224,7 @@ def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]
 
 
 def _checked_report(folder: Path) -> dict:
-    """Return the build report after checking every file against it."""
+    """Return the build report after comparing every file with it."""
     if not (folder / REPORT).is_file():
         raise UserError(f"{folder} is not a dataset built by `saliency-bench build` (it has no {REPORT})")
     build_report = complete(read_report(folder), str(folder))
@@ -237,7 +237,7 @@ def _checked_report(folder: Path) -> dict:
 
 
 def _files(root: Path, build_report: dict, readme: str, repo: str, config: str | None) -> dict[str, Path | bytes]:
-    """Return the files to publish. `config` is the config in eval.yaml, or None to leave out eval.yaml."""
+    """Return the files to publish. If `config` is None, eval.yaml is left out; else it contains this config."""
     files: dict[str, Path | bytes] = {
         file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
@@ -273,9 +273,9 @@ def _centre(folder: Path, build_report: dict) -> str | None:
 
 
 def _chosen(folder: Path, build_report: dict) -> list[dict]:
-    """Return the first samples with a mask, from as many classes as possible.
+    """Return the first samples with a mask, from as many different classes as possible.
 
-    The samples come from the split test if it exists.
+    The samples come from the split `test` if it exists.
     """
     by_class: dict[int, dict] = {}
     others: list[dict] = []

@@ -6,7 +6,7 @@ The tasks are:
     gradcam-miou         saliency_miou of gradcam, for datasets with masks
     gradcam-insertion    saliency_insertion of gradcam
 
-All scores are computed on the whole split, with the dataset's labels as explained classes. A model repository contains
+All scores are computed on the whole split, and the maps explain the labels of the dataset. A model repository contains
 the scores in `.eval_results/saliency-bench.yaml`; the records of all samples are in the results repository.
 """
 
@@ -19,18 +19,18 @@ from saliency_bench.read.cell import Interval
 from saliency_bench.read.run_folder import RunData
 
 ACCURACY = "accuracy"
-EXPLAINER = "gradcam"  # the same explainer for all models, because models are compared
+EXPLAINER = "gradcam"  # the same explainer for all models, so that their scores can be compared
 SCORES = {f"{EXPLAINER}-miou": "saliency_miou", f"{EXPLAINER}-insertion": "saliency_insertion"}
 NEEDS_MASKS = ("saliency_miou",)
 
 
 def shown_split(build_report: dict) -> str:
-    """Return the split that identifies a dataset: test, or the first split."""
+    """Return the split that the scores refer to: test, or the first split if there is no split test."""
     return "test" if "test" in build_report["splits"] else next(iter(build_report["splits"]))
 
 
 def eval_yaml(build_report: dict, config: str) -> bytes:
-    """Return eval.yaml of a dataset, which defines the tasks for which the Hub lists models on the dataset's page."""
+    """Return eval.yaml of a dataset. It defines the tasks for which the Hub lists models on the dataset's page."""
     split = shown_split(build_report)
     has_masks = build_report["splits"][split]["masks"] > 0
     tasks = [ACCURACY, *(task for task, metric in SCORES.items() if has_masks or metric not in NEEDS_MASKS)]
@@ -45,7 +45,7 @@ def eval_yaml(build_report: dict, config: str) -> bytes:
 
 
 def eval_results_yaml(entries: list[EvalResultEntry]) -> bytes:
-    """Return .eval_results/*.yaml of a model."""
+    """Return the file .eval_results/*.yaml of a model."""
     return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode()
 
 
@@ -70,7 +70,7 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
 
 def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
-    """Return the scores of a run on a dataset of the Hub, and the reason if they cannot be listed, else "".
+    """Return the scores of a run on a dataset from the Hub, and the reason if they cannot be listed, else "".
 
     Args:
         run: Run of the model.
@@ -104,7 +104,7 @@ def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) 
         for cell in cells
         if cell.value is not None
     ]
-    return entries, "" if entries else f"it contains no score of {EXPLAINER} by {' or '.join(texts)}"
+    return entries, "" if entries else f"it contains no score of {EXPLAINER} on {' or '.join(texts)}"
 
 
 def _spread(score: Interval) -> list[str]:

@@ -12,10 +12,10 @@ from saliency_bench.hub.upload_plan import Publication
 from saliency_bench.publishing.package import with_wheel
 from saliency_bench.publishing.vendoring import metric_files
 
-LICENSE = "apache-2.0"  # licence of this package, which contains the code
+LICENSE = "apache-2.0"  # licence of this package, because a metric's Space contains code of this package
 CARD, REQUIREMENTS = "README.md", "requirements.txt"
 OWN_FILE = re.compile(r"\.py:\w+")  # ./my_score.py:my_iou
-PYTHON = "3.11"  # Python version for Spaces, whose default is older than this package requires
+PYTHON = "3.11"  # the default Python of a Space is older than this package requires
 
 
 def card_of(name: str) -> str:

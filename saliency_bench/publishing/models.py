@@ -27,7 +27,7 @@ from saliency_bench.utils.messages import complain
 NEEDED = {"config.json": "the class names", "training_log.json": "the training"}
 KEPT = ("*.safetensors", "*.safetensors.index.json", "config.json", "preprocessor_config.json", "training_log.json")
 EVALUATION = ".eval_results/saliency-bench.yaml"
-Z = 1.96  # normal quantile of a 95 % interval for a proportion
+Z = 1.96  # quantile of the normal distribution for 95 % intervals
 
 
 def model_publication(
@@ -39,10 +39,10 @@ def model_publication(
     eval_results: bool = False,
     api: HfApi | None = None,
 ) -> Publication:
-    """Return the files of a checkpoint written by `saliency-bench train`.
+    """Return the files to publish for a checkpoint that `saliency-bench train` wrote.
 
     The card links to the dataset on the Hub if the dataset was loaded from there, or if a dataset with the same
-    fingerprint exists in this project's namespace or in `namespace`. Otherwise the card contains only the name of the
+    fingerprint exists in this project's namespace or in `namespace`. If not, the card contains only the name of the
     dataset.
 
     Args:
@@ -55,7 +55,7 @@ def model_publication(
         api: Client of the Hub.
 
     Raises:
-        UserError: The folder is not a checkpoint of `saliency-bench train`, or the run uses a different model.
+        UserError: The folder is not a checkpoint of `saliency-bench train`, or the run used a different model.
     """
     folder = Path(folder)
     files = _files(folder)
@@ -84,7 +84,7 @@ def _files(folder: Path) -> dict[str, Path]:
     files = {path.name: path for pattern in KEPT for path in sorted(folder.glob(pattern))}
     if not any(name.endswith(".safetensors") for name in files):
         raise UserError(
-            f"{folder} contains no weights as safetensors; train a model with `saliency-bench train --out {folder}`"
+            f"{folder} contains no safetensors file; train a model with `saliency-bench train --out {folder}`"
         )
     for name, content in NEEDED.items():
         if name not in files:
@@ -95,7 +95,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
-    """Return the training log without local paths, and with the repository and commit of the dataset."""
+    """Return the training log without local paths, but with the repository and commit of the dataset."""
     model, settings, dataset = log["model"], log["settings"], log["dataset"]
     base = log.get("base")
     repo, revision = dataset["repo"], dataset.get("revision")
@@ -117,7 +117,7 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str 
     for repo in dict.fromkeys((f"{NAMESPACE}/{name}", f"{namespace}/{name}") if name in list_datasets() else ()):
         try:
             info = api.dataset_info(repo)
-            head = info.sha  # a cached report may be older than the repository
+            head = info.sha  # a report in the cache may be older than the repository
             report = published_report(repo, head, api)
         except (
             HFValidationError,
@@ -126,7 +126,7 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str 
             continue
         except Exception as error:
             if failures.is_network_error(error):
-                complain(f"the Hub cannot be reached, so the card may not name the dataset {name} there")
+                complain(f"the Hub cannot be reached, so the card may lack the link to the dataset {name}")
                 return None, None
             if failures.status_of(error) is None:
                 raise
@@ -134,7 +134,7 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str 
                 failures.refuse(error, repo, client.token_of(api))
             continue
         if not report and REPORT in {file.rfilename for file in info.siblings or ()}:
-            raise UserError(f"{REPORT} of {repo} could not be downloaded; start again") from ConnectionError(repo)
+            raise UserError(f"{REPORT} of {repo} could not be downloaded; try again") from ConnectionError(repo)
         if report.get("splits", {}).get("train", {}).get("fingerprint") == images:
             return repo, head
     return None, None
@@ -146,7 +146,7 @@ def _run(results: Path, folder: Path) -> RunData:
     run = read_run(results)
     model = run.summary["model"]
     if model["digest"] != load_classifier(str(folder)).digest:
-        raise UserError(f"the run {results} uses another model ({model['id']}) than {folder}")
+        raise UserError(f"the run {results} used the model {model['id']}, not {folder}; pass a run that used {folder}")
     return run
 
 
@@ -193,7 +193,7 @@ def _model_index(log: dict, run: RunData | None) -> list[EvalResult]:
 def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> EvalResult:
     """Return a result for the model-index of a card.
 
-    `dataset` contains id and split, and if it was loaded from the Hub, repository and commit.
+    `dataset` contains id and split, and for a dataset from the Hub also repository and commit.
     """
     return EvalResult(
         task_type="image-classification",
@@ -211,7 +211,7 @@ def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> Eval
 def _accuracy(log: dict) -> Interval:
     """Return the accuracy on the split test with Wilson's interval.
 
-    The interval is missing for older logs, which lack the number of images.
+    Older logs do not contain the number of images. For these, there is no interval.
     """
     value, n = log["test_accuracy"], log.get("test_samples", 0)
     low, high = wilson(value, n, Z) if n else (None, None)
@@ -219,7 +219,7 @@ def _accuracy(log: dict) -> Interval:
 
 
 def _spread(score: Interval) -> dict:
-    """Return {"n": samples, "interval_95": [low, high]}, without unknown values."""
+    """Return {"n": samples, "interval_95": [low, high]}, leaving out unknown values."""
     return ({"n": score.n} if score.n else {}) | ({"interval_95": list(score.ends)} if score.ends else {})
 
 

@@ -14,7 +14,7 @@ def is_own_data(name: str) -> bool:
 
 
 def check_published_alike(folder: Path, repo: str, hide: str | None) -> None:
-    """Check that the repositories published from a folder agree on which masks are hidden.
+    """Check that all repositories published from a folder hide the same masks.
 
     Args:
         folder: Folder of the dataset.
@@ -22,8 +22,8 @@ def check_published_alike(folder: Path, repo: str, hide: str | None) -> None:
         hide: Split whose masks `repo` hides, or None if it shows all masks.
 
     Raises:
-        UserError: Another repository hides masks that `repo` would show, or shows masks that `repo` would hide. The
-            message names the other repository.
+        UserError: A different repository hides masks that `repo` would show, or shows masks that `repo` would hide. The
+            message names this repository.
     """
     for other, hidden in _published(folder).items():
         if other.casefold() == repo.casefold() or hidden == hide:
@@ -34,7 +34,7 @@ def check_published_alike(folder: Path, repo: str, hide: str | None) -> None:
                 f"{other} hides the masks of {hidden}, which {repo} would show; add --hide-masks {hidden}; {unless}"
             )
         raise UserError(
-            f"{other} was published with the masks of {hide}, so others may already have them; leave out --hide-masks; "
+            f"{other} was published with the masks of {hide}, so others may already have them; remove --hide-masks; "
             f"{unless}"
         )
 

@@ -1,6 +1,6 @@
 """Bundle this package for Spaces: its files, a wheel, and its requirements pinned to the installed versions.
 
-Until `saliency-bench` is released on PyPI, anyone who registers this name there could run code in every Space that
+While `saliency-bench` is not released on PyPI, anyone could register this name there and run code in every Space that
 installs the package by name. A Space therefore installs this wheel from its own repository and by its hash.
 """
 
@@ -45,8 +45,8 @@ def package_files() -> dict[str, Path]:
 def wheel() -> tuple[str, bytes]:
     """Return the name and the bytes of the package's wheel. Equal files produce equal bytes.
 
-    The wheel is not written by `build`, because an installation contains neither the sources nor the tools that `build`
-    needs.
+    The wheel is not made by the tool `build`, because an installation contains neither the sources nor the tools that
+    `build` needs.
     """
     release = saliency_bench.__version__
     about = f"saliency_bench-{release}.dist-info"
@@ -62,7 +62,7 @@ def wheel() -> tuple[str, bytes]:
         for path, content in files.items():
             packed.writestr(
                 ZipInfo(path), content, ZIP_DEFLATED
-            )  # ZipInfo's default date (1980) makes the bytes reproducible
+            )  # the fixed default date (1980) makes the bytes reproducible
     return f"saliency_bench-{release}-py3-none-any.whl", buffer.getvalue()
 
 
@@ -79,7 +79,7 @@ def _installed() -> Distribution:
 
 
 def with_wheel(requirements: str, repo: str) -> tuple[str, dict[str, bytes]]:
-    """Return requirements that install this package from a Space, and the files that the Space needs for this.
+    """Return requirements that install this package from a Space, and the files that the Space must contain for this.
 
     Args:
         requirements: Requirements, one per line, which may include this package.
@@ -105,7 +105,7 @@ def plain_requirements(extras: Sequence[str] = ()) -> list[str]:
 
 
 def read_requirements(extras: Sequence[str] = ()) -> list[str]:
-    """Return the requirements, with these extras, for reading results without running networks."""
+    """Return the requirements for reading results without running networks, together with these extras."""
     named = {line: re.match(r"[\w.-]+", line) for line in plain_requirements(extras)}
     return [line for line, name in named.items() if name is None or name[0] not in COMPUTING]
 
@@ -113,7 +113,7 @@ def read_requirements(extras: Sequence[str] = ()) -> list[str]:
 def pinned(requirements: Iterable[str]) -> str:
     """Return requirements.txt with the installed versions and the CPU build of torch.
 
-    The requirement of a library that is not installed keeps its version bounds.
+    If a library is not installed, its requirement keeps its version bounds.
     """
     lines = dict.fromkeys(map(_pinned, requirements))
     return "\n".join([*([CPU] if any(line.startswith(TORCH) for line in lines) else []), *lines]) + "\n"

@@ -5,7 +5,7 @@ SDK `gradio` would install Gradio, which these apps do not need, and supports no
 every wheel by its hash (`spaces/requirements.txt`), except torch, whose CPU build has a separate index. Gradio Spaces
 cannot use hashes, because the Hub installs additional packages there.
 
-The package is included, so that one version writes the page and reads the results. Weights, images and tests are
+The package is included, so that the same version writes the page and reads the results. Weights, images and tests are
 not included.
 """
 
@@ -31,7 +31,7 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.txt
 COPY --chown=user . .
 EXPOSE 7860
 CMD ["python", "app.py"]
-"""  # CMD in exec form: the app receives the termination signal and can send the remaining answers
+"""  # With CMD in exec form, the app receives the termination signal and can still send its last answers.
 START = '''"""Start the app `{name}` of saliency-bench, which is in the same folder as this file."""
 
 from saliency_bench.spaces.{name}.app import main
@@ -44,7 +44,7 @@ def list_spaces(*, studies: bool = True) -> dict[str, Path]:
     """Return {name: folder} of the apps that can be published.
 
     Args:
-        studies: Whether to include the pages of human studies, which belong to the organiser of a study, not to the
+        studies: Whether to include the pages of human studies. They belong to the organiser of a study, not to the
             owner of a board.
     """
     folders = (path for folder in registry.folders("spaces") for path in sorted(folder.iterdir()))

@@ -1,7 +1,7 @@
 """Make a self-contained copy of a metric's folder, with the core files that its `evaluate` module imports.
 
-The copy can be stored in the cache of `evaluate` or pushed as a Space, and can be loaded without saliency_bench.
-`evaluate` copies only files that the main script imports, so the main script imports each file itself.
+The copy can be stored in the cache of `evaluate` or pushed as a Space, and can be loaded if saliency_bench is not
+installed. `evaluate` copies only files that the main script imports, so the main script imports every file of the copy.
 """
 
 import ast
@@ -12,15 +12,15 @@ from pathlib import Path
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 
-OWN = "saliency_miou"  # a metric of the package, whose folder is next to the Space
+OWN = "saliency_miou"  # a metric of this package, whose folder is in the same folder as the Space's
 DECLARED = "Declared in score.py."  # docstring of a main script
 
 
 def metric_files(name: str) -> dict[str, str]:
     """Return {file name: text} of a metric, with `from saliency_bench.X import` rewritten to `from .X import`.
 
-    Only imports at the top level of a file are rewritten. Imports inside a function of the main script need an
-    installed saliency_bench.
+    Only imports at the top level of a file are rewritten. Imports inside a function of the main script work only if
+    saliency_bench is installed.
 
     Raises:
         UserError: The metric is unknown, or has no module for evaluate.
@@ -40,13 +40,13 @@ def metric_files(name: str) -> dict[str, str]:
         for path in sorted(folder.iterdir())
         if path.suffix in (".py", ".md", ".txt")
     }
-    if "app.py" not in texts:  # all metrics, including metrics of plugins, use the same page
+    if "app.py" not in texts:  # all metrics, including those of plugins, use the same page
         app = registry.files("metrics")[OWN].parents[1] / "_app.py"
         texts["app.py"] = app.read_text(encoding="utf-8")
     needed = _needed(known[name])
     texts |= {path.name: _relative(path.read_text(encoding="utf-8")) for path in needed}
     siblings = sorted(path.stem for path in needed if path != known[name])
-    # Without an installed saliency_bench, the main script cannot read the metric's declaration.
+    # If saliency_bench is not installed, the main script cannot read the metric's declaration.
     main = texts[known[name].name].replace(DECLARED, registry.summary(registry.score_file("metrics", name)))
     return texts | {known[name].name: _importing(main, siblings)}
 
@@ -63,7 +63,7 @@ def siblings_of(main: str) -> list[str]:
 
 
 def _needed(main: Path) -> list[Path]:
-    """Return the main script and all files of its folder and of the core that it imports, directly or indirectly."""
+    """Return the main script, and all files in its folder and in the core that it imports directly or indirectly."""
     files = [main]
     for path in files:  # the list grows during the loop
         for node in _imports(path.read_text(encoding="utf-8")):
@@ -85,7 +85,7 @@ def _imports(text: str) -> list[ast.ImportFrom]:
 
 
 def _relative(text: str) -> str:
-    """Rewrite the imports of a script so that it imports from its own folder."""
+    """Rewrite the imports in a script so that it imports from its own folder."""
     return re.sub(r"^from saliency_bench\.(?:\w+\.)*(\w+) import", r"from .\1 import", text, flags=re.MULTILINE)
 
 

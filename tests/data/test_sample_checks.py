@@ -39,7 +39,7 @@ CASES = {
     "long": ("image_id", "\u00e9" * 501, "more than 1000 bytes"),
     "twice": ("image_id", "shapes-%s", "occurs 2 times"),
     "class": ("label", 8, "label 8 of image .* not one of the dataset's 8 classes"),
-    "image": ("image", None, "image .*: it has no image; add the file, or leave the sample out"),
+    "image": ("image", None, "image .*: it has no image; add the file, or remove the sample"),
     "neither": ("image", {"bytes": None, "path": None}, "has no image"),
     "file": ("image", {"bytes": None, "path": "/nowhere/x.png"}, "its image /nowhere/x.png does not exist"),
     "mask file": ("mask", {"bytes": None, "path": "/nowhere/m.png"}, "its mask /nowhere/m.png does not exist"),

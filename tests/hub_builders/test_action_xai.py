@@ -315,7 +315,7 @@ def test_failing_server_error_keeps_earlier_replies(source, server, plan, calls,
 def test_unreachable_server_and_invalid_address_are_rejected(source):
     refused(r"did not answer: .*refused", built, source, server="http://127.0.0.1:9")
     for wrong in ("localhost", "http://[::", "file:///etc/passwd"):
-        refused(r"server=.* is not an address.*http://", built, source, server=wrong)
+        refused(r"server=.* is not a URL.*http://", built, source, server=wrong)
 
 
 def test_token_is_not_sent_over_http(source, monkeypatch):

@@ -269,7 +269,7 @@ def test_ambiguous_orientation_requires_an_option(tmp_path, orientation, size):
     np.testing.assert_array_equal(mask_in(built(tmp_path, upright=True)[0]["a:cat"]), ones(upright, MIDDLE))
     expected = as_shown(ones((20, 30), MIDDLE), orientation)
     np.testing.assert_array_equal(mask_in(built(tmp_path, stored=True)[0]["a:cat"]), expected)
-    words = "--upright and --stored exclude each other; use only one of them"
+    words = "--upright and --stored cannot be combined; use only one of them"
     refused(words, built, tmp_path, upright=True, stored=True)
 
 

@@ -122,7 +122,7 @@ def test_invalid_options_are_rejected(photos, store, tmp_path, options, line, mo
 
 def test_study_of_another_dataset_is_rejected(store, tmp_path, photos):
     (photos / "cat/IMG_1.jpg").rename(photos / "cat/other.jpg")
-    words = r"the study belongs to another dataset: .* has no image IMG_1.jpg"
+    words = r"the study belongs to a different dataset: .* has no image IMG_1.jpg"
     refused(words, sb.build, "masks", tmp_path / "out", photos, progress=False, annotations=str(store))
 
 

@@ -348,7 +348,7 @@ def test_the_scores_of_gradcam_are_listed_on_the_page_of_the_dataset(hub, model,
 @pytest.mark.parametrize(("changes", "why"), [
     ({"limit": 2}, "it does not use the whole split"),
     ({"target": "predicted"}, "its target is predicted, not label"),
-    ({"explainers": ["centre"]}, "it contains no score of gradcam by saliency_miou or saliency_insertion"),
+    ({"explainers": ["centre"]}, "it contains no score of gradcam on saliency_miou or saliency_insertion"),
     ({"split": "train"}, "it uses the split train, not test"),
 ])  # fmt: skip
 def test_a_run_that_does_not_fit_the_tasks_is_not_listed(changes, why, hub, model, pets, workspace, tmp_path, capsys):
@@ -413,7 +413,7 @@ def test_invalid_inputs_are_rejected_with_a_clear_message(pets, closed, model, w
     mistakes = [
         (lambda: dataset_publication(tmp_path, "x", workspace), rf"{tmp_path}.*saliency-bench build"),
         (lambda: dataset_publication(changed, "x", workspace), "test-00000.*build_report.json"),
-        (lambda: dataset_publication(pets, "x", workspace, with_images="mit"), "leave out --with-images"),
+        (lambda: dataset_publication(pets, "x", workspace, with_images="mit"), "remove --with-images"),
         (lambda: dataset_publication(closed, "x", workspace, with_images="yes, I may"), "--with-images.*cc-by-4.0"),
         (lambda: dataset_publication(closed, "x", workspace, with_images="other"), "--with-images.*cc-by-4.0"),
         (lambda: model_publication(pets, "x"), "safetensors.*saliency-bench train"),

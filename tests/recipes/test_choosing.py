@@ -373,7 +373,7 @@ def test_questions_match_masks_and_metrics():
     refused("needs masks", questions_of, ["alignment"], [], has_masks=False)
     refused("unknown question 'aligment'", questions_of, ["aligment"], [], has_masks=True)
     refused("cannot be combined", questions_of, ["alignment"], [as_metric(METRIC)], has_masks=True)
-    with pytest.raises(UserError, match="saliency_correctness is one value over all samples"):
+    with pytest.raises(UserError, match="saliency_correctness has one value for all samples"):
         questions_of([], [as_metric("saliency_correctness")], has_masks=True)
     refused("saliency_roar trains networks", questions_of, [], [as_metric("saliency_roar")], has_masks=True)
 

@@ -99,7 +99,7 @@ def cropping(network):
 
 
 FAULTS = {
-    "permuted": (pictures, lambda: classifier(Colours([2, 0, 4, 1, 3])), "order of classes", "permuted .*100%"),
+    "permuted": (pictures, lambda: classifier(Colours([2, 0, 4, 1, 3])), "order of classes", "permuted.*100%"),
     "shifted": (pictures, lambda: classifier(Colours([4, 0, 1, 2, 3])), "order of classes", "1 logit later"),
     "reversed": (pictures, lambda: classifier(Colours([4, 3, 2, 1, 0])), "order of classes", "reversed"),
     "by name": (pictures, lambda: classifier(Colours([4, 2, 1, 0, 3]), labels=None), "order of classes", "by class"),

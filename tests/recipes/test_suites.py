@@ -563,7 +563,7 @@ def test_two_launchers_match_one_process(batch_size, side, tmp_path):
     for node in nodes:
         shown, _ = node.communicate(timeout=300)
         assert node.returncode == 0, shown
-        told.append("2 processes do whole runs in parallel" in shown)
+        told.append("2 processes compute whole runs in parallel" in shown)
     assert told == [side, False]  # only the first process prints
 
     def files(name):

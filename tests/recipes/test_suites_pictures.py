@@ -45,7 +45,7 @@ def test_images_are_selected_by_id_or_rule(run, images, expected):
 def test_rules_use_explainers_of_the_picture(run):
     images = Images(rule="lowest", count=2)
     assert chosen(images, run, ["saliency_miou"], ["random"]) == ["b", "a"]  # with gradcam, the images would be a and c
-    refused("needs a value", chosen, images, run, ["saliency_miou"], ["rise"])
+    refused("needs scores", chosen, images, run, ["saliency_miou"], ["rise"])
 
 
 def test_images_are_selected_by_file(run, tmp_path):
@@ -53,7 +53,7 @@ def test_images_are_selected_by_file(run, tmp_path):
         (tmp_path / "ids").write_text(text)
         assert chosen(Images(file=str(tmp_path / "ids")), run, [], []) == ["c", "b"]
     refused("unknown image 'e'", chosen, Images(ids=("e",)), run, [], [])
-    refused("needs a value", chosen, Images(rule="disputed"), run, [], [])
+    refused("needs scores", chosen, Images(rule="disputed"), run, [], [])
 
 
 CLASSES = 3  # person, motorbike, chair

@@ -64,8 +64,8 @@ def question_answer(
 ) -> dict[str, Any]:
     """Combine the results of a question's metrics into an answer, without averaging the metrics.
 
-    A metric is decisive if at least one method beats every baseline by this metric. A method is recommended only if it
-    beats every baseline by all decisive metrics.
+    A metric is decisive if at least one method beats every baseline on it. A method is recommended only if it beats
+    every baseline on all decisive metrics.
 
     Args:
         question: The question.
@@ -107,7 +107,7 @@ def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], 
 
 
 def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | None:
-    """Return the dataset size that would separate the rivals from the best, or None if there is no trend.
+    """Return the dataset size that would be enough to drop the rivals, or None if the race shows no trend.
 
     Args:
         contest: The race.
@@ -118,7 +118,7 @@ def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | Non
     known = [clusters for clusters in needed if clusters is not None]
     if not known or len(known) < len(needed):
         return None
-    # The first clusters are not used for bets, and more clusters are needed than were used so far.
+    # The first clusters are not used for bets. The clusters used so far were not enough.
     without_bets = contest.clusters - min(contest.race.bets(name) for name in rivals)
     clusters = max(max(known) + without_bets, contest.clusters + 1)
     # Only half of the images are used for the decision, and some of them may not be explained.

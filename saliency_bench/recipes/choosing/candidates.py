@@ -15,7 +15,7 @@ from saliency_bench.recipes.suites.costs import cost_of_map, forward_pass, secon
 from saliency_bench.recipes.suites.suite_plan import WITH_GRADIENT
 from saliency_bench.types import Images, Target
 
-LESS = 4  # the cheaper setting has a quarter of the cost
+LESS = 4  # the cheaper setting of an explainer costs a quarter of the default
 PER_OPTION = 2  # additional values to try for an option with several choices
 
 
@@ -24,7 +24,7 @@ class Candidate:
     """An explainer with its options and its cost per image.
 
     Attributes:
-        name: Name in a run.
+        name: Name as used in a run.
         explainer: Explainer with bound options.
         passes: Forward passes per map. 0 for explainers that need no passes, and for user-defined functions, whose
             cost is unknown.
@@ -45,8 +45,8 @@ def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[
 
     Args:
         classifier: The network.
-        images: Image of shape (1, 3, H, W), used to test the explainers.
-        target: Target of shape (1, K).
+        images: An image of shape (1, 3, H, W), used to test the explainers.
+        target: A target of shape (1, K).
     """
     fitting, misfits = [], {}
     for name in registry.names("explainers"):
@@ -61,7 +61,7 @@ def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[
 
 
 def candidate_of(explainer: Explainer, images: Images) -> Candidate:
-    """Return a candidate for an explainer and images of this size."""
+    """Return a candidate with this explainer and its cost for images of this size."""
     height, width = images.shape[2:]
     passes = explainer.declaration.passes_of(dict(explainer.options), height, width)
     return Candidate(str(explainer), explainer, passes)
@@ -95,7 +95,7 @@ def seconds_per_pass(classifier: Classifier, images: Images) -> float:
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
-    """Yield an explainer with other settings from papers: a cheaper one, another baseline, or an earlier layer."""
+    """Yield an explainer with other settings from papers: a cheaper one, a different baseline, or an earlier layer."""
     function = as_explainer(name).function
     kinds = get_type_hints(function)
     for option, default in options.defaults(function).items():
@@ -105,7 +105,7 @@ def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str
             others = [value for value in get_args(kinds[option]) if value not in (default, "white")]
             yield from (f"{name}:{option}={value}" for value in others[:PER_OPTION])
         elif option == "layer" and (layer := _earlier_layer(classifier, images)):
-            yield f"{name}:layer={options.spelled(layer)}"  # quote names such as "4", a layer of a Sequential
+            yield f"{name}:layer={options.spelled(layer)}"  # in a Sequential, the name may be "4"
         elif option == "relu" and default is True:
             yield f"{name}:relu=false"
 
@@ -114,6 +114,6 @@ def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
     """Return the last layer whose feature map is larger than Grad-CAM's, or None."""
     try:
         layout = layout_of(classifier, images, cam_layer(classifier, images))
-    except UserError:  # the network has no feature maps; some explainers with layers do not need them
+    except UserError:  # the network has no feature maps, but some explainers with a layer option do not need them
         return None
     return None if layout is None else last_feature_map(classifier, images, layout.pixels)

@@ -53,7 +53,7 @@ LATER = 64, 200  # minimum (if available) and maximum number of held-out images
 # explainers are included if their first round fits into half of the time.
 ROUNDS_FOR_ALL, SHARE = 2, 0.25
 ROUNDS_AT_LEAST, SHARE_AT_MOST = 1, 0.5
-SAME_ON = 2  # number of images on which the maps of candidates with equal scores are compared
+SAME_ON = 2  # number of images for which the maps of candidates with equal scores are compared
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,7 +95,7 @@ class Choice:
             question: Name of a question in `recommended`, by default the first question with a recommendation.
 
         Raises:
-            UserError: No explainer is recommended, or the question was not part of the choice.
+            UserError: No explainer is recommended, or the choice did not include the question.
         """
         if question is not None and question not in self.recommended:
             raise unknown("question", question, self.recommended)
@@ -127,21 +127,21 @@ def choose(
 ) -> Choice:
     """Select the best explainer for a network and a dataset, and write the answer, the evidence and a page.
 
-    All candidates are scored on a few images. Beaten candidates are then dropped, and the remaining candidates are
-    scored on more images. The test remains valid with repeated looks at the data (`read/analysis/sequential.py`). At
-    most half of the images are used for the decision; the reported scores are from the other images. A method whose
-    maps do not change when the network's weights are randomised is never recommended.
+    All candidates are scored on a few images. Candidates that are beaten are then dropped, and the remaining candidates
+    are scored on more images. The test remains valid although it is repeated as scores arrive
+    (`read/analysis/sequential.py`). At most half of the images are used for the decision; the reported scores are from
+    the other images. A method whose maps do not change when the network's weights are randomised is never recommended.
 
     Args:
         for_: Questions: "alignment" (needs masks), "faithfulness", "debugging", "stability". The default is the first
-            two, or only the second without masks.
+            two, or only faithfulness if the dataset has no masks.
         within: Time limit, based on costs measured at the start: "30m", "2h", a number of seconds, or None for no
             limit.
         margin: A difference that does not matter. A candidate within this margin of the best is not dropped.
         explainers: Candidates, by default all suitable explainers with a few settings each. Baselines are always added.
         metrics: Metrics that replace the questions' metrics.
         batch_size: Samples per batch. The first round has a single batch of 8.
-        progress: Whether to show bars and a line per round.
+        progress: Whether to show progress bars and a line per round.
         **settings: SETTINGS
 
     Calling the function again with the same `out` resumes the choice. With more time, images or candidates, the results
@@ -182,7 +182,7 @@ class _Field:
     """The candidates and their costs.
 
     Attributes:
-        chosen: Candidates whose first rounds fit into the time.
+        chosen: Candidates whose first rounds fit into the time limit.
         not_tried: {other candidate: reason}.
         too_slow: Candidates whose first rounds take too long.
         within_for_all: Seconds needed to try all candidates.
@@ -220,7 +220,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     rows, count, classifier = data.samples.rows, data.count, model.classifier
     questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(rows))
     metrics = metrics_of(questions)
-    first = FIRST * (4 if spec.only else 1)  # with `only`, just some of the images are explained
+    first = FIRST * (4 if spec.only else 1)  # under `only`, some images are not explained
     if progress:
         tried = counted(len(request.explainers), "explainer") if request.explainers else "all explainers"
         step(f"saliency-bench: trying {tried} on an image")
@@ -336,7 +336,7 @@ def _field(
     whole = ROUNDS_FOR_ALL * first * budget.per_image({key: [item.name for item in chosen] for key in metrics}) / SHARE
     chosen, slow = _affordable(chosen, metrics, budget, first, seconds)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / COSTS, pace)  # written only now, so that the speed is measured again after an error
+    write_json(folder / COSTS, pace)  # written only after success, so that the speed is measured again after an error
     return _Field(chosen, not_tried | slow, set(slow), whole, maps, scoring, budget)
 
 
@@ -404,7 +404,7 @@ def _predicted(classifier: Classifier, images: Images) -> Target:
 def _affordable(
     chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int, seconds_of_pass: float
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (candidates whose first rounds fit into the time, {name of any other candidate: its cost}).
+    """Return (candidates whose first rounds fit into the time limit, {name of any other candidate: its cost}).
 
     Raises:
         UserError: There is not enough time for any explainer except the baselines.
@@ -439,7 +439,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQuestion]) -> dict[str, list[str]]:
-    """Return {metric: candidates}, without baselines if they are best by design on that metric."""
+    """Return {metric: candidates}. Baselines are left out of a metric on which they are best by design."""
     with_baselines = {metric: any(metric in metrics_of([q]) and q.baselines for q in questions)
                       for metric in metrics_of(questions)}  # fmt: skip
     return {
@@ -448,14 +448,18 @@ def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQues
 
 
 def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> RoundScores | None:
-    """Score the best candidates of each race and all baselines on held-out images; return None without such images."""
+    """Score the best candidates of each race and all baselines on held-out images.
+
+    Return None if there are no held-out images.
+    """
     decided = narrowing.rounds[-1]
     finalists: list[str] = []
     for contest in narrowing.contests.values():
         assert contest.scores is not None
         best = [name for name in ranking(contest, contest.scores) if name not in narrowing.baselines][:FINALISTS]
         narrowing.check([name for name in best if name not in narrowing.checked])
-        # If every method is beaten, score the last method to show how far methods are behind the baselines.
+        # If every method was beaten, score the one that was dropped last, to show how far methods are behind the
+        # baselines.
         beaten = [name for name in reversed(contest.race.dropped) if name not in narrowing.baselines][:1]
         finalists += [name for name in best or beaten if name not in narrowing.excluded]
     names = list(dict.fromkeys([*finalists, *sorted(narrowing.baselines)]))
@@ -470,9 +474,9 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Ro
 
 
 def _pace(folder: Path, classifier: Classifier, images: Images, batch_size: int) -> dict[str, Any]:
-    """Return the stored or measured seconds of a forward pass, with the identity of the network (`of`).
+    """Return the stored or measured seconds of a forward pass, with a hash of the network (`of`).
 
-    The seconds are measured only once, so that a restart after a kill repeats the same rounds.
+    The time is measured only once, so that a restart after a kill repeats the same rounds.
     """
     made_of = hash_of(classifier.digest, batch_size, str(classifier.device))
     path = folder / COSTS
@@ -485,7 +489,7 @@ def _pace(folder: Path, classifier: Classifier, images: Images, batch_size: int)
 def _passes(
     field: _Field, narrowing: Narrowing, later: RoundScores | None, count: int, metrics: Sequence[str]
 ) -> dict[str, int]:
-    """Return the number of passes used, and the number needed for all candidates on all images."""
+    """Return the number of passes used, and the number that scoring all candidates on all images would need."""
     counted = Budget(inf, field.maps, field.scoring)
     taking_part = [item.name for item in field.chosen if item.name not in narrowing.twins]
     whole = counted.per_image(dict.fromkeys(metrics, taking_part)) * count
@@ -510,7 +514,7 @@ def _first(names: Sequence[str], images: int) -> int:
 
 
 def _images(data: SplitTable, classifier: Classifier) -> Images:
-    """Return the first images, prepared.
+    """Return the first images, prepared for the network.
 
     Raises:
         UserError: None of these images can be read.
@@ -531,7 +535,7 @@ def _layer(classifier: Classifier, image: Images) -> str:
 
 def _command(spec: RunSpec, request: _Request) -> str:
     """Return the equivalent command line, or the Python call if Python objects are used."""
-    # Omit explainers and metrics that `choose` selected; they are in the spec because a run requires them.
+    # Omit explainers and metrics that the user did not set; the spec contains them because a run requires them.
     chosen = {name for name in ("explainers", "metrics") if not getattr(request, name)}
     within, margin = request.within, request.margin
     if spec.needs_python:

@@ -1,4 +1,4 @@
-"""Computation of scores for the rounds of `choose`: a growing run, and another run for the test with random weights."""
+"""Compute scores for the rounds of `choose`: a growing run, and a second run for the test with random weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,8 +35,8 @@ class RunLaboratory:
         explainers: {candidate: argument for a run}.
         metrics: {metric: argument for a run}.
         maps: Function that returns a candidate's maps of the first images, or None.
-        progress: Whether to show lines and bars.
-        checks: {candidate: effect of random weights and of another class on the maps}.
+        progress: Whether to show lines and progress bars.
+        checks: {candidate: effect of random weights and of a different class on the maps}.
     """
 
     folder: Path
@@ -105,7 +105,7 @@ class RunLaboratory:
             "limit": images,
             "out": self.folder / folder,
         }
-        # Suppress the run's message about cells with fewer images, because these cells belong to beaten candidates.
+        # Suppress the run's message about cells with fewer images: they belong to candidates that were dropped.
         with _errors_only(folder == RANDOMISED or (self.folder / folder).exists()):
             spec, objects = describe(settings)
             start(spec, {**self.objects, **objects}, progress=self.progress)
@@ -127,7 +127,7 @@ def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
 
 @contextmanager
 def _errors_only(wanted: bool) -> Iterator[None]:
-    """Suppress warnings if `wanted`."""
+    """Suppress warnings if `wanted` is set."""
     before = LOGGER.level
     if wanted:
         LOGGER.setLevel(ERROR)

@@ -1,4 +1,4 @@
-"""The questions that `choose` answers, and the metrics that are used for each question."""
+"""The questions that `choose` answers, and the metrics for each question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class ChoiceQuestion:
         about: Text that completes "the best for ...".
         metrics: Metrics, each of which is evaluated separately.
         silent: What the answer does not show.
-        complement: Name of another question whose answer shows what is missing, or "".
+        complement: Name of the question whose answer shows this, or "".
         masks: Whether the metrics need masks.
         baselines: Whether a method must beat the baselines. False if the baselines are best by design.
     """
@@ -37,7 +37,7 @@ QUESTIONS = {
             "alignment",
             "pointing at the object",
             ("saliency_average_precision", "saliency_pointing_game"),
-            "whether the network relies on what the map marks: the network may use other regions than people do",
+            "whether the network relies on what the map marks (the network may use other regions than people do)",
             masks=True,
             complement="faithfulness",
         ),
@@ -59,7 +59,7 @@ QUESTIONS = {
             "stability",
             "moving with the image",
             ("saliency_consistency",),
-            "whether the map is right: a map that ignores the network is perfectly stable",
+            "whether the map is right (a map that ignores the network is perfectly stable)",
             baselines=False,
         ),
     )
@@ -102,9 +102,9 @@ def check_metric(metric: Metric) -> None:
     """Raise UserError if a metric cannot score samples one by one."""
     check_without_people(metric)
     reasons = {
-        "is one value over all samples": metric.aggregate is not None,
+        "has one value for all samples": metric.aggregate is not None,
         "trains networks": bool(metric.declaration.keeps),
-        "compares samples with each other, so that its scores change with their number": metric.declaration.plan
+        "compares samples with each other, so that its scores depend on the number of samples": metric.declaration.plan
         is not None,
     }
     for reason, holds in reasons.items():

@@ -1,8 +1,9 @@
 """The rounds of `choose`: score all candidates on a few images, then the unbeaten candidates on more and more images.
 
 Every metric has a separate race (`read/analysis/sequential.py`). A round requests the scores of all images so far, and
-a run computes the missing scores. The rounds depend only on scores, verdicts and costs. A restart, after a kill or with
-a larger request, therefore repeats the same rounds and loads their scores from the run's folder.
+a run computes the missing scores. The rounds depend only on scores, verdicts and costs. If `choose` is started again,
+after a kill or with more time or images, it therefore repeats the same rounds and loads their scores from the run's
+folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,8 @@ from saliency_bench.read.statistics.intervals import Estimate, difference
 
 FIRST, GROWTH = 8, 1.5  # number of images in the first round, and growth factor per round
 CHECKED = 16  # number of images on which maps are compared with maps of random weights
-RESERVED = 2  # candidates per metric for which time is reserved until there is a leader
-FINALISTS = 3  # methods per metric that are scored on held-out images
+RESERVED = 2  # number of candidates per metric for which time is reserved until there is a leader
+FINALISTS = 3  # number of methods per metric that are scored on held-out images
 ONE_LEFT, ALIKE = "one is left", "the remaining candidates are alike"
 NO_IMAGES, NO_TIME = "no more images may be used for the decision", "the time was up"
 HOPELESS = "the images are too few to separate the remaining candidates"
@@ -35,7 +36,7 @@ class RoundScores:
         values: {(candidate, metric): (n,) scores, oriented so that higher is better; NaN if missing}.
         ids: Ids of the images in the order of the run.
         groups: Clusters of the images, None for an image without a cluster.
-        ranges: {metric: (lowest, highest) score, not oriented}.
+        ranges: {metric: (lowest, highest) possible score before orientation}.
         higher: {metric: whether higher scores are better before orientation}.
     """
 
@@ -51,7 +52,7 @@ class RoundScores:
         return RoundScores(values, self.ids[start:], self.groups[start:], self.ranges, self.higher)
 
     def span(self, metric: str) -> float:
-        """Return the largest possible difference between two scores."""
+        """Return the largest possible difference between two scores on a metric."""
         low, high = self.ranges[metric]
         return high - low
 
@@ -67,7 +68,7 @@ class RoundScores:
 
 
 class Laboratory(Protocol):
-    """Interface between the rounds and the computation of scores."""
+    """Interface through which the rounds request scores."""
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
         """Return the scores of {metric: candidates} on the first images."""
@@ -120,7 +121,7 @@ class Contest:
         second: Second-best candidate.
         ended: Reason why the race has ended, or "" while the race continues.
         images: Number of images used for the decision.
-        limit: Number of images that were read. It is larger than `images` if some images are not explained.
+        limit: Number of images that were read, including images that are not explained.
         clusters: Number of clusters of the images used.
         scores: Scores of the images used, for the remaining candidates.
     """
@@ -145,7 +146,7 @@ class Round:
         images: Number of explained images.
         clusters: Number of clusters of these images.
         lineup: {metric: candidates}.
-        dropped: {metric: beaten candidates}.
+        dropped: {metric: candidates dropped in this round}.
     """
 
     limit: int
@@ -168,8 +169,8 @@ class Narrowing:
         margin: Candidates within this margin of the best count as equally good.
         largest: Number of images in the largest cluster.
         first: Number of images in the first round.
-        excluded: Candidates whose maps do not change under random weights.
-        checked: Candidates that were checked with random weights.
+        excluded: Candidates whose maps do not change when the weights are randomised.
+        checked: Candidates that were checked for this.
         twins: {dropped candidate: earlier candidate with the same maps}.
     """
 
@@ -206,7 +207,10 @@ class Narrowing:
             seen = len(scores.ids)
 
     def _leave_out_twins(self, scores: RoundScores) -> None:
-        """Keep only one of several candidates with the same maps; bets do not use the images of the first round."""
+        """Keep only one of several candidates with the same maps.
+
+        The candidates are compared in the first round, whose images are not used for bets.
+        """
         by_scores: dict[tuple[tuple[str, bytes], ...], list[str]] = {}
         for name in dict.fromkeys(name for names in self.names.values() for name in names):
             columns = ((metric, scores.values[name, metric].tobytes()) for metric in self.names
@@ -219,16 +223,16 @@ class Narrowing:
                       for metric, names in self.names.items()}  # fmt: skip
 
     def _lineup(self) -> dict[str, list[str]]:
-        """Return {metric: remaining candidates} for the races that continue."""
+        """Return {metric: remaining candidates} for the races that have not ended."""
         if not self.contests:
             return dict(self.names)
         return {metric: contest.race.left for metric, contest in self.contests.items() if not contest.ended}
 
     def _next(self, limit: int, lineup: Mapping[str, Sequence[str]]) -> int | None:
-        """Return the number of images of the next round, or None if no images or time are left."""
+        """Return the number of images for the next round, or None if no images or no time are left."""
         reason = NO_IMAGES if limit >= self.images else ""
         following = min(self.images, limit + self.first * max(1, round((GROWTH - 1) * limit / self.first)))
-        # Every image used for the decision requires a held-out image for the reported scores.
+        # For every image used for the decision, reserve time for a held-out image.
         reserve = self.budget.per_image(self._reserved(lineup))
         time = self.budget.limit - self.budget.spent - reserve * limit
         per_image = self.budget.per_image(lineup) + reserve
@@ -242,7 +246,7 @@ class Narrowing:
         return None
 
     def _reserved(self, lineup: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Return {metric: candidates} that must be scored at the end: the best of each race and the baselines."""
+        """Return {metric: candidates} to score on held-out images: the best of each race and the baselines."""
         best = [name for contest in self.contests.values() for name in (contest.leader, contest.second) if name]
         first = [name for names in lineup.values() for name in list(names)[:RESERVED]]
         names = list(dict.fromkeys([*(best or first), *sorted(self.baselines)]))
@@ -269,7 +273,10 @@ class Narrowing:
         return dropped
 
     def _lead(self, contest: Contest, scores: RoundScores) -> None:
-        """Set the two best candidates of a race, after checking that their maps depend on the network's weights."""
+        """Set the two best candidates of a race.
+
+        Candidates whose maps ignore the network's weights are excluded first.
+        """
         while True:
             ranked = ranking(contest, scores)
             unchecked = [name for name in ranked[:2] if name not in self.baselines | self.checked]
@@ -280,7 +287,7 @@ class Narrowing:
         contest.second = ranked[1] if len(ranked) > 1 else contest.leader
 
     def check(self, names: Sequence[str]) -> None:
-        """Exclude the candidates whose maps do not change under random weights."""
+        """Exclude the candidates whose maps do not change when the weights are randomised."""
         self.checked |= set(names)
         self.excluded |= self.laboratory.survivors(names, max(self.first, CHECKED))
         for contest in self.contests.values():

@@ -11,7 +11,7 @@ from saliency_bench.read.statistics.paired_test import adjusted_p
 
 ENOUGH = 20  # minimum number of images to judge accuracy
 ALPHA = 0.01  # level of a test, adjusted for all alternatives
-CLEAR = 0.05  # gain in accuracy that is marked wrong; smaller gains are marked "look"
+CLEAR = 0.05  # a gain in accuracy of at least this much is marked "wrong", a smaller one "look"
 Mark = Literal["ok", "look", "undecided", "wrong"]
 
 
@@ -23,8 +23,8 @@ class Check:
         name: Name of the check.
         mark: "ok", "look" (worth a look), "undecided" (too few images or too little time), or "wrong".
         text: Finding as a sentence.
-        fix: Suggested fix, or "" if nothing needs to be done.
-        values: Numbers behind the finding.
+        fix: Suggested fix, or "" if there is nothing to fix.
+        values: Numbers that the finding is based on.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Gain:
     """Comparison of an alternative with the declared setting, on the same images.
 
     Attributes:
-        value: Mean score of the alternative.
-        declared: Mean score of the declared setting.
+        value: Mean score with the alternative.
+        declared: Mean score with the declared setting.
         p: P-value of the paired test, adjusted for all alternatives.
         n: Number of images with both scores.
     """
@@ -79,7 +79,9 @@ class Gain:
 
 
 def gains(declared: np.ndarray, others: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> list[Gain]:
-    """Compare each alternative with the declared setting by the paired test of reports, adjusted for all alternatives.
+    """Compare each alternative with the declared setting, using the paired test of the reports.
+
+    The p-values are adjusted for all alternatives.
 
     Args:
         declared: (n,) scores of the declared setting: 0 or 1, or NaN for an image without a score.

@@ -1,4 +1,4 @@
-"""Checks of a network's predictions: outputs, accuracy and the order of classes."""
+"""Checks of a network's predictions: outputs, accuracy, and the order of classes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,13 @@ EQUAL = 1e-5  # relative difference of logits below which two images have the sa
 FAULTY = 0.1  # share of unusable images at which the check is marked wrong
 WEAK = 10  # minimum number of images, all misclassified, to report a class as never recognised
 FIX_ORDER = (
-    "set labels= in the order of the logits, or --label-map to the label_map in the --json output, and run doctor again"
+    "set labels= to the class names in the order of the logits, or --label-map to a file with the label_map from the "
+    "--json output, and run doctor again"
 )
 
 
 def check_images(count: int, rows: Sequence[Mapping]) -> Check:
-    """Check that the images can be used. `count` is the number of images in the split."""
+    """Check that the images can be read and predicted. `count` is the number of images in the split."""
     unreadable = [row for row in rows if row["logits"] is None]
     values = {"images": len(rows), "of": count, "unreadable": len(unreadable)}
     text = f"{len(rows)} of {count} images were checked"
@@ -44,7 +45,7 @@ def check_outputs(class_names: Sequence[str] | None, rows: Sequence[Mapping]) ->
     logits = np.array([row["logits"] for row in known])
     without = sum(row["prediction"] is None for row in known)
     if without:
-        text = f"{without} of {len(known)} images have logits without probabilities (NaN or infinite)"
+        text = f"for {without} of {len(known)} images, a logit is NaN or infinite"
         return Check("outputs", "wrong", text, "look for a division by zero or an overflow in the network")
     if len(known) < 2:
         return Check("outputs", "undecided", "one image is not enough to check that the logits depend on the image")
@@ -87,7 +88,7 @@ def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Se
     if len(shown) < 2:
         text += f"; all images that were checked show {names[shown[0]] if shown else 'no class'}"
         return Check(
-            "classes", "look", text, "accuracy and the order of the classes cannot be judged from one class", values
+            "classes", "look", text, "accuracy and the order of the classes need images of at least two classes", values
         )
     return Check("classes", "ok", text, values=values)
 
@@ -128,7 +129,7 @@ def check_accuracy(data: SplitTable, question: RunQuestion, rows: Sequence[Mappi
     else:
         checks = [Check("accuracy", "undecided", f"{text}: not clearly above chance", "check more images", values)]
     if weak and low > chance:
-        text = f"no image of {first_few(weak)} is classified correctly"
+        text = f"no image of these classes is classified correctly: {first_few(weak)}"
         fix = "check the names and the masks of these classes"
         checks.append(Check("accuracy by class", "look", text, fix, {"never_right": weak}))
     elif len(by_class) > 1:
@@ -149,7 +150,7 @@ def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tu
         reason = "it requires images with a single label that is a class of the network"
         return Check(name, "undecided", f"the order cannot be checked: {reason}"), None
     if any(len(members) > 1 for members in question.members):
-        return Check(name, "ok", "the order is not checked: a label map assigns several logits to a class"), None
+        return Check(name, "ok", "the order is not checked because a class of the dataset has several logits"), None
     judged = [row for row in rows if row["correct"] is not None and row["labels"] is None]
     labels = np.array([row["label"] for row in judged], dtype=int)
     if len(judged) < ENOUGH or len(set(labels.tolist())) < 2:
@@ -161,19 +162,19 @@ def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tu
     names = question.names or [str(number) for number in range(len(declared))]
     better = better_assignment(labels, predictions, declared, question.classes, names, codes, seed)
     if better is None:
-        text = "no other order of the classes explains the predictions better"
+        text = "no other order of the classes explains the predictions significantly better"
         if len(judged) < 4 * len(set(labels.tolist())) and (labels.size and _accuracy(judged) < 0.5):
             text = f"{len(judged)} images of {len(set(labels.tolist()))} classes are too few to find another order"
             return Check(name, "undecided", text, "check more images with --within or --limit"), None
         return Check(name, "ok", text, values={"images": len(judged)}), None
     moved = [f"{names[index]} is logit {better.logits[index]}, not {declared[index]}"
              for index in np.flatnonzero(better.logits != declared) if (labels == index).any()]  # fmt: skip
-    text = f"the predictions fit classes {better.name} ({better.gain}): {first_few(moved)}"
+    text = f"the predictions fit another order of the classes ({better.name}): {better.gain}; {first_few(moved)}"
     return Check(name, "wrong", text, FIX_ORDER, better.as_dict(names)), better
 
 
 def _chance(question: RunQuestion, rows: Sequence[Mapping]) -> float:
-    """Return the accuracy of random predictions with the same class frequencies, at least 1 / K."""
+    """Return the expected accuracy of guesses with the class frequencies of the predictions, but at least 1 / K."""
     members = question.members or []
     predicted = Counter(row["prediction"] for row in rows)
     hits = sum(predicted[member] for row in rows if row["label"] is not None for member in members[row["label"]])

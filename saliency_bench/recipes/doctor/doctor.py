@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WITHIN = "2m"
-WIDTH = 100  # width of a finding in characters
+WIDTH = 100  # characters per line of a finding
 BATCH = 8
-PREDICTING, MAPPING = 0.5, 0.9  # shares of the time after which no images are predicted, or maps started
+PREDICTING, MAPPING = 0.5, 0.9  # no images are predicted, no maps started, after these shares of the time
 FORMAT = 1
 
 
@@ -75,7 +75,7 @@ class Diagnosis:
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines below the table, with the faults and the commands to run next."""
+        """Return the lines below the table: what to fix, and the commands to run next."""
         wrong = self.marked("wrong")
         first = f"fix this first: {', '.join(wrong)}; then run:" if wrong else "nothing is wrong; run next:"
         return [first, "", one_after_the_other(self.commands)]
@@ -115,8 +115,9 @@ def doctor(
         sb.doctor(dataset="./photos", model="./net.py:make").passed
 
     Dataset and network are loaded as in `run`. The images are predicted with the declared preprocessing and with
-    alternatives. A paired test compares alternative preprocessing and alternative orders of the classes with the
-    declared ones. Judging accuracy requires 20 images. With fewer images or too little time, a check is undecided.
+    alternatives. A paired test compares the declared preprocessing with the alternatives, and the declared order of the
+    classes with other orders. Judging accuracy requires 20 images. With fewer images or too little time, a check is
+    undecided.
 
     Accuracies, masks and scores depend only on the seed and the number of images. The time limit determines the number
     of images, up to 256 or `limit`, and which explainers are tried. `within=None` uses all images and explainers.
@@ -144,10 +145,10 @@ def doctor(
 
 
 def _load(spec: RunSpec, objects: Objects) -> tuple[SplitTable, RunModel, str]:
-    """Return samples, network, and the reason why a run that explains the labels is rejected ("" if accepted).
+    """Return the samples, the network, and the reason why a run that explains the labels is rejected ("" if accepted).
 
     Raises:
-        UserError: A run is rejected for every target.
+        UserError: A run is rejected for every kind of target.
     """
     try:
         data, model, _ = load(spec, objects)
@@ -166,7 +167,7 @@ def _diagnosis(
     data: SplitTable, model: RunModel, spec: RunSpec, refusal: str, start: float, seconds: float
 ) -> Diagnosis:
     loaded = perf_counter()
-    step("saliency-bench: predicting images with the declared and with other preprocessing")
+    step("saliency-bench: predicting images with the declared preprocessing and with alternatives")
     examined = examine(data, model, PREDICTING * seconds)
     step(f"saliency-bench: explaining some of {len(examined.rows)} images")
     report = check_maps(examined, loaded + MAPPING * seconds)

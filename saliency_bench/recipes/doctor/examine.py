@@ -1,4 +1,4 @@
-"""Read the images for `doctor` and predict them with the declared and with other preprocessing."""
+"""Read the images for `doctor`, and predict them with the declared preprocessing and with alternatives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,8 +43,8 @@ class Examined:
         rows: Predictions of the images, in the format of a run.
         first: The first batch. `first_rows` contains the predictions of this batch.
         correct: {variant: whether the prediction of each image is correct, or None if unknown}.
-        refused: Variants that the network does not accept.
-        scores: {(baseline, metric): score of each image with a mask}. `scored` contains the rows of these images.
+        refused: Variants whose images the network rejects.
+        scores: {(baseline, metric): score of each image with a mask}. `scored` contains their predictions.
         sizes: (width, height) of the image files of the first batch.
         grey: Whether all images of the first batch are grey.
         seconds_per_pass: Seconds per image for a forward pass.
@@ -73,8 +73,8 @@ class Examined:
 def examine(data: SplitTable, model: RunModel, seconds: float) -> Examined:
     """Read and predict as many of the run's first images as the time allows.
 
-    If there is not enough time for all batches, the number of batches is a power of two, so that the machine's load
-    rarely changes the number.
+    If there is not enough time for all batches, the number of batches is rounded down to a power of two, so that it
+    rarely depends on the load of the machine.
 
     Raises:
         UserError: None of the first images can be read.
@@ -103,7 +103,7 @@ def examine(data: SplitTable, model: RunModel, seconds: float) -> Examined:
 
 
 def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
-    """Add a batch with the declared predictions, the predictions of all variants, and the scores of the baselines."""
+    """Add a batch: the declared predictions, the predictions of all variants, and the scores of the baselines."""
     data, model = examined.data, examined.model
     examined.rows += rows
     for other in [other for other in examined.correct if other not in examined.refused]:
@@ -128,7 +128,7 @@ def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
 
 
 def _baseline_maps(model: RunModel, batch: Batch, rows: list[dict], seed: int) -> dict[str, np.ndarray]:
-    """Return {baseline: maps}, equal to the maps of a run with this seed. Random maps also depend on the target."""
+    """Return {baseline: maps}, the same maps as in a run with this seed. Random maps also depend on the target."""
     question = model.question
     terms = [
         question.target_of(row, np.asarray(row["logits"]))
@@ -145,7 +145,7 @@ def _baseline_maps(model: RunModel, batch: Batch, rows: list[dict], seed: int) -
 
 
 def _read(data: SplitTable, classifier: Classifier, number: int) -> ReadBatch:
-    """Read a batch without the samples beyond the limit."""
+    """Read a batch, leaving out samples beyond the limit."""
     positions = data.batches[number]
     return data.read(classifier, range(positions.start, min(positions.stop, data.count)))
 
@@ -166,7 +166,7 @@ def _count(spec: RunSpec, images: int, affordable: float) -> int:
 
 
 def _sizes(data: SplitTable, count: int) -> list[tuple[int, int]]:
-    """Return (width, height) of the first readable image files."""
+    """Return (width, height) of the first `count` readable image files."""
     return list(islice(_readable_sizes(data.samples.at(range(count))), count))
 
 

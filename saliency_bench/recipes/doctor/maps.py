@@ -1,4 +1,4 @@
-"""Checks of the maps: the layer that CAM methods use, the explainers that suit the network, and the maps' quality."""
+"""Checks of the maps: the layer that CAM methods use, explainers that suit the network, and the quality of the maps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from saliency_bench.recipes.doctor.examine import Examined
 from saliency_bench.types import Batch, Images, Maps, Target
 
 IMAGES = 4  # number of explained images
-SAME = 1e-6  # relative difference below which two maps count as the same, or one map as flat
+SAME = 1e-6  # relative difference below which maps count as the same, or the pixels of a map as flat
 FEWEST = 8  # minimum number of draws to estimate reliability
 
 
@@ -36,10 +36,10 @@ class Tried:
         candidate: The explainer.
         seconds: Seconds per image, measured or estimated from the number of passes.
         images: Number of explained images; 0 if there was no time.
-        draws: Number of draws averaged in each map. `of_draws` is the default number.
+        draws: Number of draws that each map averages. `of_draws` is the default number.
         reliability: Median reliability of the maps with `draws` draws.
         problem: Description of the problem with the maps, or "".
-        same_classes: Whether the maps for another class are the same, or None if this was not tried.
+        same_classes: Whether the maps for the runner-up class are the same, or None if this was not tried.
     """
 
     candidate: Candidate
@@ -73,7 +73,7 @@ class MapReport:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Explained images, with their targets and the targets of the second most probable class."""
+    """Images to explain, with their targets and, as further targets, their second most probable classes."""
 
     batch: Batch
     target: Target
@@ -85,7 +85,7 @@ class _Sample:
 
 
 def check_maps(examined: Examined, until: float) -> MapReport:
-    """Explain a few images with every suitable explainer, cheapest first, until the time is up."""
+    """Explain a few images with every suitable explainer, cheapest first, until the time is up, and check the maps."""
     sample = _sample(examined)
     if sample is None:
         reason = "no maps can be computed: none of the first images has a target and finite logits"
@@ -155,7 +155,7 @@ def _sample(examined: Examined) -> _Sample | None:
 
 
 def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> None:
-    """Explain the images and record the result; use fewer images or draws if time is short."""
+    """Explain the images and record the result, with fewer images or draws if time is short."""
     left = until - perf_counter()
     network, spec = examined.model.classifier, examined.data.spec
     seed, strict = spec.seed, spec.strict
@@ -204,7 +204,7 @@ def _draws_of(explainer: Explainer, otherwise: int) -> int:
 
 
 def _problem(images: Images, maps: Maps | None, faults: Mapping[int, str]) -> str:
-    """Return a description of the problem with maps, or ""."""
+    """Return a description of the problem with the maps, or ""."""
     if faults:
         return f"{len(faults)} of {len(images)} maps: {next(iter(faults.values()))}"
     if maps is None:
@@ -235,7 +235,7 @@ def _fits(fitting: Sequence[Candidate], misfits: Mapping[str, str]) -> Check:
     by_gradients = [item for item in fitting if item.explainer.declaration.needs not in ("outputs", "nothing")]
     values = {"fitting": names, "misfits": dict(misfits)}
     if not by_gradients:
-        fix = "let gradients through (no torch.no_grad or .detach() in forward)"
+        fix = "let gradients through: remove torch.no_grad and .detach() from forward"
         return Check("explainers", "look", text, fix, values)
     return Check("explainers", "ok", text, values=values)
 
@@ -250,11 +250,11 @@ def _maps(tried: Sequence[Tried]) -> Check:
         return Check("maps", "undecided", f"no map was computed{late}", "allow more time with --within", values)
     faulty = [item for item in tried if item.problem]
     if not faulty:
-        text = f"maps of {len(made)} explainers on {max(item.images for item in made)} images are finite, not flat, and"
-        return Check("maps", "ok", f"{text} differ between images{late}", values=values)
+        text = f"the maps of {len(made)} explainers for {max(item.images for item in made)} images are finite, not flat"
+        return Check("maps", "ok", f"{text}, and different for different images{late}", values=values)
     listed = "; ".join(f"{item.candidate.name}: {item.problem}" for item in faulty[:4])
     mark: Mark = "wrong" if 2 * len(faulty) >= len(made) else "look"
-    fix = "exclude these explainers, or look for saturated or detached parts of the network"
+    fix = "leave out these explainers, or look for saturated or detached parts of the network"
     return Check("maps", mark, listed + (f" and {len(faulty) - 4} more" if len(faulty) > 4 else "") + late, fix, values)
 
 
@@ -271,7 +271,7 @@ def _other_class(tried: Sequence[Tried]) -> Check:
 
 
 def _reliability(tried: Sequence[Tried]) -> list[Check]:
-    """Check the reliability of explainers that average random draws, at their default number of draws."""
+    """Check the reliability, at the default number of draws, of explainers that average random draws."""
     known = {item.candidate.name: _at_default(item) for item in tried if item.reliability is not None}
     if not known:
         return []
@@ -287,7 +287,7 @@ def _reliability(tried: Sequence[Tried]) -> list[Check]:
 
 
 def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
-    """Return (reliability at the default number of draws or None, whether it is not measured directly, description)."""
+    """Return (reliability at the default number of draws or None, whether it is estimated, description)."""
     assert tried.reliability is not None
     value, draws, wanted = tried.reliability.median, tried.draws or 1, tried.of_draws or 1
     if draws == wanted:
@@ -300,7 +300,7 @@ def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
 
 
 def _more_draws(tried: Tried) -> str:
-    """Return an explainer as text, with enough draws for reliable maps; if unknown, with four times the default."""
+    """Return an explainer as text, with enough draws for reliable maps, or with four times the default if unknown."""
     assert tried.reliability is not None
     explainer, default = tried.candidate.explainer, tried.of_draws or tried.reliability.draws
     option = next((name for name, value in explainer.options if name in COUNTS and value == default), "draws")

@@ -13,12 +13,12 @@ from saliency_bench.read.statistics.intervals import interval
 from saliency_bench.recipes.doctor.checks import Check, Mark
 from saliency_bench.recipes.doctor.examine import BASELINES, Examined
 
-FULL = 0.99  # share of the image above which a mask counts as full
-LARGE = 0.7  # median share of the image in the mask above which alignment is uninformative
-EASY = 0.8  # pointing game score of `centre` above which nearly all objects are in the centre
+FULL = 0.99  # a mask that covers more than this share of the image counts as full
+LARGE = 0.7  # if the median mask covers more than this share of the image, alignment is uninformative
+EASY = 0.8  # if the pointing game score of `centre` exceeds this, nearly all objects are in the centre
 DRAW = "draw masks with `saliency-bench annotate`, or use metrics that need no masks"
 CROP = (
-    "the network's centre crop removes these objects: use a network that does not crop, or, if this network was "
+    "the network's centre crop removes these objects: use a network that does not crop or, if this network was "
     "trained without a crop, load it without the crop (size=(height, width) of load_classifier)"
 )
 SKIPPED = "alignment metrics skip the other images"
@@ -72,7 +72,7 @@ def _area(shares: np.ndarray) -> Check:
 
 
 def _baselines(examined: Examined) -> Check:
-    """Report the scores of the baselines."""
+    """Report the scores of the baselines, and whether nearly all objects are in the centre."""
     rows, model = examined.scored, examined.model
     target = target_range(identity_of(examined.data, model), model)
     codes = cluster_codes([row["image_id"] for row in rows], [row["group"] for row in rows])
@@ -89,7 +89,7 @@ def _baselines(examined: Examined) -> Check:
     if centre is not None and centre >= EASY:
         fix = "the object is nearly always in the centre; compare every explainer with the baseline centre"
         return Check("baselines", "look", text, fix, values)
-    return Check("baselines", "ok", f"{text}; an explainer must beat these", values=values)
+    return Check("baselines", "ok", f"{text}; compare every explainer with these scores", values=values)
 
 
 def _shown(score: Mapping) -> str:

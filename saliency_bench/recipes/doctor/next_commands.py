@@ -24,7 +24,7 @@ FIRST, SECOND = "runs/first", "choices/first"
 def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[Check, int]:
     """Return the check of time and memory, and the number of images for the first run.
 
-    Passes of metrics are counted as in the plan of a suite.
+    The passes of metrics are counted as in the plan of a suite.
     """
     data, count = examined.data, examined.data.count
     names = run_explainers(examined, report)
@@ -42,7 +42,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
         f"; time per map: {listed}"
     )
     if memory is not None:
-        text += f"; this check needed {memory / 2**30:.1f} GiB of memory, with batches of {data.spec.batch_size}"
+        text += f"; doctor needed {memory / 2**30:.1f} GiB of memory with batches of {data.spec.batch_size} images"
     values = {"seconds_per_image": seconds, "seconds_per_pass": examined.seconds_per_pass, "images": count,
               "seconds_of_run": count * per_image, "memory_bytes": memory}  # fmt: skip
     return Check("time and memory", "ok", text, values=values), limit
@@ -57,7 +57,7 @@ def run_explainers(examined: Examined, report: MapReport) -> list[str]:
 
 
 def next_commands(spec: RunSpec, explainers: Sequence[str], limit: int, has_masks: bool) -> list[str]:
-    """Return commands for a run, its power and a choice, or Python calls if the settings contain Python objects.
+    """Return commands for a run, a power analysis and a choice, or Python calls if the settings contain Python objects.
 
     Args:
         spec: Settings of the check.
@@ -85,7 +85,7 @@ def next_commands(spec: RunSpec, explainers: Sequence[str], limit: int, has_mask
 
 
 def _new(path: str) -> str:
-    """Return a path that does not exist yet."""
+    """Return the path, or a similar path if it already exists."""
     number = 1
     while Path(path if number == 1 else f"{path}-{number}").exists():
         number += 1

@@ -2,8 +2,8 @@
 
 An assignment with free parameters is fitted on one half of the images and evaluated on the other half, and vice versa,
 so that fitting is no advantage. The assignment must be better than the declared assignment. It must also be better than
-always predicting the most common class, because always predicting this class would fit a network with constant
-predictions.
+always predicting the most common class, because otherwise an assignment that does so would seem better for a network
+whose predictions are constant.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class ClassAssignment:
     gain: Gain
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the assignment as a dict for JSON, including a label map that declares it."""
+        """Return the assignment as a dict for JSON, with a label map that declares it."""
         label_map = {name: int(logit) for name, logit in zip(names, self.logits, strict=True) if logit != NONE}
         return {"assignment": self.name, "label_map": label_map, **self.gain.as_dict()}
 
@@ -99,7 +99,7 @@ def _fits(declared: np.ndarray, classes: int, names: Sequence[str]) -> dict[str,
 
 
 def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Shift the declared assignment by the number of logits that matches the most images."""
+    """Shift the declared assignment by the number of logits for which the predictions match the most labels."""
     known = declared[labels] != NONE
     shifts = Counter(((predictions - declared[labels]) % classes)[known].tolist())
     shift = max(shifts, key=lambda number: (shifts[number], -number), default=0)
@@ -107,7 +107,7 @@ def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, 
 
 
 def _permuted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Return the one-to-one assignment that matches the most images. Ties favour the declared logits."""
+    """Return the one-to-one assignment that matches the most labels. Ties favour the declared logits."""
     counts = np.zeros((len(declared), classes))
     np.add.at(counts, (labels, predictions), 1.0)
     has_logit = np.flatnonzero(declared != NONE)
@@ -137,7 +137,7 @@ def _halves(labels: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def _score(fit: Fit, labels: np.ndarray, predictions: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Return scores (n,): 1 for images that an assignment fitted on the other half classifies correctly."""
+    """Return scores (n,): 1 for images that are classified correctly by an assignment fitted on the other half."""
     right = np.zeros(len(labels))
     for chosen in (half, ~half):
         logits = fit(labels[~chosen], predictions[~chosen])

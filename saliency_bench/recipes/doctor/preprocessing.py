@@ -1,4 +1,4 @@
-"""Checks of the preprocessing: test whether an alternative is significantly better than the declared preprocessing."""
+"""Checks of the preprocessing: is an alternative significantly better than the declared preprocessing?"""
 
 from dataclasses import replace
 
@@ -14,13 +14,13 @@ KINDS = ("channel order", "normalisation", "size")
 
 
 def check_preprocessing(examined: Examined) -> list[Check]:
-    """Return one check each for channel order, normalisation and size. All alternatives are tested together."""
+    """Return one check each for channel order, normalisation and size, adjusted for all alternatives."""
     judged = judge(examined)
     return [_check(kind, examined, {v: gain for v, gain in judged.items() if v.kind == kind}) for kind in KINDS]
 
 
 def judge(examined: Examined) -> dict[Variant, Gain]:
-    """Compare each variant that the network accepts with the declared preprocessing."""
+    """Compare the declared preprocessing with each variant that the network accepts."""
     others = [other for other in examined.correct if other not in examined.refused]
     if not others:
         return {}
@@ -44,19 +44,19 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
             return Check(
                 kind,
                 "undecided",
-                f"{len(examined.rows)} images are too few to judge this",
+                f"{len(examined.rows)} images are too few to compare alternatives",
                 f"at least {ENOUGH} are needed",
                 values,
             )
         if examined.model.question.members is None:
-            return Check(kind, "undecided", "this cannot be judged without labels that are classes of the network")
+            return Check(kind, "undecided", "alternatives cannot be compared: no label is a class of the network")
         reason = "the network accepts no alternative" if refused else "there is no alternative to compare with"
         grey = kind == "channel order" and examined.grey
         reason = "the images are grey, so the order of channels does not matter" if grey else reason
         return Check(kind, "ok", reason, values=values)
     n = next(iter(judged.values())).n
     if n < ENOUGH:
-        text = f"{n} labelled images are too few to judge this"
+        text = f"{n} labelled images are too few to compare alternatives"
         return Check(kind, "undecided", text, f"at least {ENOUGH} are needed", values)
     better = [(gain, variant) for variant, gain in judged.items() if gain.is_better]
     if better:
@@ -74,11 +74,11 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
 def reconciled(
     order: Check, assignment: ClassAssignment | None, preprocessing: list[Check], accuracy: Mark
 ) -> list[Check]:
-    """Return the checks with only one cause marked wrong.
+    """Return the checks with at most one cause marked wrong.
 
-    A wrong order and wrong preprocessing can explain the same mistakes. The alternative with the higher accuracy is
-    marked wrong; the other check cannot be judged until this one is fixed. If the accuracy is at chance level and
-    neither alternative explains the mistakes, no check is marked ok.
+    A wrong order of classes and wrong preprocessing can explain the same mistakes. The alternative with the highest
+    accuracy is marked wrong; the others cannot be judged until this cause is fixed. If the accuracy is at chance level
+    and no alternative explains the mistakes, no check is marked ok.
 
     Args:
         order: Check of the order of classes.
@@ -89,13 +89,13 @@ def reconciled(
     wrong = [check for check in preprocessing if check.mark == "wrong"]
     best = max((_best(check) for check in wrong), default=0.0)
     first = next((check.name for check in wrong if _best(check) == best), "")
-    fix = f"fix the {first} first, which explains the predictions as well or better"
+    fix = f"fix the {first} first, because it explains the predictions as well or better"
     preprocessing = [
         replace(check, mark="look", fix=fix) if check in wrong and check.name != first else check
         for check in preprocessing
     ]
     if assignment is not None and wrong and best >= assignment.gain.value:
-        text = f"{order.text}; but another {first} explains the predictions as well"
+        text = f"{order.text}; however, another {first} explains the predictions at least as well"
         return [Check(order.name, "look", text, f"fix the {first} first", order.values), *preprocessing]
     if assignment is None and (accuracy == "ok" or wrong):
         return [order, *preprocessing]
@@ -108,5 +108,5 @@ def reconciled(
 
 
 def _best(check: Check) -> float:
-    """Return the accuracy of the best alternative."""
+    """Return the accuracy of the best significant alternative, or 0 if there is none."""
     return max((v["accuracy"] for v in check.values.values() if isinstance(v, dict) and v["p"] < ALPHA), default=0.0)

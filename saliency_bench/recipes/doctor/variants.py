@@ -30,7 +30,7 @@ NORMALISATIONS: dict[str, tuple[Values, Values]] = {
 CAFFE = "BGR values up to 255 without their mean", (IMAGENET[0][2], IMAGENET[0][1], IMAGENET[0][0]), (1 / 255,) * 3
 BGR = "BGR instead of RGB"
 SAME = 5e-3  # difference below which mean and std count as equal to the declared values
-FINE = 32  # pixels; sides of large images are multiples of this number, as many networks require
+FINE = 32  # pixels; the sides of large images are rounded to multiples of this number, because many networks require it
 LARGE, LARGEST = 128, 512  # pixels; images of LARGE or more are not doubled
 
 
@@ -44,7 +44,7 @@ class Variant:
         fix: Instruction for declaring this variant.
         classifier: The same network with this preprocessing.
         flipped: Whether the channels are in the order BGR.
-        cost: Number of pixels per image relative to the declared preprocessing.
+        cost: Number of pixels per image, relative to the declared preprocessing.
     """
 
     kind: str
@@ -112,7 +112,7 @@ def _normalisations(classifier: Classifier, images: Images) -> Iterator[Variant]
 
 
 def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, int]]) -> Iterator[Variant]:
-    """Yield variants of other sizes: half to double the side, 224 or 256 if close, stored size, cropped, squashed."""
+    """Yield variants with other sizes: half to double the side, 224 or 256 if close, stored size, cropped, squashed."""
     height, width = images.shape[2:]
     short = min(height, width)
     pixels = float(height * width)
@@ -162,14 +162,12 @@ def _frame_of(geometry: Geometry) -> Frame:
 
 
 def _prepared(classifier: Classifier, geometry: Geometry, frame: Frame) -> Classifier:
-    """Return the network with another geometry."""
     other = _normalised(classifier, classifier.mean.flatten().tolist(), classifier.std.flatten().tolist())
     other.geometry, other.frame = geometry, frame
     return other
 
 
 def _normalised(classifier: Classifier, mean: Sequence[float], std: Sequence[float]) -> Classifier:
-    """Return the network with another mean and standard deviation."""
     other = classifier.taking_normalised()
     other.mean, other.std = (torch.tensor(values).view(1, 3, 1, 1).to(classifier.mean) for values in (mean, std))
     return other
@@ -180,5 +178,5 @@ def _is(values: torch.Tensor, others: Values) -> bool:
 
 
 def _spelled(values: Values) -> str:
-    """Format a mean or std as an argument: one number, or one number per channel."""
+    """Format a mean or std as an argument: one number if all channels are equal, else one number per channel."""
     return f"{values[0]:g}" if len(set(values)) == 1 else f"[{','.join(f'{value:g}' for value in values)}]"

@@ -1,7 +1,7 @@
 """Score the right map and damaged maps with every metric, and count the images for which the right map scores higher.
 
-Each kind of evidence is one run, so an interrupted check can be resumed. The counts of all runs are written to a small
-CSV file, which is the source of the page and the figure. Interventions verify that the network uses the intended
+Each kind of evidence has its own run, so an interrupted check can be resumed. The counts of all runs are written to a
+small CSV file, which is the source of the page and the figure. Interventions verify that the network uses the intended
 evidence.
 """
 
@@ -50,8 +50,8 @@ NOT_CHECKED = {
 }
 # Removed pixels are replaced by the grey of the scene instead of black.
 ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mean")
-# Metrics that compare an object model with a scene model need a second network and a second picture. Only this kind of
-# evidence has both.
+# Metrics that compare an object model with a scene model need a second network and a picture without the object. Only
+# this kind of evidence has both.
 PAIRED, OF_PAIRS = "colour", ("saliency_mcs", "saliency_mcr", "saliency_idr")
 FLIPS = {
     "evidence replaced": "the evidence is replaced by the evidence of the rival class",
@@ -66,9 +66,9 @@ class Count:
 
     Attributes:
         kind: Name of the kind of evidence.
-        metric: Name of the metric with non-default options, or "intervention" for changes of the picture.
-        damage: Name of the damage to the map, or of the change of the picture.
-        ahead: Number of images for which the right map has the better score or the decision changes.
+        metric: Name of the metric with its non-default options, or "intervention" for changes to the picture.
+        damage: Name of the damage to the map, or of the change to the picture.
+        ahead: Number of images for which the right map has the better score, or the decision changes.
         ties: Number of images for which both maps have the same score.
         behind: Number of images for which the damaged map has the better score.
         left_out: Number of images for which at least one of the two maps has no score.
@@ -102,19 +102,19 @@ class Count:
 
     @property
     def sees(self) -> bool:
-        """Return whether the right map has the better score significantly more often."""
+        """Return whether the right map has the better score for significantly more images."""
         return self.verdict == 1
 
     @property
     def misled(self) -> bool:
-        """Return whether the damaged map has the better score significantly more often."""
+        """Return whether the damaged map has the better score for significantly more images."""
         return self.verdict == -1
 
 
 def judged(counts: Sequence[Count]) -> list[Count]:
     """Return the counts with verdicts from exact sign tests, which ignore ties, with Holm's correction (1979).
 
-    The correction covers all counts, so with a probability of 95 % none of the verdicts is due to chance.
+    The correction is for all counts together, so the probability that any verdict is due to chance is at most 5 %.
     """
     p = [binomtest(count.ahead, untied).pvalue if (untied := count.ahead + count.behind) else 1.0 for count in counts]
     order = np.argsort(p, kind="stable")
@@ -186,7 +186,7 @@ def mask_of(kind: str, drawing: Scene) -> np.ndarray:
 def check_metrics(
     out: Path, images: int = IMAGES, seed: int = 0, kinds: Iterable[str] = tuple(KINDS), progress: bool = True
 ) -> list[Count]:
-    """Complete the missing runs of the check, write `metrics_check.csv` to `out`, and return the counts.
+    """Compute the missing runs of the check, write the counts to `out/metrics_check.csv`, and return them.
 
     Args:
         out: Output folder for the runs and the CSV file.
@@ -210,7 +210,7 @@ def check_metrics(
 
 
 def counted(kind: str, run: RunData) -> list[Count]:
-    """Return a count for each metric and damage of a run."""
+    """Return a count for each metric and each kind of damage in a run."""
     by_name = {(cell.metric_text, cell.explainer): cell for cell in run.cells}
     counts = []
     for metric in dict.fromkeys(cell.metric_text for cell in run.cells):
@@ -255,7 +255,7 @@ def intervened(kind: str, drawing: Scene, change: str, number: int) -> Scene:
             return replace(drawing, stripes=(drawing.stripes[1], drawing.stripes[1]))
         return replace(drawing, coloured=(_moved(drawing.coloured[0], quadrant_of(drawing.coloured[1])),
                                           drawing.coloured[1]))  # fmt: skip
-    # Change everything else: remove object and rival, draw new noise, and change the property that is not evidence.
+    # Change everything else: remove objects and rival, draw new noise, and change the properties that are not evidence.
     plain = replace(drawing, objects=(), noise=drawing.noise + 1)
     if reads == "stripes":
         return replace(plain, colour=((drawing.colour[0] + 1) % 4,), coloured=drawing.coloured[:1],

@@ -60,14 +60,14 @@ def other_class(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 def whole_object(classifier: Classifier, images: Images, target: Target) -> Maps:
     """Return 1 on every object and 0 elsewhere. An object is brighter than the scene."""
-    one_way = torch.tensor([1.0, 2, 1], device=images.device) / 4  # fine stripes vanish
+    one_way = torch.tensor([1.0, 2, 1], device=images.device) / 4  # averages out the fine stripes
     kernel = torch.outer(one_way, one_way)[None, None]
     grey = functional.pad(images.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
     return (functional.conv2d(grey, kernel)[:, 0] > (GROUND + OBJECT) / 2).float()
 
 
 def _evidence(classifier: Classifier, images: Images) -> Tensor:
-    """Return the evidence (B, K, H, W). Subtracting a mean from all pixels does not change the evidence."""
+    """Return the evidence (B, K, H, W). It does not change if a constant is subtracted from all pixels."""
     network: Any = classifier.model  # a `known_networks.KnownEvidence`
     return network.evidence(images)
 

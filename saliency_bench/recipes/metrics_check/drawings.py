@@ -19,7 +19,7 @@ from saliency_bench.utils.seeds import seed_of, uniform
 SIDE, CELL, CLASSES = 32, 16, 4
 GROUND, OBJECT, NOISE = 0.25, 0.6, 0.04  # grey of the scene, grey of the object, largest deviation of a pixel
 STRIPES = 0.2  # amplitude
-CHROMA = 0.25, 0.35  # range of the amplitude of colour, which differs from pixel to pixel
+CHROMA = 0.25, 0.35  # range of the amplitude of the colour, which varies from pixel to pixel
 HUES = np.array([[1 / 2, -1 / 2, 0], [-1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, -2 / 3], [-1 / 3, -1 / 3, 2 / 3]])
 COLOURS = ("red", "green", "yellow", "blue")
 TEXTURES = ("columns", "rows", "checks", "wide columns")
@@ -38,8 +38,8 @@ class Scene:
         objects: Boxes of the objects. The first object has the coloured patch.
         colour: Classes of the coloured patch and of its rival.
         coloured: Boxes of the coloured patch and of its rival.
-        stripes: Classes of the striped patch and of its rival, or () without stripes.
-        striped: Boxes of the striped patch and of its rival, or () without stripes.
+        stripes: Classes of the striped patch and of its rival, or () if there are no stripes.
+        striped: Boxes of the striped patch and of its rival, or () if there are no stripes.
         noise: Seed of the noise.
     """
 
@@ -58,7 +58,7 @@ class Scene:
 
     @property
     def mask(self) -> np.ndarray:
-        """Return the mask of the object, or in a grid the mask of its cell, bool (H, W)."""
+        """Return the mask of the object, or in the grid layout the mask of its cell, bool (H, W)."""
         top, left, _ = self.coloured[0]
         cell = (top // CELL * CELL, left // CELL * CELL, CELL)
         return inside([cell] if self.layout == "grid" else self.objects[:1])
@@ -102,9 +102,10 @@ def quadrant_of(box: Box) -> int:
 
 
 def draw(index: int, layout: str, seed: int = 0) -> Scene:
-    """Return drawing number `index`. In 16 consecutive drawings, each combination of two properties occurs once.
+    """Return drawing number `index`.
 
-    The properties are colour, stripes and quadrant.
+    The properties are colour, stripes and quadrant. In 16 consecutive drawings, each combination of two properties
+    occurs once.
     """
     for attempt in count():  # draw positions until nothing overlaps
         values = iter(uniform(seed_of("known evidence", layout, seed, index, attempt), 32).tolist())

@@ -23,7 +23,7 @@ AGAINST = 0.2  # weight of a feature against each other class, relative to the w
 
 
 class KnownEvidence(nn.Module):
-    """A network from images (B, 3, H, W) to logits (B, K), with the evidence of each pixel for each class.
+    """A network from images (B, 3, H, W) to logits (B, K), with the evidence in each pixel for each class.
 
     Args:
         features: A convolution.
@@ -98,7 +98,7 @@ def network(kind: str) -> KnownEvidence:
 
 
 def _folded(wide: Tensor, height: int, width: int) -> Tensor:
-    """Crop maps to (N, height, width), adding the values of the margin to the border pixels that padding replicated."""
+    """Crop maps to (N, height, width) and add the values in the margin to the border pixels that padding replicated."""
     maps = wide
     for dim, size in ((1, height), (2, width)):
         margin = (maps.shape[dim] - size) // 2
@@ -114,7 +114,7 @@ def _contrasted(speaks: Tensor) -> Tensor:
 
 
 def _colour_features() -> nn.Conv2d:
-    """Return a convolution with four thresholded channels: red - green, green - red, yellow - blue, blue - yellow."""
+    """Return a convolution with four channels and thresholds for red, green, yellow and blue."""
     directions = torch.tensor([[1.0, -1, 0], [-1, 1, 0], [0.5, 0.5, -1], [-0.5, -0.5, 1]])
     features = nn.Conv2d(3, CLASSES, 1)
     features.load_state_dict({"weight": directions[:, :, None, None], "bias": torch.full((CLASSES,), -COLOUR_FROM)})
@@ -122,7 +122,7 @@ def _colour_features() -> nn.Conv2d:
 
 
 def _texture_features() -> nn.Conv2d:
-    """Return a convolution with eight thresholded channels: the response to each texture and its negative."""
+    """Return a convolution with eight channels and thresholds: the response to each texture and its negative."""
     fine, wide = torch.tensor([0, -1, 2, -1, 0]) / 4, torch.tensor([-1, 0, 2, 0, -1]) / 4
     smooth = torch.tensor([0, 1, 2, 1, 0]) / 4
     filters = torch.stack([torch.outer(smooth, fine), torch.outer(fine, smooth), torch.outer(fine, fine),
@@ -134,6 +134,6 @@ def _texture_features() -> nn.Conv2d:
 
 
 def _quadrants() -> Tensor:
-    """Return the gate (K, H, W) that makes each quadrant evidence for one class."""
+    """Return a gate (K, H, W) with which each quadrant is evidence for one class."""
     cells = torch.arange(SIDE) // CELL
     return _contrasted((cells[:, None] * 2 + cells == torch.arange(CLASSES)[:, None, None]).float())

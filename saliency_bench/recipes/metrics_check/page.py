@@ -1,4 +1,4 @@
-"""Generate the documentation page on metrics from the counts of the check."""
+"""Generate the documentation page about the metrics check from its counts."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from saliency_bench.recipes.metrics_check.figure import draw_figure
 from saliency_bench.recipes.metrics_check.known_networks import KINDS
 from saliency_bench.utils.files import write_text
 
-# {question: damages that a metric must detect to answer the question}
+# {question: kinds of damage that a metric must detect to answer the question}
 QUESTIONS = {
     "Is the whole map at the position of the evidence?": ("shifted", "half wrong"),
     "Is the map sharp, without the surroundings of the evidence?": ("blurred",),
@@ -134,7 +134,7 @@ This command writes this page, and the counts on which it is based, to the folde
 are in `benchmarks/metrics_check.csv`; a test checks that this page matches them.
 """
 FEWEST = 16  # number of pictures below which the page warns that the results are inconclusive
-# Why metrics are misled: (metrics, damages, reason). The page shows a reason only if the counts show the effect.
+# Why metrics are misled: (metrics, kinds of damage, reason). The page shows only reasons that the counts confirm.
 REASONS = (
     (("average precision",), ("sign flipped", "other class"),
      "if the evidence is outside the object, a map that ranks the evidence last scores higher"),
@@ -219,7 +219,7 @@ def metrics_of(counts: Iterable[Count]) -> list[str]:
 
 
 def pooled(counts: Iterable[Count]) -> list[tuple[str, list[Count | None]]]:
-    """Return the rows of the figure: (name, count over all networks for each damage) of every metric."""
+    """Return the rows of the figure: (name of a metric, its count over all networks for each kind of damage)."""
     counts = [count for count in counts if count.metric != "intervention"]
     rows = []
     for metric in metrics_of(counts):
@@ -239,10 +239,11 @@ def listed(names: Iterable[str]) -> str:
 
 
 def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Sort metrics by whether they detect these damages.
+    """Sort metrics by whether they detect these kinds of damage.
 
     Returns:
-        (metrics that detect all of them with every network, metrics that detect some, metrics that are misled).
+        Three lists: metrics that detect all kinds with every network they were tested on, other metrics that detect at
+        least one kind with some network, and metrics that are misled at least once.
     """
     sees, partly, wrong = [], [], []
     for metric in metrics_of(counts):
@@ -297,7 +298,7 @@ def short(counts: Sequence[Count]) -> str:
 
 
 def with_one(metric: str) -> str:
-    """Return the name of a metric, with a note if the metric was tested with only one network."""
+    """Return the name of a metric, with a note if it was tested with only one network."""
     return name_of(metric) + " (tested with one network)" * (metric in OF_PAIRS)
 
 
@@ -344,7 +345,7 @@ def alignment(counts: Sequence[Count]) -> str:
 
 
 def misled(counts: Sequence[Count]) -> str:
-    """Return a list of the damages that mislead each metric, grouped by family, with networks and rates."""
+    """Return a list of the kinds of damage that mislead each metric, grouped by family, with networks and rates."""
     parts = []
     for family, reason in ABOUT.items():
         lines = []
@@ -364,7 +365,7 @@ def misled(counts: Sequence[Count]) -> str:
 
 
 def because(counts: Sequence[Count], family: str) -> list[str]:
-    """Return the reasons why metrics of a family are misled, each with the misled metrics."""
+    """Return the reasons why metrics of a family are misled, each with the names of these metrics."""
     lines = []
     for names, wanted, reason in REASONS:
         here = [name for name in metrics_of(counts) if name_of(name) in names and family_of(name) == family]
@@ -385,7 +386,10 @@ def either(names: Sequence[str]) -> str:
 
 
 def on_grey(counts: Sequence[Count]) -> list[str]:
-    """Compare detection rates of the blurred map for grey and black replacement, for metrics that black misleads."""
+    """Compare the detection rates of the blurred map for grey and for black replacement.
+
+    Only metrics that are misled with black replacement are listed.
+    """
     lines = []
     for grey in ON_GREY:
         black = grey.partition(":")[0]
@@ -402,7 +406,7 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
 
 
 def by_damage(cells: Sequence[Count], ties: bool = False) -> str:
-    """Format damages with their networks, with a note if most images tie."""
+    """Format kinds of damage with their networks, with a note if most images tie."""
     texts = []
     for damage in dict.fromkeys(count.damage for count in cells):
         here = [count for count in cells if count.damage == damage]
@@ -438,12 +442,12 @@ def flips(counts: Sequence[Count]) -> str:
 
 
 def damages() -> str:
-    """Return the list of damages."""
+    """Return the list of kinds of damage."""
     return "\n".join(f"- **{name}**: {about}" for name, about in DAMAGED.items())
 
 
 def cell(count: Count) -> str:
-    """Format rate, interval and ties of a count."""
+    """Format the rate, the interval and the ties of a count."""
     if not count.n:
         return "–"
     low, high = count.interval
@@ -453,7 +457,7 @@ def cell(count: Count) -> str:
 
 
 def tables(counts: Sequence[Count]) -> str:
-    """Return a table of all metrics and damages for each network."""
+    """Return a table for each network, with all metrics and kinds of damage."""
     parts = []
     for kind in dict.fromkeys(count.kind for count in counts):
         here = {(count.metric, count.damage): count for count in counts if count.kind == kind}

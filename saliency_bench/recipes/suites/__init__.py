@@ -1,1 +1,1 @@
-"""Suites: plan and complete all runs behind a paper's tables, and write the tables."""
+"""Suites: plan and compute all runs that a paper's tables need, and write the tables."""

@@ -1,12 +1,13 @@
 """Cost of a run: the number of images sent through a network, and the time in seconds on this machine.
 
-    forward    images through a network: predictions, maps without gradients, images that metrics classify, validation
-    gradient   images through a network and back, for maps
-    trained    images through a network and back to its weights; optimiser steps are not timed
+    forward    images sent through a network: predictions, maps without gradients, images that metrics classify,
+               validation
+    gradient   images sent through a network and back to the input, for maps
+    trained    images sent through a network and back to its weights; optimiser steps are not timed
 
-Counts are upper bounds if `passes` of an explainer or metric is an upper bound. Metrics that declare no passes are not
-counted; most of them classify nothing. Seconds are estimated from the counted passes and from speeds that are measured
-briefly. An untrained network is as fast as a trained network of the same structure.
+The numbers are upper bounds if an explainer or metric declares an upper bound as its `passes`. Metrics that declare no
+passes are not counted; most of them do not use the network. Seconds are estimated from these numbers and from a brief
+measurement of the network's speed. An untrained network is as fast as a trained network of the same structure.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +64,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds per image for preparing, a forward pass, a pass with gradients, and training."""
+    """Seconds per image for preparing an image, a forward pass, a pass with gradients, and training."""
 
     prepare: float
     forward: float
@@ -77,7 +78,12 @@ class Speed:
 
 
 def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
-    """Return the cost of explaining and scoring one image of this side by (explainer, metric) pairs."""
+    """Return the cost of predicting one image of this side, explaining it and scoring its maps.
+
+    Args:
+        pairs: (explainer, metric) pairs.
+        side: Side of the image in pixels.
+    """
     if not pairs:
         return Cost()
     total = Cost(images=1, forward=1)  # the prediction
@@ -89,14 +95,17 @@ def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
 
 
 def cost_of_score(of_map: Cost, name: str, side: int = SIDE) -> Cost:
-    """Return the cost of scoring a map by a metric; `of_map` is the cost of each additional map."""
+    """Return the cost of scoring a map with a metric.
+
+    `of_map` is the cost of each further map that the metric requests.
+    """
     metric = as_metric(name)
     pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
     return Cost(forward=pictures) + of_map.times(maps)
 
 
 def cost_of_map(explainer: Explainer, side: int = SIDE) -> Cost:
-    """Return the cost of a map. The cost of a user-defined function is unknown and counts as zero."""
+    """Return the cost of a map. The cost of a user-defined function is unknown and counted as zero."""
     passes = explainer.declaration.passes_of(dict(explainer.options), side, side)
     return Cost(gradient=passes) if "gradients" in explainer.declaration.needs else Cost(forward=passes)
 
@@ -112,7 +121,7 @@ def cost_of_training(network: Network, train: int, validation: int, test: int) -
 def cost_of_retraining(
     pairs: Iterable[tuple[str, str]], train: int, validation: int, test: int, side: int = SIDE
 ) -> Cost:
-    """Return the cost of the retraining metrics among these pairs: maps of all images, and each training once."""
+    """Return the cost of the retraining metrics in these pairs: maps of all images, and each distinct training run."""
     total, tasks, mapped = Cost(), {}, set()
     for text, name in pairs:
         explainer, metric = as_explainer(text), as_metric(name)
@@ -120,7 +129,7 @@ def cost_of_retraining(
             continue
         protocol = RetrainingProtocol.from_metric(metric)
         count = min(train, protocol.images or train)
-        # The protocol compares each explainer with its blurred maps, which cost the same, and with random maps.
+        # The protocol compares each explainer's maps with blurred copies, counted at the same cost, and random maps.
         names = [str(explainer)] if explainer.baseline else [str(explainer), f"blurred {explainer}", "random"]
         for maps_of in names:
             for exposure, number in ((e, n) for e in protocol.exposures for n in range(1, protocol.trainings + 1)):
@@ -145,7 +154,7 @@ def speed_key(job: SuiteJob) -> Key:
 def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
     """Return a run's network, or an untrained network of the same structure.
 
-    The result is None if the model is not on this machine.
+    Return None if the model is not on this machine.
     """
     starts = {str(network.out): network.start for network in job.networks}
     name = str(job.spec.model)

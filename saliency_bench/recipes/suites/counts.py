@@ -1,4 +1,4 @@
-"""Sizes of built datasets over all splits, for tables that show them next to the paper's counts."""
+"""Sizes of built datasets over all splits, for tables that show them next to the paper's numbers."""
 
 from collections import Counter
 
@@ -15,8 +15,8 @@ def counts_of(name: str) -> dict[str, int]:
         name: Value of `--dataset`.
 
     Returns:
-        {"classes": number of classes, "images": images in all splits, "masks": images with a mask, "rarest" and
-        "commonest": images of the class with the fewest and with the most images}.
+        {"classes": number of classes, "images": images in all splits, "masks": images with a mask, "rarest": images of
+        the class with the fewest images, "commonest": images of the class with the most images}.
 
     Raises:
         NoNumberError: The dataset is not on this machine.

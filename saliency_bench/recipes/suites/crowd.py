@@ -1,8 +1,8 @@
 """Table numbers from people's answers: areas, accuracies at an exposure, and counts of images or people by difficulty.
 
-These numbers are used for table 3 and figures 5, 6 and 7 of P2. `--answers` lists files of answers from one or more
-studies. Answers about images that a run does not contain are skipped. If the file names its dataset, answers about
-other datasets are skipped too.
+These numbers are used for table 3 and figures 5, 6 and 7 of Lu et al. (2021). `--answers` lists files of answers from
+one or more studies. Answers about images that a run does not contain are skipped. If a file names its dataset, its
+answers are used only for runs on this dataset.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from saliency_bench.recipes.suites.number import NoNumberError, Number
 from saliency_bench.recipes.suites.suite_schema import Value
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-DRAWS = 1000  # random subsets of the judgements
+DRAWS = 1000  # random subsets of the judgements for a value with `judgements`
 ROUNDING = 1e-9
 
 
@@ -25,13 +25,13 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
     """Compute a value from people's answers about the images of a run.
 
     Args:
-        answers: Answers, one item per file.
+        answers: People's answers, one item per file.
         run: The run.
-        explainer: Name of the explainer in cells.
+        explainer: Name of the explainer as used in cells.
         value: The value. If none of `exposure`, `judgements` and `bin` is set, the number is the area.
 
     Raises:
-        NoNumberError: There are no answers, or there are fewer judgements than `value.judgements`.
+        NoNumberError: There are no answers, or there are fewer judgements than `value.judgements` requires.
     """
     if value.count:
         return _count(answers, run, value)
@@ -60,7 +60,11 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
 
 
 def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, seed: int) -> np.ndarray | None:
-    """Return the areas of `DRAWS` random draws of `each` judgements per image, or None if these are all judgements."""
+    """Return the areas for `DRAWS` random subsets of `each` judgements per image, or None if these are all judgements.
+
+    Raises:
+        NoNumberError: There are fewer judgements.
+    """
     areas, size = judgement_areas(firsts), round(each * images)
     if size > len(areas) or size == 0:
         raise NoNumberError(f"people have judged each image {len(areas) / images:.3g} times, not {each:g}")
@@ -71,7 +75,7 @@ def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, se
 
 
 def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
-    """Count the images or people whose mean exposure of correct answers lies in a bin, including its upper end."""
+    """Count the images or people whose mean exposure of correct answers is in (low, high]."""
     low, high = map(float, value.bin.split())
     means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
     if not means:
@@ -93,7 +97,7 @@ def _grouped(answers: Sequence[Answers], run: RunData, by: str) -> Iterator[np.n
 
 
 def drawn_answers(run: RunData, explainers: Sequence[str], people: int = 10) -> Answers:
-    """Simulate answers for tables at smoke size: each person judges each image with each explainer."""
+    """Simulate answers for the tables at smoke size: each person judges each image with each explainer."""
     judgements: dict[str, dict[str, list[float]]] = {}
     of_people: dict[str, dict[str, list[float]]] = {}
     for explainer in explainers:

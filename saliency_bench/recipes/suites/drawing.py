@@ -1,4 +1,4 @@
-"""The plot and the page of a suite's tables."""
+"""Plots of a suite's tables, and the suite's page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,10 +42,10 @@ class Section:
         name: Name of the table or picture.
         title: Title of the table or picture.
         notes: Lines below the table or picture.
-        plot: SVG, or "" without a plot.
+        plot: SVG, or "" if there is no plot.
         axes: Names of the row axes of a table.
-        columns: Names of each column, one per column axis.
-        rows: (names of the row, formatted numbers) per row.
+        columns: One tuple per column, with a name for each column axis.
+        rows: One (names of the row, formatted numbers) per row.
     """
 
     name: str
@@ -94,9 +94,10 @@ def section_of(table: SuiteTable, folder: Path) -> Section:
 def plot_of(table: SuiteTable, folder: Path) -> str:
     """Draw a table's plot into a folder and return the SVG, or "" if there is nothing to draw.
 
-    Equal tables produce identical files. The plot has one panel per quantity. If quantities are not an axis and there
-    are several column axes, there is one panel per name on the last column axis. Rows are laid out along the panel.
-    Names on the other column axes are drawn in different colours, as "points" with intervals or as "lines".
+    Equal tables produce identical files. The plot has one panel per quantity. If the table has only one quantity but
+    several column axes, the plot has one panel per name on the last column axis. Rows are laid out along the panel.
+    Names
+    on the other column axes are drawn in different colours, as "points" with intervals or as "lines".
     """
     kind, axes = table.table.plot, table.row_axes + table.column_axes
     # Quantities have different scales, so each has a panel.
@@ -128,13 +129,13 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
 
 
 def mark_smoke(figure: Figure) -> None:
-    """Add a note below a figure: the numbers come from synthetic images and small networks."""
+    """Add a note below a figure that the numbers come from synthetic images and small networks."""
     text = "smoke size: synthetic images and small networks, not a result"
     figure.text(0.5, -0.02, text, ha="center", va="top", color="#b00020", fontsize=8)
 
 
 def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
-    """Return the width and height of the figure in inches."""
+    """Return (width, height) of the figure in inches."""
     height = 2.4
     if kind == "points":
         heights = [
@@ -146,9 +147,9 @@ def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], column
 
 
 def _ends(panel: pd.DataFrame, rows: list[str], columns: list[str], series: Key) -> np.ndarray:
-    """Return value, low and high of a series at each row, shape (3, R).
+    """Return value, lower bound and upper bound of a series at each row, shape (3, R).
 
-    A missing number is NaN. Without an interval, low and high equal the value.
+    A missing number is NaN. If there is no interval, both bounds equal the value.
     """
     ends = {
         tuple(record[axis] for axis in rows): (record["value"], record["low"], record["high"])
@@ -172,7 +173,10 @@ def _draw_series(axes: Axes, ends: np.ndarray, name: str, kind: str, offset: flo
 
 
 def _label(axes: Axes, labels: list[str], kind: str, with_names: bool) -> None:
-    """Label the rows of a panel: below the panel for lines, otherwise on the left. Only the first panel shows names."""
+    """Label the rows of a panel: below the panel for lines, otherwise on the left.
+
+    If `with_names` is False, the labels are blank.
+    """
     places = np.arange(len(labels))
     if kind == "lines":
         axes.set_xticks(places, labels, rotation=45 if max(map(len, labels)) > 4 else 0, ha="right")

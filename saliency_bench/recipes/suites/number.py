@@ -15,17 +15,17 @@ class Number:
     """A number in a table.
 
     Attributes:
-        value: The number, or None if missing.
-        low: Lower end of the interval, or None.
-        high: Upper end of the interval, or None.
+        value: The number, or None if it is missing.
+        low: Lower bound of the interval, or None.
+        high: Upper bound of the interval, or None.
         n: Number of images. For a mean over datasets, the sum over the datasets.
         least: Number of images in the smallest run that was used.
-        best: Whether the explainer is among the best by this metric in the run.
+        best: Whether the explainer is among the best of the run on this metric.
         missing: Reason why there is no number, or "".
         text: Text to show instead of a number, or "".
         cell: Id of the cell, or "" if the number combines several cells.
         runs: Folders of the runs that were used, relative to --out.
-        samples: The run and the cell, if the number is a cell's mean score.
+        samples: (run, cell) if the number is the mean score of a cell, else None.
     """
 
     value: float | None = None

@@ -2,7 +2,7 @@
 
 A mean over datasets or models weights each dataset or model equally. If several models predict the images of one
 dataset, scores are first averaged over the models for each image. As on the board (`intervals.over_datasets`), the
-interval is valid for these datasets only and does not cover the choice of datasets.
+interval is valid for these datasets only: it does not account for the variation between datasets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,10 +79,10 @@ class Results:
         return pd.DataFrame(rows, columns=[*axes, "number"])
 
     def _pool(self, table: TableSpec, group: pd.DataFrame) -> Number:
-        """Combine the numbers of table entries that differ only in the axes listed in `over`."""
+        """Combine the numbers of the table entries that differ only in the axes listed in `over`."""
         places = group.to_dict("records")
         value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
-        try:  # no mean if a number is missing: a mean over fewer datasets or models would be a different quantity
+        try:  # A missing number makes the mean missing: over fewer datasets or models it would be another quantity.
             numbers = [self.number(table, place) for place in places]
             if value.against and not value.clever_hans:
                 others = [self.number(table, place, "against") for place in places]
@@ -112,8 +112,8 @@ class Results:
             return Number(text=value.text.get(place["dataset"], ""))
         if value.size:
             return Number(float(self._counts(place["dataset"])[value.size]))
-        # Runs can have different explainers. For a value that needs no explainer, the explainer therefore selects the
-        # run only if the table has an axis of explainers.
+        # Runs can have different explainers. The entry's explainer must be in the run if the value depends on the
+        # explainer or if the table has an axis of explainers.
         has_explainer = value.has_explainer or "explainer" in table.axes
         job, run = self._run((value.run,) if value.run else table.runs, place, has_explainer)
         explainer = explainer_text(self.sized(place["explainer"]))
@@ -142,7 +142,7 @@ class Results:
         raise NoNumberError(NOT_RUN)
 
     def _counts(self, dataset: str) -> dict[str, int]:
-        """Return the counts of one of the suite's datasets. Raise NoNumberError if the dataset is missing."""
+        """Return the sizes of one of the suite's datasets. Raise NoNumberError if the dataset is missing."""
         if dataset not in self._counted:
             self._counted[dataset] = counts_of(data_of(self.suite.datasets[dataset], dataset, self.choice))
         return self._counted[dataset]
@@ -152,7 +152,7 @@ class Results:
         return {}
 
     def _answers(self, job: SuiteJob, run: RunData) -> Sequence[Answers]:
-        """Return people's answers. At smoke size, answers are simulated unless --answers is given."""
+        """Return people's answers. At smoke size, the answers are simulated unless --answers is given."""
         if self.choice.answers or not self.choice.smoke:
             return self.choice.answers
         if job.folder not in self._drawn:
@@ -165,12 +165,12 @@ class Results:
         return {}
 
     def sized(self, text: str) -> str:
-        """Return an explainer or metric of the suite with the options of the run."""
+        """Return an explainer or metric of the suite with the options used in the runs."""
         return smoke_text(self.suite, text) if self.choice.smoke else text
 
 
 def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
-    """Return the entries of a table that its runs cover, in order: a row per entry, a column per axis."""
+    """Return the entries of a table that its runs provide, in table order: a row per entry, a column per axis."""
     runs = [suite.runs[name] for name in table.runs]
     rows = [
         names
@@ -178,7 +178,7 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
         for names in product(run.datasets, run.models, run.explainers, table.variants or [""], table.values)
     ]
     frame, axes = pd.DataFrame(rows, columns=list(AXES)), list(table.axes)
-    frame = frame.drop_duplicates(axes)  # runs overlap; axes that the table lacks have a single name or no influence
+    frame = frame.drop_duplicates(axes)  # drops repeats in overlapping runs; other axes have one name or no influence
     # Ordered categories sort names in the paper's order, then in the order of the runs. The first axis is slowest.
     order = {}
     for axis in axes:
@@ -189,7 +189,7 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
 
 
 def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Number:
-    """Return an explainer's mean score by a metric or a part of the metric. Raise NoNumberError if there is none."""
+    """Return an explainer's mean score on a metric or a part of it. Raise NoNumberError if there is none."""
     cell = next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric)), None)
     if cell is None:
         raise NoNumberError(UNFIT if explainer in run.summary.get("misfits", {}) else NOT_RUN)
@@ -203,7 +203,10 @@ def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Numbe
 
 
 def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: str) -> Number:
-    """Return the share of samples that `found_by` selects by two metrics. Raise NoNumberError if a cell is missing."""
+    """Return the share of samples that `found_by` selects from two metrics.
+
+    Raise NoNumberError if a cell is missing.
+    """
     cells = cells_by_metric(run, explainer)
     if localisation not in cells or faithfulness not in cells:
         raise NoNumberError(NOT_RUN)
@@ -214,12 +217,12 @@ def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: 
 
 
 def cells_by_metric(run: RunData, explainer: str) -> dict[str, CellResult]:
-    """Return {metric: cell} for an explainer of a run, using the names in cells."""
+    """Return {metric: cell} for an explainer of a run, with names as used in cells."""
     return {cell.metric_text: cell for cell in run.cells if cell.explainer_text == explainer}
 
 
 def part_of(cell: CellResult, part: str) -> Interval | None:
-    """Return a part of a cell. If several parts match, return their mean without an interval."""
+    """Return the interval of a part of a cell. If several parts match, return their mean without an interval."""
     parts = [cell.parts[name] for name in matching_parts(part, cell.parts)]
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -230,7 +233,7 @@ def part_of(cell: CellResult, part: str) -> Interval | None:
 
 
 def _accuracy(job: SuiteJob, run: RunData, value: Value, transform: str) -> Number:
-    """Return an accuracy of a run's classifier; raise NoNumberError if there is none."""
+    """Return an accuracy of a run's classifier. Raise NoNumberError if it was not measured."""
     model = run.summary["model"]
     accuracies = accuracies_of(job).get(transform) if transform else model
     if accuracies is None:
@@ -256,7 +259,7 @@ def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
 
 
 def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
-    """Return (mean over the models on the common images of a dataset, standard error), or None if unknown."""
+    """Return (mean over the models on a dataset's common images, standard error), or None without scores per sample."""
     samples = [number.samples for number in numbers if number.samples is not None]
     # Parts, accuracies and aggregates of means have no scores per sample.
     if len(samples) < len(numbers) or any(cell.aggregate for _, cell in samples):

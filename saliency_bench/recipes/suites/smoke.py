@@ -13,7 +13,7 @@ from saliency_bench.utils.seeds import seed_of
 
 
 def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
-    """Create the datasets and the networks' configs unless they exist."""
+    """Create the synthetic datasets and the configs of the small networks, unless they exist."""
     for entry in suite.models.values():
         path = smoke_config(choice, entry.name)
         if not path.is_file():
@@ -31,8 +31,11 @@ def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
 
 
 def _config(family: str, size: int) -> dict[str, Any]:
-    """Return a transformers config; a small residual network if the family has no small model that learns fast."""
-    if family == "vit":  # narrow layers learn little in a few steps with the initial weights meant for wide layers
+    """Return the transformers config of a small network of a family.
+
+    For a family without a small model that learns quickly, the config is that of a small residual network.
+    """
+    if family == "vit":  # With the usual initial weights, layers this narrow learn little in a few steps.
         return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 48,
                 "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "image_size": size,
                 "patch_size": size // 8, "initializer_range": 0.15}  # fmt: skip

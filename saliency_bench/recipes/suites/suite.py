@@ -1,6 +1,6 @@
-"""`sb.suite` and its command: plan a suite, complete the missing trainings and runs, and write the tables and the page.
+"""`sb.suite` and its command: plan a suite, train the missing networks, compute the missing runs, and write the tables.
 
-A failed run is reported with its error message and does not stop the other runs. A restart does only the missing work.
+If a run fails, its error message is reported and the other runs continue. A restart does only the missing work.
 Several processes either share the batches of each run or compute whole runs in parallel, whichever is faster.
 """
 
@@ -119,9 +119,9 @@ def suite(
     train_only: bool = False,
     progress: bool = True,
 ) -> SuiteResult:
-    """Reproduce one or all tables of a paper: complete the missing trainings and runs in `out`, and write the tables.
+    """Reproduce one or all tables of a paper: train missing networks, compute missing runs, and write the tables.
 
-    A restart does only the missing work. A failed run is listed in `failed` and does not stop the other runs.
+    A restart does only the missing work. If a run fails, it is listed in `failed` and the other runs continue.
 
     Args:
         name: A suite (`p0`), a table (`p0-table2`), or your own YAML file (FILE.yaml, FILE.yaml:TABLE).
@@ -134,7 +134,7 @@ def suite(
         device: Device for all runs.
         smoke: Whether to make the tables in minutes from synthetic images and small networks.
         answers: Files with people's answers (`peekaboom export`), for tables about how people use the maps.
-        compare: Whether to show the paper's figures and the differences.
+        compare: Whether to show the paper's numbers and the differences from them.
         train_only: Whether to train the networks but skip the runs.
         progress: Whether to show progress bars.
 
@@ -163,7 +163,7 @@ def _write(
 ) -> SuiteResult:  # fmt: skip
     """Write the tables, pictures, settings and page of the existing runs."""
     for folder in (choice.out, choice.out / "tables", choice.out / "pictures"):
-        for stale in folder.glob(".*.tmp"):  # left over from a suite that was killed while writing
+        for stale in folder.glob(".*.tmp"):  # remove files left by a suite that was killed while writing
             stale.unlink(missing_ok=True)
     written = write_tables(content, tables, choice, failed, compare)
     pictures = draw_pictures(content, tables, choice, failed)
@@ -188,7 +188,10 @@ def _choose(
     answers: str | Path | Iterable[str | Path] = (),
     **settings: Any,
 ) -> tuple[Path, Suite, tuple[str, ...], SuiteChoice, list[SuiteJob]]:
-    """Return the suite's file, content, selected tables, choice and runs. Under --smoke, also create the sources."""
+    """Return the suite's file, content, selected tables, choice and runs.
+
+    Under --smoke, also create the synthetic datasets and configs.
+    """
     path, content, tables = find_suite(name)
     conditions = selection([select] if isinstance(select, str) else select)
     files = [Path(file) for file in ([answers] if isinstance(answers, str | Path) else answers)]
@@ -228,7 +231,7 @@ def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
 def work(
     steps: Sequence[Step], choice: SuiteChoice, progress: bool, say: Callable[[str], None], train_only: bool
 ) -> dict[Path, str]:
-    """Complete the trainings and runs of a plan that are not finished.
+    """Train the networks and compute the runs of a plan that are not finished.
 
     Args:
         steps: The plan.
@@ -257,7 +260,7 @@ def work(
     for number, network in enumerate(untrained, 1):
         say(f"training {number} of {len(untrained)}: {network.out.name} on {network.out.parent.name}")
         if (start := Path(network.start)) in failed:
-            failed[network.out] = f"the network that it starts from, {start.name}, was not trained"
+            failed[network.out] = f"training starts from the network {start.name}, which was not trained"
             continue
         _attempt(partial(_train, network, choice, progress), network.out, failed)
     if train_only:
@@ -265,7 +268,7 @@ def work(
     shares = agreed(accelerator, lambda: side_by_side(steps, accelerator.num_processes))
     group: ProcessGroup = Alone(accelerator.device) if shares else accelerator
     if shares:
-        say(f"{accelerator.num_processes} processes do whole runs in parallel")
+        say(f"{accelerator.num_processes} processes compute whole runs in parallel")
     numbers = shares[accelerator.process_index] if shares else range(len(jobs))
     for number in numbers:
         job = jobs[number]
@@ -279,7 +282,7 @@ def work(
 
 
 def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
-    """Compute a run, and measure the accuracies under transforms that tables need."""
+    """Compute a run, and measure the accuracies under transforms that the tables need."""
     spec = dict(job.spec)
     if job.named_by is not None and _covers(job.named_by, job.spec.limit):
         spec["target"] = f"{PREDICTED_BY}{job.named_by}"  # instead of predicting the samples again
@@ -299,7 +302,7 @@ def _covers(folder: Path, limit: int | None) -> bool:
 
 
 def _train(network: Network, choice: SuiteChoice, progress: bool) -> None:
-    """Train a network with the suite's recipe. An interrupted training is resumed."""
+    """Train a network with the suite's recipe, resuming an interrupted training run."""
     recipe = network.recipe.model_dump()
     train(dataset=network.dataset, model=network.start, out=network.out, label_column=network.label,
           device=choice.device, progress=progress, **recipe)  # fmt: skip
@@ -320,7 +323,7 @@ def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) 
 def write_tables(
     content: Suite, tables: Iterable[str], choice: SuiteChoice, failed: dict[Path, str], compare: bool
 ) -> list[SuiteTable]:
-    """Write the tables of all existing runs, including runs that only an earlier start selected."""
+    """Write the tables from all existing runs, including runs that were selected only by an earlier command."""
     jobs = jobs_of(content, tables, replace(choice, select={}))
     results = Results(content, jobs, choice, failed)
     written = []
@@ -336,7 +339,7 @@ def write_tables(
 
 
 def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, failed: dict[Path, str]) -> list[Section]:
-    """Draw the pictures of the existing runs as PDF, SVG and PNG, and return them as sections of the page."""
+    """Draw the pictures from the existing runs as PDF, SVG and PNG, and return them as sections of the page."""
     sections = []
     for name in (name for name in names if name in content.pictures):
         results = Results(content, jobs_of(content, [name], replace(choice, select={})), choice, failed)
@@ -346,7 +349,7 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, fai
 
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
-    """Return the remarks below a table: which datasets were used only in part, and the classifiers' accuracies."""
+    """Return the remarks below a table: datasets of which not all images were used, and the classifiers' accuracies."""
     accuracies: dict[tuple[str, str], str] = {}
     used: dict[str, tuple[int, int]] = {}
     for job, run in results.finished(runs):

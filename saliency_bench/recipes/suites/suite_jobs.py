@@ -28,7 +28,7 @@ from saliency_bench.user_files import is_in_file
 from saliency_bench.utils.hashing import hash_of
 
 AXES = ("dataset", "model", "explainer", "metric")
-DRAWINGS = "drawings"  # folder of the synthetic images on which small networks are first trained
+DRAWINGS = "drawings"  # folder of the synthetic images on which small networks are pretrained
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class Network:
 
     @property
     def state(self) -> Path:
-        """The file that stores the state of a training between two epochs."""
+        """The file that stores the training state between two epochs."""
         return self.out.with_name(f"{self.out.name}.training.pt")
 
     @property
     def is_done(self) -> bool:
-        """Return whether training is complete: the checkpoint exists and the training state is deleted."""
+        """Return whether training is complete: the checkpoint exists and the training state has been deleted."""
         return (self.out / "model.safetensors").is_file() and not self.state.exists()
 
 
@@ -100,8 +100,8 @@ class SuiteJob:
         spec: Settings of the run.
         networks: Networks that must be trained first.
         build: Command that builds the dataset, or "".
-        transforms: Transforms under which tables show the classifier's accuracy.
-        named_by: Folder of the run whose predictions are the targets, if that run is in the suite.
+        transforms: Image transforms for which tables show the classifier's accuracy.
+        named_by: Folder of the run whose predictions are the targets, or None if that run is not in the suite.
     """
 
     name: str
@@ -120,7 +120,7 @@ class SuiteJob:
 
     @property
     def accuracies(self) -> Path:
-        """The file of the accuracies under transforms."""
+        """The file with the accuracies under transforms."""
         return self.folder.parent.parent / "accuracies" / f"{self.folder.name}.json"
 
 
@@ -138,13 +138,13 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
-    """Return the metrics of a run in command-line syntax: those listed for the run and those that its tables need."""
+    """Return the metrics of a run in command-line syntax: those that the tables need, then those listed for the run."""
     texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
     return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
 
 
 def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
-    """Yield these fields of all values that tables read from a run, for each variant. Fields can repeat."""
+    """Yield these fields of all values that tables read from a run, for each variant. Texts can repeat."""
     for table in (suite.items[name] for name in tables):
         for variant in table.variants.values() or ({},):
             for value in table.values.values():
@@ -153,7 +153,7 @@ def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> I
 
 
 def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[SuiteJob]:
-    """Return the runs of these tables in the order of the file. Raise UserError if nothing is selected."""
+    """Return the runs of these tables in the order of the suite's file. Raise UserError if no run is selected."""
     tables = list(tables)
     _check_selection(suite, tables, choice)
     jobs = []
@@ -173,15 +173,15 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[Su
                     build = _build_command(suite.datasets[dataset], choice)
                     jobs.append(SuiteJob(name, dataset, model, spec, networks, build, transforms))
     if not jobs and any(suite.items[table].needs_runs for table in tables):
-        raise UserError("--select matches nothing in these tables; list the names with --plan")
-    # A run that predicts the targets of other runs comes before them.
+        raise UserError("--select matches no run of these tables; list the names with --plan")
+    # A run whose predictions are the targets of other runs comes before those runs.
     return sorted((_name(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
 
 
 def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
-    """Return a copy of a job with the folder of the run that predicts its targets, if that run is in the suite."""
+    """Return a copy of a job that names the run whose predictions are its targets, if that run is in the suite."""
     naming = _naming_model(suite, job.dataset, suite.runs[job.name])
-    same = ("split", "seed")  # equal values mean the same samples in the same order
+    same = ("split", "seed")  # with the same split and seed, the samples and their order are the same
     folders = [other.folder for other in jobs
                if (other.dataset, other.model) == (job.dataset, naming) and other.model != job.model
                and all(getattr(other.spec, name) == getattr(job.spec, name) for name in same)]  # fmt: skip
@@ -189,7 +189,7 @@ def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
 
 
 def _naming_model(suite: Suite, dataset: str, run: RunEntry) -> str:
-    """Return the model whose predictions are the targets (`target: predicted-by:vit-b`), or ""."""
+    """Return the model whose predictions are the targets (`target: predicted-by:vit-b`), or "" for other targets."""
     target = str((suite.datasets[dataset].settings | run.settings).get("target", ""))
     name = target.removeprefix(PREDICTED_BY)
     return name if target.startswith(PREDICTED_BY) and name in suite.models else ""
@@ -280,7 +280,7 @@ def _networks(
     if recipe is None:
         if run.other is not None:
             raise UserError(
-                f"the run compares model {model} with a model trained for {run.other.label}; add train to {model}"
+                f"the run compares model {model} with a copy trained for {run.other.label}; add a key train to {model}"
             )
         return ()
     columns = [label] if run.other is None else [label, run.other.label]
@@ -305,7 +305,7 @@ def _pretrained(suite: Suite, choice: SuiteChoice, model: str, column: str) -> N
 
 
 def data_of(entry: DatasetEntry, name: str, choice: SuiteChoice) -> str:
-    """Return the value of --dataset: the folder in --data if the folder exists or is required, else the name."""
+    """Return the value of --dataset: the folder in --data if it exists or if the suite requires it, else the name."""
     if choice.smoke:
         return str(choice.out / "data" / _slug(name))
     folder = choice.data / (entry.folder or entry.name)

@@ -2,8 +2,8 @@
 
     OUT/pictures/NAME.pdf .svg .png
 
-A cell shows one view of an image, such as an explainer's map, with the sample's scores in the run below. The axes are
-the axes of tables, plus `image` and `view`. An axis that is in neither rows nor columns must have a single name.
+A cell shows one view of an image, such as an explainer's map, with the sample's scores in the run below it. The axes
+are those of tables, plus `image` and `view`. An axis that is in neither rows nor columns must have a single name.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ NAMES = 1.0  # inches for the names to the left of the rows
 
 @dataclass(frozen=True)
 class Panel:
-    """A cell of a picture: an image, uint8 (h, w, 3), or None, and `lines` of text below, such as scores."""
+    """A cell of a picture: an image, uint8 (h, w, 3), or None; and `lines` of text below, such as scores."""
 
     pixels: np.ndarray | None
     lines: tuple[str, ...] = ()
@@ -68,11 +68,11 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
 
     Args:
         results: The runs of the suite.
-        name: The picture.
+        name: Name of the picture.
         folder: Output folder.
 
     Returns:
-        The SVG, or "" if no run exists; and notes.
+        The SVG, or "" if there is nothing to draw, and the notes below the picture.
 
     Raises:
         UserError: A listed image is not in the run.
@@ -82,7 +82,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
     finished = [(job, run) for job, run in runs if picture.needs(dataset=job.dataset, model=job.model)]
     cells = {key: cell for job, run in finished for key, cell in _cells(results, picture, job, run)}
     if not finished:
-        return "", ["No run of this picture exists."]
+        return "", ["None of the runs that this picture needs exists."]
     note = f"No image of the runs matches the rule {picture.images.rule!r}."
     with rc_context(STYLE):
         if cells:
@@ -104,7 +104,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
 def _keys(
     placed: dict, axes: Sequence[str], wanted: Sequence[PictureAxis], picture: PictureSpec
 ) -> list[tuple[str, ...]]:  # fmt: skip
-    """Return the names of the rows or columns, first in the order of `show`, then in the order of the runs."""
+    """Return the names of the rows or columns. Names in `show` come first, the others are in the order of the runs."""
     order = {}
     for axis in wanted:
         names = dict.fromkeys([*picture.show.get(axis, ()), *(key[axes.index(axis)] for key in placed)])
@@ -116,15 +116,15 @@ def _keys(
 def _cells(
     results: Results, picture: PictureSpec, job: SuiteJob, run: RunData
 ) -> Iterator[tuple[tuple[str, ...], Panel]]:
-    """Yield ((dataset, model, image, explainer, view), cell) of one run."""
+    """Yield ((dataset, model, image, explainer, view), cell) for each cell of one run."""
     explainers = [text for text in results.suite.runs[job.name].explainers if picture.needs(explainer=text)]
     if not explainers or not picture.needs(dataset=job.dataset, model=job.model):
         return
     manifest = read_manifest(job.folder)
     metrics = {name: results.sized(value.metric) for name, value in picture.values.items()}
-    # Two explainers of the suite can be equal at smoke size, but each needs a cell.
+    # At smoke size, two explainers of the suite can be the same, but each needs its own cell.
     called = {text: explainer_text(results.sized(text)) for text in explainers}
-    # Include the run's metrics, so that the columns that they need are loaded.
+    # Include the run's metrics so that the columns that they need are loaded.
     sized = list(dict(zip(called.values(), map(results.sized, called), strict=True)).values())
     data, model, pairs = loaded(
         job.folder, manifest, list(dict.fromkeys(metrics.values())), sized, results.choice.device
@@ -173,7 +173,7 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Seq
         return [run.ids[position] for position in _clever_hans(run, metrics, explainers[0])[: images.count]]
     cells = [cell for cell in run.cells if cell.metric_text in metrics[:1] and cell.explainer_text in explainers]
     if not cells:
-        raise UserError(f"the rule {images.rule!r} needs a value whose metric is in the run")
+        raise UserError(f"the rule {images.rule!r} needs scores, but the run has none for the picture's first value")
     scores = np.array([run.oriented(cell) for cell in cells])  # higher is better
     if images.rule == "disputed":
         order = -scores.std(axis=0)
@@ -184,7 +184,9 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Seq
 
 
 def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[int]:
-    """Return the positions of the samples that eq. 19 of P1 selects for an explainer, highest faithfulness first.
+    """Return the positions of the samples that eq. 19 of Li et al. (2020) selects for an explainer.
+
+    The sample with the highest faithfulness comes first.
 
     Raises:
         UserError: The run does not contain both of the first two metrics (localisation and faithfulness).
@@ -199,7 +201,9 @@ def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[i
 
 
 def _false_positives(model: RunModel, run: RunData, metrics: Sequence[str], explainer: str) -> list[str]:
-    """Return one sample per image whose false positive is a class with Clever Hans samples, most probable first.
+    """Return the ids of images whose most probable absent class is a class with Clever Hans samples, for p > 0.5.
+
+    The images are sorted by this probability, highest first, with one sample per cluster.
 
     Raises:
         UserError: The run does not contain the metrics that `_clever_hans` needs.
@@ -221,7 +225,7 @@ def _false_positives(model: RunModel, run: RunData, metrics: Sequence[str], expl
 
 
 def _classes_in(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any]) -> set[int]:
-    """Return the classes of the model that correspond to the labels of an image."""
+    """Return the classes of the model that correspond to the labels of an image, or an empty set without `members`."""
     labels = row["labels"] or ([] if row["label"] is None else [row["label"]])
     return {index for label in labels for index in members[label]} if members is not None else set()
 
@@ -236,14 +240,14 @@ def _likeliest_absent(members: Sequence[Sequence[int]] | None, row: Mapping[str,
 
 
 def _per_class(run: RunData, count: int) -> list[str]:
-    """Return the first `count` images of each class, using the class names in the run's predictions."""
+    """Return the ids of the first `count` images of each class. The classes are those in the run's predictions."""
     labels = pd.read_parquet(run.folder / "predictions.parquet", columns=["image_id", "label"])
     labels = labels[labels["image_id"].isin(run.ids)]
     return [image_id for _, group in labels.groupby("label") for image_id in group["image_id"].head(count)]
 
 
 def _listed(path: Path) -> list[str]:
-    """Read image ids from a file: the column image_id of a CSV file, or one id per line."""
+    """Read image ids from the column image_id of a CSV file, or from a file with one id per line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -255,7 +259,7 @@ def _listed(path: Path) -> list[str]:
 
 
 def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, name: str) -> str:
-    """Return a sample's score as text, such as "IoU 0.312", or "" if the run has no such cell."""
+    """Return a sample's score as text, such as "IoU 0.312", or "" if the explainer has no cell for the metric."""
     for cell in run.cells:
         if (cell.explainer_text, cell.metric_text) == (explainer_text(str(explainer)), metric):
             return f"{name} {words.number(float(run.values[cell.cell_id][run.position[image_id]]))}"
@@ -263,7 +267,7 @@ def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, n
 
 
 def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw one view of a sample. If a target or column is missing, the cell shows its name instead."""
+    """Draw one view of a sample. If a target or column is missing, the cell contains only a text that says so."""
     if view.partner or view.kind in PASTED:
         return _of_partner(sample, explainer, view)
     images = sample.images
@@ -312,7 +316,7 @@ def _prediction(sample: SuiteSample) -> str:
 
 
 def _of_partner(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw the partner image of a sample, or the sample with a region of the partner pasted in."""
+    """Draw the partner image of a sample, or the sample with a region of the partner image pasted in."""
     if (partner := sample.partner) is None:
         return Panel(None, ("not paired",))
     classifier, pixels = sample.model.classifier, eight_bit(partner.images[0])
@@ -340,12 +344,15 @@ def _probability(classifier: nn.Module, images: BatchImages, target: Target) -> 
 
 
 def _salient(values: np.ndarray) -> np.ndarray:
-    """Return the pixels of a map (H, W) above half of the map's range, Bool (H, W). P4 calls this region S."""
+    """Return the pixels of a map (H, W) above half of the map's range, Bool (H, W).
+
+    The ICLR 2020 submission "On Evaluating Explainability Algorithms" calls this region S.
+    """
     return values - values.min() > 0.5 * np.ptp(values.astype(np.float64))
 
 
 def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
-    """Select a target by a rule on the sample's logits, or return None without a target (a class without a group)."""
+    """Select a target by a rule on the sample's logits. Return None if there is no such target."""
     logits, groups = np.asarray(sample.row["logits"]), sample.model.question.groups
     ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
     first = ordered[0]
@@ -365,9 +372,9 @@ def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
 
 
 def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: ViewSpec) -> Panel:
-    """Draw the `top` pixels, the `rest` or the salient `region` of an image according to its map.
+    """Draw only the `top` pixels, the `rest` or the salient `region` of an image according to its map.
 
-    The reference replaces all other pixels. The line below shows the target's probability for the drawn image.
+    The reference replaces all other pixels. The line below shows the target's probability for the image as drawn.
     """
     height, width = images.shape[2:]
     if view.kind == "region":
@@ -409,5 +416,5 @@ def _figure(placed: dict, rows: list, columns: list, names: dict[str, str]) -> F
 
 
 def _called(key: Sequence[str], names: dict[str, str]) -> str:
-    """Return the paper's names of a row or column, one per line."""
+    """Return the names of a row or column as in the paper, one per line."""
     return "\n".join(names.get(name, name) for name in key)

@@ -1,9 +1,9 @@
-"""Plan of a suite: existing data, missing data and how to obtain it, and the cost of each run.
+"""Plan of a suite: data that exists, missing data and how to obtain it, and the cost of each run.
 
 A cost is a number of passes (`costs.py`) and their time. The time is based on the speed of each network, or of an
-untrained network of the same structure, measured on this machine. The plan does not include the time for computing maps
-and scores outside the passes, for reading images and for writing reports. A network that several runs share is counted
-with the first of these runs.
+untrained network of the same structure, measured on this machine. The plan does not include the time for other work on
+maps and scores, for reading images and for writing reports. A network that several runs share is counted with the
+first of these runs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, SuiteJob
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 
-WITH_GRADIENT = 3  # cost of a pass with gradients in forward passes, used to compare runs
+WITH_GRADIENT = 3  # a pass with gradients costs as much as this many forward passes
 BYTES = 300  # approximate size of a record
 RUN_BYTES = 600_000  # approximate size of the report and other files of a run
 
@@ -55,7 +55,7 @@ class Step:
         cells: Number of cells of the run.
         done: Number of cells that exist.
         cost: Cost of the missing cells, including the training of networks that no earlier step trains.
-        seconds: Time in seconds for the passes of that cost on this machine.
+        seconds: Time in seconds for these passes on this machine.
         missing: Missing sources, each with instructions for obtaining it.
     """
 
@@ -87,7 +87,7 @@ def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True
     Args:
         jobs: The runs.
         choice: The selected parts and settings of the suite.
-        measured: Whether to time the networks. A missing network is replaced by an untrained one.
+        measured: Whether to time the networks. For a network that is not yet trained, an untrained network is timed.
     """
     # The cache is valid only for this plan, because a build can add data before the next plan.
     dataset, trained = cache(_dataset), set[Path]()
@@ -131,7 +131,7 @@ def _speed(job: SuiteJob, choice: SuiteChoice, speeds: dict[Key, Speed | None]) 
 
 
 def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split: str, side: int) -> Cost:
-    """Return the cost of a run's retrainings. The retrained networks predict the whole split.
+    """Return the cost of retraining networks for a run's metrics. The retrained networks predict the whole split.
 
     Args:
         new: (explainer, metric) of the cells without any scored image.
@@ -150,7 +150,7 @@ def _name(pair: tuple[str, str]) -> tuple[str, str]:
 def _trainings(
     job: SuiteJob, dataset: Callable[[str, str, str], tuple[str, dict[str, int], str]], trained: set[Path]
 ) -> Iterator[Cost]:
-    """Yield the cost of each training of a run's networks.
+    """Yield the cost of training each network of a run.
 
     Args:
         job: The run.
@@ -166,10 +166,11 @@ def _trainings(
 
 
 def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | None:
-    """Assign whole runs to processes, or return None if sharing the batches of each run is faster.
+    """Assign whole runs to processes, or return None if it is faster to share the batches of each run.
 
-    A shared run takes as long as the process with the most batches. Whole runs are assigned to free processes, longest
-    run first. If both options take equally long, whole runs are preferred, because each network is then loaded once.
+    A shared run takes as long as the process with the most batches. Whole runs are assigned to free processes, the
+    longest
+    run first. If both ways take equally long, whole runs are preferred because each network is then loaded only once.
     """
     if processes == 1:
         return None
@@ -187,7 +188,7 @@ def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | Non
 
 
 def check_sources(steps: Sequence[Step]) -> None:
-    """Raise UserError if a source is missing, after printing each missing source with the command that builds it."""
+    """If sources are missing, print each with the command that builds it, and raise UserError."""
     missing = missing_of(steps)
     for text in missing:
         complain(f"missing: {text}")
@@ -216,7 +217,7 @@ def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
 
 
 def plan_notes(steps: Sequence[Step]) -> list[str]:
-    """Return lines with the totals, the missing sources, and runs whose maps are unreliable."""
+    """Return lines with the totals, the missing sources, and the runs whose maps are unreliable."""
     cells, done = sum(step.cells for step in steps), sum(step.done for step in steps)
     cost = sum((step.cost for step in steps if step.cost), Cost())
     disk = sum(step.megabytes or 0 for step in steps)
@@ -232,12 +233,12 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
         if len(known) < len(steps):
             lines[0] += f", excluding {len(steps) - len(known)} runs whose network is not on this machine"
     if uncounted := sum(step.images is None for step in steps):
-        lines.append(f"{uncounted} runs are not counted because their dataset is missing")
+        lines.append(f"{uncounted} runs are not included in these totals because their dataset is missing")
     return lines + [f"missing: {text}" for text in missing_of(steps)] + _unreliable(steps)
 
 
 def _unreliable(steps: Sequence[Step]) -> list[str]:
-    """Return a line per finished run with unreliable maps, with the number of draws needed for more reliable maps."""
+    """Return a line for each finished run with unreliable maps, with the number of draws that reliable maps need."""
     lines = []
     for step in steps:
         if not (path := step.job.folder / "summary.json").is_file():
@@ -251,12 +252,12 @@ def _unreliable(steps: Sequence[Step]) -> list[str]:
 
 
 def _count(number: int | None) -> str:
-    """Format a count, or return "?" if unknown."""
+    """Format a number of images or networks, or return "?" if it is unknown."""
     return "?" if number is None else f"{number:,}"
 
 
 def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], str]:
-    """Return (where a dataset is, {split: number of images} if known, what is missing)."""
+    """Return (where a dataset is, {split: number of images} if known, message about what is missing or "")."""
     try:
         source = find(name)
         if source.folder is None:
@@ -274,7 +275,7 @@ def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], st
 
 
 def _missing_model(job: SuiteJob) -> str:
-    """Return why a model or starting checkpoint cannot be loaded, judging by name and folder only, or ""."""
+    """Return why a model or starting checkpoint cannot be loaded, or "". Only its name and folder are checked."""
     left = [network for network in job.networks if not network.is_done]
     try:
         made = {str(network.out) for network in job.networks}
@@ -306,7 +307,7 @@ def _model(job: SuiteJob) -> str:
 
 
 def _cells_there(job: SuiteJob) -> tuple[set[tuple[str, str]], int]:
-    """Return (explainer, metric) of the existing cells, and their number of images."""
+    """Return the existing cells as (explainer, metric), and their number of images."""
     try:
         summary, cells = read_summary(job.folder)
     except UserError:

@@ -1,4 +1,4 @@
-"""Samples of a finished run, loaded, predicted and explained again with the run's settings."""
+"""Load samples of a finished run, and predict and explain them again with the run's settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -38,9 +38,9 @@ class SuiteSample:
     Attributes:
         data: Samples of the run.
         model: Network of the run.
-        predicted: The sample with the networks' predictions.
+        predicted: The sample with the predictions of all networks of the run.
         target: Target of the maps.
-        plans: {metric that needs partners: partner plan}, if partners are drawn.
+        plans: {metric that needs partners: partner plan}, or None if partners are not drawn.
     """
 
     data: SplitTable
@@ -84,7 +84,7 @@ class SuiteSample:
 
     @cached_property
     def partner(self) -> PartnerSamples | None:
-        """Return the first sample that a metric of the run pairs with this sample, or None."""
+        """Return the first sample that a metric of the run compares with this sample, or None."""
         (position,) = self.predicted.positions
         plans = self.plans.values()
         places = next((plan.partners[position] for plan in plans if position in plan.partners), ())
@@ -98,7 +98,7 @@ class SuiteSample:
 
     @property
     def name(self) -> str:
-        """Image id of the sample."""
+        """The sample's image id."""
         return self.batch.ids[0]
 
     @property
@@ -112,13 +112,13 @@ class SuiteSample:
         return Image.fromarray(eight_bit(self.images[0]))
 
     def provider(self, explainer: Explainer, seeds: Sequence[int] = ()) -> MapProvider:
-        """Return the provider of the run's maps. `seeds` replace the sample's seeds."""
+        """Return the provider of the run's maps. If `seeds` are given, they replace the sample's seeds."""
         seed = self.data.spec.seed
         seeds = seeds or [seed_of(seed, self.name, "explain")]
         return MapProvider(explainer.seeded(seed), self.model.classifier, seeds)
 
     def scored(self, explainer: Explainer, name: str) -> tuple[float | None, str]:
-        """Return (score by a metric that needs no map, or None; reason if there is no score)."""
+        """Return (score on a metric that needs no map, or None; reason for a missing score, or "")."""
         batch = self.inputs(explainer).score(registered_metric(name))
         return batch.values[0], batch.reasons[0] or ""
 
@@ -127,7 +127,7 @@ class SuiteSample:
         return inputs_of(self.data, self.model, self.predicted, explainer, self.target, Explained(maps))
 
     def marked(self, values: np.ndarray, image: Images | None = None) -> Image.Image:
-        """Overlay a map on the image and draw the border of the mask in white."""
+        """Overlay a map on the image, and outline the mask in white."""
         pixels = np.asarray(overlay(eight_bit((self.images if image is None else image)[0]), values)).copy()
         inside = self.batch.masks[0].numpy()
         padded = np.pad(inside, 1)
@@ -156,7 +156,7 @@ def loaded(
     named = [entry for entry in spec.explainers if isinstance(entry, str)]
     chosen = entries_of("explainers", explainers, as_explainer, objects) if explainers else named
     if not chosen:
-        raise UserError(f"{folder} has no explainer that can be loaded by name; specify --explainers")
+        raise UserError(f"no explainer of {folder} can be loaded by name; specify --explainers")
     changes = {"metrics": tuple(metrics), "explainers": tuple(chosen), "maps": (), "keep_maps": False,
                "out": str(folder)}  # fmt: skip
     data, model, pairs = load(spec.model_copy(update=changes), objects, device)

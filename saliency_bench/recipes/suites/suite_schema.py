@@ -1,7 +1,7 @@
 """Schema of a suite's YAML file, which lists datasets, models, runs and tables.
 
     datasets  x  models  x  a run's explainers and metrics  ->  one run folder per (dataset, model, settings)
-    tables    rows and columns of these scores, with the paper's figures
+    tables    rows and columns of these scores, with the paper's numbers
 
 This module imports neither torch nor pandas. `python -m saliency_bench suite --schema` prints the JSON schema for
 editors.
@@ -34,7 +34,7 @@ FREE = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device",
 
 
 class Strict(BaseModel):
-    """A frozen model that rejects unknown keys, NaN and infinity."""
+    """Base class of frozen models that reject unknown keys, NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -57,7 +57,7 @@ class DatasetEntry(Strict):
 
 
 class TrainingSpec(Strict):
-    """Options of `saliency-bench train`. The defaults are the recipe of P0."""
+    """Options of `saliency-bench train`. The defaults are the recipe of Zhang et al. (2023)."""
 
     epochs: Annotated[int, Field(ge=1)] = 30
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
@@ -75,7 +75,7 @@ class ModelEntry(Strict):
     Attributes:
         name: A Hub id, folder or torchvision:NAME.
         family: Type of the small network that replaces the model under --smoke.
-        train: Options for training the model on each dataset. Without them, the model is used unchanged.
+        train: Options for training the model on each dataset. If they are missing, the model is used unchanged.
     """
 
     name: str
@@ -84,7 +84,7 @@ class ModelEntry(Strict):
 
 
 class OtherEntry(Strict):
-    """The second classifier of false-positive metrics: the run's model, trained to predict another column."""
+    """The second classifier of false-positive metrics: a copy of the run's model, trained to predict another column."""
 
     label: str
 
@@ -123,10 +123,10 @@ class Value(Strict):
         accuracy: Show the accuracy of the classifier instead of a metric.
         crowd: Show the area under people's accuracy instead of a metric, from the answers in --answers.
         exposure: Show people's accuracy at this exposure instead of the area.
-        judgements: Compute the area from this number of judgements per image, drawn from all judgements.
+        judgements: Compute the area from this number of judgements per image, drawn at random from all judgements.
         count: Show the number of images or people whose mean exposure of correct answers lies in `bin`, instead of the
             area.
-        bin: Two exposures, such as "0.1 0.2".
+        bin: Lower and upper bound of the mean exposure, such as "0.1 0.2". The lower bound is excluded.
         size: Show the number of classes, images or masks in the dataset, or the number of images of its rarest or
             commonest class, over all splits. A table with only sizes and texts needs no run.
         text: {dataset: text from the paper}.
@@ -184,14 +184,14 @@ class Value(Strict):
 
 
 class Note(Strict):
-    """A remark on some of the paper's figures, selected by their names on the axes in `where`."""
+    """A remark on some of the paper's numbers, selected by their names on the axes in `where`."""
 
     note: str
     where: dict[Axis, tuple[str, ...]] = {}
 
 
 class Decision(Strict):
-    """A statement or gap in the paper, and the suite's choice.
+    """A statement of the paper or a gap in it, and the suite's choice.
 
     Attributes:
         about: Names of datasets, models, explainers or metrics. If empty, the decision is about the whole suite.
@@ -217,8 +217,8 @@ class TableSpec(Strict):
         variants: {name in the table: {placeholder: value}}. `{k}` in a metric, part or transform of a value, as in
             `saliency_correctness:k={k}`, is replaced by the value of each variant.
         show: {axis: names in the paper's order}. Other names of the runs, such as baselines, come after them.
-        figures: The paper's figures for the names in `show`: a list per row, with null for missing figures.
-        notes: Remarks on the figures.
+        figures: The paper's numbers for the names in `show`: a list per row, with null for missing numbers.
+        notes: Remarks on the paper's numbers.
         t_test: Explainer that is compared with each other explainer by a paired t-test, as in the paper.
         plot: Type of plot, or "" for none.
     """
@@ -248,7 +248,7 @@ class TableSpec(Strict):
         if len(self.values) > 1 and "value" not in axes:
             raise ValueError("with several values, rows or columns must contain the axis value")
         if bool(self.variants) != ("variant" in axes):
-            raise ValueError("variants and the axis variant must be used together: set both or neither")
+            raise ValueError("the key variants and the axis variant must be used together: set both or neither")
         return self
 
     @property
@@ -282,14 +282,15 @@ class ViewSpec(Strict):
         kind: `picture`: the image. `mask`: the image inside its mask. `map`: the map. `top`: the share of the pixels
             with the highest map values. `rest`: the image without these pixels. `region`: the salient region, above
             half of the map's range. `pasted`: the image with the region of its partner pasted in, for the pairs of
-            saliency_correctness and saliency_confidence. `inverse`: the image with the rest of its partner pasted in.
-        reference: Replacement for all other pixels in `top`, `rest` and `region`.
+            saliency_correctness and saliency_confidence. `inverse`: the image with all but this region of its partner
+            pasted in.
+        reference: Values that replace all other pixels in `top`, `rest` and `region`.
         share: Share of the pixels for `top` and `rest`.
         target: Target of the map, if different from the run's target. `contrast` is the most likely class minus the
             runner-up of its group. `false positive` is the most likely class that is not in the image.
-        other: Whether to explain the run's other model, for the label that it predicts.
+        other: Whether to explain the run's other model, for the column that it was trained to predict.
         without: Whether to show the image without the object (column image_without_object).
-        partner: Whether to show the partner image instead, explained for its class.
+        partner: Whether to show the partner image instead of the image, explained for the partner's class.
         scores: Whether to show the picture's values below the cell. By default, they are shown only below maps for the
             run's target.
     """
@@ -390,8 +391,8 @@ class Smoke(Strict):
         size: Side of the images in pixels.
         drawings: Number of synthetic images for pretraining. They have the same classes as the datasets.
         passes: Epochs of pretraining.
-        count: Number of images in a dataset.
-        limit: Number of samples in a run.
+        count: Number of images in each dataset.
+        limit: Number of samples in each run.
         epochs: Epochs of training on a dataset.
         options: {explainer or metric: {option: value}}. They replace the options in runs and tables.
     """
@@ -410,7 +411,7 @@ class Smoke(Strict):
         return TrainingSpec(epochs=self.epochs, learning_rate=1e-4, batch_size=8, size=self.size)
 
     def pretraining(self, name: str) -> TrainingSpec:
-        """Return the options for pretraining the small network of this model. Each model gets a different seed."""
+        """Return the options for pretraining the small network for this model. Each model gets a different seed."""
         from saliency_bench.utils.seeds import seed_of  # imports numpy, which listing suites does not need
 
         seed = seed_of("smoke", name) % 1000
@@ -421,7 +422,7 @@ class Suite(Strict):
     """The suite of a paper.
 
     Attributes:
-        paper: Title and address of the paper.
+        paper: Title and URL of the paper.
         datasets: {name in the suite: dataset}.
         models: {name in the suite: model}.
         runs: {name in the suite: run}.
@@ -444,7 +445,7 @@ class Suite(Strict):
 
     @model_validator(mode="after")
     def _check_references(self) -> Self:
-        """Check that every name refers to an entry, and that tables have one position for each number."""
+        """Check that every name refers to an entry, and that no two numbers would land in the same cell of a table."""
         for name, run in self.runs.items():
             _check_names(f"runs.{name}.datasets", run.datasets, self.datasets)
             _check_names(f"runs.{name}.models", run.models, self.models)
@@ -470,7 +471,7 @@ class Suite(Strict):
         return {**self.tables, **self.pictures}
 
     def _check_places(self, where: str, item: TableSpec | PictureSpec) -> None:
-        """Check that each number or cell has exactly one position, and that the runs compute something."""
+        """Check that no two numbers or cells share a position, and that the runs have something to compute."""
         runs = [self.runs[run] for run in item.runs]
         of_runs = ("model", "explainer") if item.has_explainer else ("model",)
         for axis in ("dataset", *of_runs) if item.needs_runs else ("dataset",):
@@ -482,18 +483,18 @@ class Suite(Strict):
         if item.needs_runs and not any(value.metric for value in item.values.values()):
             for run in item.runs:
                 if not self.runs[run].metrics:
-                    raise ValueError(f"{where} uses no metric, so runs.{run} must list metrics")
+                    raise ValueError(f"{where} shows the score of no metric, so runs.{run} must list metrics")
 
 
 def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> None:
-    """Raise UserError if the suite does not define a name. `where` is the name's position in the file."""
+    """Raise UserError if the suite does not define one of the names. `where` is their position in the file."""
     for name in names:
         if name not in (available := list(defined)):
             raise UserError(f"{where}: {unknown('name', name, available)}")
 
 
 def suite_files() -> dict[str, Path]:
-    """Return {suite: path of the YAML file} for the suites of the package and its plugins."""
+    """Return {suite: path of its YAML file} for the suites of this package and of its plugins."""
     files: dict[str, Path] = {}
     for path in (path for folder in registry.folders("suites") for path in sorted(folder.glob("*.yaml"))):
         if (first := files.setdefault(path.stem, path)) != path:  # from another package
@@ -502,7 +503,7 @@ def suite_files() -> dict[str, Path]:
 
 
 def list_suites() -> list[str]:
-    """Return the names of all installed suites: the papers and their tables."""
+    """Return the names of all installed suites and of their tables."""
     names: list[str] = []
     for suite, path in suite_files().items():
         try:
@@ -581,7 +582,7 @@ def _keys_at(steps: Iterable[str]) -> list[str]:
     for step in steps:
         if step in model.model_fields:
             annotation = model.model_fields[step].annotation
-            # dict[str, Table], tuple[Note, ...] and Training | None contain the model as a type argument.
+            # In dict[str, TableSpec], tuple[Note, ...] and TrainingSpec | None, the model is a type argument.
             kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
             model = next((kind for kind in kinds if issubclass(kind, BaseModel)), model)
     return list(model.model_fields)
@@ -600,7 +601,7 @@ def fill(text: str, variant: dict[str, Scalar]) -> str:
 
 
 def matching_parts(part: str, names: Iterable[str]) -> list[str]:
-    """Return the names of the parts that match a value's `part`, such as "0.05" or "0.05 training *"."""
+    """Return the names of the parts that match `part` of a value, such as "0.05" or "0.05 training *"."""
     return [name for name in names if fnmatchcase(name, part)]
 
 

@@ -1,8 +1,8 @@
-"""List of all settings of a suite next to the paper's settings.
+"""List of all settings of a suite, shown next to the paper's statements about them.
 
 The rows are derived from the suite: every dataset, model, explainer and metric with all options, including defaults.
-The paper's statements are read from `decisions` in the YAML file. Without a statement, the row reports that the paper
-does not mention the setting.
+The paper's statements are read from `decisions` in the YAML file. If there is none, the row says that the paper does
+not mention the setting.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, s
 
 
 def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, resolved settings, note) of each dataset, model, explainer and metric of these runs."""
+    """Yield (name, resolved settings, note) for each dataset, model, explainer and metric of these runs."""
     chosen = [suite.runs[run] for run in suite.runs if run in runs]
     for dataset in dict.fromkeys(name for run in chosen for name in run.datasets):
         entry = suite.datasets[dataset]
@@ -71,7 +71,7 @@ def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:
 
 
 def _pairs(settings: dict[str, Any]) -> str:
-    """Format settings as text. Several values of a setting are joined by "or"."""
+    """Format settings as text. Several values of one setting are joined by "or"."""
     return ", ".join(
         f"{name}={' or '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in settings.items()

@@ -20,7 +20,10 @@ from saliency_bench.utils.csv_text import csv_text
 from saliency_bench.utils.files import write_json, write_text
 
 BEST, FEW = "*", "†"
-BOLD = "Bold: among the best of its run by this metric, and better than every baseline of the run, by the paired test"
+BOLD = (
+    "Bold: among the best explainers of the run on this metric, and better than every baseline of the run according to "
+    "the paired test"
+)
 SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "text", "cell")
 QUANTITY = "quantity"  # column for the axis `value`, because the column `value` contains the number
 JOIN = ", "
@@ -37,8 +40,8 @@ class SuiteTable(PaperTables):
         name: Name in the suite.
         table: Specification in the suite.
         names: {name in the suite: name in the paper}.
-        numbers: A row per number with its axes, `SHOWN`, the paper's figure, the difference, notes and runs.
-        compare: Whether to print the paper's figures as well.
+        numbers: A row per number with its axes, `SHOWN`, the paper's number, the difference, notes and runs.
+        compare: Whether to print the paper's numbers as well.
         about: Remarks on the runs that the numbers come from.
         smoke: Whether the numbers come from synthetic images and small networks.
     """
@@ -53,17 +56,17 @@ class SuiteTable(PaperTables):
 
     @property
     def row_axes(self) -> list[str]:
-        """Columns of `numbers` that identify the row."""
+        """The columns of `numbers` that identify a row of the table."""
         return columns_of(self.table.rows)
 
     @property
     def column_axes(self) -> list[str]:
-        """Columns of `numbers` that identify the column."""
+        """The columns of `numbers` that identify a column of the table."""
         return columns_of(self.table.columns)
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The numbers for JSON, with None for missing values."""
+        """The numbers as dicts for JSON, with None for missing values."""
         return self.numbers.astype(object).where(self.numbers.notna(), None).to_dict("records")
 
     @property
@@ -99,7 +102,7 @@ class SuiteTable(PaperTables):
 
     @property
     def printed(self) -> Printed:
-        """The table for printing: each number with its interval, the paper's figure and the difference."""
+        """The table for printing: each number with its interval, the paper's number and the difference."""
         cells = self.cells
         lines: list[tuple[Value, ...]] = [
             (*self.called(row), *(text_of(self, cells.get((row, column))) for column in self.columns))
@@ -120,13 +123,13 @@ class SuiteTable(PaperTables):
 
     @property
     def notes(self) -> list[str]:
-        """Notes that explain the table."""
+        """The notes below the table: remarks, missing numbers, and explanations of bold numbers and marks."""
         counts = self.numbers.loc[self.numbers["missing"] != "", "missing"].value_counts(sort=False)
         notes = [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
         if self.numbers["best"].any():
             notes.append(
-                f"{BEST}: among the best of its run by this metric, and better than every baseline of the run, by the "
-                "paired test."
+                f"{BEST}: among the best explainers of the run on this metric, and better than every baseline of the "
+                "run according to the paired test."
             )
         if any(map(rests_on_few, self.records)):
             notes.append(f"{FEW}: a run has fewer than {INTERVAL_FROM} images, so there is no interval.")
@@ -139,7 +142,7 @@ class SuiteTable(PaperTables):
         notes = [f"The paper: {note.note}" for note in self.table.notes
                  if self.compare and _fits(compared, note.where).any()]  # fmt: skip
         if self.compare and not self.table.figures:
-            notes.append("The suite has no figures of the paper for this table.")
+            notes.append("The suite does not contain the paper's numbers for this table.")
         least = self.numbers["least"].dropna()
         if len(least):
             notes.append(f"Numbers are based on {_range(least.min(), least.max())} images per run.")
@@ -168,7 +171,7 @@ def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
 
 
 def make_table(name: str, results: Results, compare: bool = False, about: Sequence[str] = ()) -> SuiteTable:
-    """Return a table with its numbers and the paper's figures."""
+    """Return a table with its numbers and the paper's numbers."""
     table = results.suite.tables[name]
     axes = columns_of([*table.rows, *table.columns])
     frame = results.numbers_of(name).rename(columns={"value": QUANTITY})
@@ -186,10 +189,10 @@ def make_table(name: str, results: Results, compare: bool = False, about: Sequen
 
 
 def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's figures, one row each, with the axes of the table and the column `paper`.
+    """Return the paper's numbers, one row each, with the axes of the table and the column `paper`.
 
     Args:
-        table: The table. Its `figures` are in the order of the names shown from the paper.
+        table: The table. Its `figures` are in the order of the names that the paper's table shows.
         frame: The axes of the table's numbers, in order.
     """
     rows, columns = _show(table, frame)
@@ -203,7 +206,7 @@ def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_figures(suite: Suite, tables: Iterable[str]) -> None:
-    """Raise UserError if the numbers of rows and columns of the paper's figures do not match the table."""
+    """Raise UserError if the paper's numbers in the suite's file do not have as many rows and columns as the table."""
     for name in tables:
         if (table := suite.tables.get(name)) is None:
             continue  # a picture
@@ -231,12 +234,12 @@ def columns_of(axes: Iterable[str]) -> list[str]:
 
 
 def keys_of(frame: pd.DataFrame, columns: Sequence[str]) -> list[Key]:
-    """Return the distinct names in columns, in the order of the frame, or [()] without columns."""
+    """Return the distinct names in these columns, in the order of the frame, or [()] if `columns` is empty."""
     return list(dict.fromkeys(zip(*(frame[column] for column in columns), strict=True))) if columns else [()]
 
 
 def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
-    """Return whether a note applies to each number. Axes that the table lacks do not match."""
+    """Return whether a note applies to each number. A note on an axis that the table lacks applies to no number."""
     fits = pd.Series(True, index=frame.index)
     for axis, names in where.items():
         (column,) = columns_of([axis])
@@ -250,12 +253,12 @@ def _range(low: int, high: int) -> str:
 
 
 def rests_on_few(record: Mapping[str, Any]) -> bool:
-    """Return whether a number is based on too few images of a run for an interval."""
+    """Return whether a number comes from a run with too few images for an interval."""
     return record["value"] is not None and record["least"] is not None and record["least"] < INTERVAL_FROM
 
 
 def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
-    """Format a number as in 0.312 [0.288, 0.337]*, followed by the paper's figure and the difference if compared."""
+    """Format a number as in 0.312 [0.288, 0.337]*, followed by the paper's number and the difference if requested."""
     if record is None:
         return ""
     if record["text"]:
@@ -283,12 +286,12 @@ def number_of(table: SuiteTable, record: Mapping[str, Any], column: str = "value
 
 
 def interval_of(record: Mapping[str, Any]) -> str:
-    """Format the interval as in [0.288, 0.337], or return "" without an interval."""
+    """Format the interval as in [0.288, 0.337], or return "" if there is no interval."""
     return "" if record["low"] is None else f"[{words.number(record['low'])}, {words.number(record['high'])}]"
 
 
 def figure_of(table: SuiteTable, record: Mapping[str, Any]) -> str:
-    """Return text such as "paper 0.300, +0.012", or "" if nothing is compared."""
+    """Return text such as "paper 0.300, +0.012", or "" if the paper has no number to compare with."""
     if not table.compare or record["paper"] is None:
         return ""
     text, difference = f"paper {number_of(table, record, 'paper')}", record["difference"]

@@ -1,8 +1,8 @@
 """A paper's paired t-test and this package's paired test, for tables whose paper reports significance.
 
-The t-test is not adjusted for multiple comparisons and treats images of a cluster as independent. This package's test
-(`read/statistics/paired_test.py`) is adjusted and compares clusters. The number of significant differences depends on
-the test, so both are reported.
+The t-test is not adjusted for multiple comparisons and treats the images of a cluster as independent. This package's
+test (`read/statistics/paired_test.py`) is adjusted and compares clusters. The number of significant differences
+depends on the test, so both tests are reported.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def t_tests(results: Results, name: str) -> pd.DataFrame:
 
     Returns:
         A frame with the columns `COLUMNS`. p is NaN if there are too few samples, and `p_paired_test` is NaN if the run
-        has no test.
+        has no paired test of the two explainers.
     """
     table, rows = results.suite.tables[name], []
     for job, run in results.finished(table.runs):
@@ -44,21 +44,21 @@ def t_tests(results: Results, name: str) -> pd.DataFrame:
 
 
 def _compare(run: RunData, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of a row, starting with `explainer`, for each other explainer of a run that has a score."""
+    """For each other explainer of a run that has a score, yield the columns of a row, starting with `explainer`."""
     cells = {cell.explainer_text: cell for cell in run.cells if cell.metric_text == metric and not cell.aggregate}
     if reference not in cells:
         return
     for other in (text for text in others if text != reference and text in cells):
         both = np.array([run.values[cells[text].cell_id] for text in (reference, other)])
         first, second = both[:, np.isfinite(both).all(axis=0)]
-        # Differences without variance make scipy return NaN with a warning.
+        # If all differences are equal, scipy returns NaN and warns.
         p = float(ttest_rel(first, second).pvalue) if np.any(first != second) and len(first) > 1 else np.nan
         difference = float((first - second).mean()) if len(first) else np.nan
         yield reference, other, len(first), difference, p, _adjusted_p(run, cells[reference], cells[other])
 
 
 def _adjusted_p(run: RunData, first: CellResult, second: CellResult) -> float:
-    """Return the p value of the run's paired test of two cells, or NaN."""
+    """Return the p-value from the run's paired test of two cells, or NaN if there is none."""
     for contrast in run.contrasts:
         if set(contrast.cells) == {first.cell_id, second.cell_id}:
             return np.nan if contrast.p is None else contrast.p
@@ -66,13 +66,13 @@ def _adjusted_p(run: RunData, first: CellResult, second: CellResult) -> float:
 
 
 def remarks(frame: pd.DataFrame) -> list[str]:
-    """Return remarks on how many differences are significant by each test."""
+    """Return a remark on how many differences are significant in each test."""
     if frame.empty:
         return []
     significant = [int((frame[column] < ALPHA).sum()) for column in ("p_t_test", "p_paired_test")]
     known = int(frame["p_paired_test"].notna().sum())
     return [
-        f"Paired t-test of {frame['explainer'][0]} with each other explainer at {ALPHA}, not adjusted: "
-        f"{significant[0]} of {len(frame)} differ; by the adjusted paired test {significant[1]} of the {known} that "
-        "have enough samples."
+        f"Paired t-tests of {frame['explainer'][0]} against each other explainer at level {ALPHA}, not adjusted: "
+        f"{significant[0]} of {len(frame)} differ significantly. In the adjusted paired test, {significant[1]} of the "
+        f"{known} with enough samples do."
     ]

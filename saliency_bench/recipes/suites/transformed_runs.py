@@ -23,8 +23,8 @@ def accuracy_under(data: SplitTable, model: RunModel, transform: str = "") -> di
     Args:
         data: Samples of the run.
         model: Network of the run.
-        transform: One of TRANSFORMS. It is applied to the prepared images, and empty areas are filled with black. ""
-            applies no transform and yields the accuracies of the run's summary.
+        transform: One of TRANSFORMS, applied to the prepared images; empty areas are filled with black. With "", the
+            images are not transformed, and the accuracies are those in the run's summary.
 
     Returns:
         {"accuracy": ..., "top5": ...}. `top5` is None for five classes or fewer. For sigmoid classifiers, the accuracy
@@ -48,7 +48,7 @@ def accuracy_under(data: SplitTable, model: RunModel, transform: str = "") -> di
 
 
 def measure(job: SuiteJob) -> None:
-    """Measure the accuracies that tables need and store them in a finished run's folder, unless they exist."""
+    """Measure the accuracies that tables need and store them in a finished run's folder, unless they are there."""
     measured = accuracies_of(job)
     missing = [transform for transform in job.transforms if transform not in measured]
     if missing:
@@ -58,7 +58,7 @@ def measure(job: SuiteJob) -> None:
 
 
 def accuracies_of(job: SuiteJob) -> dict[str, dict[str, Any]]:
-    """Return {transform: {"accuracy": ..., "top5": ...}} as measured for the current run."""
+    """Return {transform: {"accuracy": ..., "top5": ...}} if measured for the current run, else {}."""
     if not job.accuracies.is_file():
         return {}
     content = read_json(job.accuracies)
@@ -66,6 +66,6 @@ def accuracies_of(job: SuiteJob) -> dict[str, dict[str, Any]]:
 
 
 def _identity(job: SuiteJob) -> list:
-    """Return what an accuracy depends on: the classifier, the images and the number of images."""
+    """Return the values that an accuracy depends on: the classifier, the images and the number of images."""
     summary = read_json(job.folder / "summary.json")
     return [summary["model"]["digest"], summary["dataset"]["fingerprint"], summary["dataset"]["used"]]
