@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 from commands import said
-from local_hub import LocalHub, User
+from local_hub import LocalHub
 from PIL import Image
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+from test_documentation import OTHERS, small_resnet
 
-from saliency_bench.cli import main
 from saliency_bench.hub_builders import _examples
 from saliency_bench.push_scripts.build import remarks
-
-OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft",))
 
 
 @pytest.mark.thorough
@@ -23,13 +20,10 @@ OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft
 def test_the_next_line_works_as_printed(tmp_path, monkeypatch, name, options, command):
     """Run the next command for a folder whose name has a space, with a small network under the printed name."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=5)
-    ResNetForImageClassification(config).save_pretrained(tmp_path / "pretrained")
-    ViTImageProcessor(size={"height": 64, "width": 64}).save_pretrained(tmp_path / "pretrained")
     source = _examples.write(name, tmp_path / "source", 20, 48)
     with LocalHub(tmp_path, users=(OTHERS,)) as hub:
         hub.api(OTHERS).create_repo("microsoft/resnet-18")
-        hub.api(OTHERS).upload_folder(repo_id="microsoft/resnet-18", folder_path=tmp_path / "pretrained")
+        hub.api(OTHERS).upload_folder(repo_id="microsoft/resnet-18", folder_path=small_resnet(tmp_path / "pretrained"))
         path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         line = f"saliency-bench build {name} --source {source} --out 'my data/{name}' {options}"
         built = hub.run(["sh", "-c", line], user=None, **path)
@@ -44,8 +38,8 @@ def test_why_a_mask_cannot_be_used_is_printed(tmp_path, capsys):
     source = _examples.write("pet-xai", tmp_path / "source", 6, 48)
     trimap = next((source / "annotations/trimaps").iterdir())
     Image.new("L", (20, 30), 1).save(trimap)
-    assert main(["build", "pet-xai", "--source", str(source), "--out", str(tmp_path / "out")]) == 0
-    assert "1 mask: trimap and image differ in size" in capsys.readouterr().out
+    shown = said(capsys, ["build", "pet-xai", "--source", str(source), "--out", str(tmp_path / "out")])
+    assert "1 mask: trimap and image differ in size" in shown
 
 
 def test_several_texts_of_an_option(tmp_path, capsys):

@@ -8,13 +8,12 @@ import re
 import numpy as np
 import pytest
 import torch
-from commands import said
+from commands import refusal, said
 from PIL import Image, ImageChops
 from transformers import AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 from saliency_bench import registry
-from saliency_bench.cli import main
 from saliency_bench.notebook_views import LINE, MARGIN, SIDE
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.utils.overlays import eight_bit, overlay
@@ -72,8 +71,8 @@ def classifiers(models):
 
 def drawn(folder, tmp_path, capsys, what, *words):
     out = tmp_path / "new" / f"{what}.png"
-    assert main(["draw", str(folder), "--what", what, "--out", str(out), "--device", "cpu", "--json", *words]) == 0
-    found = json.loads(capsys.readouterr().out)
+    line = ["draw", str(folder), "--what", what, "--out", str(out), "--device", "cpu", "--json", *words]
+    found = json.loads(said(capsys, line))
     assert found["what"] == what
     return Image.open(out).convert("RGB"), {(one["sample"], one["explainer"]): one for one in found["scores"]}
 
@@ -123,8 +122,8 @@ def test_maps_shows_mask_and_maps_of_several_runs_with_all_their_scores(
     words = ["--samples", name, "--explainers", "edges", "random"]
     out = tmp_path / "maps.png"
     line = ["draw", str(tmp_path / "second"), str(folder), "--what", "maps", "--out", str(out), "--device", "cpu"]
-    assert main([*line, "--json", *words]) == 0
-    scores = {(row["run"], row["explainer"]): row for row in json.loads(capsys.readouterr().out)["scores"]}
+    shown = json.loads(said(capsys, [*line, "--json", *words]))
+    scores = {(row["run"], row["explainer"]): row for row in shown["scores"]}
     picture = Image.open(out).convert("RGB")
     assert picture.width == MARGIN + 4 * (SIDE + MARGIN)
     for row, (classifier, label) in enumerate(zip(classifiers[::-1], ("scene", "label"), strict=True)):
@@ -269,20 +268,14 @@ def test_python_draws_what_the_command_draws(folder, name, tmp_path, capsys):
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_one_line(folder, words, line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = main(["draw", str(folder), *words, "--device", "cpu"])
-    except SystemExit as end:
-        code = end.code
-    assert code == 2
-    assert line in capsys.readouterr().err.strip().splitlines()[-1]
+    assert line in refusal(capsys, ["draw", folder, *words, "--device", "cpu"])
     assert not (tmp_path / "a.png").exists()
 
 
 @pytest.mark.slow
 def test_runs_that_cannot_be_loaded_again_are_one_line(shapes, resnet, folder, tmp_path, capsys):
     def says(run, what="insertion"):
-        assert main(["draw", str(run), "--what", what, "--out", str(tmp_path / "a.png"), "--device", "cpu"]) == 2
-        return capsys.readouterr().err.strip().splitlines()[-1]
+        return refusal(capsys, ["draw", run, "--what", what, "--out", tmp_path / "a.png", "--device", "cpu"])
 
     assert "no run.json" in says(tmp_path)
     settings = {"dataset": str(shapes), "explainers": ["edges"], "metrics": ["saliency_miou"], "limit": 4,

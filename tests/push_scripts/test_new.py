@@ -6,7 +6,7 @@ import sys
 
 import contracts
 import pytest
-from commands import said
+from commands import refusal, said
 
 from saliency_bench import registry
 from saliency_bench.cli import main
@@ -74,8 +74,7 @@ def test_files_of_new_items_pass_the_linter(checkout):
 ])  # fmt: skip
 def test_invalid_names_are_refused_in_one_line(line, words, checkout, capsys):
     before = sorted(checkout.rglob("*"))
-    message = said(capsys, ["new", *line.split()], 2)
-    assert message.count("\n") == 1
+    message = refusal(capsys, ["new", *line.split()])
     assert all(word in message for word in words)
     assert sorted(checkout.rglob("*")) == before
 
