@@ -81,7 +81,7 @@ def example(installed, found_anew, monkeypatch):
     monkeypatch.undo()
 
 
-def test_all_kinds_go_by_their_names(example, capsys):
+def test_plugin_items_are_loaded_by_name(example, capsys):
     assert "local_contrast" in sb.list_explainers()
     assert "top_quarter" in sb.list_metrics()
     assert "stripes-xai" in sb.list_datasets()
@@ -99,7 +99,7 @@ def test_all_kinds_go_by_their_names(example, capsys):
     refused("did you mean top_quarter", sb.load_metric, "top_quarters")
 
 
-def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch, tmp_path):
+def test_plugin_metric_is_published_with_its_card(example, monkeypatch, tmp_path):
     files = metric_publication("top_quarter", "ada").files
     assert {"README.md", "app.py", "requirements.txt", "score.py", "top_quarter.py"} <= files.keys()
     assert b"## Citation" not in files["README.md"]  # it names no paper
@@ -121,7 +121,7 @@ def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch,
         metric_publication("./my_score.py:my_iou", "ada")
 
 
-def test_an_item_says_which_package_it_is_of(example, capsys):
+def test_plugin_items_state_their_package(example, capsys):
     names = {"explainers": "local_contrast", "metrics": "top_quarter", "datasets": "stripes-xai"}
     for kind, name in names.items():
         shown = said(capsys, ["help", name])
@@ -134,7 +134,7 @@ def test_an_item_says_which_package_it_is_of(example, capsys):
     assert "package" not in items["explainers"]["gradcam"]
 
 
-def test_a_run_scores_by_them_and_says_whose_they_are(example, resnet, shapes, tmp_path):
+def test_run_scores_plugin_items_and_names_their_package(example, resnet, shapes, tmp_path):
     run = sb.run(dataset=str(shapes), model=str(resnet), explainers=["local_contrast", "random"],
                  metrics=["top_quarter", "saliency_miou"], limit=12, device="cpu", out=tmp_path / "run",
                  keep_maps=True, progress=False)  # fmt: skip
@@ -161,7 +161,7 @@ def few(shapes, resnet, out):
             "limit": 4, "device": "cpu", "out": out, "progress": False}  # fmt: skip
 
 
-def test_a_run_is_read_without_the_package(example, resnet, shapes, tmp_path, monkeypatch, found_anew):
+def test_run_is_read_without_the_plugin(example, resnet, shapes, tmp_path, monkeypatch, found_anew):
     settings = few(shapes, resnet, tmp_path / "run")
     shown = str(sb.run(**settings))
     monkeypatch.undo()
@@ -173,7 +173,7 @@ def test_a_run_is_read_without_the_package(example, resnet, shapes, tmp_path, mo
 
 
 @pytest.mark.slow
-def test_another_release_of_the_package_computes_anew(example, resnet, shapes, tmp_path, monkeypatch):
+def test_other_plugin_release_recomputes(example, resnet, shapes, tmp_path, monkeypatch):
     settings = few(shapes, resnet, tmp_path / "run")
     sb.run(**settings)
     assert sb.run(**settings).complete
@@ -181,7 +181,7 @@ def test_another_release_of_the_package_computes_anew(example, resnet, shapes, t
     assert not sb.run(**settings).complete
 
 
-def test_an_edit_computes_anew_though_no_version_was_raised(example, installed, resnet, shapes, tmp_path, found_anew):
+def test_edited_plugin_recomputes_without_new_version(example, installed, resnet, shapes, tmp_path, found_anew):
     settings = few(shapes, resnet, tmp_path / "run")
     sb.run(**settings)
     before = sb.load_explainer("local_contrast").version, sb.load_metric("top_quarter").version
@@ -209,7 +209,7 @@ def forget(found_anew):
 
 
 @pytest.mark.thorough
-def test_its_dataset_and_suite(example, tmp_path, monkeypatch, capsys):
+def test_plugin_dataset_and_suite_work(example, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["build", "stripes-xai", "--count", "12", "--out", "stripes"]) == 0
     line = ["suite", "example-main", "--smoke", "--out", "suite", "--device", "cpu"]
@@ -217,7 +217,7 @@ def test_its_dataset_and_suite(example, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_its_evaluate_module(installed, tmp_path):
+def test_plugin_metric_loads_with_evaluate(installed, tmp_path):
     """Use a separate process, because `evaluate` reads its cache when it is imported."""
     environment = os.environ | {"PYTHONPATH": str(installed), "HF_MODULES_CACHE": str(tmp_path / "modules"),
                                 "HF_EVALUATE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
@@ -245,7 +245,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.parametrize("kind", ["explainers", "metrics", "datasets"])
-def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(kind, what, tmp_path, capsys, added):
+def test_unusable_item_is_marked_and_breaks_nothing(kind, what, tmp_path, capsys, added):
     module, text, why = BROKEN[what]
     added(kind, "item", module, text)
     for words in (["list"], ["list", kind]):
@@ -274,7 +274,7 @@ def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(kind, what, 
     ("[saliency_bench.explainers]\nitem = bro\xffken.item\n", r"^the entry points of broken 0\.1 cannot be", False),
     ("[saliency_bench.explainers]\nitem = broken.item\n", "", True),
 ])  # fmt: skip
-def test_one_malformed_list_of_entry_points_breaks_no_other(
+def test_malformed_entry_points_break_no_other_package(
     points, words, known, tmp_path, found_anew, example, capsys, added
 ):
     added("explainers", "item", "broken.item", "import saliency_bench as sb\n")
@@ -288,7 +288,7 @@ def test_one_malformed_list_of_entry_points_breaks_no_other(
     assert {"gradcam", "centre"} < before, "and those of another package stay"
 
 
-def test_a_package_without_a_description_is_named_by_its_folder(tmp_path, found_anew, added):
+def test_package_without_metadata_is_named_by_its_folder(tmp_path, found_anew, added):
     added("explainers", "item", "broken.nowhere", "")
     (tmp_path / "broken-0.1.dist-info" / "METADATA").unlink()
     found_anew()
@@ -296,7 +296,7 @@ def test_a_package_without_a_description_is_named_by_its_folder(tmp_path, found_
 
 
 @pytest.mark.parametrize("text", ["raise KeyboardInterrupt", "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"])
-def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, capsys, added):
+def test_plugin_interrupt_does_not_stop_the_command(text, capsys, added):
     added("explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process ignores SIGINT
     try:
@@ -321,13 +321,13 @@ OTHER_NAME = "import saliency_bench as sb\n@sb.explainer(version=1)\ndef items(c
     ("raise GeneratorExit", " cannot be imported: GeneratorExit"),
     (OTHER_NAME, r": broken\.item has no function item"),
 ])  # fmt: skip
-def test_what_cannot_be_used_is_one_line_when_asked_for(text, why, added):
+def test_loading_an_unusable_item_gives_one_line(text, why, added):
     added("explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
     refused(rf"explainer item of broken 0\.1{why}", sb.load_explainer, "item")
     assert sb.load_explainer("gradcam").name == "gradcam"
 
 
-def test_no_name_of_this_package_is_taken_over(capsys, added):
+def test_builtin_names_are_not_replaced(capsys, added):
     added("explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     (line,) = capsys.readouterr().err.splitlines()
@@ -335,7 +335,7 @@ def test_no_name_of_this_package_is_taken_over(capsys, added):
     assert line == f"saliency-bench: {why}"
 
 
-def test_of_two_packages_with_one_name_the_first_is_taken_and_a_line_says_so(tmp_path, monkeypatch, found_anew, capsys):
+def test_first_of_two_packages_with_one_name_is_used(tmp_path, monkeypatch, found_anew, capsys):
     for name in ("broken", "another"):
         package(tmp_path, "explainers", "item", f"{name}.item", f'"""An item of {name}."""', name)
     monkeypatch.syspath_prepend(tmp_path)
@@ -355,7 +355,7 @@ def item(maps, *, power: float = 1.0):
 '''
 
 
-def test_a_metric_may_be_one_file(tmp_path, resnet, shapes, added):
+def test_metric_may_be_a_single_file(tmp_path, resnet, shapes, added):
     added("metrics", "item", "broken.item", FLAT)
     run = sb.run(**few(shapes, resnet, tmp_path / "run") | {"explainers": ["random"], "metrics": ["item"]})
     assert 0.45 < run.cells[0].value < 0.55
@@ -364,14 +364,14 @@ def test_a_metric_may_be_one_file(tmp_path, resnet, shapes, added):
     assert has_module("saliency_miou")
 
 
-def test_what_takes_all_metrics_leaves_out_one_that_fails(capsys, added):
+def test_failing_metric_is_left_out_of_all_metrics(capsys, added):
     added("metrics", "item", "broken.item", '"""An item."""\n1 / 0')
     assert registry.usable_names("metrics") == [name for name in sb.list_metrics() if name != "item"]
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "saliency-bench: metric item of broken 0.1 cannot be imported: ZeroDivisionError: division by zero"
 
 
-def test_a_cost_that_fails_is_named_in_the_list(capsys, added):
+def test_failing_cost_is_reported_in_the_list(capsys, added):
     declared = '@sb.explainer(version=1, needs="outputs", passes=lambda *_: 1 / 0)'
     text = f"import saliency_bench as sb\n\n{declared}\ndef item(classifier, images, target): ...\n"
     added("explainers", "item", "broken.item", text)
@@ -379,7 +379,7 @@ def test_a_cost_that_fails_is_named_in_the_list(capsys, added):
     assert "[explainer item: passes raised ZeroDivisionError: division by zero]" in shown
 
 
-def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, found_anew, capsys, added):
+def test_invalid_suite_is_reported_and_breaks_no_other(tmp_path, found_anew, capsys, added):
     added("suites", "item", "broken", "")
     (tmp_path / "broken" / "odd.yaml").write_text("paper: [")
     found_anew()
@@ -390,7 +390,7 @@ def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, found_anew,
     assert re.search(r"^ +odd +cannot be used: .*odd\.yaml cannot be read as YAML", shown, re.MULTILINE)
 
 
-def test_no_suite_of_this_package_is_taken_over(tmp_path, found_anew, capsys, added):
+def test_builtin_suites_are_not_replaced(tmp_path, found_anew, capsys, added):
     before = find_suite("p0")[0]
     added("suites", "item", "broken", "")
     (tmp_path / "broken" / "p0.yaml").write_text("paper: Another\n")
@@ -402,7 +402,7 @@ def test_no_suite_of_this_package_is_taken_over(tmp_path, found_anew, capsys, ad
     )
 
 
-def test_a_folder_of_suites_that_is_not_there_is_named(capsys, added):
+def test_missing_suite_folder_is_reported(capsys, added):
     added("suites", "item", "broken.suites", "")
     why = "suite item of broken 0.1 cannot be used: broken.suites is not a folder"
     assert why in said(capsys, ["list", "suites"])

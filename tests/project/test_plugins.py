@@ -36,12 +36,12 @@ def plugin_of(module):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "saliency_bench").rglob("*.py")), ids=lambda path: path.name)
-def test_the_core_imports_no_plugin(path):
+def test_core_imports_no_plugin(path):
     assert [name for name in imports_of(path) if plugin_of(name)] == []
 
 
 @pytest.mark.parametrize("folder", sorted(set(PLUGINS) - set(FREE)))
-def test_plugins_import_the_core_and_themselves_only(folder):
+def test_plugins_import_only_the_core_and_themselves(folder):
     """Plugins may import their own folder and private modules (`_name.py`).
 
     `_examples.py` is free, because it uses shapes_xai.
@@ -56,20 +56,20 @@ def test_plugins_import_the_core_and_themselves_only(folder):
             assert item.startswith("_") or item == own, f"{path.relative_to(ROOT)} imports another plugin, {name}"
 
 
-def test_the_package_its_spec_and_help_import_no_torch_no_database_and_no_gradio():
+def test_help_imports_no_torch_database_or_gradio():
     code = "import sys, saliency_bench.spec, saliency_bench.cli as c; c.main(['--help']); print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"torch", "sqlalchemy", "gradio"} & set(shown.split())
 
 
 @pytest.mark.parametrize("name", contracts.names("push_scripts"))
-def test_nothing_that_a_command_must_have_is_missing(name):
+def test_commands_define_all_required_parts(name):
     contracts.check("push_scripts", name)
 
 
 @pytest.mark.sample(3, 5)
 @pytest.mark.parametrize("name", contracts.complete("push_scripts"))
-def test_help_of_every_command_shows_an_example_and_imports_no_torch(name):
+def test_command_help_shows_an_example_without_torch(name):
     code = f"""
 import sys, saliency_bench.cli as c
 try: c.main([{name!r}, '--help'])
@@ -125,7 +125,7 @@ assert main(["hello"]) == 0
 
 
 @pytest.mark.slow
-def test_an_explainer_a_metric_a_dataset_and_a_command_are_one_new_file_each(tmp_path):
+def test_new_item_needs_only_its_own_file(tmp_path):
     """Test a copy of the project laid out like a wheel, without editing any list or table."""
     package = tmp_path / "saliency_bench"
     shutil.copytree(ROOT / "saliency_bench", package)

@@ -17,7 +17,7 @@ from saliency_bench.push_scripts.build import remarks
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "options", "command"), [("pet-xai", "", "train"), ("voc-val", "--parts test", "run")])
-def test_the_next_line_works_as_printed(tmp_path, monkeypatch, name, options, command):
+def test_printed_next_command_works(tmp_path, monkeypatch, name, options, command):
     """Run the next command for a folder whose name has a space, with a small network under the printed name."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     source = _examples.write(name, tmp_path / "source", 20, 48)
@@ -34,7 +34,7 @@ def test_the_next_line_works_as_printed(tmp_path, monkeypatch, name, options, co
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
-def test_why_a_mask_cannot_be_used_is_printed(tmp_path, capsys):
+def test_build_prints_why_a_mask_is_unusable(tmp_path, capsys):
     source = _examples.write("pet-xai", tmp_path / "source", 6, 48)
     trimap = next((source / "annotations/trimaps").iterdir())
     Image.new("L", (20, 30), 1).save(trimap)
@@ -42,14 +42,14 @@ def test_why_a_mask_cannot_be_used_is_printed(tmp_path, capsys):
     assert "1 mask: trimap and image differ in size" in shown
 
 
-def test_several_texts_of_an_option(tmp_path, capsys):
+def test_option_accepts_several_values(tmp_path, capsys):
     source = _examples.write("voc-val", tmp_path / "source", 10, 32)
     line = ["build", "voc-val", "--source", str(source), "--out", str(tmp_path / "out"), "--classes", "image"]
     assert "it shows a class listed in drop (bicycle)" in said(capsys, [*line, "--drop", "aeroplane", "bicycle"])
     assert "did you mean aeroplane" in said(capsys, [*line, "--overwrite", "--drop", "aeroplan"], 2)
 
 
-def test_equal_remarks_are_one_line():
+def test_equal_remarks_are_merged_into_one_line():
     listed = [{"id": name, "text": "turned"} for name in "abc"] + [{"id": "d", "text": "odd"}]
     assert remarks(listed) == ["  remark    a and 2 more: turned", "  remark    d: odd"]
     assert remarks(listed, 1)[1] == "            and 1 more in build_report.json"

@@ -30,7 +30,7 @@ def is_panel(drawn, seen, column, top):
     return ImageChops.difference(drawn.crop((left, top, left + SIDE, top + SIDE)), expected).getbbox() is None
 
 
-def test_a_strip_has_the_picture_and_each_map_side_by_side(photo, resnet, tmp_path, capsys):
+def test_strip_shows_picture_and_maps_side_by_side(photo, resnet, tmp_path, capsys):
     names = ["gradcam", "integrated_gradients:steps=4", "rise:masks=20"]
     assert command(photo, resnet, tmp_path / "strip.png", "--explainers", *names) == 0
     drawn = Image.open(tmp_path / "strip.png").convert("RGB")
@@ -44,7 +44,7 @@ def test_a_strip_has_the_picture_and_each_map_side_by_side(photo, resnet, tmp_pa
     assert all(f"  {name} of {seen.prediction}" in shown for name in names)
 
 
-def test_each_question_has_a_row(photo, resnet, tmp_path, capsys):
+def test_strip_has_a_row_per_target_and_contrast(photo, resnet, tmp_path, capsys):
     """Test a target alone and against each of the other targets. The targets are classes or groups."""
     groups = tmp_path / "groups.json"
     groups.write_text(json.dumps({"round": ["disc", "ring"]}))
@@ -64,7 +64,7 @@ def test_each_question_has_a_row(photo, resnet, tmp_path, capsys):
     assert drawn.height == bottom - MARGIN
 
 
-def test_words_below_a_panel_stay_below_it():
+def test_long_caption_stays_below_its_panel():
     picture = Image.new("RGB", (32, 32), "red")
     short, long = (strip([(picture, [word]), (picture, ["gradcam"])]) for word in ("a", "a very long name " * 20))
     right = (MARGIN + SIDE, 0, *short.size)
@@ -73,7 +73,7 @@ def test_words_below_a_panel_stay_below_it():
     assert strip([(Image.new("RGB", (8, 300)), ["tall"])]).size[0] == 2 * MARGIN + SIDE
 
 
-def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
+def test_explain_accepts_target_and_prints_json(photo, resnet, tmp_path, capsys):
     out = tmp_path / "new" / "strip.jpg"
     assert command(photo, resnet, out, "--target", "ring", "--json") == 0
     shown = capsys.readouterr()
@@ -98,7 +98,7 @@ def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
     (["photo.png", "--explainers", "gae"], "no attention"),
     (["notes.png"], "notes.png: the image cannot be read"), (["pipe.png"], "no image 'pipe.png'"),
 ])  # fmt: skip
-def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(words, message, photo, resnet, monkeypatch, capsys):
+def test_invalid_explain_arguments_are_rejected(words, message, photo, resnet, monkeypatch, capsys):
     monkeypatch.chdir(photo.parent)
     (photo.parent / "notes.png").write_text("no picture")
     os.mkfifo(photo.parent / "pipe.png")

@@ -12,7 +12,7 @@ ITEMS = [(kind, name) for kind in ("explainers", "metrics") for name in registry
 
 
 @pytest.mark.parametrize(("kind", "name"), ITEMS)
-def test_every_option_has_its_default_and_a_meaning(kind, name):
+def test_every_option_has_a_default_and_a_description(kind, name):
     module = registry.load(kind, name, "score" if kind == "metrics" else "")
     shown = _items.about(kind, name)["options"]
     assert {key: one["default"] for key, one in shown.items()} == options.defaults(getattr(module, name))
@@ -20,7 +20,7 @@ def test_every_option_has_its_default_and_a_meaning(kind, name):
 
 
 @pytest.mark.parametrize("line", ["help rise", "list rise", "list explainers rise", "--help rise"])
-def test_an_explainer_shows_its_options_passes_and_an_example(line, capsys):
+def test_explainer_help_shows_options_passes_and_example(line, capsys):
     shown = said(capsys, line.split())
     assert shown.startswith("rise: RISE (Petsiuk et al., 2018): ")
     for text in ("masks=4000", "Probability that a cell shows", "4000, for one image of 224 x 224", "outputs"):
@@ -30,31 +30,31 @@ def test_an_explainer_shows_its_options_passes_and_an_example(line, capsys):
     assert "--explainers rise " in shown
 
 
-def test_a_metric_shows_its_direction_range_and_paper(capsys):
+def test_metric_help_shows_direction_range_and_paper(capsys):
     shown = said(capsys, ["help", "saliency_deletion"])
     for text in ("lower is better", "0 to 1 if a map explains one class", "Petsiuk", "steps=None", "reference=black"):
         assert text in shown
 
 
-def test_the_example_of_a_metric_has_the_second_classifier_and_its_column(capsys):
+def test_metric_help_example_has_the_second_classifier(capsys):
     shown = said(capsys, ["help", "saliency_idr"])
     assert "columns (image_without_object)" in shown
     assert "--other-model SCENES --other-label scene" in shown.splitlines()[-1]
     assert "--other" not in said(capsys, ["help", "saliency_miou"])
 
 
-def test_data_of_ones_own_have_no_licence_before_they_are_built(capsys):
+def test_user_dataset_has_no_fixed_licence(capsys):
     shown = json.loads(said(capsys, ["list", "folder", "--json"]))
     assert shown["datasets"]["folder"]["licence"] == "set by --license"
 
 
-def test_a_dataset_shows_how_it_is_built(capsys):
+def test_dataset_help_shows_how_to_build_it(capsys):
     shown = said(capsys, ["help", "pet-xai"])
     for text in ("usage: saliency-bench build pet-xai", "--border", "cc-by-sa-4.0", "robots.ox.ac.uk"):
         assert text in shown
 
 
-def test_items_as_json(capsys):
+def test_list_describes_items_as_json(capsys):
     found = json.loads(said(capsys, ["list", "rise", "saliency_miou", "pet-xai", "train", "--json"]))
     assert found["explainers"]["rise"]["options"]["masks"]["default"] == 4000
     assert found["metrics"]["saliency_miou"]["direction"] == "higher is better"
@@ -68,11 +68,11 @@ def test_items_as_json(capsys):
     ("list explainers saliency_miou", "unknown explainer 'saliency_miou'"),
     ("list models risee", "did you mean rise"),
 ])  # fmt: skip
-def test_a_misspelt_name_is_an_error_with_the_nearest_ones(line, message, capsys):
+def test_misspelled_item_gets_a_suggestion(line, message, capsys):
     assert message in said(capsys, line.split(), 2)
 
 
-def test_meanings_are_the_section_args_of_a_docstring():
+def test_option_meanings_come_from_docstring_args():
     text = """Return scores (B,).
 
     on: this is prose.

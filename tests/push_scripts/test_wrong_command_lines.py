@@ -173,7 +173,7 @@ NEEDS_LOADING = ("--split tset",)  # errors that require the dataset
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("line", "words"), lines())
-def test_one_line_and_nothing_written(line, words, prepared, capsys, monkeypatch, request):
+def test_wrong_line_gives_one_error_and_writes_nothing(line, words, prepared, capsys, monkeypatch, request):
     if not any(part in line for part in NEEDS_LOADING):
         request.getfixturevalue("nothing_loads")
     monkeypatch.chdir(prepared)
@@ -217,7 +217,7 @@ print(json.dumps(codes))
 
 
 @pytest.mark.slow
-def test_names_files_and_folders_are_checked_before_torch_is_imported(prepared):
+def test_names_and_paths_are_checked_before_importing_torch(prepared):
     early = [line for line, _ in lines() if not any(part in line for part in NEEDS_TORCH)]
     assert len(early) > 80
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], input=json.dumps(early), cwd=prepared, text=True,
@@ -227,7 +227,7 @@ def test_names_files_and_folders_are_checked_before_torch_is_imported(prepared):
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from([*(word for line, _ in lines() for word in shlex.split(line))]), max_size=6), st.data())
-def test_whatever_is_typed_is_one_line(words, data):
+def test_random_arguments_give_one_line(words, data):
     """Test random sequences of these words after any command that only writes to given paths."""
     command = data.draw(st.sampled_from(["run", "template", "report", "build", "push", "submit", "new", "train"]))
     shown = StringIO()
