@@ -181,7 +181,7 @@ def stored(request, tmp_path):
     return tmp_path / "saved", next((tmp_path / "saved").glob("*.arrow")), other_red, [0, 40, 81, 120]
 
 
-def test_what_was_loaded_is_remembered_until_a_file_changes(stored, monkeypatch):
+def test_fingerprint_is_cached_until_a_file_changes(stored, monkeypatch):
     folder, path, change, afterwards = stored
     monkeypatch.setattr(hashing, "SETTLED", 0)
     times = counted(monkeypatch)

@@ -276,7 +276,7 @@ def test_ambiguous_orientation_requires_an_option(tmp_path):
     refused(words, built, tmp_path, upright=True, stored=True)
 
 
-def test_size_and_rle_determine_orientation_but_stray_points_do_not(tmp_path):
+def test_size_or_rle_but_no_stray_point_sets_the_orientation(tmp_path):
     from pycocotools import mask as library
 
     (rows, columns), cases = MIDDLE, {"cvat": (corners(*MIDDLE), 6, (20, 30))}  # as CVAT writes the size

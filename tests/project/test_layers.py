@@ -54,7 +54,8 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "saliency_bench":
             names |= {ast.unparse(node)}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.relative_to(ROOT)}: relative import"
+            assert node.level == 0 or not path.is_relative_to(CORE), f"{path.relative_to(ROOT)}: relative import"
+            assert node.level < 2, f"{path.relative_to(ROOT)}: import from a folder above"
             names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
     return {name.removeprefix("saliency_bench.") for name in names if name.startswith("saliency_bench.")}
 
