@@ -10,7 +10,6 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import snapshot_download
 from local_hub import FOUNDER, VISITOR
 from only_evaluate import only_evaluate  # noqa: F401
 
@@ -205,13 +204,19 @@ for name in {names}:
         assert lines_of(done) == [str({name: 1.0}) for name in names]  # a map that equals the mask is the best
 
 
+@pytest.fixture(scope="module")
+def spaces(tmp_path_factory):
+    """Write the files of every metric's Space to separate folders."""
+    root = tmp_path_factory.mktemp("spaces")
+    for name in list_metrics():
+        (root / name).mkdir()
+        for path, content in metric_publication(name, "saliency-bench").files.items():
+            (root / name / path).write_bytes(content)
+    return root
+
+
 @pytest.mark.thorough
-def test_metric_page_scores_images(hub, tmp_path, monkeypatch):
-    """Download the files of the Space, build the page, and score two images."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    publish(metric_publication("saliency_miou", "saliency-bench"), api=hub.api())
-    place = tmp_path / "space"
-    snapshot_download("saliency-bench/saliency_miou", repo_type="space", endpoint=hub.url, local_dir=place)
+def test_metric_page_scores_images(hub, spaces):
     code = """
 import numpy as np
 import app
@@ -226,21 +231,12 @@ for wrong in ((None, mask), (mask[:10], mask), (mask, mask * 0)):
         print(error.message)
 assert any(block.get("type") == "button" for block in app.demo.config["components"])
 """
-    scores, *errors = lines_of(hub.run([sys.executable, "-c", code], user=None, PYTHONPATH=str(place)))
+    scores, *errors = lines_of(
+        hub.run([sys.executable, "-c", code], user=None, PYTHONPATH=str(spaces / "saliency_miou"))
+    )
     assert scores.split()[:2] == ["1.0000", "1.0000"]
     assert 0.1 < float(scores.split()[2]) < 0.9
     assert (errors[0], len(errors)) == ("the saliency map or the mask is missing; upload both", 3)
-
-
-@pytest.fixture(scope="module")
-def spaces(tmp_path_factory):
-    """Write the files of every metric's Space to separate folders."""
-    root = tmp_path_factory.mktemp("spaces")
-    for name in list_metrics():
-        (root / name).mkdir()
-        for path, content in metric_publication(name, "saliency-bench").files.items():
-            (root / name / path).write_bytes(content)
-    return root
 
 
 @pytest.mark.thorough

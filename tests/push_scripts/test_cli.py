@@ -81,7 +81,10 @@ def test_argument_errors_are_one_line_with_a_hint(line, words, capsys):
     ("report nowhere", "nowhere"),
     ("report -- -nowhere", "-nowhere"),  # a value that begins with a dash is not an option
     ("run --model m --out X --limit -1 --dataset nope", "nope"),
-    ("help rnu", "or command 'rnu'; did you mean run"),
+    ("help rnu", "or command 'rnu'; did you mean run"), ("list models risee", "did you mean rise"),
+    ("help ries", "unknown explainer, metric, dataset or command 'ries'; did you mean rise?"),
+    ("help miou", "unknown explainer, metric, dataset or command 'miou'; did you mean saliency_miou?"),
+    ("list explainers saliency_miou", "unknown explainer 'saliency_miou'"),
     ("--quiet list", "options follow the command, as in saliency-bench list --quiet"),
 ])  # fmt: skip
 def test_user_errors_are_one_line_with_exit_code_2(line, words, capsys, tmp_path, monkeypatch):

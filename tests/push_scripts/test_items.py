@@ -62,16 +62,6 @@ def test_list_describes_items_as_json(capsys):
     assert "saliency-bench train" in found["commands"]["train"]["help"]
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ("help ries", "unknown explainer, metric, dataset or command 'ries'; did you mean rise?"),
-    ("help miou", "unknown explainer, metric, dataset or command 'miou'; did you mean saliency_miou?"),
-    ("list explainers saliency_miou", "unknown explainer 'saliency_miou'"),
-    ("list models risee", "did you mean rise"),
-])  # fmt: skip
-def test_misspelled_item_gets_a_suggestion(line, message, capsys):
-    assert message in said(capsys, line.split(), 2)
-
-
 def test_option_meanings_come_from_docstring_args():
     text = """Return scores (B,).
 

@@ -10,13 +10,16 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import hostile_lines
 import numpy as np
 import pytest
+from hostile import typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from test_reporting import make_run
 
+from saliency_bench import registry
 from saliency_bench.cli import main
 
 GOOD = "--dataset shapes --model net --explainers gradcam --metrics saliency_miou"
@@ -235,3 +238,17 @@ def test_random_arguments_give_one_line(words, data):
         code = main([command, *words, "--limit", "few"])
     assert (code, shown.getvalue().count("\n")) == (2, 1)
     assert "unexpected error" not in shown.getvalue()
+
+
+@pytest.mark.thorough
+def test_hostile_command_lines_end_with_one_line(tmp_path):
+    """Test lines of benchmarks/hostile.py, which end soon and leave no partial files."""
+    shown = []
+    found = typed(60, tmp_path, shown=shown.append)
+    assert shown == []
+    assert found["exit code 2"] >= 30
+
+
+def test_hostile_lines_cover_every_command():
+    seen = [line[0] for line, _ in zip(hostile_lines.lines(["file.txt"]), range(100), strict=False)]
+    assert set(seen) >= set(registry.names("push_scripts"))
