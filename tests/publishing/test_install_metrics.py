@@ -110,14 +110,6 @@ except ImportError as error:
     assert done.stdout == message
 
 
-def test_second_installation_changes_nothing(cache):
-    first = install_metrics(["saliency_miou"])
-    times = {path: path.stat().st_mtime_ns for path in cache.glob("metrics/evaluate-metric--*/**/*.py")}
-    second = install_metrics(["saliency_miou"])
-    assert ([first[0].changed, second[0].changed], first[0].path) == ([True, False], second[0].path)
-    assert {path: path.stat().st_mtime_ns for path in cache.glob("metrics/evaluate-metric--*/**/*.py")} == times
-
-
 def test_help_recommends_installing_after_edits(capsys):
     with pytest.raises(SystemExit):
         main(["install-metrics", "--help"])
@@ -134,8 +126,8 @@ def test_last_installed_version_is_used(cache, monkeypatch):
     newer = texts | {"score.py": texts["score.py"].replace("version=", "version=1")}
     for files in (texts, newer, texts, newer):
         monkeypatch.setattr(installing, "metric_files", lambda name, files=files: files)
-        done = install_metrics(["saliency_miou"])[0]
-        assert done.changed
+        done, again = install_metrics(["saliency_miou"])[0], install_metrics(["saliency_miou"])[0]
+        assert (done.changed, again.changed, again.path) == (True, False, done.path)
         assert in_use(cache) == Path(done.path).name
         assert Path(done.path, "score.py").read_text() == files["score.py"]
     assert len(list(cache.rglob("saliency_miou.py"))) == 2
