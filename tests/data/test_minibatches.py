@@ -95,6 +95,15 @@ def test_colour_transforms_leave_the_mask_unchanged():
         assert not torch.allclose(plain[0], changed[0])
 
 
+def test_missing_and_cropped_masks_are_empty():
+    batches = DataLoader(sb.torch_dataset(coloured(without=(1, 4))), batch_size=6)
+    ((_, masks, labels),) = batches
+    assert masks.flatten(1).any(1).tolist() == [True, False, True, True, False, True]
+    assert labels.tolist() == [0, 1, 0, 1, 0, 1]
+    narrowed = sb.torch_dataset(coloured(), transform=lambda *pair: [each[..., :2] for each in pair])
+    assert not narrowed[0][1].any()
+
+
 def test_workers_give_the_same_batches():
     data = sb.torch_dataset(coloured())
     alone, shared = (list(DataLoader(data, batch_size=4, num_workers=count)) for count in (0, 2))
