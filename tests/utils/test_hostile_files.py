@@ -140,11 +140,11 @@ def varint(number, length=None):
 
 
 def text_bomb(path, table):
-    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**7] * len(table))), path, use_dictionary=False)
+    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**6] * len(table))), path, use_dictionary=False)
 
 
 def lying_bomb(path, table):
-    """Write strings of 10 MB with a footer that claims 100 bytes."""
+    """Write strings of 1 MB with a footer that claims 100 bytes."""
     text_bomb(path, table)
     column, content = pq.read_metadata(path).row_group(0).column(8), path.read_bytes()
     size = varint(column.total_uncompressed_size)
@@ -155,12 +155,12 @@ def lying_bomb(path, table):
 
 def many_of_one_text(path, table):
     """Write a dictionary of one string that all rows use."""
-    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**6] * len(table))), path)
+    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**5] * len(table))), path)
 
 
 def prefixes(path, table):
     """Write strings that each repeat the previous string."""
-    texts = pa.array(["x" * 10**6] * len(table))
+    texts = pa.array(["x" * 10**5] * len(table))
     pq.write_table(table.set_column(8, "image_id", texts), path, use_dictionary=False,
                    column_encoding={"image_id": "DELTA_BYTE_ARRAY"})  # fmt: skip
 
@@ -181,7 +181,7 @@ BOMBS = {text_bomb: "unpacks to more than", lying_bomb: "unpacks to more than", 
 
 @pytest.mark.parametrize("bomb", [pytest.param(bomb, id=bomb.__name__) for bomb in BOMBS])
 def test_parquet_text_size_is_checked_before_reading(run, monkeypatch, bomb):
-    monkeypatch.setattr("saliency_bench.utils.parquet_pages.LARGEST_ARRAYS", 10**7)
+    monkeypatch.setattr("saliency_bench.utils.parquet_pages.LARGEST_ARRAYS", 10**6)
     path = run / "records.parquet"
     bomb(path, pq.read_table(path))
     with pytest.raises(UserError, match=rf"records\.parquet is damaged \(.*{BOMBS[bomb]}"):
