@@ -72,14 +72,6 @@ def colours(folder, split="test"):
     return [row["image"].getpixel((0, 0))[0] for row in sb.load_dataset(folder, split)]
 
 
-def test_reordered_rows_are_reloaded(tmp_path):
-    """Test a folder without a card; the next tests have a card."""
-    path = parquet(tmp_path / "set", card="")
-    assert colours(tmp_path / "set") == [0, 40, 80, 120]
-    unseen(path, rotated)
-    assert colours(tmp_path / "set") == [40, 80, 120, 0]
-
-
 @pytest.mark.parametrize("keeping_dates",
                          [shutil.copytree, lambda a, b: shutil.copytree(a, b, copy_function=shutil.copy)])  # fmt: skip
 def test_changed_copy_differs_from_the_original(tmp_path, keeping_dates):
@@ -171,15 +163,15 @@ def counted(monkeypatch):
     return times
 
 
-@pytest.fixture(params=["table", "pictures", "saved"])
+@pytest.fixture(params=["table", "table without card", "pictures", "saved"])
 def stored(request, tmp_path):
     """Return (folder, file in it with images, function that changes the file, colours afterwards)."""
     folder = tmp_path / "set"
     if request.param == "pictures":
         path = folder_of_pictures(folder) / "test/cat/0.bmp"
         return folder, path, lambda path: picture(path, (200, 0, 0)), [40, 80, 120, 200]
-    path = parquet(folder)
-    if request.param == "table":
+    path = parquet(folder, card="" if "without" in request.param else CARD)
+    if "table" in request.param:
         return folder, path, rotated, [40, 80, 120, 0]
     sb.load_dataset(folder).save_to_disk(tmp_path / "saved")
 
@@ -189,7 +181,7 @@ def stored(request, tmp_path):
     return tmp_path / "saved", next((tmp_path / "saved").glob("*.arrow")), other_red, [0, 40, 81, 120]
 
 
-def test_what_was_loaded_is_remembered_until_a_file_changes(stored, monkeypatch):
+def test_fingerprint_is_cached_until_a_file_changes(stored, monkeypatch):
     folder, path, change, afterwards = stored
     monkeypatch.setattr(hashing, "SETTLED", 0)
     times = counted(monkeypatch)

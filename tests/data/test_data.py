@@ -9,13 +9,12 @@ from pathlib import Path
 
 import datasets
 import pytest
+from commands import refusal
 from huggingface_hub import HfApi
 from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.cli import main
 from saliency_bench.data import loading as data
-from saliency_bench.errors import UserError
 from saliency_bench.hub.repo_names import hub_name
 
 SMALL = {"size": 32, "count": 40}
@@ -140,8 +139,7 @@ def test_single_train_split_is_used_and_reported(kind, only_train, capsys):
     assert capsys.readouterr().err == ""
     for other in ("validation", "test[:1]"):
         refused(".", sb.load_dataset, name, other)
-    with pytest.raises(UserError):  # a request for this split, for example by a training, never returns another split
-        data.find(name).load("test")
+    refused(".", data.find(name).load, "test")  # a training, for example, never gets another split
 
 
 def test_unnamed_rows_of_a_train_only_dict_are_the_train_split(only_train, resnet, tmp_path):
@@ -228,8 +226,8 @@ def test_misspelled_path_suggests_the_nearest_folder(name, near, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net").mkdir()
     (tmp_path / "net/config.json").write_text("{}")
-    assert main(["run", "--dataset", name, "--model", "net", "--out", "out"]) == 2
-    assert re.search(rf"did you mean (the folder )?{near}\?", capsys.readouterr().err)
+    shown = refusal(capsys, ["run", "--dataset", name, "--model", "net", "--out", "out"])
+    assert re.search(rf"did you mean (the folder )?{near}\?", shown)
     if name != "data/shapez/x":
         refused(rf"did you mean (the folder )?{near}\?", sb.load_dataset, name)
 

@@ -27,8 +27,27 @@ SMALL = {"size": 32, "count": 200}
 BUILD = """
 import sys
 import saliency_bench as sb
-sb.build("shapes-xai", sys.argv[1], progress=False, size=32, count=640, workers=int(sys.argv[2]))
+from saliency_bench.data import building
+building.MANY = 1  # builds of a source use processes
+name, out, source = sys.argv[1:]
+options = {"source": source} if source else {"size": 32, "count": 640}
+sb.build(name, out, progress=False, workers=2, **options)
 """
+
+
+def killed_after(count, tmp_path, name, source=""):
+    """Kill a build after this number of batches, and return its finished batches."""
+    batches, line = (
+        tmp_path / ".out.building" / "batches",
+        [sys.executable, "-c", BUILD, name, tmp_path / "out", source],
+    )
+    process = subprocess.Popen(line, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    while len(list(batches.glob("*.parquet"))) < count and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(bool(source))  # processes may still write the files they are working on
+    return list(batches.glob("[!.]*.parquet"))
 
 
 def test_job_messages_keep_their_order(monkeypatch, tmp_path):
@@ -55,13 +74,7 @@ def test_job_messages_keep_their_order(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_killed_build_resumes_to_identical_bytes(tmp_path):
-    out, batches = tmp_path / "out", tmp_path / ".out.building" / "batches"
-    process = subprocess.Popen([sys.executable, "-c", BUILD, out, "2"], env=os.environ | {"OMP_NUM_THREADS": "1"})
-    while len(list(batches.glob("*.parquet"))) < 4 and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    kept = {path: path.stat().st_mtime_ns for path in batches.glob("[!.]*.parquet")}
+    kept, out = killed_after(4, tmp_path, "shapes-xai"), tmp_path / "out"
     assert 4 <= len(kept) < 20
     drawn, real = [], shapes_xai.drawn
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +109,7 @@ def test_batches_are_rebuilt_for_other_classes(tmp_path):
     assert [folder("cat", "dog"), folder("cat", "dog"), folder("cat", "cow")] == [1, 1, 2]
 
 
-def test_job_error_stops_the_build_and_leaves_no_files(monkeypatch, tmp_path):
+def test_failed_build_stops_and_leaves_no_files(monkeypatch, tmp_path):
     done = []
 
     def one(log, n):
@@ -105,11 +118,17 @@ def test_job_error_stops_the_build_and_leaves_no_files(monkeypatch, tmp_path):
             raise RuntimeError("in job 40")
         return {"image_id": str(n), "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)}
 
-    monkeypatch.setattr(shapes_xai, "samples", lambda source, log: (Job(one, n) for n in range(5000)))
-    with pytest.raises(RuntimeError, match="in job 40"):
-        sb.build("shapes-xai", tmp_path / "out", progress=False, workers=2)
-    assert list(tmp_path.iterdir()) == []
-    assert len(done) < 500
+    def breaks(source, log):
+        yield from (one(log, n) for n in range(250) if n != 40)
+        raise RuntimeError("midway")
+
+    for samples, words in ((breaks, "midway"), (lambda source, log: (Job(one, n) for n in range(5000)), "in job 40")):
+        done.clear()
+        monkeypatch.setattr(shapes_xai, "samples", samples)
+        with pytest.raises(RuntimeError, match=words):
+            sb.build("shapes-xai", tmp_path / "new" / "out", progress=False, workers=2)
+        assert list(tmp_path.iterdir()) == []
+        assert len(done) < 500
 
 
 @pytest.fixture
@@ -151,20 +170,7 @@ def row(sample):
 @pytest.mark.thorough
 def test_killed_build_with_processes_resumes(process_pools, tmp_path):
     source = _examples.write("disease-xai", tmp_path / "source", 96)
-    script = f"""
-import saliency_bench as sb
-from saliency_bench.data import building
-building.MANY = 1
-sb.build("disease-xai", {str(tmp_path / "out")!r}, source={str(source)!r}, progress=False, workers=2)"""
-    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"OMP_NUM_THREADS": "1"})
-    batches = tmp_path / ".out.building" / "batches"
-    while len(list(batches.glob("*.parquet"))) < 2 and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    time.sleep(1)  # processes may still write the files they are working on
-    kept = len(list(batches.glob("[!.]*.parquet")))
-    assert 2 <= kept < 6
+    assert 2 <= len(killed_after(2, tmp_path, "disease-xai", source)) < 6
     options = {"source": source, "progress": False, "workers": 2}
     out = sb.build("disease-xai", tmp_path / "out", **options)
     assert len(process_pools) == 1

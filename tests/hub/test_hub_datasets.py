@@ -73,7 +73,7 @@ def away(monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_commits_of_one_repository(here, away):
+def test_each_revision_loads_its_own_commit(here, away):
     first, second = put(here, **filled("red")), put(here, **filled("blue"))
     here.api().create_tag(REPO, tag="v1", revision=first, repo_type="dataset")
     for name, revision, commit in (
@@ -100,7 +100,7 @@ def test_two_commits_of_one_repository(here, away):
     assert len(here.asked) == asked
 
 
-def test_the_only_split_of_a_repository_is_used_also_offline(here, away, capsys):
+def test_only_split_is_used_online_and_offline(here, away, capsys):
     put(here, data__train_dot_parquet=parquet({"bytes": png(), "path": None}))
     for leave in (None, away):
         if leave:
@@ -111,7 +111,7 @@ def test_the_only_split_of_a_repository_is_used_also_offline(here, away, capsys)
 
 
 @pytest.mark.slow
-def test_a_copy_that_is_not_complete_is_not_loaded(here, away, monkeypatch):
+def test_incomplete_cached_copy_is_rejected(here, away, monkeypatch):
     commit = put(here, **filled("red"))
     sb.load_dataset(REPO)
     later = put(here, **filled("blue"))
@@ -123,7 +123,7 @@ def test_a_copy_that_is_not_complete_is_not_loaded(here, away, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_connection_that_breaks_gives_no_other_commit(here):
+def test_broken_connection_loads_no_older_commit(here):
     """Test a broken connection, for which `datasets` silently falls back to the latest commit in its cache."""
     put(here, **filled("red"))
     sb.load_dataset(REPO)
@@ -133,7 +133,7 @@ def test_a_connection_that_breaks_gives_no_other_commit(here):
 
 
 @pytest.mark.parametrize("what", ["gated", "private", "gone"])
-def test_a_repository_that_may_not_be_read_is_one_line(here, what):
+def test_unreadable_repository_is_rejected(here, what):
     put(here, **filled("red"))
     if what == "gated":
         for status in (401, 403):
@@ -150,7 +150,7 @@ def test_a_repository_that_may_not_be_read_is_one_line(here, what):
 
 
 @pytest.mark.slow
-def test_rows_bring_their_pictures(here, tmp_path):
+def test_rows_referring_to_other_files_are_rejected(here, tmp_path):
     secret = tmp_path / "secret.png"
     secret.write_bytes(png())
     for aim in (str(secret), "/etc/passwd", "../../secret.png", "https://example.org/x.png", "hf://datasets/x/y/z.png"):
@@ -158,7 +158,7 @@ def test_rows_bring_their_pictures(here, tmp_path):
         refused(f"{REPO}: a row refers to the file .* are not opened", sb.load_dataset, REPO)
 
 
-def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
+def test_image_folder_on_the_hub_is_loaded(here):
     put(here, test__a__1_dot_png=png("red"), test__b__2_dot_png=png("blue"))
     rows = sb.load_dataset(REPO)
     assert [row["label"] for row in rows] == [0, 1]
@@ -190,7 +190,7 @@ def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
     ],
     ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",
 )
-def test_what_a_stranger_may_put_there_is_one_line(here, files, match, tmp_path, monkeypatch):
+def test_hostile_repository_is_rejected(here, files, match, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put(here, **files)
     caught = refused(match, sb.load_dataset, REPO)
@@ -198,14 +198,14 @@ def test_what_a_stranger_may_put_there_is_one_line(here, files, match, tmp_path,
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_card_may_name_no_file_of_this_machine(here, tmp_path):
+def test_card_naming_local_files_is_rejected(here, tmp_path):
     (tmp_path / "secret.csv").write_text("image,label\nx,0\n")
     put(here, README_dot_md=CARD % f"{tmp_path}/secret.csv".encode(), **filled("red"))
     refused("don't belong to founder/things", sb.load_dataset, REPO)
 
 
 @pytest.mark.slow
-def test_a_report_that_lies_is_noticed_and_none_is_needed(here, pets, tmp_path):
+def test_wrong_build_report_is_rejected_and_optional(here, pets, tmp_path):
     publish(dataset_publication(pets, "founder", tmp_path, "pets"), api=here.api())
     found = find("founder/pets")
     assert (found.name, found.repo) == ("founder/pets", "founder/pets")  # regardless of its report

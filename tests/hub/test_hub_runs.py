@@ -50,7 +50,7 @@ def told(run):
 
 
 @pytest.mark.slow
-def test_a_run_names_the_commits_that_it_was_pinned_to(commits, tmp_path):
+def test_run_records_the_pinned_commits(commits, tmp_path):
     first, second = commits
     names = {"dataset": f"{DATA}@{first['dataset']}", "model": f"{NET}@{first['model']}"}
     pinned = sb.run(**names, out=tmp_path / "pinned", **SETTINGS)
@@ -70,7 +70,7 @@ def test_a_run_names_the_commits_that_it_was_pinned_to(commits, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_local_folder_is_never_published_under_an_id_of_the_hub(commits, pets, model, tmp_path, monkeypatch, capsys):
+def test_local_folder_is_not_recorded_as_hub_repository(commits, pets, model, tmp_path, monkeypatch, capsys):
     """Test a local folder that has the name of an existing repository."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(pets, DATA)
@@ -87,7 +87,7 @@ def test_a_local_folder_is_never_published_under_an_id_of_the_hub(commits, pets,
 
 
 @pytest.mark.slow
-def test_offline_a_model_is_the_commit_it_was(commits, here, tmp_path, monkeypatch):
+def test_offline_model_loads_its_cached_commit(commits, here, tmp_path, monkeypatch):
     first, second = commits
     assert sb.load_classifier(NET).revision == second["model"]
     assert sb.load_classifier(NET, revision=first["model"]).revision == first["model"]
@@ -98,7 +98,7 @@ def test_offline_a_model_is_the_commit_it_was(commits, here, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_the_card_of_a_model_says_which_data_and_which_start(commits, here, pets, model, tmp_path):
+def test_model_card_states_data_and_base_commits(commits, here, pets, model, tmp_path):
     first, second = commits
     out = sb.train(dataset=f"{DATA}@{first['dataset']}", model=NET, out=tmp_path / "net2", epochs=1, size=32,
                    progress=False)  # fmt: skip
@@ -116,7 +116,7 @@ def test_the_card_of_a_model_says_which_data_and_which_start(commits, here, pets
 
 
 @pytest.mark.slow
-def test_the_results_are_a_table_before_and_after_the_first_merge(here, pets, model, tmp_path, monkeypatch):
+def test_results_load_as_tables_before_and_after_merging(here, pets, model, tmp_path, monkeypatch):
     """Read the configs of the card with `datasets` alone, as the viewer of the Hub does."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     run = sb.run(dataset=pets, model=model, out=tmp_path / "run", **SETTINGS)

@@ -10,7 +10,6 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import snapshot_download
 from local_hub import FOUNDER, VISITOR
 from only_evaluate import only_evaluate  # noqa: F401
 
@@ -69,7 +68,7 @@ def load(hub, home, more=""):
     return told(hub, LOAD.format(more=more), home=home)
 
 
-def test_what_passes_while_loading(filled, right):
+def test_temporary_errors_do_not_stop_loading(filled, right):
     """Test a broken connection, status 429 and a slow server."""
     filled.fault(f"GET .*{TEST}", drop_after=700)
     assert load(filled, "broken") == right
@@ -83,7 +82,7 @@ def test_what_passes_while_loading(filled, right):
 
 
 @pytest.mark.thorough
-def test_a_lying_content_length(filled, right):
+def test_wrong_content_length_is_rejected(filled, right):
     for lie in (-300, 300):
         filled.heal()
         filled.fault(f"(GET|HEAD) .*{TEST}", times=99, lie=lie)
@@ -100,7 +99,7 @@ def test_a_lying_content_length(filled, right):
 
 
 @pytest.mark.thorough
-def test_a_file_that_changed_under_a_pinned_revision(filled, right, pets, tmp_path):
+def test_changed_file_under_pinned_revision_is_rejected(filled, right, pets, tmp_path):
     """Test that clients with the old file keep it, and that new clients get an error."""
     pinned = filled.api().dataset_info("saliency-bench/pet-xai").sha
     more = f", revision={pinned!r}"
@@ -114,7 +113,7 @@ def test_a_file_that_changed_under_a_pinned_revision(filled, right, pets, tmp_pa
 
 
 @pytest.mark.thorough
-def test_who_may_not_load(filled):
+def test_private_repositories_give_one_line_errors(filled):
     filled.api().update_repo_settings("saliency-bench/pet-xai", private=True, repo_type="dataset")
     filled.api().update_repo_settings("saliency-bench/resnet-18-pet-xai", private=True)
     assert re.match(r"refused: .*saliency-bench/pet-xai.*private", load(filled, "stranger"))
@@ -136,7 +135,7 @@ def test_who_may_not_load(filled):
     (CLASSIFY, {"status": 429, "headers": {"Retry-After": "1"}}, "Hub.*429"),
     (CLASSIFY, {"status": 500}, "500.*{repo}"),
 ])  # fmt: skip
-def test_what_the_hub_refuses_while_loading_is_one_line(code, order, words, filled):
+def test_hub_refusals_while_loading_are_one_line(code, order, words, filled):
     """Test that an error of the Hub is not reported as a wrong name."""
     repo = "saliency-bench/pet-xai" if code is LOAD else "saliency-bench/resnet-18-pet-xai"
     filled.fault(repo, times=999, message=f"you sent {FOUNDER.token}", **order)
@@ -148,7 +147,7 @@ def test_what_the_hub_refuses_while_loading_is_one_line(code, order, words, fill
 
 
 @pytest.mark.thorough
-def test_a_run_without_network_after_the_first(filled, tmp_path):
+def test_offline_run_writes_the_same_bytes(filled, tmp_path):
     """Test that a run without network writes the same bytes as before and uses the same name of the dataset."""
     line = ["run", "--dataset", "saliency-bench/pet-xai", "--model", "saliency-bench/resnet-18-pet-xai", "--explainers",
             "gradcam", "--metrics", "saliency_miou", "saliency_insertion", "--limit", "3", "--out"]  # fmt: skip
@@ -161,7 +160,7 @@ def test_a_run_without_network_after_the_first(filled, tmp_path):
     assert set(pq.read_table(online)["dataset"].to_pylist()) == {"pet-xai"}
 
 
-def test_annotations_over_the_wire(filled, closed, source, tmp_path):
+def test_annotations_load_and_rejoin_from_the_hub(filled, closed, source, tmp_path):
     """Load the annotations with `datasets` alone, then join them with images, then load them again without network."""
     (tmp_path / "made").mkdir()
     publication = dataset_publication(closed, "visitor", tmp_path / "made")
@@ -205,13 +204,19 @@ for name in {names}:
         assert lines_of(done) == [str({name: 1.0}) for name in names]  # a map that equals the mask is the best
 
 
+@pytest.fixture(scope="module")
+def spaces(tmp_path_factory):
+    """Write the files of every metric's Space to separate folders."""
+    root = tmp_path_factory.mktemp("spaces")
+    for name in list_metrics():
+        (root / name).mkdir()
+        for path, content in metric_publication(name, "saliency-bench").files.items():
+            (root / name / path).write_bytes(content)
+    return root
+
+
 @pytest.mark.thorough
-def test_the_page_of_a_metric(hub, tmp_path, monkeypatch):
-    """Download the files of the Space, build the page, and score two images."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    publish(metric_publication("saliency_miou", "saliency-bench"), api=hub.api())
-    place = tmp_path / "space"
-    snapshot_download("saliency-bench/saliency_miou", repo_type="space", endpoint=hub.url, local_dir=place)
+def test_metric_page_scores_images(hub, spaces):
     code = """
 import numpy as np
 import app
@@ -226,25 +231,16 @@ for wrong in ((None, mask), (mask[:10], mask), (mask, mask * 0)):
         print(error.message)
 assert any(block.get("type") == "button" for block in app.demo.config["components"])
 """
-    scores, *errors = lines_of(hub.run([sys.executable, "-c", code], user=None, PYTHONPATH=str(place)))
+    scores, *errors = lines_of(
+        hub.run([sys.executable, "-c", code], user=None, PYTHONPATH=str(spaces / "saliency_miou"))
+    )
     assert scores.split()[:2] == ["1.0000", "1.0000"]
     assert 0.1 < float(scores.split()[2]) < 0.9
     assert (errors[0], len(errors)) == ("the saliency map or the mask is missing; upload both", 3)
 
 
-@pytest.fixture(scope="module")
-def spaces(tmp_path_factory):
-    """Write the files of every metric's Space to separate folders."""
-    root = tmp_path_factory.mktemp("spaces")
-    for name in list_metrics():
-        (root / name).mkdir()
-        for path, content in metric_publication(name, "saliency-bench").files.items():
-            (root / name / path).write_bytes(content)
-    return root
-
-
 @pytest.mark.thorough
-def test_every_metric_has_a_page_to_try_it(hub, spaces):
+def test_metric_pages_have_fields_for_their_inputs(hub, spaces):
     """Test that the fields of a page follow from the arguments of the metric."""
     code = """
 import runpy, sys
@@ -272,7 +268,7 @@ for place in sorted(Path(sys.argv[1]).iterdir()):
 
 
 @pytest.mark.thorough
-def test_the_pages_of_metrics_that_run_the_classifier(filled, spaces):
+def test_classifier_metric_pages_match_the_functions(filled, spaces):
     """Compare with the functions, for an image of the classifier's size and a given or predicted class."""
     code = """
 import runpy, sys

@@ -155,19 +155,18 @@ def test_invalid_ids_and_references_are_reported(tmp_path):
 BAD = [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7], [0, 0, 900, 0, 5, 5], [0, 0, None, 0, 5, 5], None, {"counts": [1]}]
 
 
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("apart", [False, True])
-def test_invalid_outline_part_keeps_the_rest_of_the_mask(tmp_path, bad, apart):
-    objects = [{"segmentation": [FLAT, bad]}] if not apart else [{"segmentation": one} for one in ([FLAT], [bad])]
-    source(tmp_path, objects)
+def test_invalid_outline_part_keeps_the_rest_of_the_mask(tmp_path):
+    """Test an invalid part in an outline, in a separate object, and alone, each in another image."""
+    pictures = [[[FLAT, bad]] for bad in BAD] + [[[FLAT], [bad]] for bad in BAD] + [[[bad]] for bad in BAD]
+    objects = [{"image_id": at, "segmentation": shape} for at, shapes in enumerate(pictures) for shape in shapes]
+    source(tmp_path, objects, [f"{at}.jpg" for at in range(len(pictures))])
     rows, left_out = built(tmp_path)
-    np.testing.assert_array_equal(mask_in(rows["a:cat"]), WHOLE)
-    (remark,) = read_report(tmp_path / "out")["remarks"]
-    assert remark["id"] == "a:cat"
-    assert remark["text"].startswith("1 part of its outlines cannot be drawn and is left out: ")
-    assert left_out == {}
-    source(tmp_path, [{"segmentation": [bad]}])
-    assert built(tmp_path)[1].keys() == {("a:cat", "mask")}
+    remarks = {one["id"]: one["text"] for one in read_report(tmp_path / "out")["remarks"]}
+    valid, alone = range(2 * len(BAD)), range(2 * len(BAD), len(pictures))
+    for at in valid:
+        np.testing.assert_array_equal(mask_in(rows[f"{at}:cat"]), WHOLE)
+        assert remarks[f"{at}:cat"].startswith("1 part of its outlines cannot be drawn and is left out: ")
+    assert left_out.keys() == {(f"{at}:cat", "mask") for at in alone}
 
 
 @pytest.mark.parametrize("given", ["", "images"])
@@ -240,59 +239,58 @@ def corners(rows, columns):
     return [[left, top, right, top, right, low, left, low]]
 
 
-def portrait(folder, box, orientation=6, size=(30, 20), **more):
-    content = source(folder, [{"segmentation": corners(*box)} | more], size=size)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    Image.effect_noise((30, 20), 60).convert("RGB").save(folder / "pictures/a.jpg", exif=exif)
+def portraits(folder, cases):
+    """Write photographs with one object each. cases: {name: (segmentation, EXIF orientation, stated size or None)}."""
+    objects = [{"segmentation": shape, "image_id": number} for number, (shape, *_) in enumerate(cases.values())]
+    content = source(folder, objects, [f"{name}.jpg" for name in cases], size=None)
+    for entry, (_, orientation, size) in zip(content["images"], cases.values(), strict=True):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        Image.effect_noise((30, 20), 60).convert("RGB").save(folder / "pictures" / entry["file_name"], exif=exif)
+        entry |= {"width": size[0], "height": size[1]} if size else {}
     return content
 
 
-@pytest.mark.parametrize("orientation", [5, 6, 7, 8])
 @pytest.mark.parametrize("asked", [{}, {"upright": True}, {"stored": True}])
-def test_points_outside_a_frame_determine_the_orientation(tmp_path, orientation, asked):
-    portrait(tmp_path, LOW, orientation)
-    np.testing.assert_array_equal(mask_in(built(tmp_path, **asked)[0]["a:cat"]), ones((30, 20), LOW))
-    portrait(tmp_path, FAR, orientation)
-    expected = as_shown(ones((20, 30), FAR), orientation)
-    np.testing.assert_array_equal(mask_in(built(tmp_path, **asked)[0]["a:cat"]), expected)
+def test_points_outside_a_frame_determine_the_orientation(tmp_path, asked):
+    low, far = corners(*LOW), corners(*FAR)
+    cases = {f"low {turn}": (low, turn, (30, 20)) for turn in (5, 6, 7, 8)}
+    cases |= {f"far {turn}": (far, turn, (30, 20)) for turn in (5, 6, 7, 8)}
+    rows, _ = built(tmp_path, portraits(tmp_path, cases), **asked)
+    for turn in (5, 6, 7, 8):
+        np.testing.assert_array_equal(mask_in(rows[f"low {turn}:cat"]), ones((30, 20), LOW))
+        np.testing.assert_array_equal(mask_in(rows[f"far {turn}:cat"]), as_shown(ones((20, 30), FAR), turn))
 
 
-@pytest.mark.parametrize("size", [(30, 20), None])
-@pytest.mark.parametrize("orientation", [2, 3, 4, 5, 6, 7, 8])
-def test_ambiguous_orientation_requires_an_option(tmp_path, orientation, size):
-    portrait(tmp_path, MIDDLE, orientation, size)
-    rows, left_out = built(tmp_path)
-    assert rows["a:cat"]["mask"] is None
-    assert "use --upright or --stored" in left_out["a:cat", "mask"]
-    upright = (30, 20) if orientation >= 5 else (20, 30)
-    np.testing.assert_array_equal(mask_in(built(tmp_path, upright=True)[0]["a:cat"]), ones(upright, MIDDLE))
-    expected = as_shown(ones((20, 30), MIDDLE), orientation)
-    np.testing.assert_array_equal(mask_in(built(tmp_path, stored=True)[0]["a:cat"]), expected)
+def test_ambiguous_orientation_requires_an_option(tmp_path):
+    cases = {f"{turn} {size}": (corners(*MIDDLE), turn, size) for turn in range(2, 9) for size in ((30, 20), None)}
+    content = portraits(tmp_path, cases)
+    plain, upright, stored = (built(tmp_path, content, **given) for given in ({}, {"upright": True}, {"stored": True}))
+    for name, (_, turn, _) in cases.items():
+        assert plain[0][f"{name}:cat"]["mask"] is None
+        assert "use --upright or --stored" in plain[1][f"{name}:cat", "mask"]
+        shape = (30, 20) if turn >= 5 else (20, 30)
+        np.testing.assert_array_equal(mask_in(upright[0][f"{name}:cat"]), ones(shape, MIDDLE))
+        np.testing.assert_array_equal(mask_in(stored[0][f"{name}:cat"]), as_shown(ones((20, 30), MIDDLE), turn))
     words = "--upright and --stored cannot be combined; use only one of them"
     refused(words, built, tmp_path, upright=True, stored=True)
 
 
-def test_stated_size_and_rle_determine_the_orientation(tmp_path):
+def test_size_or_rle_but_no_stray_point_sets_the_orientation(tmp_path):
     from pycocotools import mask as library
 
-    portrait(tmp_path, MIDDLE, size=(20, 30))  # as CVAT writes it
-    np.testing.assert_array_equal(mask_in(built(tmp_path)[0]["a:cat"]), ones((30, 20), MIDDLE))
+    (rows, columns), cases = MIDDLE, {"cvat": (corners(*MIDDLE), 6, (20, 30))}  # as CVAT writes the size
     for shape in ((20, 30), (30, 20)):
-        drawn = ones(shape, MIDDLE)
-        packed = library.encode(np.asfortranarray(drawn.astype(np.uint8)))
-        runs = {"size": list(shape), "counts": packed["counts"].decode()}
-        portrait(tmp_path, MIDDLE, segmentation=runs)
-        expected = drawn if shape == (30, 20) else as_shown(drawn, 6)
-        np.testing.assert_array_equal(mask_in(built(tmp_path)[0]["a:cat"]), expected)
-
-
-def test_stray_point_does_not_determine_the_orientation(tmp_path):
-    (rows, columns) = MIDDLE
-    portrait(tmp_path, (rows, columns), segmentation=[*corners(rows, columns), [0, 0, 5, 900, 5, 5]])
-    assert "use --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
-    portrait(tmp_path, (rows, columns), segmentation=corners((5, 20.5), columns))  # rounded, not outside
-    assert "use --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
+        packed = library.encode(np.asfortranarray(ones(shape, MIDDLE).astype(np.uint8)))
+        cases[str(shape)] = {"size": list(shape), "counts": packed["counts"].decode()}, 6, (30, 20)
+    cases["stray"] = [*corners(rows, columns), [0, 0, 5, 900, 5, 5]], 6, (30, 20)
+    cases["rounded"] = corners((5, 20.5), columns), 6, (30, 20)  # not outside
+    found, left_out = built(tmp_path, portraits(tmp_path, cases))
+    upright, turned = ones((30, 20), MIDDLE), as_shown(ones((20, 30), MIDDLE), 6)
+    for name, expected in {"cvat": upright, "(20, 30)": turned, "(30, 20)": upright}.items():
+        np.testing.assert_array_equal(mask_in(found[f"{name}:cat"]), expected)
+    for name in ("stray", "rounded"):
+        assert "use --upright or --stored" in left_out[f"{name}:cat", "mask"]
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
@@ -302,7 +300,7 @@ def test_label_studio_exports_of_rotated_images_are_read(tmp_path, orientation):
     It scales outlines to this size, but it writes boxes for the upright image.
     """
     converter = pytest.importorskip("label_studio_converter", reason="needs label-studio-converter")
-    portrait(tmp_path, MIDDLE, orientation)
+    portraits(tmp_path, {"a": (OUTLINE, orientation, None)})
     (tmp_path / "upload/1").mkdir(parents=True)
     (tmp_path / "pictures/a.jpg").rename(tmp_path / "upload/1/ab12cd34-a.jpg")
     width, height = (20, 30) if orientation >= 5 else (30, 20)

@@ -13,7 +13,9 @@ import datasets
 import pytest
 from built_samples import built_by, content
 from huggingface_hub import DatasetCard
+from PIL import Image
 from refusals import refused
+from site_pages import site_page
 
 from saliency_bench import build, cli, options, registry
 from saliency_bench.data import builders, building
@@ -151,3 +153,16 @@ def test_build_is_identical_with_one_and_three_threads(name, tmp_path):
     assert group_line(builder) in (folders[0] / "README.md").read_text()
     for part in report["splits"].values():
         assert {"class_shares", "files", "fingerprint"} <= set(part)
+
+
+@pytest.mark.slow
+def test_page_shows_every_dataset_and_its_samples(tmp_path):
+    site_page("datasets").write(tmp_path)
+    text = (tmp_path / "datasets.md").read_text(encoding="utf-8")
+    for name in registry.names("hub_builders"):
+        assert f"\n## {name}\n" in text
+        if getattr(registry.load("hub_builders", name), "DERIVED", False):
+            continue
+        with Image.open(tmp_path / f"{name}.png") as picture:
+            assert picture.height == 128
+            assert len(picture.convert("RGB").getcolors(2**18)) > 20

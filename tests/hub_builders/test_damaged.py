@@ -8,7 +8,6 @@ import shutil
 import struct
 import tempfile
 import zlib
-from functools import cache
 from pathlib import Path
 
 import contracts
@@ -239,18 +238,6 @@ def outcome(name, source):
     return rows, log
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Return a function that maps the name of a dataset to its undamaged example and the resulting samples."""
-
-    @cache
-    def of(name):
-        source = _examples.write(name, tmp_path_factory.mktemp("example"), 4, 48)
-        return source, *outcome(name, source)
-
-    return of
-
-
 def said(log):
     return len(log.left_out) + len(log.remarks)
 
@@ -262,8 +249,8 @@ def test_at_least_300_damage_cases_exist():
 
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("name", contracts.examples())
-def test_undamaged_examples_keep_every_image(whole, name):
-    _, rows, log = whole(name)
+def test_undamaged_examples_keep_every_image(example, name):
+    _, (rows, log) = example(name, 4, 48, outcome)
     assert len(rows) >= 2
     left_out = [entry for entry in log.left_out if entry["what"] == "image"]
     assert [
@@ -274,8 +261,8 @@ def test_undamaged_examples_keep_every_image(whole, name):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.sample(19, 300)
 @pytest.mark.parametrize(("name", "file", "kind"), CASES)
-def test_damaged_source_is_reported_or_rejected(whole, tmp_path, name, file, kind):
-    source, rows, log = whole(name)
+def test_damaged_source_is_reported_or_rejected(example, tmp_path, name, file, kind):
+    source, (rows, log) = example(name, 4, 48, outcome)
     damaged = tmp_path / "source"
     shutil.copytree(source, damaged, copy_function=os.link)
     path = damaged / file

@@ -72,7 +72,7 @@ def test_images_are_selected_by_captions_and_persons(tmp_path):
     assert "000000000007" in built(source, min_area=0.0)[0]
 
 
-def test_masks_that_people_drew_go_before_the_outline_which_stands_in_only_when_asked_for(tmp_path):
+def test_drawn_masks_take_precedence_over_the_outline(tmp_path):
     source = coco(tmp_path, {n: (["a man"], [PERSON]) for n in (1, 2, 3)})
     votes = np.zeros((3, HEIGHT, WIDTH), np.uint8)
     votes[0, 2:8, 2:8] = votes[1, 4:10, 2:8] = votes[2, 6:12, 2:8] = 255

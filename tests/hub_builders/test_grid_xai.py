@@ -1,4 +1,4 @@
-"""Tests of grids of images that a classifier recognises: positions, classifier, and a chance level of 1 / cells^2."""
+"""Tests of grids of images that a classifier recognises: positions, classifier and options."""
 
 import json
 from collections import Counter
@@ -11,7 +11,6 @@ from datasets import load_dataset as load_folder
 from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.bound_metric import load_metric
 from saliency_bench.cli import main
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.hub_builders._grids import confident, grids_of, joined
@@ -77,12 +76,6 @@ def test_ids_and_fingerprint_contain_the_choosing_model(shapes, resnet, grids, t
     assert (set(rows["chosen_by"]), report["splits"].keys()) == ({"folder:fitted"}, {"test"})
     renamed = rows.map(lambda row: {"image_id": "0" * 8 + row["image_id"][8:]})
     assert fingerprint(rows) == report["splits"]["test"]["fingerprint"] != fingerprint(renamed)
-
-
-def test_uniform_map_scores_chance_level(grids, fitted):
-    rows, classifier = load_folder(str(grids), split="test"), sb.load_classifier(str(fitted), device="cpu")
-    masks = classifier.prepare([rows[0], rows[1]]).masks.numpy()
-    assert load_metric("saliency_energy")(np.ones(masks.shape), masks).tolist() == [0.25, 0.25]
 
 
 def test_run_of_another_classifier_reports_the_choosing_model(grids, fitted, resnet, tmp_path):

@@ -1,7 +1,6 @@
 """Tests of small variations of sources: a folder too high or too deep, the extension .JPG, or a byte order mark."""
 
 import os
-from functools import cache
 from pathlib import Path
 
 import contracts
@@ -23,18 +22,6 @@ def ids(name, source):
     return [(sample["image_id"], sample["label"], sample.get("mask") is not None) for sample in found]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Return the example of a dataset, two levels below a folder, and its built rows."""
-
-    @cache
-    def of(name):
-        source = _examples.write(name, tmp_path_factory.mktemp("top") / "downloads" / "source", 3, 32)
-        return source, ids(name, source)
-
-    return of
-
-
 def copied(source, target, copy):
     """Copy the files of a source with a changed path for each."""
     for path in source.rglob("*"):
@@ -45,8 +32,8 @@ def copied(source, target, copy):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_source_one_folder_too_high_is_accepted(whole, name):
-    source, expected = whole(name)
+def test_source_one_folder_too_high_is_accepted(example, name):
+    source, expected = example(name, 3, 32, ids)
     assert ids(name, source.parent) == expected
 
 
@@ -56,15 +43,15 @@ def test_source_one_folder_too_high_is_accepted(whole, name):
     ("coco-val", "annotations"), ("security-xai", "JPEGImage"), ("food-101", "food-101/images"),
     ("gender-xai release", "attention_label"), ("cancer-xai", "Task07_Pancreas"),
 ])  # fmt: skip
-def test_source_one_folder_too_deep_is_accepted(whole, name, folder):
-    source, expected = whole(name)
+def test_source_one_folder_too_deep_is_accepted(example, name, folder):
+    source, expected = example(name, 3, 32, ids)
     assert ids(name, source / folder) == expected
 
 
 @pytest.mark.parametrize("ending", [".JPG", ".jpeg", ".JPEG"])
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if not name.startswith("imagenet")])
-def test_other_jpeg_extensions_are_accepted(whole, tmp_path, name, ending):
-    source, expected = whole(name)
+def test_other_jpeg_extensions_are_accepted(example, tmp_path, name, ending):
+    source, expected = example(name, 3, 32, ids)
     copied(source, tmp_path, lambda a, b: os.link(a, b.with_suffix(ending) if b.suffix == ".jpg" else b))
     found = ids(name, tmp_path)
     assert found
@@ -72,8 +59,8 @@ def test_other_jpeg_extensions_are_accepted(whole, tmp_path, name, ending):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_lists_with_byte_order_mark_are_accepted(whole, tmp_path, name):
-    source, expected = whole(name)
+def test_lists_with_byte_order_mark_are_accepted(example, tmp_path, name):
+    source, expected = example(name, 3, 32, ids)
     marks = dict.fromkeys((*LISTS, ".json"), b"\xef\xbb\xbf")
     copied(source, tmp_path, lambda a, b: b.write_bytes(marks.get(a.suffix, b"") + a.read_bytes()))
     assert ids(name, tmp_path) == expected

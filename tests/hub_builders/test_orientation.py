@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-from functools import cache
 
 import contracts
 import numpy as np
@@ -69,26 +68,18 @@ WITHOUT_MASKS = ("food-101", "imagenet-groups")
 EXAMPLES = [name for name in contracts.examples() if name.partition(" ")[0] not in ("disease-xai", "cancer-xai")]
 
 
-@pytest.fixture(scope="module")
-def upright(tmp_path_factory):
-    """Return a function that maps the name of a dataset to its example and the resulting samples."""
-
-    @cache
-    def of(name):
-        source = _examples.write(name, tmp_path_factory.mktemp("example"), 3, 32)
-        return source, built_by(builder_of(name), source, **_examples.options(name))[0]
-
-    return of
-
-
 def builder_of(name):
     return registry.load("hub_builders", name.partition(" ")[0])
 
 
+def samples_in(name, source):
+    return built_by(builder_of(name), source, **_examples.options(name))[0]
+
+
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "ebam-xai"])
-def test_masks_of_every_builder_rotate_with_their_images(upright, tmp_path, name, orientation):
-    source, before = upright(name)
+def test_masks_of_every_builder_rotate_with_their_images(example, tmp_path, name, orientation):
+    source, before = example(name, 3, 32, samples_in)
     shutil.copytree(source, tmp_path / "source")
     for path in (tmp_path / "source").rglob("*"):
         if path.suffix in PICTURES:
@@ -106,8 +97,8 @@ def test_masks_of_every_builder_rotate_with_their_images(upright, tmp_path, name
     assert len(told) == (0 if orientation < 2 else len({id(s["image"]) for s in after.values()}))
 
 
-def test_pasted_objects_are_upright(upright, tmp_path):
-    source, _ = upright("ebam-xai")
+def test_pasted_objects_are_upright(example, tmp_path):
+    source, _ = example("ebam-xai", 3, 32, samples_in)
     shutil.copytree(source, tmp_path / "source")
     root, builder = tmp_path / "source", builder_of("ebam-xai")
     stored = builder.cutouts_of(root, 1, BuildLog())[0][0]

@@ -116,7 +116,7 @@ def test_object_without_a_box_is_skipped_and_counted(source, empty):
     assert samples["P00001"]["mask"] is None
 
 
-def test_names_that_lead_elsewhere_names_twice_and_odd_values(source):
+def test_invalid_list_entries_are_reported(source):
     rows = "../../secret,1,-1,-1,-1,-1\nP00001,1,-1,-1,-1,-1\nP00001.jpg,-1,-1,-1,-1,-1\n"
     (source / "ImageSet/10/train.csv").write_text(HEAD + rows)
     samples, log = built(source)

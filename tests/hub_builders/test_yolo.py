@@ -7,8 +7,6 @@ from PIL import Image
 from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.cli import main
-from saliency_bench.data.build_report import read_report
 from saliency_bench.hub_builders.yolo import names_in, objects_in, shape_of
 from saliency_bench.utils.pictures import UnreadableError
 
@@ -124,6 +122,7 @@ def test_invalid_labels_are_reported_and_valid_ones_kept(tmp_path):
     assert remarks["spare.txt"] == "no image has the name of this label file"
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["dog", "cat"]
     assert set(built(tmp_path, drop=("cat",))[0]) == {"strange:dog"}
+    assert set(built(tmp_path, split="hash")[2]["splits"]) > {"train"}
     assert set(built(tmp_path, classes="image")[0]) == {"good", "confidence", "strange"}
 
 
@@ -140,18 +139,6 @@ def test_stored_option_places_labels_on_the_stored_file(tmp_path, stored):
     # in an upright image of 8 columns, 0.1 covers the centre of the first column; stored, the corner moves to the right
     assert np.argwhere(mask).tolist() == ([[0, 7]] if stored else [[0, 0]])
     assert f"drawn on the {'file' if stored else 'upright image'}" in report["remarks"][0]["text"]
-
-
-def test_command_splits_images_by_hash(tmp_path, capsys):
-    for number in range(30):
-        picture(tmp_path / f"in/images/{number}.png")
-        text(tmp_path / f"in/labels/{number}.txt", f"{number % 2} {BOX}\n")
-    text(tmp_path / "names.yaml", NAMES)
-    line = ["build", "yolo", "--images", tmp_path / "in/images", "--labels", tmp_path / "in/labels", "--names",
-            tmp_path / "names.yaml", "--split", "hash", "--out", tmp_path / "out"]  # fmt: skip
-    assert main([str(word) for word in line]) == 0
-    assert "masks     30" in capsys.readouterr().out
-    assert set(read_report(tmp_path / "out")["splits"]) == {"train", "validation", "test"}
 
 
 def test_missing_parts_error_names_the_option(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import refusal, said
 from refusals import refused
 
 import saliency_bench as sb
@@ -80,7 +81,7 @@ def example(installed, found_anew, monkeypatch):
     monkeypatch.undo()
 
 
-def test_all_kinds_go_by_their_names(example, capsys):
+def test_plugin_items_are_loaded_by_name(example, capsys):
     assert "local_contrast" in sb.list_explainers()
     assert "top_quarter" in sb.list_metrics()
     assert "stripes-xai" in sb.list_datasets()
@@ -98,7 +99,7 @@ def test_all_kinds_go_by_their_names(example, capsys):
     refused("did you mean top_quarter", sb.load_metric, "top_quarters")
 
 
-def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch, tmp_path):
+def test_plugin_metric_is_published_with_its_card(example, monkeypatch, tmp_path):
     files = metric_publication("top_quarter", "ada").files
     assert {"README.md", "app.py", "requirements.txt", "score.py", "top_quarter.py"} <= files.keys()
     assert b"## Citation" not in files["README.md"]  # it names no paper
@@ -120,22 +121,20 @@ def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch,
         metric_publication("./my_score.py:my_iou", "ada")
 
 
-def test_an_item_says_which_package_it_is_of(example, capsys):
+def test_plugin_items_state_their_package(example, capsys):
     names = {"explainers": "local_contrast", "metrics": "top_quarter", "datasets": "stripes-xai"}
     for kind, name in names.items():
-        assert main(["help", name]) == 0
-        assert re.search(r"^ *package:? +saliency-example 1\.0\.0$", shown := capsys.readouterr().out, re.MULTILINE)
+        shown = said(capsys, ["help", name])
+        assert re.search(r"^ *package:? +saliency-example 1\.0\.0$", shown, re.MULTILINE)
         assert not re.search(r"^ *paper *$", shown, re.MULTILINE)
-        assert main(["list", kind, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)[kind][name].endswith(" (saliency-example 1.0.0)")
-    assert main(["list", *names.values(), "--json"]) == 0
-    items = json.loads(capsys.readouterr().out)
+        listed = json.loads(said(capsys, ["list", kind, "--json"]))
+        assert listed[kind][name].endswith(" (saliency-example 1.0.0)")
+    items = json.loads(said(capsys, ["list", *names.values(), "gradcam", "--json"]))
     assert {items[kind][name]["package"] for kind, name in names.items()} == {"saliency-example 1.0.0"}
-    assert main(["list", "gradcam", "--json"]) == 0
-    assert "package" not in json.loads(capsys.readouterr().out)["explainers"]["gradcam"]
+    assert "package" not in items["explainers"]["gradcam"]
 
 
-def test_a_run_scores_by_them_and_says_whose_they_are(example, resnet, shapes, tmp_path):
+def test_run_scores_plugin_items_and_names_their_package(example, resnet, shapes, tmp_path):
     run = sb.run(dataset=str(shapes), model=str(resnet), explainers=["local_contrast", "random"],
                  metrics=["top_quarter", "saliency_miou"], limit=12, device="cpu", out=tmp_path / "run",
                  keep_maps=True, progress=False)  # fmt: skip
@@ -162,7 +161,7 @@ def few(shapes, resnet, out):
             "limit": 4, "device": "cpu", "out": out, "progress": False}  # fmt: skip
 
 
-def test_a_run_is_read_without_the_package(example, resnet, shapes, tmp_path, monkeypatch, found_anew):
+def test_run_is_read_without_the_plugin(example, resnet, shapes, tmp_path, monkeypatch, found_anew):
     settings = few(shapes, resnet, tmp_path / "run")
     shown = str(sb.run(**settings))
     monkeypatch.undo()
@@ -174,7 +173,7 @@ def test_a_run_is_read_without_the_package(example, resnet, shapes, tmp_path, mo
 
 
 @pytest.mark.slow
-def test_another_release_of_the_package_computes_anew(example, resnet, shapes, tmp_path, monkeypatch):
+def test_other_plugin_release_recomputes(example, resnet, shapes, tmp_path, monkeypatch):
     settings = few(shapes, resnet, tmp_path / "run")
     sb.run(**settings)
     assert sb.run(**settings).complete
@@ -182,7 +181,7 @@ def test_another_release_of_the_package_computes_anew(example, resnet, shapes, t
     assert not sb.run(**settings).complete
 
 
-def test_an_edit_computes_anew_though_no_version_was_raised(example, installed, resnet, shapes, tmp_path, found_anew):
+def test_edited_plugin_recomputes_without_new_version(example, installed, resnet, shapes, tmp_path, found_anew):
     settings = few(shapes, resnet, tmp_path / "run")
     sb.run(**settings)
     before = sb.load_explainer("local_contrast").version, sb.load_metric("top_quarter").version
@@ -210,15 +209,15 @@ def forget(found_anew):
 
 
 @pytest.mark.thorough
-def test_its_dataset_and_suite(example, tmp_path, monkeypatch, capsys):
+def test_plugin_dataset_and_suite_work(example, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["build", "stripes-xai", "--count", "12", "--out", "stripes"]) == 0
-    assert main(["suite", "example-main", "--smoke", "--out", "suite", "--device", "cpu"]) == 0
-    assert "top quarter" in capsys.readouterr().out
+    line = ["suite", "example-main", "--smoke", "--out", "suite", "--device", "cpu"]
+    assert "top quarter" in said(capsys, line)
 
 
 @pytest.mark.slow
-def test_its_evaluate_module(installed, tmp_path):
+def test_plugin_metric_loads_with_evaluate(installed, tmp_path):
     """Use a separate process, because `evaluate` reads its cache when it is imported."""
     environment = os.environ | {"PYTHONPATH": str(installed), "HF_MODULES_CACHE": str(tmp_path / "modules"),
                                 "HF_EVALUATE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
@@ -246,8 +245,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.parametrize("kind", ["explainers", "metrics", "datasets"])
-def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(kind, what, tmp_path, capsys, added):
-    module, text, said = BROKEN[what]
+def test_unusable_item_is_marked_and_breaks_nothing(kind, what, tmp_path, capsys, added):
+    module, text, why = BROKEN[what]
     added(kind, "item", module, text)
     for words in (["list"], ["list", kind]):
         assert main(words) == 0
@@ -255,15 +254,13 @@ def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(kind, what, 
         assert shown.err == ""
         (line,) = re.findall(r"^  cannot be used\n +item +(.*)", shown.out, re.MULTILINE)
         assert line.startswith(f"{kind[:-1]} item of broken 0.1 cannot be ")
-        assert said in line
-    assert (main(["list", kind, "--json"]), json.loads(capsys.readouterr().out)[kind]["item"]) == (0, line)
-    for words in (["help", "item"], ["list", "item"]):
-        assert (main(words), capsys.readouterr().err) == (2, f"saliency-bench: error: {line}\n")
+        assert why in line
+    assert json.loads(said(capsys, ["list", kind, "--json"]))[kind]["item"] == line
     words = ["run", "--dataset", "d", "--model", "m", "--explainers", "gradcam", "--metrics", "saliency_miou"]
     words[words.index(f"--{kind.removesuffix('s') if kind == 'datasets' else kind}") + 1] = "item"
-    if what != "no import":  # the run detects the missing import after it loaded the dataset
-        assert main([*words, "--out", str(tmp_path / "run")]) == 2
-        assert capsys.readouterr().err == f"saliency-bench: error: {line}\n"
+    run = [[*words, "--out", tmp_path / "run"]] * (what != "no import")  # this run loads the dataset first
+    for words in (["help", "item"], ["list", "item"], *run):
+        assert refusal(capsys, words) == f"saliency-bench: error: {line}\n"
 
 
 @pytest.mark.parametrize(("points", "words", "known"), [
@@ -277,7 +274,7 @@ def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(kind, what, 
     ("[saliency_bench.explainers]\nitem = bro\xffken.item\n", r"^the entry points of broken 0\.1 cannot be", False),
     ("[saliency_bench.explainers]\nitem = broken.item\n", "", True),
 ])  # fmt: skip
-def test_one_malformed_list_of_entry_points_breaks_no_other(
+def test_malformed_entry_points_break_no_other_package(
     points, words, known, tmp_path, found_anew, example, capsys, added
 ):
     added("explainers", "item", "broken.item", "import saliency_bench as sb\n")
@@ -291,7 +288,7 @@ def test_one_malformed_list_of_entry_points_breaks_no_other(
     assert {"gradcam", "centre"} < before, "and those of another package stay"
 
 
-def test_a_package_without_a_description_is_named_by_its_folder(tmp_path, found_anew, added):
+def test_package_without_metadata_is_named_by_its_folder(tmp_path, found_anew, added):
     added("explainers", "item", "broken.nowhere", "")
     (tmp_path / "broken-0.1.dist-info" / "METADATA").unlink()
     found_anew()
@@ -299,7 +296,7 @@ def test_a_package_without_a_description_is_named_by_its_folder(tmp_path, found_
 
 
 @pytest.mark.parametrize("text", ["raise KeyboardInterrupt", "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"])
-def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, capsys, added):
+def test_plugin_interrupt_does_not_stop_the_command(text, capsys, added):
     added("explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process ignores SIGINT
     try:
@@ -314,32 +311,31 @@ def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, capsys, added):
         assert "explainer item of broken 0.1 cannot be imported: KeyboardInterrupt" in shown.out
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-    ("1 / 0", "ZeroDivisionError"), ("import sys; sys.exit(0)", "SystemExit: 0"),
-    ("raise GeneratorExit", "GeneratorExit"),
+OTHER_NAME = "import saliency_bench as sb\n@sb.explainer(version=1)\ndef items(classifier, images, target): ..."
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("import nothing_of_this_name", " cannot be imported: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+    ("1 / 0", " cannot be imported: ZeroDivisionError"),
+    ("import sys; sys.exit(0)", " cannot be imported: SystemExit: 0"),
+    ("raise GeneratorExit", " cannot be imported: GeneratorExit"),
+    (OTHER_NAME, r": broken\.item has no function item"),
 ])  # fmt: skip
-def test_what_cannot_be_imported_is_one_line_when_asked_for(text, said, added):
+def test_loading_an_unusable_item_gives_one_line(text, why, added):
     added("explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
-    assert said in refused(r"explainer item of broken 0\.1 cannot be imported: ", sb.load_explainer, "item")
+    refused(rf"explainer item of broken 0\.1{why}", sb.load_explainer, "item")
     assert sb.load_explainer("gradcam").name == "gradcam"
 
 
-def test_a_function_of_another_name_is_one_line(added):
-    text = "import saliency_bench as sb\n\n\n@sb.explainer(version=1)\ndef items(classifier, images, target): ...\n"
-    added("explainers", "item", "broken.item", text)
-    refused(r"explainer item of broken 0\.1: broken\.item has no function item", sb.load_explainer, "item")
-
-
-def test_no_name_of_this_package_is_taken_over(capsys, added):
+def test_builtin_names_are_not_replaced(capsys, added):
     added("explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     (line,) = capsys.readouterr().err.splitlines()
-    said = "explainer gradcam of broken 0.1 cannot be used: saliency-bench has one with this name"
-    assert line == f"saliency-bench: {said}"
+    why = "explainer gradcam of broken 0.1 cannot be used: saliency-bench has one with this name"
+    assert line == f"saliency-bench: {why}"
 
 
-def test_of_two_packages_with_one_name_the_first_is_taken_and_a_line_says_so(tmp_path, monkeypatch, found_anew, capsys):
+def test_first_of_two_packages_with_one_name_is_used(tmp_path, monkeypatch, found_anew, capsys):
     for name in ("broken", "another"):
         package(tmp_path, "explainers", "item", f"{name}.item", f'"""An item of {name}."""', name)
     monkeypatch.syspath_prepend(tmp_path)
@@ -359,7 +355,7 @@ def item(maps, *, power: float = 1.0):
 '''
 
 
-def test_a_metric_may_be_one_file(tmp_path, resnet, shapes, added):
+def test_metric_may_be_a_single_file(tmp_path, resnet, shapes, added):
     added("metrics", "item", "broken.item", FLAT)
     run = sb.run(**few(shapes, resnet, tmp_path / "run") | {"explainers": ["random"], "metrics": ["item"]})
     assert 0.45 < run.cells[0].value < 0.55
@@ -368,35 +364,33 @@ def test_a_metric_may_be_one_file(tmp_path, resnet, shapes, added):
     assert has_module("saliency_miou")
 
 
-def test_what_takes_all_metrics_leaves_out_one_that_fails(capsys, added):
+def test_failing_metric_is_left_out_of_all_metrics(capsys, added):
     added("metrics", "item", "broken.item", '"""An item."""\n1 / 0')
     assert registry.usable_names("metrics") == [name for name in sb.list_metrics() if name != "item"]
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "saliency-bench: metric item of broken 0.1 cannot be imported: ZeroDivisionError: division by zero"
 
 
-def test_a_cost_that_fails_is_named_in_the_list(capsys, added):
+def test_failing_cost_is_reported_in_the_list(capsys, added):
     declared = '@sb.explainer(version=1, needs="outputs", passes=lambda *_: 1 / 0)'
     text = f"import saliency_bench as sb\n\n{declared}\ndef item(classifier, images, target): ...\n"
     added("explainers", "item", "broken.item", text)
-    assert main(["list", "explainers"]) == 0
-    assert "[explainer item: passes raised ZeroDivisionError: division by zero]" in capsys.readouterr().out
+    shown = said(capsys, ["list", "explainers"])
+    assert "[explainer item: passes raised ZeroDivisionError: division by zero]" in shown
 
 
-def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, found_anew, capsys, added):
+def test_invalid_suite_is_reported_and_breaks_no_other(tmp_path, found_anew, capsys, added):
     added("suites", "item", "broken", "")
     (tmp_path / "broken" / "odd.yaml").write_text("paper: [")
     found_anew()
     assert {"p0", "p1-figure12"} <= set(sb.list_suites())
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("saliency-bench: suite odd cannot be used: ")
-    assert main(["list", "suites"]) == 0
-    assert re.search(
-        r"^ +odd +cannot be used: .*odd\.yaml cannot be read as YAML", capsys.readouterr().out, re.MULTILINE
-    )
+    shown = said(capsys, ["list", "suites"])
+    assert re.search(r"^ +odd +cannot be used: .*odd\.yaml cannot be read as YAML", shown, re.MULTILINE)
 
 
-def test_no_suite_of_this_package_is_taken_over(tmp_path, found_anew, capsys, added):
+def test_builtin_suites_are_not_replaced(tmp_path, found_anew, capsys, added):
     before = find_suite("p0")[0]
     added("suites", "item", "broken", "")
     (tmp_path / "broken" / "p0.yaml").write_text("paper: Another\n")
@@ -408,12 +402,11 @@ def test_no_suite_of_this_package_is_taken_over(tmp_path, found_anew, capsys, ad
     )
 
 
-def test_a_folder_of_suites_that_is_not_there_is_named(capsys, added):
+def test_missing_suite_folder_is_reported(capsys, added):
     added("suites", "item", "broken.suites", "")
-    said = "suite item of broken 0.1 cannot be used: broken.suites is not a folder"
-    assert main(["list", "suites"]) == 0
-    assert said in capsys.readouterr().out
-    refused(said, find_suite, "item")
+    why = "suite item of broken 0.1 cannot be used: broken.suites is not a folder"
+    assert why in said(capsys, ["list", "suites"])
+    refused(why, find_suite, "item")
 
 
 def package(folder, kind, name, module, text, package="broken"):

@@ -16,7 +16,7 @@ LACKS = [*(("explainers", "gradient", what) for what in ("gradient", "__doc__"))
 
 
 @pytest.mark.parametrize(("kind", "name", "what"), LACKS)
-def test_what_a_module_lacks_is_one_sentence_that_names_file_and_part(kind, name, what, monkeypatch):
+def test_missing_module_part_is_named_with_its_file(kind, name, what, monkeypatch):
     module = registry.load(kind, name)
     assert list(contracts.CONTRACTS[kind](name)) == []
     if what == "__doc__":
@@ -32,7 +32,7 @@ def test_what_a_module_lacks_is_one_sentence_that_names_file_and_part(kind, name
     *(("explainers", "gradient", what) for what in contracts.EXPLAINER),
     *(("metrics", "saliency_miou", what) for what in contracts.METRIC),
 ])  # fmt: skip
-def test_what_a_function_does_not_declare_is_one_sentence(kind, name, what, monkeypatch):
+def test_missing_declaration_is_named(kind, name, what, monkeypatch):
     function = getattr(registry.load(kind, name, "score" if kind == "metrics" else ""), name)
     usual = {field.name: field.default for field in fields(function.declaration)}
     monkeypatch.setattr(function, "declaration", replace(function.declaration, **{what: usual[what]}))
@@ -41,7 +41,7 @@ def test_what_a_function_does_not_declare_is_one_sentence(kind, name, what, monk
     assert f"has no {what}" in sentence
 
 
-def test_an_option_without_a_type_of_any_text_or_not_described_is_named(monkeypatch):
+def test_incomplete_options_are_named(monkeypatch):
     def gradient(classifier, images, target, *, strength=1, scale: str = "log"):
         """Return maps.
 
@@ -67,7 +67,7 @@ def metrics(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["score.py", "saliency_miou.py", "README.md", "requirements.txt"])
-def test_a_file_that_a_metric_lacks_is_named(file, metrics):
+def test_missing_metric_file_is_named(file, metrics):
     assert (contracts.names("metrics"), list(contracts.of_metric("saliency_miou"))) == (["saliency_miou"], [])
     (metrics / "saliency_miou" / file).unlink()
     assert contracts.names("metrics") == ["saliency_miou"]
@@ -83,7 +83,7 @@ def test_a_file_that_a_metric_lacks_is_named(file, metrics):
     ("README.md", "IoU =", "TODO: ", "line"),
     ("saliency_miou.py", '    """Declared', "    about = 'Mean'  # ", "docstring"),
 ])  # fmt: skip
-def test_what_is_wrong_in_a_file_of_a_metric_is_said(file, old, new, words, metrics):
+def test_invalid_metric_file_is_described(file, old, new, words, metrics):
     path = metrics / "saliency_miou" / file
     path.write_text(path.read_text().replace(old, new, 1))
     (sentence,) = contracts.of_metric("saliency_miou")
@@ -91,7 +91,7 @@ def test_what_is_wrong_in_a_file_of_a_metric_is_said(file, old, new, words, metr
     assert words in sentence
 
 
-def test_a_module_that_cannot_be_imported_is_one_sentence(monkeypatch):
+def test_module_that_cannot_be_imported_is_named(monkeypatch):
     def broken(kind, name, part=""):
         raise ImportError("no such thing")
 

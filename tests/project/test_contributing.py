@@ -20,7 +20,7 @@ import saliency_bench
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_guide_names_each_folder_of_the_core_in_the_order_of_imports():
+def test_guide_lists_core_folders_in_import_order():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)/` \|", text.partition("## Folders of the core")[2], flags=re.MULTILINE)
     core, plugins = rows[: -len(PLUGINS)], rows[-len(PLUGINS) :]
@@ -31,13 +31,13 @@ def test_the_guide_names_each_folder_of_the_core_in_the_order_of_imports():
     assert {path.stem for path in (ROOT / "saliency_bench").glob("*.py")} <= named
 
 
-def test_the_files_that_the_guide_names_are_there():
+def test_files_named_in_the_guide_exist():
     named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
     assert len(named) > 10
     assert [name for name in sorted(named) if "NAME" not in name and not (ROOT / name).is_file()] == []
 
 
-def test_the_checks_before_a_commit_are_those_of_the_tests():
+def test_pre_commit_uses_the_pinned_versions():
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
     repos = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     revisions = {repo["repo"].rpartition("/")[2].removesuffix("-pre-commit"): repo["rev"] for repo in repos}
@@ -45,7 +45,7 @@ def test_the_checks_before_a_commit_are_those_of_the_tests():
 
 
 @pytest.mark.parametrize(("tag", "code"), [(f"v{saliency_bench.__version__}", 0), ("v0.0", 1)])
-def test_the_release_compares_its_tag_with_the_version_before_anything_is_installed(tag, code):
+def test_release_compares_its_tag_with_the_version(tag, code):
     content = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
     name = "Check that the tag matches the version"
     (step,) = (one["run"] for one in content["jobs"]["build"]["steps"] if one.get("name") == name)
@@ -54,7 +54,7 @@ def test_the_release_compares_its_tag_with_the_version_before_anything_is_instal
     assert done.returncode == code
 
 
-def test_the_release_tries_what_it_has_built_and_publishes_nothing_else():
+def test_release_publishes_only_the_tested_build():
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))["jobs"]
     assert (jobs["try"]["needs"], jobs["publish"]["needs"]) == ("build", "try")
     assert jobs["publish"]["permissions"] == {"id-token": "write", "attestations": "write"}
@@ -96,7 +96,7 @@ def test_constraints_pin_all_requirements():
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
-def test_workflows_pin_what_they_run_and_may_only_read(path):
+def test_workflows_pin_actions_and_may_only_read(path):
     text = path.read_text()
     uses = re.findall(r"uses: (.*)", text)
     assert uses

@@ -48,7 +48,7 @@ def commands(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.name)
-def test_every_command_of_the_text_is_in_a_block_that_is_run(page):
+def test_inline_commands_are_in_executed_blocks(page):
     text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
     inline = re.findall(r"`(saliency-bench [^`]+)`", text)
     # Two or three words name a command; words in capitals are placeholders.
@@ -56,13 +56,13 @@ def test_every_command_of_the_text_is_in_a_block_that_is_run(page):
     assert [command for command in long if not re.search("[A-Z]{2}|--help", command)] == []
 
 
-def test_each_shortened_command_is_in_its_page_once():
+def test_shortened_commands_are_in_their_pages():
     for page, shorter in SHORTER.items():
         for long in shorter:
             assert sum(long in text for text in commands(page)) >= 1
 
 
-def test_an_installation_for_a_clone_is_editable():
+def test_documented_clone_installation_is_editable():
     """Test imports in a clone: Python searches the current folder first, which contains only the core."""
     for page in (README, QUICKSTART, TUTORIAL):
         installs = re.findall(r"pip install .*?-c constraints.txt (.*?)(?: &&|$)", text_of(page), flags=re.M)
@@ -70,20 +70,20 @@ def test_an_installation_for_a_clone_is_editable():
         assert all(what.startswith(("-e ", "torch torchvision --index-url")) for what in installs)
 
 
-def test_a_clone_works_where_it_lies():
+def test_clone_works_without_installation():
     code = "import sys; sys.path.append(sys.argv[1]); import saliency_bench as sb; print(sb.load_explainer('gradcam'))"
     libraries = sysconfig.get_path("purelib")
     done = subprocess.run([sys.executable, "-S", "-c", code, libraries], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "gradcam\n", done.stderr
 
 
-def test_the_tutorial_has_ten_commands():
+def test_tutorial_has_ten_commands():
     assert len(commands(TUTORIAL)) == 10
     assert all(text.count("\n") == 1 for text in commands(TUTORIAL))
     assert [int(number) for number in re.findall(r"^\*\*(\d+)\.", text_of(TUTORIAL), flags=re.M)] == [*range(1, 11)]
 
 
-def test_the_readme_is_short_and_its_badges_and_versions_are_true():
+def test_readme_is_short_with_correct_badges_and_counts():
     text = text_of(README)
     assert text.count("\n") < 150
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -121,13 +121,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_pictures_of_the_readme_are_small():
+def test_readme_pictures_are_small():
     pictures = re.findall(r"!\[[^\]]+\]\((docs/pictures/[^)]+)\)", text_of(README))
     assert len(pictures) == 2
     assert all((ROOT / picture).stat().st_size < 150_000 for picture in pictures)
 
 
-def test_the_reference_names_everything_public():
+def test_reference_lists_every_public_name():
     text = text_of(ROOT / "docs" / "api.md").partition("## Explainers composed of explainers")[0]
     named = set(re.findall(r"auto(?:function|class|exception):: (\w+)(?:\(\))?$", text, flags=re.M))
     named |= set(re.findall(r"^\| `sb\.(\w+)` \|", text, flags=re.M))
@@ -135,7 +135,7 @@ def test_the_reference_names_everything_public():
 
 
 @pytest.mark.slow
-def test_the_site_builds_offline_without_warnings(tmp_path):
+def test_site_builds_offline_without_warnings(tmp_path):
     pytest.importorskip("sphinx", reason='needs pip install -e ".[docs]"')
     options = ["-W", "--keep-going", "-n", "-q", "-d", tmp_path / "trees", "-b", "html"]
     site = tmp_path / "html"
@@ -235,7 +235,7 @@ def demo_table(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_readme_does_what_it_says(demo):
+def test_readme_commands_work(demo):
     for written in ("saliency-bench-demo/run/report.html", "runs/first/report.html"):
         assert (demo / written).is_file(), written
     promised, shown = demo_table(text_of(QUICKSTART)), demo_table(text_of(demo / "shown.txt"))
@@ -246,7 +246,7 @@ def test_the_readme_does_what_it_says(demo):
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, marks=cost(page), id=page.name) for page in CODE])
-def test_the_code_of_a_page_does_what_it_says(page, demo, hub, source, tmp_path):
+def test_page_code_works(page, demo, hub, source, tmp_path):
     folder = tmp_path / "home" / "work"
     folder.mkdir(parents=True)
     shutil.copytree(demo / "saliency-bench-demo", folder / "saliency-bench-demo")
@@ -297,7 +297,7 @@ CHECKS = {"quickstart.md": check_quickstart, "publishing.md": check_publishing, 
           "continuous_integration.md": check_continuous_integration}  # fmt: skip
 
 
-def test_extras_are_listed():
+def test_quickstart_lists_every_extra():
     """Test that each extra is a row of the table in the quickstart, except extras for developers."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"].keys() - {"docs", "test"}

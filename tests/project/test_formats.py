@@ -38,7 +38,7 @@ def run(shapes, resnet, tmp_path_factory):
                   out=tmp_path_factory.mktemp("run") / "run", progress=False)  # fmt: skip
 
 
-def test_formats_are_those_of_the_code(page, run):
+def test_documented_format_numbers_match_the_code(page, run):
     stated = {name: number for names, number, *_ in section(page, "The folder of a run") for name in names}
     assert stated["run.json"] == str(manifest.FORMAT) == str(read_json(run.folder / "run.json")["format"])
     assert stated["summary.json"] == stated["records.parquet"] == stated["predictions.parquet"] == str(summary.FORMAT)
@@ -47,7 +47,7 @@ def test_formats_are_those_of_the_code(page, run):
     assert others == {"result.json": str(submission_schema.FORMAT), "template.json": str(template.FORMAT), INDEX: "–"}
 
 
-def test_every_file_of_a_run_is_named(page, run):
+def test_page_names_every_file_of_a_run(page, run):
     stated = {name.rstrip("/") for names, *_ in section(page, "The folder of a run") for name in names}
     assert {path.name for path in run.folder.iterdir() if path.name != ".lock"} == stated
 
@@ -60,13 +60,13 @@ TYPES = {"string": "string", "double": "double", "int64": "int64", "bool": "bool
     ("records.parquet", records.SCHEMA), ("predictions.parquet", records.PREDICTIONS),
     ("reliability.parquet", records.RELIABILITY),
 ])  # fmt: skip
-def test_columns_and_their_types(name, columns, page, run):
+def test_documented_columns_match_the_files(name, columns, page, run):
     stated = {column: TYPES[kind] for names, kind, _ in section(page, f"`{name}`") for column in names}
     assert stated == {field.name: str(field.type).replace("element", "item") for field in columns}
     assert set(stated) <= set(pq.read_schema(run.folder / name).names)
 
 
-def test_columns_of_kept_maps(page, run):
+def test_documented_map_columns_match_the_files(page, run):
     kinds = TYPES | {"float": "float", "lists of half": "list<item: list<item: halffloat>>"}
     stated = {column: kinds[kind] for names, kind, _ in section(page, "`maps/`") for column in names}
     assert stated == {field.name: str(field.type) for field in stored_maps.SCHEMA}
@@ -74,21 +74,21 @@ def test_columns_of_kept_maps(page, run):
     assert set(pq.read_schema(path).names) == set(stated)
 
 
-def test_rows_are_in_the_order_that_the_page_tells(page, run, shapes):
+def test_rows_are_in_the_documented_order(page, run, shapes):
     assert "groups are sorted by a hash of seed, dataset and group" in " ".join(page.split())
     ids = in_run_order(sb.load_dataset(str(shapes), split="test"))["image_id"][:4]
     assert [row["image_id"] for row in run.predictions()] == ids
     assert [row["image_id"] for row in run.records()] == ids
 
 
-def test_keys_of_the_summary_and_of_a_cell(page, run):
+def test_documented_summary_keys_match_the_files(page, run):
     stated = [name for names, _ in section(page, "`summary.json`") for name in names]
     assert sorted(stated) == sorted(read_json(run.folder / "summary.json"))
     about = page.partition("The fields of a cell:\n\n")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", about)) == set(CellResult.model_fields) == set(run.summary["cells"][0])
 
 
-def test_another_format_is_refused_by_name(run, tmp_path):
+def test_unknown_format_is_rejected(run, tmp_path):
     for path in run.folder.iterdir():
         if path.is_file() and path.name != ".lock":
             (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -100,7 +100,7 @@ def test_another_format_is_refused_by_name(run, tmp_path):
     assert sb.load_run(tmp_path).cells == run.cells
 
 
-def test_what_is_frozen_is_there(page):
+def test_frozen_names_exist(page):
     frozen = page.partition("## What may change")[2]
     names = re.findall(r"`sb\.(\w+)`", frozen)
     assert len(names) > 20

@@ -45,7 +45,7 @@ def job(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("longest", ["saliency-bench", "torchrun"])
-def test_what_is_made_is_copied_while_the_job_runs(job, longest):
+def test_results_are_copied_while_the_job_runs(job, longest):
     process, kept = job(longest)
     wanted = ["saliency-bench", "torchrun"][: 1 + (longest == "torchrun")]
     end = time.monotonic() + 60
@@ -56,7 +56,7 @@ def test_what_is_made_is_copied_while_the_job_runs(job, longest):
 
 
 @pytest.mark.slow
-def test_what_is_made_is_copied_at_the_end(job):
+def test_results_are_copied_at_the_end(job):
     process, kept = job("nothing")
     assert process.wait(20) is not None
     assert kept.read_text().split() == ["saliency-bench", "torchrun"]

@@ -37,12 +37,12 @@ def files() -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_names_say_what_they_hold(path):
+def test_files_use_no_meaningless_names(path):
     tree, place = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT).as_posix()
     empty = [(line, name) for line, name in names_in(tree) if name in EMPTY and f"{place} {name}" not in PUBLIC]
     assert [f"{place}:{line} {name}" for line, name in empty] == []
 
 
-def test_empty_names_are_seen():
+def test_names_in_finds_every_kind_of_name():
     tree = ast.parse("def own(one):\n    self.found = what = [some for some in one]")
     assert {name for _, name in names_in(tree)} >= {"own", "one", "found", "what", "some"}

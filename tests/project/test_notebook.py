@@ -36,7 +36,7 @@ def scores(text, column=0):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stored_notebook_shows_pictures_and_tables_and_is_small(name):
+def test_stored_notebook_shows_output_and_is_small(name):
     path = NOTEBOOKS / name
     notebook = nbformat.read(path, as_version=4)
     assert path.stat().st_size < 200_000
@@ -49,7 +49,7 @@ def test_a_stored_notebook_shows_pictures_and_tables_and_is_small(name):
 
 
 @pytest.mark.thorough
-def test_the_first_look_runs_and_shows_what_it_says(tmp_path, monkeypatch):
+def test_first_look_notebook_runs_as_described(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     notebook = executed(NOTEBOOKS / "first_look.ipynb", tmp_path)
     text = printed(notebook)
@@ -63,7 +63,7 @@ def test_the_first_look_runs_and_shows_what_it_says(tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_your_data_your_model_runs_and_shows_what_it_says(tmp_path, monkeypatch):
+def test_your_data_notebook_runs_as_described(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     text = printed(executed(NOTEBOOKS / "your_data_your_model.ipynb", tmp_path))
     pointing, insertion = scores(text), scores(text, 2)

@@ -36,7 +36,7 @@ def cells(line):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_item_stands_once_with_its_command_and_figures(sections, name):
+def test_page_lists_every_item_with_command_and_figures(sections, name):
     content = yaml.safe_load(FILES[name].read_text(encoding="utf-8"))
     items = content["tables"] | content.get("pictures", {})
     rows = {row[0].strip("`"): row for row in sections[name]["Items"]}
@@ -69,7 +69,7 @@ def test_every_item_stands_once_with_its_command_and_figures(sections, name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_decisions_and_declared_counts_stand_as_they_are_declared(sections, name):
+def test_page_lists_decisions_and_dataset_counts(sections, name):
     content = yaml.safe_load(FILES[name].read_text(encoding="utf-8"))
     settings = next(rows for heading, rows in sections[name].items() if heading.startswith("Settings"))
     for decision in content["decisions"]:
@@ -87,7 +87,7 @@ def test_decisions_and_declared_counts_stand_as_they_are_declared(sections, name
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_no_metric_of_a_paper_is_missing(sections, name):
+def test_page_lists_every_metric_of_a_paper(sections, name):
     from saliency_bench.metrics import _papers
 
     paper = getattr(_papers, PAPERS[name])

@@ -1,75 +1,52 @@
 """Tests of the imports of plugins, and that an item is added by adding one file."""
 
-import ast
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import contracts
 import pytest
+from test_layers import CORE, FILES, ROOT, imports_of
 
-ROOT = Path(__file__).parents[2]
 PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
 FREE = ("push_scripts", "spaces", "suites")
 
 
-def imports_of(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            # A relative import refers to the folder of the file.
-            base = node.module if node.level == 0 else ".".join(filter(None, (own_package(path), node.module)))
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def own_package(path):
-    return ".".join(("saliency_bench", *path.relative_to(ROOT).parts[:-1]))
-
-
-def plugin_of(module):
-    parts = module.split(".")
-    return parts[1] if parts[0] == "saliency_bench" and len(parts) > 1 and parts[1] in PLUGINS else None
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "saliency_bench").rglob("*.py")), ids=lambda path: path.name)
-def test_the_core_imports_no_plugin(path):
-    assert [name for name in imports_of(path) if plugin_of(name)] == []
+def test_outer_modules_import_no_plugin():
+    """Test the modules outside of the layers; `test_layers.py` tests all others."""
+    for path in set(CORE.rglob("*.py")) - set(FILES):
+        assert [name for name in imports_of(path) if name.partition(".")[0] in PLUGINS] == [], path
 
 
 @pytest.mark.parametrize("folder", sorted(set(PLUGINS) - set(FREE)))
-def test_plugins_import_the_core_and_themselves_only(folder):
+def test_plugins_import_only_the_core_and_themselves(folder):
     """Plugins may import their own folder and private modules (`_name.py`).
 
     `_examples.py` is free, because it uses shapes_xai.
     """
     for path in (ROOT / folder).rglob("*.py"):
-        if path.name == "_examples.py":
-            continue
-        for name in filter(plugin_of, imports_of(path)):
-            kind, item = (*name.split(".")[1:], "_")[:2]
+        for name in imports_of(path) if path.name != "_examples.py" else ():
+            kind, item = (*name.split("."), "_")[:2]
             own = path.stem if path.parent.name == folder else path.parent.name
-            assert kind == folder, f"{path.relative_to(ROOT)} imports {name}: {folder} do not import {kind}"
-            assert item.startswith("_") or item == own, f"{path.relative_to(ROOT)} imports another plugin, {name}"
+            allowed = kind == folder and (item.startswith("_") or item == own)
+            assert kind not in PLUGINS or allowed, f"{path.relative_to(ROOT)} imports {name}"
 
 
-def test_the_package_its_spec_and_help_import_no_torch_no_database_and_no_gradio():
+def test_help_imports_no_torch_database_or_gradio():
     code = "import sys, saliency_bench.spec, saliency_bench.cli as c; c.main(['--help']); print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"torch", "sqlalchemy", "gradio"} & set(shown.split())
 
 
 @pytest.mark.parametrize("name", contracts.names("push_scripts"))
-def test_nothing_that_a_command_must_have_is_missing(name):
+def test_commands_define_all_required_parts(name):
     contracts.check("push_scripts", name)
 
 
 @pytest.mark.sample(3, 5)
 @pytest.mark.parametrize("name", contracts.complete("push_scripts"))
-def test_help_of_every_command_shows_an_example_and_imports_no_torch(name):
+def test_command_help_shows_an_example_without_torch(name):
     code = f"""
 import sys, saliency_bench.cli as c
 try: c.main([{name!r}, '--help'])
@@ -125,7 +102,7 @@ assert main(["hello"]) == 0
 
 
 @pytest.mark.slow
-def test_an_explainer_a_metric_a_dataset_and_a_command_are_one_new_file_each(tmp_path):
+def test_new_item_needs_only_its_own_file(tmp_path):
     """Test a copy of the project laid out like a wheel, without editing any list or table."""
     package = tmp_path / "saliency_bench"
     shutil.copytree(ROOT / "saliency_bench", package)

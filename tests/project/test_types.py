@@ -68,7 +68,7 @@ def with_pyright(folder):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("checker", [with_mypy, with_pyright])
-def test_a_users_code_is_checked_against_the_package(checker, tmp_path):
+def test_type_checkers_accept_good_and_reject_wrong_code(checker, tmp_path):
     pytest.importorskip(checker.__name__.removeprefix("with_"))
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "wrong.py").write_text("\n".join(["import saliency_bench as sb", *WRONG]))

@@ -50,7 +50,7 @@ def tracked() -> set[str]:
     return set(done.stdout.splitlines())
 
 
-def test_the_wheel_holds_the_packages_and_nothing_else(installed):
+def test_wheel_contains_only_the_packages(installed):
     (wheel,) = installed.glob("*.whl")
     inside = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
     folders = tuple(f"{name}/" for name in PLUGINS)
@@ -59,7 +59,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(installed):
     assert inside == {name for name in expected if not name.endswith(".png")}
 
 
-def test_the_source_archive_holds_what_its_tests_read(installed):
+def test_source_archive_contains_the_test_files(installed):
     (archive,) = installed.glob("*.tar.gz")
     with tarfile.open(archive) as file:
         inside = {name.partition("/")[2] for name in file.getnames()}
@@ -67,7 +67,7 @@ def test_the_source_archive_holds_what_its_tests_read(installed):
     assert shown - inside == set()
 
 
-def test_the_version_is_the_same_wherever_it_is_named(installed):
+def test_version_is_equal_everywhere(installed):
     version = call(installed, "--version").stdout.strip()
     assert version == saliency_bench.__version__
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
@@ -75,7 +75,7 @@ def test_the_version_is_the_same_wherever_it_is_named(installed):
     assert [path.name for path in installed.glob("*.whl")] == [f"saliency_bench-{version}-py3-none-any.whl"]
 
 
-def test_what_installs_an_extra_of_a_wheel(installed):
+def test_install_hint_fits_wheel_and_checkout(installed):
     """Test the suggested command: it adds the libraries of an extra to a wheel, but installs a checkout again."""
     code = "from saliency_bench.registry import install_hint; print(install_hint('lime'))"
     python = installed / "venv" / "bin" / "python"
@@ -90,7 +90,7 @@ def call(installed, *words, **env):
     return subprocess.run([command, *words], cwd=installed, env=os.environ | home | env, capture_output=True, text=True)
 
 
-def test_it_is_the_wheel_that_runs(installed):
+def test_installed_wheel_is_imported(installed):
     code = "import saliency_bench.explainers, saliency_bench as sb; print(sb.__file__); print(sb.explainers.__file__)"
     python = installed / "venv" / "bin" / "python"
     done = subprocess.run([python, "-c", code], cwd=installed, capture_output=True, text=True, check=True)
@@ -106,7 +106,7 @@ def test_every_command_shows_its_help(installed, name):
 
 
 @pytest.mark.thorough
-def test_the_demo_does_what_it_promises(installed):
+def test_demo_reaches_its_promised_results(installed):
     done = call(installed, "demo", "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -126,7 +126,7 @@ def test_the_demo_does_what_it_promises(installed):
 
 
 @pytest.mark.thorough
-def test_a_second_demo_reuses_what_is_there_and_says_the_same(installed):
+def test_second_demo_reuses_earlier_results(installed):
     done = call(installed, "demo")
     assert done.returncode == 0, done.stderr
     assert "gradcam" in done.stdout

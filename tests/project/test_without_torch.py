@@ -65,7 +65,7 @@ def modules_of(place):
             yield ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
-def test_the_read_side_imports_no_torch():
+def test_reading_modules_import_no_torch():
     names = [name for place in READ for name in modules_of(place) if name not in COMPUTE]
     assert len(names) > 150
     code = (
@@ -92,7 +92,7 @@ def runs(tmp_path_factory, shapes, resnet):
 
 
 @pytest.mark.slow
-def test_a_run_is_read_alike_without_torch(runs, tmp_path):
+def test_run_is_read_equally_without_torch(runs, tmp_path):
     read = {}
     for absent in (False, True):
         out = tmp_path / "out"
@@ -113,13 +113,13 @@ def test_a_run_is_read_alike_without_torch(runs, tmp_path):
     "import saliency_bench as sb; sb.load_explainer('random').function.__globals__['torch'].ones(3)",
     "import saliency_bench as sb; sb.load_classifier(sys.argv[2])",
 ])  # fmt: skip
-def test_what_computes_says_that_torch_is_missing(code, shapes, resnet, tmp_path):
+def test_computing_without_torch_names_torch(code, shapes, resnet, tmp_path):
     done = python(code, shapes, resnet, tmp_path / "run")
     assert done.returncode
     assert re.search("needs torch|No module named 'torch'", done.stderr.splitlines()[-1]), done.stderr
 
 
-def test_the_libraries_that_reading_needs_are_listed():
+def test_reading_requirements_exclude_torch():
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     lines = (ROOT / "requirements-read.txt").read_text(encoding="utf-8").splitlines()
     assert lines[1:] == [line for line in needed if not line.startswith(COMPUTING)]

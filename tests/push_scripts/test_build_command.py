@@ -7,29 +7,23 @@ from pathlib import Path
 
 import pytest
 from commands import said
-from local_hub import LocalHub, User
+from local_hub import LocalHub
 from PIL import Image
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+from test_documentation import OTHERS, small_resnet
 
-from saliency_bench.cli import main
 from saliency_bench.hub_builders import _examples
 from saliency_bench.push_scripts.build import remarks
-
-OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft",))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "options", "command"), [("pet-xai", "", "train"), ("voc-val", "--parts test", "run")])
-def test_the_next_line_works_as_printed(tmp_path, monkeypatch, name, options, command):
+def test_printed_next_command_works(tmp_path, monkeypatch, name, options, command):
     """Run the next command for a folder whose name has a space, with a small network under the printed name."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=5)
-    ResNetForImageClassification(config).save_pretrained(tmp_path / "pretrained")
-    ViTImageProcessor(size={"height": 64, "width": 64}).save_pretrained(tmp_path / "pretrained")
     source = _examples.write(name, tmp_path / "source", 20, 48)
     with LocalHub(tmp_path, users=(OTHERS,)) as hub:
         hub.api(OTHERS).create_repo("microsoft/resnet-18")
-        hub.api(OTHERS).upload_folder(repo_id="microsoft/resnet-18", folder_path=tmp_path / "pretrained")
+        hub.api(OTHERS).upload_folder(repo_id="microsoft/resnet-18", folder_path=small_resnet(tmp_path / "pretrained"))
         path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         line = f"saliency-bench build {name} --source {source} --out 'my data/{name}' {options}"
         built = hub.run(["sh", "-c", line], user=None, **path)
@@ -40,22 +34,22 @@ def test_the_next_line_works_as_printed(tmp_path, monkeypatch, name, options, co
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
-def test_why_a_mask_cannot_be_used_is_printed(tmp_path, capsys):
+def test_build_prints_why_a_mask_is_unusable(tmp_path, capsys):
     source = _examples.write("pet-xai", tmp_path / "source", 6, 48)
     trimap = next((source / "annotations/trimaps").iterdir())
     Image.new("L", (20, 30), 1).save(trimap)
-    assert main(["build", "pet-xai", "--source", str(source), "--out", str(tmp_path / "out")]) == 0
-    assert "1 mask: trimap and image differ in size" in capsys.readouterr().out
+    shown = said(capsys, ["build", "pet-xai", "--source", str(source), "--out", str(tmp_path / "out")])
+    assert "1 mask: trimap and image differ in size" in shown
 
 
-def test_several_texts_of_an_option(tmp_path, capsys):
+def test_option_accepts_several_values(tmp_path, capsys):
     source = _examples.write("voc-val", tmp_path / "source", 10, 32)
     line = ["build", "voc-val", "--source", str(source), "--out", str(tmp_path / "out"), "--classes", "image"]
     assert "it shows a class listed in drop (bicycle)" in said(capsys, [*line, "--drop", "aeroplane", "bicycle"])
     assert "did you mean aeroplane" in said(capsys, [*line, "--overwrite", "--drop", "aeroplan"], 2)
 
 
-def test_equal_remarks_are_one_line():
+def test_equal_remarks_are_merged_into_one_line():
     listed = [{"id": name, "text": "turned"} for name in "abc"] + [{"id": "d", "text": "odd"}]
     assert remarks(listed) == ["  remark    a and 2 more: turned", "  remark    d: odd"]
     assert remarks(listed, 1)[1] == "            and 1 more in build_report.json"

@@ -48,7 +48,7 @@ def offered(line: str, folder) -> list[str]:
     ("build shapes", {"shapes-xai"}), ("build shapes-xai --co", {"--count"}),
     ("install-metrics saliency_rec", {"saliency_recall"}), ("list exp", {"explainers"}),
 ])  # fmt: skip
-def test_tab(line, words, tmp_path):
+def test_tab_completes_commands_options_and_values(line, words, tmp_path):
     (tmp_path / "runs").mkdir()
     found = set(offered(f"saliency-bench {line}", tmp_path))
     assert words <= found
@@ -56,7 +56,7 @@ def test_tab(line, words, tmp_path):
     assert found - options == words - options
 
 
-def test_the_file_that_global_completion_looks_into_is_marked():
+def test_entry_file_is_marked_for_argcomplete():
     from saliency_bench import cli
 
     with open(cli.__file__) as file:

@@ -8,13 +8,12 @@ import re
 import numpy as np
 import pytest
 import torch
-from commands import said
+from commands import refusal, said
 from PIL import Image, ImageChops
 from transformers import AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 from saliency_bench import registry
-from saliency_bench.cli import main
 from saliency_bench.notebook_views import LINE, MARGIN, SIDE
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.utils.overlays import eight_bit, overlay
@@ -72,8 +71,8 @@ def classifiers(models):
 
 def drawn(folder, tmp_path, capsys, what, *words):
     out = tmp_path / "new" / f"{what}.png"
-    assert main(["draw", str(folder), "--what", what, "--out", str(out), "--device", "cpu", "--json", *words]) == 0
-    found = json.loads(capsys.readouterr().out)
+    line = ["draw", str(folder), "--what", what, "--out", str(out), "--device", "cpu", "--json", *words]
+    found = json.loads(said(capsys, line))
     assert found["what"] == what
     return Image.open(out).convert("RGB"), {(one["sample"], one["explainer"]): one for one in found["scores"]}
 
@@ -114,17 +113,15 @@ def preprocessed(values):
 
 
 @pytest.mark.slow
-def test_maps_shows_mask_and_maps_of_several_runs_with_all_their_scores(
-    folder, rows, classifiers, name, shapes, models, tmp_path, capsys
-):
+def test_maps_panel_shows_several_runs_with_scores(folder, rows, classifiers, name, shapes, models, tmp_path, capsys):
     sb.run(dataset=str(shapes), model=models[1], label_column="scene", explainers=["edges", "random"],
            metrics=["saliency_miou", "saliency_pointing_game"], device="cpu", progress=False,
            out=tmp_path / "second")  # fmt: skip
     words = ["--samples", name, "--explainers", "edges", "random"]
     out = tmp_path / "maps.png"
     line = ["draw", str(tmp_path / "second"), str(folder), "--what", "maps", "--out", str(out), "--device", "cpu"]
-    assert main([*line, "--json", *words]) == 0
-    scores = {(row["run"], row["explainer"]): row for row in json.loads(capsys.readouterr().out)["scores"]}
+    shown = json.loads(said(capsys, [*line, "--json", *words]))
+    scores = {(row["run"], row["explainer"]): row for row in shown["scores"]}
     picture = Image.open(out).convert("RGB")
     assert picture.width == MARGIN + 4 * (SIDE + MARGIN)
     for row, (classifier, label) in enumerate(zip(classifiers[::-1], ("scene", "label"), strict=True)):
@@ -148,9 +145,7 @@ def test_maps_shows_mask_and_maps_of_several_runs_with_all_their_scores(
 
 
 @pytest.mark.slow
-def test_insertion_shows_the_pixels_that_have_entered_and_what_the_network_says(
-    folder, rows, classifiers, name, tmp_path, capsys
-):
+def test_insertion_panel_matches_literal_insertion(folder, rows, classifiers, name, tmp_path, capsys):
     picture, scores = drawn(folder, tmp_path, capsys, "insertion", "--samples", name)
     assert picture.size == (MARGIN + 9 * (SIDE + MARGIN), len(EXPLAINERS) * ROW)
     classifier = classifiers[0]
@@ -184,7 +179,7 @@ def recorded(folder, name, explainer, metric):
     return run.values[cell.cell_id][run.position[name]]
 
 
-def test_classes_shows_the_most_and_the_least_likely(folder, rows, classifiers, name, tmp_path, capsys):
+def test_classes_panel_shows_most_and_least_likely_class(folder, rows, classifiers, name, tmp_path, capsys):
     picture, scores = drawn(folder, tmp_path, capsys, "classes", "--samples", name, "--explainers", *EXPLAINERS[:2])
     assert picture.size == (MARGIN + 3 * (SIDE + MARGIN), 2 * ROW)
     classifier = classifiers[0]
@@ -200,7 +195,7 @@ def test_classes_shows_the_most_and_the_least_likely(folder, rows, classifiers, 
         assert scores[name, text]["saliency_class_sensitivity"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_models_shows_the_maps_of_both_with_the_object_outlined(folder, rows, classifiers, name, tmp_path, capsys):
+def test_models_panel_shows_maps_of_both_models(folder, rows, classifiers, name, tmp_path, capsys):
     picture, scores = drawn(folder, tmp_path, capsys, "models", "--samples", name)
     own, other = classifiers
     batch = own.prepare([rows[name]])
@@ -218,7 +213,7 @@ def test_models_shows_the_maps_of_both_with_the_object_outlined(folder, rows, cl
         assert scores[name, text]["saliency_mcr"] == pytest.approx(shares, abs=1e-5)
 
 
-def test_object_shows_the_scene_with_and_without(folder, rows, classifiers, name, tmp_path, capsys):
+def test_object_panel_shows_scene_with_and_without_object(folder, rows, classifiers, name, tmp_path, capsys):
     picture, scores = drawn(folder, tmp_path, capsys, "object", "--samples", name)
     other = classifiers[1]
     batch = other.prepare([rows[name]])
@@ -236,7 +231,7 @@ def test_object_shows_the_scene_with_and_without(folder, rows, classifiers, name
         assert found["saliency_idr"] == (means[0] > means[1]) + (means[0] == means[1]) / 2
 
 
-def test_the_first_samples_of_the_run_and_a_table(folder, tmp_path, capsys):
+def test_draw_uses_first_samples_and_prints_a_table(folder, tmp_path, capsys):
     words = ["draw", str(folder), "--what", "classes", "--out", str(tmp_path / "a.jpg"), "--explainers", "edges"]
     shown = said(capsys, [*words, "--device", "cpu"])
     assert all(f"{one}  edges" in shown for one in read_run(folder).ids[:2])
@@ -244,7 +239,7 @@ def test_the_first_samples_of_the_run_and_a_table(folder, tmp_path, capsys):
     assert Image.open(tmp_path / "a.jpg").size == (MARGIN + 2 * (SIDE + MARGIN), 4 * ROW)
 
 
-def test_python_draws_what_the_command_draws(folder, name, tmp_path, capsys):
+def test_python_call_matches_the_draw_command(folder, name, tmp_path, capsys):
     """Test that text in a PDF or SVG stays text, and that images keep their pixels."""
     picture, scores = drawn(folder, tmp_path, capsys, "maps", "--samples", name, "--explainers", "random")
     drawing = sb.draw(folder, "maps", samples=[name], explainers=["random"], device="cpu", out=tmp_path / "a.svg")
@@ -267,22 +262,16 @@ def test_python_draws_what_the_command_draws(folder, name, tmp_path, capsys):
     (["--what", "insertion", "--out", "a.png", "--explainers", "gradcan"], "gradcam"),
     (["--what", "insertion"], "--out"),
 ])  # fmt: skip
-def test_what_cannot_be_drawn_is_one_line(folder, words, line, capsys, tmp_path, monkeypatch):
+def test_invalid_draw_arguments_are_rejected(folder, words, line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = main(["draw", str(folder), *words, "--device", "cpu"])
-    except SystemExit as end:
-        code = end.code
-    assert code == 2
-    assert line in capsys.readouterr().err.strip().splitlines()[-1]
+    assert line in refusal(capsys, ["draw", folder, *words, "--device", "cpu"])
     assert not (tmp_path / "a.png").exists()
 
 
 @pytest.mark.slow
-def test_runs_that_cannot_be_loaded_again_are_one_line(shapes, resnet, folder, tmp_path, capsys):
+def test_runs_that_cannot_be_reloaded_are_rejected(shapes, resnet, folder, tmp_path, capsys):
     def says(run, what="insertion"):
-        assert main(["draw", str(run), "--what", what, "--out", str(tmp_path / "a.png"), "--device", "cpu"]) == 2
-        return capsys.readouterr().err.strip().splitlines()[-1]
+        return refusal(capsys, ["draw", run, "--what", what, "--out", tmp_path / "a.png", "--device", "cpu"])
 
     assert "no run.json" in says(tmp_path)
     settings = {"dataset": str(shapes), "explainers": ["edges"], "metrics": ["saliency_miou"], "limit": 4,

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from commands import refusal
 from PIL import Image, ImageChops
 
 import saliency_bench as sb
@@ -22,7 +23,14 @@ def command(photo, model, out, *words):
     return main(["explain", str(photo), "--model", str(model), "--out", str(out), "--device", "cpu", *words])
 
 
-def test_a_strip_has_the_picture_and_each_map_side_by_side(photo, resnet, tmp_path, capsys):
+def is_panel(drawn, seen, column, top):
+    """Return whether the panel in this column is the overlay of the explanation."""
+    left = MARGIN + column * (SIDE + MARGIN)
+    expected = seen.overlay.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    return ImageChops.difference(drawn.crop((left, top, left + SIDE, top + SIDE)), expected).getbbox() is None
+
+
+def test_strip_shows_picture_and_maps_side_by_side(photo, resnet, tmp_path, capsys):
     names = ["gradcam", "integrated_gradients:steps=4", "rise:masks=20"]
     assert command(photo, resnet, tmp_path / "strip.png", "--explainers", *names) == 0
     drawn = Image.open(tmp_path / "strip.png").convert("RGB")
@@ -30,16 +38,13 @@ def test_a_strip_has_the_picture_and_each_map_side_by_side(photo, resnet, tmp_pa
     classifier = sb.load_classifier(resnet, device="cpu")
     for number, name in enumerate(names, 1):
         seen = sb.explain(photo, classifier, name)
-        left = MARGIN + number * (SIDE + MARGIN)
-        panel = drawn.crop((left, MARGIN, left + SIDE, MARGIN + SIDE))
-        expected = seen.overlay.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        assert ImageChops.difference(panel, expected).getbbox() is None, name
+        assert is_panel(drawn, seen, number, MARGIN), name
     shown = capsys.readouterr().out
     assert f"{seen.prediction} ({seen.probability:.1%})" in shown
     assert all(f"  {name} of {seen.prediction}" in shown for name in names)
 
 
-def test_each_question_has_a_row(photo, resnet, tmp_path, capsys):
+def test_strip_has_a_row_per_target_and_contrast(photo, resnet, tmp_path, capsys):
     """Test a target alone and against each of the other targets. The targets are classes or groups."""
     groups = tmp_path / "groups.json"
     groups.write_text(json.dumps({"round": ["disc", "ring"]}))
@@ -54,15 +59,12 @@ def test_each_question_has_a_row(photo, resnet, tmp_path, capsys):
                for name in ("gradcam", "gradient")]  # fmt: skip
         assert told[2 * number : 2 * number + 2] == [one.target for one in row]
         for place, seen in enumerate(row, 1):
-            left = MARGIN + place * (SIDE + MARGIN)
-            panel = drawn.crop((left, bottom, left + SIDE, bottom + SIDE))
-            expected = seen.overlay.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-            assert ImageChops.difference(panel, expected).getbbox() is None, (target, against, place)
+            assert is_panel(drawn, seen, place, bottom), (target, against, place)
         bottom += SIDE + 3 * MARGIN + LINE * max(2, *(len(one.caption) for one in row))
     assert drawn.height == bottom - MARGIN
 
 
-def test_words_below_a_panel_stay_below_it():
+def test_long_caption_stays_below_its_panel():
     picture = Image.new("RGB", (32, 32), "red")
     short, long = (strip([(picture, [word]), (picture, ["gradcam"])]) for word in ("a", "a very long name " * 20))
     right = (MARGIN + SIDE, 0, *short.size)
@@ -71,7 +73,7 @@ def test_words_below_a_panel_stay_below_it():
     assert strip([(Image.new("RGB", (8, 300)), ["tall"])]).size[0] == 2 * MARGIN + SIDE
 
 
-def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
+def test_explain_accepts_target_and_prints_json(photo, resnet, tmp_path, capsys):
     out = tmp_path / "new" / "strip.jpg"
     assert command(photo, resnet, out, "--target", "ring", "--json") == 0
     shown = capsys.readouterr()
@@ -96,14 +98,12 @@ def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
     (["photo.png", "--explainers", "gae"], "no attention"),
     (["notes.png"], "notes.png: the image cannot be read"), (["pipe.png"], "no image 'pipe.png'"),
 ])  # fmt: skip
-def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(words, message, photo, resnet, monkeypatch, capsys):
+def test_invalid_explain_arguments_are_rejected(words, message, photo, resnet, monkeypatch, capsys):
     monkeypatch.chdir(photo.parent)
     (photo.parent / "notes.png").write_text("no picture")
     os.mkfifo(photo.parent / "pipe.png")
     before = sorted(photo.parent.iterdir())
     options = {"--model": str(resnet), "--out": "strip.png", "--device": "cpu"}
     line = [*words, *(part for name, value in options.items() if name not in words for part in (name, value))]
-    assert main(["explain", *line]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert (shown.err.count("\n"), sorted(photo.parent.iterdir())) == (1, before)
+    assert message in refusal(capsys, ["explain", *line])
+    assert sorted(photo.parent.iterdir()) == before

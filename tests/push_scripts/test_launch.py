@@ -66,7 +66,7 @@ def slept(monkeypatch):
 # The plan
 
 
-def test_a_dry_run_lists_everything_and_touches_nothing(line, here, built, capsys, monkeypatch):
+def test_dry_run_lists_everything_and_changes_nothing(line, here, built, capsys, monkeypatch):
     before = sorted(built.rglob("*"))
     assert line(*SMALL, "--dry-run") == 0
     shown = capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_a_dry_run_lists_everything_and_touches_nothing(line, here, built, capsy
     assert told["dry_run"] is True
 
 
-def test_ones_own_data_are_left_out_and_named(line, built, tmp_path, capsys):
+def test_user_datasets_are_left_out_by_name(line, built, tmp_path, capsys):
     for number in range(3):
         folder = tmp_path / "pictures" / "test" / f"class{number}"
         folder.mkdir(parents=True)
@@ -117,27 +117,28 @@ def test_ones_own_data_are_left_out_and_named(line, built, tmp_path, capsys):
     assert lines[1].startswith(f"saliency-bench: error: {data} contains no built dataset")
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("file", ["pet-xai/build_report.json", "models/MODEL/training_log.json", "runs/a/summary.json"])
-@pytest.mark.parametrize("content", ["{", "[]", '{"dataset": "pet-xai"}', '{"dataset": {"a": 1}, "settings": 3}'])
-def test_one_file_that_cannot_be_read_is_named_and_the_others_go_on(line, built, tmp_path, capsys, file, content):
+def test_unreadable_files_are_named_and_others_published(line, built, tmp_path, capsys):
     data = tmp_path / "built"
     shutil.copytree(built, data)
-    broken = data / file.replace("MODEL", "another-model").replace("pet-xai", "another")
-    broken.parent.mkdir(parents=True)
-    broken.write_text(content)
+    named = []
+    for number, content in enumerate(("{", "[]", '{"dataset": "pet-xai"}', '{"dataset": {"a": 1}, "settings": 3}')):
+        files = (f"another{number}/build_report.json", f"models/another{number}/training_log.json",
+                 f"runs/a{number}/summary.json")  # fmt: skip
+        for broken in (data / file for file in files):
+            broken.parent.mkdir(parents=True)
+            broken.write_text(content)
+            named += [str(broken.parent)] * ("summary" not in broken.name)
     capsys.readouterr()
     assert line(*SMALL, "--dry-run", "--json", data=data) == 0
     shown = capsys.readouterr()
     lines = [each for each in shown.err.splitlines() if "left out: " in each]
-    assert len(lines) == ("summary" not in file)
-    assert all(str(broken.parent) in each for each in lines)
+    assert [sum(folder in each for each in lines) for folder in named] == [1] * len(named) == [1] * len(lines)
     assert {each["repo"] for each in json.loads(shown.out)["repositories"]} == {
         f"{OWNER}/{name}" for name in (*ONLY[1:], "results")
     }
 
 
-def test_what_is_there_is_said_with_what_would_be_overwritten(line, here, capsys):
+def test_existing_repository_lists_files_to_overwrite(line, here, capsys):
     publish(board_publication("saliency-bench"), api=here.api())
     here.api().upload_file(
         path_or_fileobj=b"---\nlicense: mit\n---\n", path_in_repo="README.md", repo_id=REPO, repo_type="dataset"
@@ -150,7 +151,7 @@ def test_what_is_there_is_said_with_what_would_be_overwritten(line, here, capsys
 
 
 @pytest.mark.slow
-def test_it_is_refused_before_anything_is_sent(line, here, capsys, monkeypatch, tmp_path):
+def test_launch_errors_precede_every_upload(line, here, capsys, monkeypatch, tmp_path):
     def refusal(*words, **more):
         assert line(*words, **more) == 2
         error = capsys.readouterr().err
@@ -178,7 +179,7 @@ def test_it_is_refused_before_anything_is_sent(line, here, capsys, monkeypatch, 
     assert set(here.store.repos) == {("spaces", "saliency-bench/saliency_miou")}
 
 
-def test_all_of_the_package_is_taken_unless_only_some_is_asked_for():
+def test_all_metrics_and_apps_are_published_by_default():
     names = []
     assert list(_all.metrics("x", names.append)) == list(_all.apps("x", names.append)) == []
     assert set(names) >= {*sb.list_metrics(), "leaderboard"}
@@ -188,7 +189,7 @@ def test_all_of_the_package_is_taken_unless_only_some_is_asked_for():
 # The core
 
 
-def test_the_core_of_a_board_is_what_was_published_and_what_it_had(built, tmp_path):
+def test_board_core_joins_published_and_earlier_cells(built, tmp_path):
     (pair,) = _first_rows.pairs(built)
     report = json.loads((built / "pet-xai/build_report.json").read_text())
     assert pair.digest == sb.load_classifier(str(built / "models/resnet-18-pet-xai")).digest
@@ -205,14 +206,14 @@ def test_the_core_of_a_board_is_what_was_published_and_what_it_had(built, tmp_pa
     assert _first_rows.core([], "me") is None
 
 
-def test_a_model_of_other_images_is_no_classifier_of_a_dataset(built, tmp_path):
+def test_model_of_other_images_is_not_paired(built, tmp_path):
     shutil.copytree(built, root := tmp_path / "built")
     log = root / "models/resnet-18-pet-xai/training_log.json"
     log.write_text(log.read_text().replace(json.loads(log.read_text())["settings"]["images"], "0" * 32))
     assert _first_rows.pairs(root) == []
 
 
-def test_the_card_of_a_model_has_the_scores_of_a_run_on_these_weights_whatever_it_was_called(built, tmp_path):
+def test_model_card_uses_the_run_with_equal_weights(built, tmp_path):
     network, digest = built / "models/resnet-18-pet-xai", _first_rows.pairs(built)[0].digest
     for name, about in {
         "a": {"id": "folder:resnet-18-pet-xai", "digest": "0" * 32},
@@ -224,7 +225,7 @@ def test_the_card_of_a_model_has_the_scores_of_a_run_on_these_weights_whatever_i
     assert _all._run_on(network, tmp_path / "a") is None
 
 
-def test_a_card_never_leaves_out_its_dataset_because_the_hub_is_busy(here, built, tmp_path, slept):
+def test_busy_hub_does_not_drop_dataset_from_card(here, built, tmp_path, slept):
     publish(dataset_publication(built / "pet-xai", "saliency-bench", tmp_path), api=here.api())
 
     def card():
@@ -249,7 +250,7 @@ def test_a_card_never_leaves_out_its_dataset_because_the_hub_is_busy(here, built
     ({"status": 429, "headers": {"RateLimit": '"api";r=0;t=55'}}, 55),
     ({"status": 503}, patience.PAUSES[0]), ({"lost": True}, patience.PAUSES[0]),
 ])  # fmt: skip
-def test_a_busy_hub_is_waited_for(hub, slept, order, waits):
+def test_busy_hub_is_retried(hub, slept, order, waits):
     hub.fault("GET /api/whoami", **order)
     said = []
     assert patiently(lambda: hub.api().whoami()["name"], "x/y", hub.api(), said.append) == "founder"
@@ -257,7 +258,7 @@ def test_a_busy_hub_is_waited_for(hub, slept, order, waits):
     assert said[0].endswith(f"; trying again in {waits} s")
 
 
-def test_patience_ends_and_waits_for_nothing_that_will_not_pass(hub, slept):
+def test_permanent_hub_errors_are_not_retried(hub, slept):
     hub.fault("GET /api/whoami", times=99, status=503)
     refused(r"503 .*start the same command again", patiently, hub.api().whoami, "x/y", hub.api())
     assert slept == list(patience.PAUSES)
@@ -277,20 +278,20 @@ def test_patience_ends_and_waits_for_nothing_that_will_not_pass(hub, slept):
     assert slept == list(patience.PAUSES)
 
 
-def test_the_hub_is_asked_once_who_it_is(hub):
+def test_hub_identity_is_requested_once(hub):
     api = hub.api()
     assert {rights(api, f"saliency-bench/{name}").may for name in "abc"} == {True}
     assert len(hub.lines("whoami")) == 1
 
 
-def test_a_password_in_the_address_of_the_hub_is_not_shown():
+def test_password_in_hub_address_is_hidden():
     assert shown_endpoint(HfApi(endpoint="http://me:secret@hub.example:8080/at")) == "http://hub.example:8080/at"
 
 
 # Other users and requests
 
 
-def test_a_stranger_has_no_token_and_no_cache_of_ours(monkeypatch, tmp_path):
+def test_stranger_process_gets_no_token_or_cache(monkeypatch, tmp_path):
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "DATASETS_VERBOSITY", "HF_ENDPOINT"):
         monkeypatch.setenv(name, f"{name} of mine")
     seen = _stranger._environment(tmp_path)
@@ -299,7 +300,7 @@ def test_a_stranger_has_no_token_and_no_cache_of_ours(monkeypatch, tmp_path):
     assert seen["HF_HOME"].startswith(str(tmp_path))
 
 
-def test_the_requests_name_each_dataset():
+def test_hub_requests_name_each_dataset():
     text = _native.requests("me", ["pet-xai", "food-101"])
     assert "packages/tasks/src/eval.ts" in text
     assert text.count("--namespace me --eval-yaml") == 2
@@ -345,7 +346,7 @@ def _steady(path, content):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kills", [1, len(KILLS)])
-def test_a_first_day_with_faults_and_kills_ends_as_an_undisturbed_one(kills, tmp_path, built):
+def test_disturbed_launch_ends_like_undisturbed_one(kills, tmp_path, built):
     from local_hub import LocalHub
 
     results, commits = [], []

@@ -10,13 +10,16 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import hostile_lines
 import numpy as np
 import pytest
+from hostile import typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from test_reporting import make_run
 
+from saliency_bench import registry
 from saliency_bench.cli import main
 
 GOOD = "--dataset shapes --model net --explainers gradcam --metrics saliency_miou"
@@ -173,7 +176,7 @@ NEEDS_LOADING = ("--split tset",)  # errors that require the dataset
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("line", "words"), lines())
-def test_one_line_and_nothing_written(line, words, prepared, capsys, monkeypatch, request):
+def test_wrong_line_gives_one_error_and_writes_nothing(line, words, prepared, capsys, monkeypatch, request):
     if not any(part in line for part in NEEDS_LOADING):
         request.getfixturevalue("nothing_loads")
     monkeypatch.chdir(prepared)
@@ -217,7 +220,7 @@ print(json.dumps(codes))
 
 
 @pytest.mark.slow
-def test_names_files_and_folders_are_checked_before_torch_is_imported(prepared):
+def test_names_and_paths_are_checked_before_importing_torch(prepared):
     early = [line for line, _ in lines() if not any(part in line for part in NEEDS_TORCH)]
     assert len(early) > 80
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], input=json.dumps(early), cwd=prepared, text=True,
@@ -227,7 +230,7 @@ def test_names_files_and_folders_are_checked_before_torch_is_imported(prepared):
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from([*(word for line, _ in lines() for word in shlex.split(line))]), max_size=6), st.data())
-def test_whatever_is_typed_is_one_line(words, data):
+def test_random_arguments_give_one_line(words, data):
     """Test random sequences of these words after any command that only writes to given paths."""
     command = data.draw(st.sampled_from(["run", "template", "report", "build", "push", "submit", "new", "train"]))
     shown = StringIO()
@@ -235,3 +238,17 @@ def test_whatever_is_typed_is_one_line(words, data):
         code = main([command, *words, "--limit", "few"])
     assert (code, shown.getvalue().count("\n")) == (2, 1)
     assert "unexpected error" not in shown.getvalue()
+
+
+@pytest.mark.thorough
+def test_hostile_command_lines_end_with_one_line(tmp_path):
+    """Test lines of benchmarks/hostile.py, which end soon and leave no partial files."""
+    shown = []
+    found = typed(60, tmp_path, shown=shown.append)
+    assert shown == []
+    assert found["exit code 2"] >= 30
+
+
+def test_hostile_lines_cover_every_command():
+    seen = [line[0] for line, _ in zip(hostile_lines.lines(["file.txt"]), range(100), strict=False)]
+    assert set(seen) >= set(registry.names("push_scripts"))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from commands import said
+from commands import refusal
 from datasets import ClassLabel, Dataset, DatasetInfo, Features, Value
 from datasets import Image as DatasetImage
 from datasets.table import InMemoryTable
@@ -78,7 +78,7 @@ HOSTILE = {pipe: "regular file", zero: "regular file", sparse: "bytes", nested: 
 @pytest.mark.parametrize("name", ["run.json", "summary.json", "timings.json"])
 def test_report_rejects_endless_and_nested_json(run, name, spoil, capsys):
     spoil(run / name)
-    shown = said(capsys, ["report", str(run)], 2)
+    shown = refusal(capsys, ["report", run])
     assert "unexpected" not in shown
     assert name in shown
     if name == "run.json":
@@ -90,16 +90,14 @@ def device(path):
     path.symlink_to(os.devnull)
 
 
-@pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in (device, pipe)])
+@pytest.mark.parametrize("spoil", [device, pipe], ids=lambda spoil: spoil.__name__)
 @pytest.mark.parametrize("name", ["records.parquet", "predictions.parquet", "examples.npz"])
 def test_report_rejects_non_regular_files(run, name, spoil, capsys):
     spoil(run / name)
-    shown = said(capsys, ["report", str(run)], 2)
-    assert f"{name} is damaged (it is not a regular file)" in shown
-    assert len(shown.splitlines()) == 1
+    assert f"{name} is damaged (it is not a regular file)" in refusal(capsys, ["report", run])
 
 
-@pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in (device, pipe)])
+@pytest.mark.parametrize("spoil", [device, pipe], ids=lambda spoil: spoil.__name__)
 def test_submission_rejects_non_regular_files(tmp_path, spoil):
     spoil(tmp_path / "result.json")
     spoil(tmp_path / "records.parquet")
@@ -142,11 +140,11 @@ def varint(number, length=None):
 
 
 def text_bomb(path, table):
-    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**7] * len(table))), path, use_dictionary=False)
+    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**6] * len(table))), path, use_dictionary=False)
 
 
 def lying_bomb(path, table):
-    """Write strings of 10 MB with a footer that claims 100 bytes."""
+    """Write strings of 1 MB with a footer that claims 100 bytes."""
     text_bomb(path, table)
     column, content = pq.read_metadata(path).row_group(0).column(8), path.read_bytes()
     size = varint(column.total_uncompressed_size)
@@ -157,12 +155,12 @@ def lying_bomb(path, table):
 
 def many_of_one_text(path, table):
     """Write a dictionary of one string that all rows use."""
-    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**6] * len(table))), path)
+    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**5] * len(table))), path)
 
 
 def prefixes(path, table):
     """Write strings that each repeat the previous string."""
-    texts = pa.array(["x" * 10**6] * len(table))
+    texts = pa.array(["x" * 10**5] * len(table))
     pq.write_table(table.set_column(8, "image_id", texts), path, use_dictionary=False,
                    column_encoding={"image_id": "DELTA_BYTE_ARRAY"})  # fmt: skip
 
@@ -183,7 +181,7 @@ BOMBS = {text_bomb: "unpacks to more than", lying_bomb: "unpacks to more than", 
 
 @pytest.mark.parametrize("bomb", [pytest.param(bomb, id=bomb.__name__) for bomb in BOMBS])
 def test_parquet_text_size_is_checked_before_reading(run, monkeypatch, bomb):
-    monkeypatch.setattr("saliency_bench.utils.parquet_pages.LARGEST_ARRAYS", 10**7)
+    monkeypatch.setattr("saliency_bench.utils.parquet_pages.LARGEST_ARRAYS", 10**6)
     path = run / "records.parquet"
     bomb(path, pq.read_table(path))
     with pytest.raises(UserError, match=rf"records\.parquet is damaged \(.*{BOMBS[bomb]}"):
@@ -214,12 +212,10 @@ def test_field_of_wrong_type_is_rejected_by_name(run, made, capsys, place, value
         summary[last] = value
 
     change_summary(run, change)
-    shown = said(capsys, ["report", str(run)], 2)
-    assert "summary.json is damaged (" + ".".join(place) in shown
-    assert len(shown.splitlines()) == 1
+    assert "summary.json is damaged (" + ".".join(place) in refusal(capsys, ["report", run])
     change_summary(run, lambda summary: summary.update(read_json(made / "summary.json")))
     (run / "timings.json").write_text('{"explainers": 3}')
-    assert "timings.json is damaged (explainers" in said(capsys, ["report", str(run)], 2)
+    assert "timings.json is damaged (explainers" in refusal(capsys, ["report", run])
 
 
 @pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in (sparse, nested)])

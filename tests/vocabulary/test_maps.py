@@ -32,12 +32,9 @@ def test_every_tensor_dtype_is_read(dtype):
     assert (inside == (values == 1)).all()
 
 
-def test_tensor_with_gradients_is_read():
-    assert M.read_maps(torch.ones(1, 2, 2, requires_grad=True)).sum() == 4
-
-
-def test_single_map_becomes_a_batch():
-    assert (M.read_maps(np.ones((3, 4))).shape, M.read_masks(np.ones((3, 4))).shape) == ((1, 3, 4), (1, 3, 4))
+def test_single_map_with_gradients_becomes_a_batch():
+    assert M.read_maps(torch.ones(2, 2, requires_grad=True)).tolist() == [[[1, 1], [1, 1]]]
+    assert M.read_masks(np.ones((3, 4))).shape == (1, 3, 4)
 
 
 @pytest.mark.parametrize("colours", [(0, 0, 0, 255, 255, 255), (255, 255, 255, 0, 0, 0), (9, 0, 0, 0, 9, 0)])

@@ -12,21 +12,27 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from refusals import refused
 from submissions import write
 
 import saliency_bench as sb
 from saliency_bench import notebook_views
 from saliency_bench.board.board import SHOWN, Board, Refused
-from saliency_bench.board.submission import of_run
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.compute.examples import thumbnail_rows, thumbnails
+from saliency_bench.read.cell import best
 from saliency_bench.read.parts import PartFolder, StoredResult
 from saliency_bench.utils import progress
 from saliency_bench.utils.overlays import heat_map, overlay, scaled
 
 HOSTILE = "<script>alert('x')</script>"
+
+
+def lit(classifier, images, target):
+    return images.mean(dim=1)
+
+
+lit.__name__ = HOSTILE
 
 
 class Tags(HTMLParser):
@@ -60,10 +66,6 @@ def images_of(page):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, shapes, resnet):
-    def lit(classifier, images, target):
-        return images.mean(dim=1)
-
-    lit.__name__ = HOSTILE
     return sb.run(dataset=str(shapes), model=str(resnet), explainers=["centre", "random", lit],
                   metrics=["saliency_miou", "saliency_pointing_game"], limit=60, split="train", device="cpu",
                   progress=False, out=tmp_path_factory.mktemp("runs") / "shown")  # fmt: skip
@@ -81,11 +83,6 @@ def test_run_view_shows_intervals_and_verdict(done):
     assert str(done.report) in texts
     assert "60 samples" in texts
     assert repr(done) == str(done)
-
-
-def test_best_cells_are_bold(done):
-    from saliency_bench.read.cell import best
-
     marked = [cell for cell in done.cells if cell.cell_id in best(done.cells)]
     assert marked
     for cell in marked:
@@ -134,33 +131,20 @@ def test_metric_and_explainer_views_describe_them():
     says(metric, "own", "Mean <b>level</b>.", "lower is better", "unbounded", metric.version)
     own.__name__ = HOSTILE
     says(as_metric(own), HOSTILE)
-
-    def lit(classifier, images, target):
-        return images.mean(dim=1)
-
-    lit.__name__ = HOSTILE
     says(as_explainer(lit), HOSTILE)
 
 
-@pytest.mark.slow
-def test_board_view_shows_its_cells(done, tmp_path):
-    refused("cannot be the name of a method", of_run, done.folder, "ada")
+def test_board_view_shows_and_counts_its_cells(tmp_path):
     write(tmp_path, {"gradcam": np.linspace(0.1, 0.9, 60), "mine@1": np.linspace(0.2, 0.3, 60)}, "ada")
-    board = sb.load_results(tmp_path)
-    hostile = board.rows[1].cell.model_copy(update={"explainer_text": HOSTILE})  # a name that no submission can have
-    board = Board([board.rows[0], replace(board.rows[1], cell=hostile)], [], [], board.results)
+    first, second = sb.load_results(tmp_path).rows
+    hostile = second.cell.model_copy(update={"explainer_text": HOSTILE})  # a name that no submission can have
+    board = Board([first, replace(second, cell=hostile)], [], [])
     shown = Tags(board._repr_html_())
     texts = " ".join(shown.texts)
-    assert shown.rows == 1 + len(board.cells)
-    assert f"{board.cells[0]['value']:.3f} [" in texts
-    assert "ada" in texts
-    assert HOSTILE in texts
-
-
-def test_board_view_limits_and_counts_cells(tmp_path):
-    write(tmp_path, {"gradcam": np.linspace(0.1, 0.9, 60)}, "ada")
-    row = sb.load_results(tmp_path).rows[0]
-    page = Board([row] * (SHOWN + 3), [], [Refused("a/b/c", f"left out {HOSTILE}")])._repr_html_()
+    assert shown.rows == 1 + len(board.cells) == 3
+    for words in (f"{first.cell.value:.3f} [", "ada", HOSTILE):
+        assert words in texts
+    page = Board([first] * (SHOWN + 3), [], [Refused("a/b/c", f"left out {HOSTILE}")])._repr_html_()
     assert Tags(page).rows == 1 + SHOWN
     assert "3 more" in page
     assert HOSTILE not in page

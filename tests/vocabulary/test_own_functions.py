@@ -13,7 +13,6 @@ from saliency_bench.board.checks import read_checked
 from saliency_bench.board.submission import of_run
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
-from saliency_bench.errors import UserError
 from saliency_bench.read.run_folder import read_run
 
 
@@ -126,13 +125,6 @@ def test_swapped_explainer_and_metric_are_rejected(resolve, given, why):
 def test_compatible_callables_are_accepted():
     for function in (lambda *inputs: 0, lambda c, i, t, *, seeds: 0, partial(lambda c, i, t, side: 0, side=3)):
         assert as_explainer(function).name == "<lambda>"
-
-
-def test_dict_of_explainers_is_rejected(shapes, resnet, tmp_path):
-    with pytest.raises(UserError, match=r"explainers must be a list.*rise:masks=1000"):
-        sb.run(dataset=str(shapes), model=str(resnet), explainers={"rise": {"masks": 5}}, metrics=["saliency_miou"],
-               out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("returned", "line"), [

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def inputs():
 
 
 def giving(value, **changes):
-    return metric(lambda maps: value, **changes)
+    return metric(lambda maps=None: value, **changes)
 
 
 WRONG = {"a scalar": (0.5, r"a number.*one score for each of 3 samples"),
@@ -65,7 +66,8 @@ def test_invalid_scores_give_error_with_metric_name(value, words):
 
 PARTS = {"no parts": (np.zeros(B), r"shape \(3,\).*must return values \(B, P\)"),
          "too few parts": (np.zeros((B, 1)), r"shape \(3, 1\).*3 samples and 2 parts"),
-         "turned": (np.zeros((2, B)), r"shape \(2, 3\).*3 samples and 2 parts")}  # fmt: skip
+         "turned": (np.zeros((2, B)), r"shape \(2, 3\).*3 samples and 2 parts"),
+         "out of range": ([[0.5, 7.0]] * B, "7 is outside the range from 0 to 1")}  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "words"), PARTS.values(), ids=PARTS)
@@ -99,6 +101,21 @@ def test_nan_integers_booleans_and_tensors_are_valid_scores():
     assert inputs().score(giving(torch.tensor([0, 1, 0.5], requires_grad=True))).values == [0, 1, 0.5]
     assert inputs().score(giving(torch.tensor([0, 1, 1], dtype=torch.bfloat16))).values == [0, 1, 1]
     assert inputs().score(giving(np.array([True, False, True]))).values == [1, 0, 1]
+
+
+def test_rounding_nan_and_infinity_are_accepted():
+    scores = np.array([1.0000001, -1e-7, np.nan, np.inf])
+    np.testing.assert_array_equal(giving(scores)(), scores)
+    refused("-3 is outside", inputs().score, giving([0, 0, -3.0], range=(0.0, np.inf)))
+
+
+def test_range_can_depend_on_options(monkeypatch):
+    @sb.metric(version=1, range=lambda options: (0.0, options["factor"]))
+    def widened(maps, masks, *, factor=1.0):
+        return maps
+
+    monkeypatch.setattr(registry, "load", lambda *names, **named: SimpleNamespace(widened=widened))
+    assert (sb.load_metric("widened").range, sb.load_metric("widened", factor=3.0).range) == ((0.0, 1.0), (0.0, 3.0))
 
 
 class Wicked(BaseException):

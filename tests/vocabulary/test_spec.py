@@ -19,7 +19,6 @@ from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.compute import python_objects
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.python_objects import describe
-from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 from saliency_bench.push_scripts import run as command
 from saliency_bench.settings import RunSettings, SampleSettings
@@ -133,9 +132,9 @@ def test_invalid_setting_is_rejected_with_its_value(changes, words):
         refused(words, read, LEAST | {"explainers": ["random"], "metrics": ["saliency_miou"]} | changes)
 
 
-def test_missing_setting_is_rejected():
-    with pytest.raises(UserError, match=r"model \(--model\) is missing"):
-        sb.run(dataset="d", explainers="random", metrics="saliency_miou", out="o")
+def test_missing_setting_and_dict_of_explainers_are_rejected():
+    refused(r"model \(--model\) is missing", sb.run, dataset="d", explainers="random", metrics="saliency_miou", out="o")
+    refused("explainers must be a list.*rise:masks=1000", sb.run, **LEAST | {"explainers": {"rise": {"masks": 5}}})
 
 
 def test_library_values_become_python_values(tmp_path):

@@ -37,21 +37,14 @@ DATASETS = {"pets": "pet-xai", "Oxford-IIIT Pet": "pet-xai", "PetXAI": "pet-xai"
             "sixray": "security-xai", "LIDC": "disease-xai", "shapes-xia": "shapes-xai"}  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "meant"), EXPLAINERS.items())
-def test_mistyped_explainer_gets_correct_suggestion(given, meant):
-    refused(f"did you mean {meant}[ ?]", sb.load_explainer, given)
-
-
-@pytest.mark.parametrize(("given", "meant"), METRICS.items())
-def test_mistyped_metric_gets_correct_suggestion(given, meant):
-    refused(f"did you mean {meant}[ ?]", sb.load_metric, given)
-
-
-@pytest.mark.parametrize(("given", "meant"), DATASETS.items())
-def test_mistyped_dataset_gets_correct_suggestion(given, meant, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("load", "given", "meant"), [
+    (load, *names) for load, meant in (
+        (sb.load_explainer, EXPLAINERS), (sb.load_metric, METRICS), (sb.load_dataset, DATASETS), (sb.build, DATASETS))
+    for names in meant.items()
+])  # fmt: skip
+def test_mistyped_name_gets_correct_suggestion(load, given, meant, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for ask in (lambda: sb.load_dataset(given), lambda: sb.build(given, tmp_path / "out")):
-        refused(f"did you mean {meant}[ ?]", ask)
+    refused(f"did you mean {meant}[ ?]", load, given, *[tmp_path / "out"] * (load is sb.build))
 
 
 @pytest.mark.parametrize("kind", ["explainers", "metrics", "hub_builders", "push_scripts"])

@@ -14,9 +14,8 @@ class Fault:
         status: respond with this status and `headers` before the server receives the request
         drop_after: close the connection after this number of bytes of the response body or (PUT, POST) request body
         lost: execute the request, then close the connection without a response
-        delay: wait this number of seconds before the response; with `pace`, also between blocks of `pace` bytes
+        delay: wait this number of seconds before the response
         lie: add this number to Content-Length; a negative number also truncates the body
-        body: replace the body of the response, keeping the headers except for the length
     """
 
     match: str
@@ -27,9 +26,7 @@ class Fault:
     drop_after: int | None = None
     lost: bool = False
     delay: float | None = None
-    pace: int | None = None
     lie: int | None = None
-    body: bytes | None = None
     seen: int = 0
 
     def wants(self, line: str) -> bool:
@@ -106,36 +103,30 @@ def _slow(fault: Fault, send):
     async def wrapped(message):
         if message["type"] == "http.response.start":
             await asyncio.sleep(fault.delay or 0)
-            return await send(message)
-        body, pace = message.get("body", b""), fault.pace or len(message.get("body", b"")) or 1
-        for start in range(0, len(body), pace):
-            await send({"type": "http.response.body", "body": body[start : start + pace], "more_body": True})
-            await asyncio.sleep(fault.delay if fault.pace else 0)
-        await send({**message, "body": b""})
+        await send(message)
 
     return wrapped
 
 
 def _altered(fault: Fault, send, head: bool):
-    """Send a response with a changed Content-Length or body."""
-    left: int | None = None
+    """Send a response with a changed Content-Length."""
+    lie, left = fault.lie or 0, 0
 
     async def wrapped(message):
         nonlocal left
         if message["type"] == "http.response.start":
             headers = dict(message["headers"])
             told = int(headers.get(b"content-length", b"0"))
-            size = len(fault.body) if fault.body is not None else max(told + (fault.lie or 0), 0)
-            left = min(size, told) if fault.body is None else size
+            size = max(told + lie, 0)
+            left = min(size, told)
             headers[b"content-length"] = str(size).encode()
             return await send({**message, "headers": list(headers.items())})
-        assert left is not None
-        body = fault.body if fault.body is not None else message.get("body", b"")
+        body = message.get("body", b"")
         if left > 0:
             await send({"type": "http.response.body", "body": body[:left], "more_body": True})
         left -= len(body[:left])
         if not message.get("more_body"):
-            if fault.lie is not None and fault.lie > 0 and not head:
+            if lie > 0 and not head:
                 _transport(send).close()  # Content-Length promises more than the body contains
             else:
                 await send({"type": "http.response.body", "body": b""})

@@ -103,10 +103,6 @@ class LocalHub:
         """Return the requests as "METHOD /path STATUS", limited to those that contain `match`."""
         return [str(each) for each in list(self.asked) if match in str(each)]
 
-    def endpoints(self) -> list[str]:
-        """Return the supported endpoints as "METHOD /path"; all other requests get status 501."""
-        return [f"{method} {path}" for method, path, _ in self.server.endpoints()]
-
     def repo(self, kind: str, name: str) -> Repo:
         """Return a repository; `kind` is "models", "datasets" or "spaces"."""
         return self.store.repos[kind, name]
