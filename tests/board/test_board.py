@@ -34,7 +34,7 @@ def rows_of(board):
     return {(row.cell.explainer_text, *row.submitters): row for row in board.rows}
 
 
-def test_claimed_without_the_samples_of_the_dataset(tmp_path):
+def test_rows_of_unlisted_datasets_are_claimed(tmp_path):
     write(tmp_path, {"gradcam": GOOD, "random": BAD})
     board = sb.load_results(tmp_path)
     assert [row.status for row in board.rows] == ["claimed", "claimed"]
@@ -43,7 +43,7 @@ def test_claimed_without_the_samples_of_the_dataset(tmp_path):
     assert not board.refused
 
 
-def test_checked_rows_are_ranked_as_if_they_were_true_and_rows_run_by_the_board_officially(tmp_path):
+def test_only_rows_run_by_the_board_have_official_ranks(tmp_path):
     know(tmp_path)
     first = write(tmp_path, {"gradcam": GOOD, "random": BAD})
     write(tmp_path, {"gradient": GOOD + 0.1}, "bob")
@@ -70,7 +70,7 @@ def test_checked_rows_are_ranked_as_if_they_were_true_and_rows_run_by_the_board_
     assert (row.dataset, row.model, row.named) == ("saliency-bench/pets", "folder:net", {"dataset"})
 
 
-def test_a_submission_with_intervals_from_before_rare_failures_counted_has_the_wider_ones(tmp_path):
+def test_old_submissions_get_wider_intervals(tmp_path):
     folder = write(tmp_path, {"gradcam": GOOD, "random": BAD})
     content = json.loads((folder / "result.json").read_text())
     low, high = GOOD.mean() - 0.0074, GOOD.mean() + 0.0073
@@ -92,7 +92,7 @@ def test_a_submission_with_intervals_from_before_rare_failures_counted_has_the_w
     ({"gradcam": GOOD, "gradient": BAD, "random": GOOD - 0.001 * RANDOM.normal(0, 1, 60)}, set()),
     ({"gradcam": GOOD, "gradient": BAD}, {"gradcam"}),  # marked as not compared with a baseline
 ])  # fmt: skip
-def test_best_on_a_board_beats_every_baseline(tmp_path, scores, best):
+def test_best_row_beats_every_baseline(tmp_path, scores, best):
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, scores))
     rows = sb.load_results(tmp_path).rows
@@ -100,7 +100,7 @@ def test_best_on_a_board_beats_every_baseline(tmp_path, scores, best):
     assert {row.cell.explainer_text for row in rows if row.rank and row.rank[0] == 1} >= {"gradcam"}
 
 
-def test_a_baseline_with_two_rows_is_beaten_if_both_are(tmp_path):
+def test_baseline_with_two_rows_must_be_beaten_twice(tmp_path):
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))
     vouch(tmp_path, write(tmp_path, {"random": GOOD}, "bob"))
@@ -108,7 +108,7 @@ def test_a_baseline_with_two_rows_is_beaten_if_both_are(tmp_path):
     assert (row.beats, row.not_beaten) == ((), ("random",))
 
 
-def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best(tmp_path):
+def test_maps_scored_by_the_board_have_no_official_rank(tmp_path):
     """Submit the masks as maps. They score 1, no matter who computes the score."""
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))
@@ -123,7 +123,7 @@ def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best
 
 
 @pytest.mark.slow
-def test_a_flood_of_methods_changes_no_rank_of_others(tmp_path):
+def test_many_methods_of_an_account_change_no_other_rank(tmp_path):
     """Submit many methods from one account.
 
     Without a limit, the correction for the number of methods would change the ranks of other methods.
@@ -143,7 +143,7 @@ def test_a_flood_of_methods_changes_no_rank_of_others(tmp_path):
     assert ranks() == before
 
 
-def test_a_change_after_recomputing_takes_the_status_away(tmp_path):
+def test_changed_submission_loses_its_status(tmp_path):
     know(tmp_path)
     folder = write(tmp_path, {"gradcam": GOOD, "random": BAD})
     vouch(tmp_path, folder)
@@ -152,7 +152,7 @@ def test_a_change_after_recomputing_takes_the_status_away(tmp_path):
     assert [row.status for row in sb.load_results(tmp_path).rows] == ["checked", "checked"]
 
 
-def test_what_the_owner_refused_is_refused(tmp_path):
+def test_submission_rejected_by_the_owner_is_refused(tmp_path):
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": GOOD}), refused="gradcam scores 0.1 on image 001, not 0.9")
     board = sb.load_results(tmp_path)
@@ -160,7 +160,7 @@ def test_what_the_owner_refused_is_refused(tmp_path):
     assert "rejected by the owner of the board: gradcam scores 0.1" in board.refused[0].line
 
 
-def test_a_part_of_the_samples_is_claimed_and_not_ranked(tmp_path):
+def test_partial_submission_is_claimed_and_not_ranked(tmp_path):
     know(tmp_path)
     write(tmp_path, {"gradcam": GOOD[:55], "random": BAD[:55]}, ids=IDS[:55])
     rows = sb.load_results(tmp_path).rows
@@ -170,7 +170,7 @@ def test_a_part_of_the_samples_is_claimed_and_not_ranked(tmp_path):
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_copy_with_renamed_ids_takes_over_nothing(tmp_path, is_known):
+def test_copy_with_renamed_ids_replaces_no_row(tmp_path, is_known):
     if is_known:
         know(tmp_path)
     own = write(tmp_path, {"gradcam": BAD, "random": BAD})
@@ -187,7 +187,7 @@ def test_a_copy_with_renamed_ids_takes_over_nothing(tmp_path, is_known):
         assert len(rows) == 3
 
 
-def test_a_copy_with_further_samples_takes_over_nothing(tmp_path):
+def test_copy_with_more_samples_replaces_no_row(tmp_path):
     write(tmp_path, {"gradcam": BAD[:30]}, ids=IDS[:30])
     both = np.concatenate([BAD[:30], np.full(30, 0.99)])
     write(tmp_path, {"gradcam": both}, "mallory")
@@ -196,7 +196,7 @@ def test_a_copy_with_further_samples_takes_over_nothing(tmp_path):
     assert rows["gradcam", "mallory"].value == pytest.approx(both.mean())
 
 
-def test_equal_values_are_one_row_with_both_names(tmp_path):
+def test_equal_submissions_share_one_row(tmp_path):
     know(tmp_path)
     shuffled = RANDOM.permutation(60)
     write(tmp_path, {"gradcam": GOOD})
@@ -206,7 +206,7 @@ def test_equal_values_are_one_row_with_both_names(tmp_path):
     assert not row.conflict
 
 
-def test_what_the_package_knows_is_not_believed(tmp_path):
+def test_names_of_known_methods_come_from_the_package(tmp_path):
     know(tmp_path)
     texts = {"explainer_text": "grad-cam++ (ours)", "baseline": True, "metric_text": "accuracy", "note": "official"}
     lies = [cell.model_dump(mode="json") | texts for cell in submission({"gradcam": GOOD}).result.cells]
@@ -216,7 +216,7 @@ def test_what_the_package_knows_is_not_believed(tmp_path):
     assert (cell.explainer_text, cell.metric_text, cell.baseline, cell.note) == ("gradcam", "saliency_miou", False, "")
 
 
-def test_the_table_for_the_hub_is_that_of_the_board_and_has_its_types_without_a_value(tmp_path):
+def test_hub_table_matches_board_and_keeps_types_when_empty(tmp_path):
     write(tmp_path, {"gradcam": GOOD, "random": BAD})
     board = sb.load_results(tmp_path)
     read, empty = (pq.read_table(pa.BufferReader(table_of(each))) for each in (board, None))
@@ -225,7 +225,7 @@ def test_the_table_for_the_hub_is_that_of_the_board_and_has_its_types_without_a_
     assert empty["explainer"].to_pylist() == [NO_RESULT]
 
 
-def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeypatch):
+def test_submission_with_too_many_methods_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "MOST_METHODS", 3)
     scores = {f"own{number}@1": np.linspace(0, 1, 60) for number in range(4)}
     write(tmp_path, dict(list(scores.items())[:3]), "ada")
@@ -239,7 +239,7 @@ def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeyp
     assert "has 4 methods for saliency_miou, more than the limit of 3 per metric" in refused.line
 
 
-def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_path, monkeypatch):
+def test_checked_rows_beyond_the_limit_get_no_rank(tmp_path, monkeypatch):
     """Submit many rows from one account.
 
     Rows of accounts with few submissions are the first to get a provisional rank.
@@ -258,7 +258,7 @@ def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_pa
     assert (len(left_out), {row.unranked for row in left_out}) == (2, {board_module.TOO_MANY})
 
 
-def test_a_method_under_another_name_is_marked_with_whose_scores_it_has(tmp_path):
+def test_renamed_copy_names_the_original(tmp_path):
     """Submit copied maps under another file name and another method name.
 
     Their scores equal the scores of the original.
@@ -320,7 +320,7 @@ def accuracy(**lie):
     (lambda content: content.update(ran="yesterday"), "ran: String should match"),
     (lambda content: content.update(ran="2099-19-39"), "ran: "),
 ])  # fmt: skip
-def test_a_lie_refuses_this_submission_in_one_line_and_no_other(tmp_path, edit, words):
+def test_forged_result_refuses_only_its_submission(tmp_path, edit, words):
     know(tmp_path)
     folder = write(tmp_path, {"gradcam": GOOD, "gradient": GOOD}, "mallory")
     write(tmp_path, {"random": BAD})
@@ -358,7 +358,7 @@ def replaced(table, name, values):
     (lambda t: t.slice(0, 61), "has 61 rows for 2 scores"),
     (lambda t: t.slice(0, 60), "each of these must have a row for each of the "),
 ])  # fmt: skip
-def test_records_that_lie_refuse_this_submission_and_no_other(tmp_path, edit, words):
+def test_forged_records_refuse_only_their_submission(tmp_path, edit, words):
     know(tmp_path)
     folder = write(tmp_path, {"gradient": GOOD, "random": GOOD}, "mallory")
     write(tmp_path, {"random": BAD})
@@ -366,7 +366,7 @@ def test_records_that_lie_refuse_this_submission_and_no_other(tmp_path, edit, wo
     assert_only_ada_is_accepted(tmp_path, words)
 
 
-def test_parts_make_the_score(tmp_path):
+def test_score_must_equal_mean_of_its_parts(tmp_path):
     from saliency_bench.bound_metric import load_metric
 
     parts = {name: RANDOM.random(60) for name in load_metric("saliency_consistency").parts(None)}
@@ -386,7 +386,7 @@ def test_parts_make_the_score(tmp_path):
     assert "outside its range from 0 to inf" in refused.line
 
 
-def test_a_submission_in_the_place_of_another_is_refused(tmp_path, capsys):
+def test_submission_in_another_folder_is_refused(tmp_path, capsys):
     folder = write(tmp_path, {"gradcam": GOOD})
     shutil.copytree(folder, folder.with_name("bob-0123"))
     board = sb.load_results(tmp_path)
@@ -395,7 +395,7 @@ def test_a_submission_in_the_place_of_another_is_refused(tmp_path, capsys):
     assert f"skipped: {board.refused[0].line}" in capsys.readouterr().err
 
 
-def test_files_of_the_owner_that_are_damaged_say_nothing(tmp_path):
+def test_damaged_files_of_the_owner_are_ignored(tmp_path):
     write(tmp_path, {"gradcam": GOOD})
     know(tmp_path).write_text("{")
     board = sb.load_results(tmp_path)
@@ -403,7 +403,7 @@ def test_files_of_the_owner_that_are_damaged_say_nothing(tmp_path):
     assert board.refused[0].line.startswith(f"datasets/{'f' * 64}.json: ")
 
 
-def test_the_reader_may_know_a_dataset(run_of_shapes, shapes, tmp_path):
+def test_reader_can_supply_a_known_dataset(run_of_shapes, shapes, tmp_path):
     run_of_shapes.write(tmp_path)
     assert {row.status for row in sb.load_results(tmp_path).rows} == {"claimed"}
     assert {row.status for row in sb.load_results(tmp_path, known=[shapes]).rows} == {"checked"}
@@ -418,7 +418,7 @@ def run_of_shapes(tmp_path_factory, shapes, resnet):
     return of_run(done.folder, "ada")
 
 
-def test_what_was_checked_is_kept_and_read_as_it_was(tmp_path, monkeypatch):
+def test_cached_checks_give_the_same_rows(tmp_path, monkeypatch):
     know(tmp_path)
     write(tmp_path, {"gradcam": GOOD, "random": [np.nan, *BAD[1:]]}, groups=["a", "b"] * 30)
     know(tmp_path, groups=["a", "b"] * 30)
@@ -428,7 +428,7 @@ def test_what_was_checked_is_kept_and_read_as_it_was(tmp_path, monkeypatch):
     assert not first.refused
 
 
-def test_the_cache_forgets_what_is_oldest(tmp_path, monkeypatch):
+def test_cache_removes_the_oldest_entry(tmp_path, monkeypatch):
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path / "cache"))
     write(tmp_path, {"gradcam": GOOD, "random": BAD})
     sb.load_results(tmp_path)
@@ -441,7 +441,7 @@ def test_the_cache_forgets_what_is_oldest(tmp_path, monkeypatch):
     assert second != first
 
 
-def test_ranks_are_kept_until_what_they_follow_from_changes(tmp_path, monkeypatch):
+def test_ranks_are_cached_until_a_row_changes(tmp_path, monkeypatch):
     know(tmp_path)
     draw = np.random.default_rng(0)
     first = write(tmp_path, {"gradcam": draw.normal(0.7, 0.1, 60).clip(0, 1), "random": draw.uniform(0, 0.5, 60)})
@@ -470,7 +470,7 @@ def test_ranks_are_kept_until_what_they_follow_from_changes(tmp_path, monkeypatc
     (dict.fromkeys(map(str, range(1000)), 0), False), (dict.fromkeys(map(str, range(1001)), 0), True),
     (["x" * 10_001], True),
 ])  # fmt: skip
-def test_a_text_that_cannot_be_shown_is_refused(content, is_refused):
+def test_unprintable_or_long_texts_are_refused(content, is_refused):
     with (
         pytest.raises(ValueError, match=r"cannot be printed|has [\d,]+ (characters|names)")
         if is_refused
@@ -480,7 +480,7 @@ def test_a_text_that_cannot_be_shown_is_refused(content, is_refused):
 
 
 @pytest.mark.slow
-def test_a_board_that_is_only_shown_imports_nothing_that_loads_datasets(tmp_path):
+def test_loading_a_board_does_not_import_datasets(tmp_path):
     know(tmp_path)
     write(tmp_path, {"gradcam": GOOD, "random": BAD})
     code = (
@@ -490,7 +490,7 @@ def test_a_board_that_is_only_shown_imports_nothing_that_loads_datasets(tmp_path
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
 
 
-def test_a_dictionary_that_holds_a_text_twice_is_refused():
+def test_dictionary_with_a_repeated_string_is_refused():
     """Test a dictionary that contains a string twice. The two entries would count as two groups or as two images."""
     doubled = submission({"gradcam": GOOD})
     labels = pa.DictionaryArray.from_arrays(np.arange(60, dtype=np.int32) % 2, ["a", "a"])
@@ -520,7 +520,7 @@ def pages_of(folder):
     return [shown.show(query) for query in ("", "metric=saliency_miou", "tab=overall")]
 
 
-def test_a_board_opens_alike_with_and_without_its_index(indexed, monkeypatch):
+def test_board_is_the_same_with_and_without_its_index(indexed, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(opening, "read_board", None)
         fast, pages = sb.load_results(indexed), pages_of(indexed)
@@ -557,14 +557,14 @@ def _remove(pattern):
     _replace_in_index('"samples":8', '"samples":60'), _replace_in_index('"value":0.', '"value":0.9'),
     _replace_in_index('"folders":["', '"folders":["../'),
 ])  # fmt: skip
-def test_an_index_that_does_not_fit_the_files_is_not_used(indexed, change):
+def test_outdated_or_forged_index_is_ignored(indexed, change):
     change(indexed)
     found = sb.load_results(indexed)
     (indexed / index.INDEX).unlink()
     assert found == sb.load_results(indexed)
 
 
-def test_the_index_of_another_version_is_not_used(indexed, monkeypatch):
+def test_index_of_another_version_is_ignored(indexed, monkeypatch):
     reads = []
     monkeypatch.setattr(opening, "read_board", lambda *given: reads.append(given))
     monkeypatch.setattr(index, "code_hash", lambda: "another")

@@ -94,7 +94,7 @@ def settled(page, words):
     page.wait_for_function("words => words.every((word) => location.search.includes(word))", arg=words)
 
 
-def test_filters_order_and_address(tab, archive):  # noqa: F811
+def test_filters_and_sorting_update_the_address(tab, archive):  # noqa: F811
     page = tab()
     page.get_by_role("link", name="pet-xai", exact=True).click()
     settled(page, ["dataset="])
@@ -141,7 +141,7 @@ def tick(page, name, box):
     pytest.fail(f"{box} cannot be ticked")
 
 
-def test_a_filter_takes_several_values(tab, archive):  # noqa: F811
+def test_filter_accepts_several_values(tab, archive):  # noqa: F811
     page = tab(f"dataset={PETS}&metric=saliency_miou")
     menu(page, "Explainer")
     for name in ("gradcam", "rise"):
@@ -164,7 +164,7 @@ def test_a_filter_takes_several_values(tab, archive):  # noqa: F811
     assert len(explainers(page)) == 10
 
 
-def test_a_row_opens_and_is_compared(tab, archive):  # noqa: F811
+def test_row_opens_and_can_be_compared(tab, archive):  # noqa: F811
     page = tab(f"dataset={PETS}&metric=saliency_miou")
     page.get_by_role("link", name="gradcam", exact=True).click()
     settled(page, ["row="])
@@ -181,7 +181,7 @@ def test_a_row_opens_and_is_compared(tab, archive):  # noqa: F811
     assert page.locator("#lb-detail").count() == 0
 
 
-def test_downloads_hold_what_is_shown(tab):
+def test_downloads_contain_the_shown_rows(tab):
     page = tab(f"dataset={PETS}&metric=saliency_miou")
     for name, first in (("CSV", "dataset,model"), ("LaTeX", "% \\usepackage{booktabs}"), ("BibTeX", "@misc{")):
         with page.expect_download() as download:
@@ -189,7 +189,7 @@ def test_downloads_hold_what_is_shown(tab):
         assert Path(download.value.path()).read_text().startswith(first)
 
 
-def test_a_name_that_is_a_script_is_a_name(tab):
+def test_script_in_a_name_is_shown_as_text(tab):
     page = tab(f"search={EVIL}")
     assert METHOD in explainers(page)
     page.get_by_role("link", name=METHOD, exact=True).first.click()
@@ -198,7 +198,7 @@ def test_a_name_that_is_a_script_is_a_name(tab):
     assert page.locator(".lb script").count() == 0
 
 
-def test_plots_and_the_other_pages(tab):
+def test_plots_and_other_tabs_open(tab):
     page = tab()
     page.get_by_role("link", name="Plots").click()
     settled(page, ["tab=plots"])
@@ -216,7 +216,7 @@ def test_plots_and_the_other_pages(tab):
     assert "Intervals, ties and ranks" in page.locator(".lb").inner_text()
 
 
-def test_the_keyboard_alone_is_enough(tab):
+def test_board_works_with_keyboard_only(tab):
     page = tab(f"dataset={PETS}&metric=saliency_miou")
     press_until(page, "document.activeElement.name === 'search'")
     page.keyboard.type("gradc")
@@ -241,14 +241,14 @@ def press_until(page, condition):
 
 
 @pytest.mark.parametrize("query", ["", "tab=overall", "tab=plots", "tab=about", "OPEN"])
-def test_a_phone_needs_no_scrolling_sideways(tab, archive, query):  # noqa: F811
+def test_pages_fit_on_a_phone(tab, archive, query):  # noqa: F811
     query = f"row={key_of(archive, 'gradcam', 'saliency_miou')}" if query == "OPEN" else query
     page = tab(query, 375)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     assert page.locator(".lb").evaluate("element => element.scrollWidth <= element.clientWidth")
 
 
-def test_the_values_of_a_filter_fit_on_a_phone(tab):
+def test_filter_menus_fit_on_a_phone(tab):
     page = tab("", 375)
     for name in ("Dataset", "Metric", "Status", "Columns"):
         menu(page, name)
@@ -260,7 +260,7 @@ def test_the_values_of_a_filter_fit_on_a_phone(tab):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_stand_out_from_the_page(tab, scheme):
+def test_texts_have_enough_contrast(tab, scheme):
     """Test that the contrast of every text is at least 4.5 (WCAG AA)."""
     page = tab(f"dataset={PETS}", color_scheme=scheme)
     menu(page, "Metric")
@@ -269,7 +269,7 @@ def test_texts_stand_out_from_the_page(tab, scheme):
     assert (sum(map(int, re.findall(r"\d+", shade)[:3])) < 300) == (scheme == "dark")
 
 
-def test_the_server_takes_nothing_but_what_the_page_asks(address):
+def test_server_rejects_uploads_and_other_calls(address):
     files = {"files": ("run.zip", b"PK" * 1000)}
     for headers in ({}, {"origin": "https://evil.example"}, {"origin": address.rstrip("/")}):
         assert httpx.post(f"{address}gradio_api/upload", files=files, headers=headers).status_code == 403

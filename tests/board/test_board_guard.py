@@ -63,14 +63,14 @@ def upload(app, content=b"PK", **headers):
     return app.post("upload", files={"files": ("run.zip", content)}, headers=headers)
 
 
-def test_a_page_on_a_laptop_takes_no_uploads():
+def test_local_page_accepts_no_uploads():
     app = App(account="ada")
     assert upload(app) == (403, "this page accepts no uploads")
     assert app.post("component_server", files={"file": ("x", b"a")})[0] == 403
     assert (app.post("process_recording", files={"file": ("x", b"a")})[0], app.bodies) == (403, [])
 
 
-def test_gradio_keeps_files_where_no_other_user_gets_at_them(monkeypatch):
+def test_gradio_keeps_files_in_a_private_folder(monkeypatch):
     monkeypatch.setenv("GRADIO_TEMP_DIR", "")  # monkeypatch restores it afterwards
     monkeypatch.delenv("GRADIO_TEMP_DIR")
     keep_files_private()
@@ -79,14 +79,14 @@ def test_gradio_keeps_files_where_no_other_user_gets_at_them(monkeypatch):
     assert (Path(get_upload_folder()), folder.stat().st_mode & 0o777) == (folder, 0o700)
 
 
-def test_gradio_s_server_waits_for_no_half_sent_head():
+def test_gradio_server_limits_time_for_headers():
     assert app
     config = Config(None)
     config.load()
     assert config.http_protocol_class is TimedProtocol
 
 
-def test_only_who_is_signed_in_uploads(tmp_path):
+def test_upload_requires_signing_in(tmp_path):
     assert upload(App(Uploads(tmp_path))) == (403, "sign in first")
     app = App(Uploads(tmp_path), account="ada")
     assert upload(app, b"PK" * 100)[0] == 200
@@ -95,7 +95,7 @@ def test_only_who_is_signed_in_uploads(tmp_path):
     assert (upload(app)[0], len(app.bodies)) == (403, 1)
 
 
-def test_a_sign_in_that_has_expired_is_none():
+def test_expired_sign_in_is_ignored():
     info = {"expires_at": time.time() - 1, "userinfo": {"preferred_username": "ada"}}
     assert guarding.account_of({"session": {"oauth_info": info}}) is None
     assert guarding.account_of({"session": {}}) is None
@@ -103,14 +103,14 @@ def test_a_sign_in_that_has_expired_is_none():
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://testserver.evil.example", ""])
-def test_pages_of_other_sites_send_nothing(tmp_path, origin):
+def test_requests_from_other_sites_are_rejected(tmp_path, origin):
     app = App(Uploads(tmp_path), account="ada")
     assert upload(app, origin=origin)[0] == 403
     given = {"origin": origin, "x-forwarded-host": origin.removeprefix("https://")}
     assert (app.post("component_server", json={}, headers=given)[0], app.bodies) == (403, [])
 
 
-def test_the_page_itself_sends(tmp_path, monkeypatch):
+def test_requests_from_own_site_are_accepted(tmp_path, monkeypatch):
     app = App(Uploads(tmp_path), account="ada")
     assert upload(app, **HOST)[0] == 200
     monkeypatch.setenv("SPACE_HOST", "a-b.hf.space, board.example")
@@ -120,7 +120,7 @@ def test_the_page_itself_sends(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("hides_errors", [False, True])
 @pytest.mark.parametrize("stated", [True, False])
-def test_bodies_are_bounded_by_what_they_state_and_by_what_comes(monkeypatch, stated, hides_errors):
+def test_request_bodies_are_limited_in_size(monkeypatch, stated, hides_errors):
     monkeypatch.setattr(guarding, "LARGEST", 1000)
     app = App(calls={1: 1}, hides_errors=hides_errors)
     for path in ("component_server", "queue/join"):
@@ -136,7 +136,7 @@ def test_bodies_are_bounded_by_what_they_state_and_by_what_comes(monkeypatch, st
     [("LARGEST_OF_ALL", 1500, (503, "the server is receiving too much data at the moment; try again later")),
      ("PART", 0.1, (408, "the request did not arrive in time; try again"))],
 )  # fmt: skip
-def test_slow_requests_together_take_bounded_memory_and_time(monkeypatch, name, value, refused):
+def test_slow_requests_are_limited_in_memory_and_time(monkeypatch, name, value, refused):
     monkeypatch.setattr(guarding, name, value)
     app = App()
     content = b'{"component_id": 3}'.ljust(1000)
@@ -166,18 +166,18 @@ def test_slow_requests_together_take_bounded_memory_and_time(monkeypatch, name, 
 
 
 @pytest.mark.parametrize("sent", [{}, [], 3, {"component_id": 4}, {"component_id": "3"}, {"component_id": [3]}])
-def test_only_components_of_the_page_are_asked(sent):
+def test_calls_of_other_components_are_rejected(sent):
     app = App()
     assert app.post("component_server", json=sent) == (400, "the request does not call a function of this page")
     assert app.bodies == []
 
 
-def test_a_length_that_is_no_number_is_refused():
+def test_invalid_content_length_is_rejected():
     assert App().post("component_server", content=b"x", headers={"content-length": "-5"})[0] == 400
     assert App().post("component_server", content=b"x", headers={"content-length": "9" * 30})[0] == 400
 
 
-def test_an_upload_is_bounded(tmp_path, monkeypatch):
+def test_uploads_are_limited_in_size(tmp_path, monkeypatch):
     monkeypatch.setattr(guarding, "LARGEST_UPLOAD", 1000)
     app = App(Uploads(tmp_path), account="ada")
     assert upload(app, b"x" * 1001)[0] == 413
@@ -191,13 +191,13 @@ def test_an_upload_is_bounded(tmp_path, monkeypatch):
     [{"data": [], "fn_index": 1}, {"data": [1, 2], "fn_index": 9}, {"data": 5, "fn_index": 1}, {"fn_index": 1}, [], 5,
      {"data": [1, 2], "fn_index": [1]}],
 )  # fmt: skip
-def test_calls_that_do_not_fit_are_refused_before_gradio_prints_a_traceback(sent):
+def test_invalid_queue_calls_are_rejected(sent):
     app = App(calls={1: 2})
     assert app.post("queue/join", json=sent) == (400, "the request does not call a function of this page")
     assert app.bodies == []
 
 
-def test_a_call_that_fits_reaches_gradio_as_it_was_sent():
+def test_valid_queue_call_reaches_gradio_unchanged():
     app = App(calls={1: 2})
     parts = [b'{"data": [1, ', b'"x"], "fn', b'_index": 1}']
     assert app.post("queue/join", content=iter(parts)) == (200, "read")
@@ -205,16 +205,16 @@ def test_a_call_that_fits_reaches_gradio_as_it_was_sent():
 
 
 @pytest.mark.parametrize("path", ["run/check", "api/check", "call/check", "vibe-edit", "upload_progress", "login"])
-def test_what_the_page_does_not_use_is_closed(path):
+def test_unused_urls_return_404(path):
     assert App().post(path, json={"data": []}) == (404, "this URL accepts no data")
 
 
-def test_reading_stays_open():
+def test_other_sites_can_read():
     assert App().client.get(f"{API}/upload_progress", headers={"origin": "https://evil.example"}).status_code == 200
 
 
 @pytest.mark.parametrize("cause", [HTTPException(404), None])
-def test_a_stream_of_an_unknown_page_ends_without_traceback(cause):
+def test_stream_of_unknown_session_ends_without_traceback(cause):
     async def gradio(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise RuntimeError("response already started") from cause
@@ -234,7 +234,7 @@ def no_room(words, *given):
 
 
 @pytest.mark.parametrize("jump", [3601, -3601])  # an hour later, or the clock is set back
-def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path, jump):
+def test_uploads_are_limited_in_total_per_account_and_hour(tmp_path, jump):
     now = [time.time()]
     uploads = Uploads(tmp_path / "gradio", total=1000, each=600, often=3, clock=lambda: now[0])
     with uploads.room("ada", 500), uploads.room("bob", 500):
@@ -254,7 +254,7 @@ def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path, jum
     assert list(uploads._seen) == ["cleo"]
 
 
-def test_a_refused_upload_takes_no_room(tmp_path):
+def test_rejected_upload_frees_its_bytes(tmp_path):
     uploads = Uploads(tmp_path, total=1000, each=1000)
     with pytest.raises(RefusedError), uploads.room("ada", 100):
         raise RefusedError(413, "broken")
@@ -267,7 +267,7 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_an_account_has_only_its_newest_folders(temporary):
+def test_account_keeps_only_its_newest_folders(temporary):
     folders = Folders(60)
     own = [folders.make("ada") for _ in range(5)]
     other = folders.make("bob")
@@ -275,7 +275,7 @@ def test_an_account_has_only_its_newest_folders(temporary):
 
 
 @pytest.mark.parametrize("changed", [0, 2**32])
-def test_old_folders_are_removed_at_the_start(temporary, changed):
+def test_old_folders_are_removed_at_start(temporary, changed):
     old, new, foreign = temporary / f"{PREFIX}old", temporary / f"{PREFIX}new", temporary / "saliency-bench-other"
     for path in (old, new, foreign):
         path.mkdir()
@@ -286,7 +286,7 @@ def test_old_folders_are_removed_at_the_start(temporary, changed):
     assert {path.name for path in temporary.iterdir()} == {new.name, foreign.name}
 
 
-def test_only_folders_of_ours_are_removed(temporary):
+def test_foreign_folders_are_not_removed(temporary):
     kept = temporary / "run"
     kept.mkdir()
     remove(str(kept))

@@ -19,7 +19,7 @@ from saliency_bench.read.public_names import COMPOSING, refused_label
 GOOD = 0.7 + 0.1 * np.random.default_rng(0).random(60)
 
 
-def test_names_that_people_take_for_a_known_one_are_shown_with_their_version(tmp_path):
+def test_names_like_a_known_method_show_their_version(tmp_path):
     names = ["GradCAM", "grad-cam", "Grad_CAM.", "gradcams"]
     write(tmp_path, {f"{name}@0123456789abcdef": GOOD for name in names})
     rows = sb.load_results(tmp_path).rows
@@ -34,7 +34,7 @@ def test_names_that_people_take_for_a_known_one_are_shown_with_their_version(tmp
      "gradcam(official)", "gradcam,rank1", "<b>",
      "absolute(gradc\u0430m)", f"absolute({'a' * 400})", "@ada", "-1"],
 )  # fmt: skip
-def test_names_that_look_like_others_or_like_nothing_are_refused(tmp_path, name):
+def test_lookalike_and_invisible_names_are_refused(tmp_path, name):
     path = write(tmp_path, {"mine@0123456789abcdef": GOOD, "gradcam": GOOD}) / "result.json"
     content = json.loads(path.read_text())
     content["cells"][0]["explainer"] = name
@@ -47,11 +47,11 @@ def test_names_that_look_like_others_or_like_nothing_are_refused(tmp_path, name)
 
 
 @pytest.mark.parametrize("chosen", [{"note": "gradc\u0430m"}, {"\u115f": 1}, {"note": "x" * 1500}, {"note": "a\x7f"}])
-def test_options_of_own_methods_are_texts_that_can_be_read(chosen):
+def test_unreadable_options_are_refused(chosen):
     assert "options that a board does not accept" in refused_label("mine", chosen)
 
 
-def test_names_of_honest_methods_are_taken():
+def test_names_of_honest_methods_are_accepted():
     def my_method(classifier, images, target):
         return images.mean(1)
 

@@ -58,7 +58,7 @@ def literal(own, reference, sign):
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_score_and_interval_are_those_of_the_formula(higher):
+def test_score_and_interval_match_literal_formula(higher):
     groups = [f"patient {number // 2}" for number in range(120)]
     reference = {"a": drawn(0.3), "b": drawn(0.2, 120, groups=groups)}
     own = {"a": drawn(0.5), "b": drawn(0.1, 120, groups=groups)}
@@ -68,7 +68,7 @@ def test_score_and_interval_are_those_of_the_formula(higher):
     assert found.new is None
 
 
-def test_by_hand():
+def test_score_matches_value_by_hand():
     """Test differences of 0.2 on one dataset and 0.4 on the other, without any spread: the result is 0.3."""
     reference = {"a": scored([0.1] * 50), "b": scored([0.2] * 80)}
     own = {"a": scored([0.3] * 50), "b": scored([0.6] * 80)}
@@ -77,7 +77,7 @@ def test_by_hand():
     assert dict(found.by_dataset) == pytest.approx({"a": 0.2, "b": 0.4})
 
 
-def test_six_datasets_also_have_an_interval_for_new_ones():
+def test_six_datasets_give_an_interval_for_new_datasets():
     names = [f"set {number}" for number in range(6)]
     gains = [0.1, 0.2, 0.15, 0.3, 0.05, 0.25]
     reference = {name: scored([0.2] * 50) for name in names}
@@ -88,7 +88,7 @@ def test_six_datasets_also_have_an_interval_for_new_ones():
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_ranks_are_those_of_clear_differences(higher):
+def test_ranks_follow_clear_differences(higher):
     levels = {"good": 0.8, "poor": 0.4, "twin": 0.4, "random": 0.2}
     noise = {name: 0.05 * DRAW.standard_normal(60) for name in ("good", "poor", "random")}
     noise["twin"] = noise["poor"]
@@ -100,7 +100,7 @@ def test_ranks_are_those_of_clear_differences(higher):
     assert [one.name for one in found] == ["good", "poor", "twin", "random"]
 
 
-def test_over_one_dataset_ranks_are_those_of_the_paired_test():
+def test_ranks_on_one_dataset_match_paired_test():
     """Test scores with little spread in a finite range.
 
     With the spread of the samples alone, nearly all pairs would be ranked.
@@ -118,7 +118,7 @@ def test_over_one_dataset_ranks_are_those_of_the_paired_test():
     assert {*ranked} == {True, False}
 
 
-def test_unseen_failures_move_the_mean_of_two_datasets_half_as_far():
+def test_second_dataset_halves_effect_of_unseen_failures():
     """Test failures that the samples may have missed. They can reverse a lead of .02 on one dataset, but not on two."""
     rng = np.random.default_rng(2)
     wins = {}
@@ -139,7 +139,7 @@ def test_unseen_failures_move_the_mean_of_two_datasets_half_as_far():
     assert wins == {1: (1, 2), 2: (1, 1)}
 
 
-def test_a_dataset_of_many_samples_counts_no_more_than_one_of_few():
+def test_datasets_weigh_the_same_whatever_their_size():
     """Test a method that is better by 0.3 on 50 samples and worse by 0.2 on 5,000 samples. It is better overall."""
     few, many = 0.01 * DRAW.standard_normal(50), 0.01 * DRAW.standard_normal(5000)
     own = {"few": scored(0.6 + few), "many": scored(0.3 + many)}
@@ -150,7 +150,7 @@ def test_a_dataset_of_many_samples_counts_no_more_than_one_of_few():
     assert (of(found, "own").rank, of(found, "other").rank) == ((1, 1), (2, 2))
 
 
-def test_only_what_has_all_of_the_core_recomputed_is_ranked_and_nothing_is_averaged_over_a_part():
+def test_only_methods_run_on_the_whole_core_are_ranked():
     core = ["a", "b"]
     full = {"a": drawn(0.5), "b": drawn(0.5)}
     rows = {"random": {"a": drawn(0.2), "b": drawn(0.2)}, "full": full, "partial": {"a": drawn(0.9)},
@@ -167,7 +167,7 @@ def test_only_what_has_all_of_the_core_recomputed_is_ranked_and_nothing_is_avera
     assert all(one.rank is None and one.value is None for one in without)
 
 
-def test_few_samples_are_not_ranked():
+def test_too_few_samples_are_not_ranked():
     rows = {name: {"a": drawn(level), "b": drawn(level, 49)} for name, level in {"mine": 0.9, "random": 0.1}.items()}
     found = overall(rows, ["a", "b"], BASELINES, True)
     assert ({one.rank for one in found}, {one.unranked for one in found}) == ({None}, {"too few to rank"})
@@ -183,7 +183,7 @@ datasets:
 """
 
 
-def test_what_is_not_published_is_not_fixed(tmp_path):
+def test_unpublished_dataset_is_not_fixed(tmp_path):
     (tmp_path / "core.yaml").write_text(CORE % ("a" * 32, "b" * 64, "c" * 32))
     core = read_core(tmp_path / "core.yaml")
     assert not_fixed(core.datasets) == ["dataset pets"]
@@ -197,6 +197,6 @@ def test_what_is_not_published_is_not_fixed(tmp_path):
     (CORE % ("a", "b" * 64, "c" * 32), "datasets.0.digest: String should match"),
     ("just a text", "valid dictionary"),
 ])  # fmt: skip
-def test_a_core_that_is_none_is_refused_by_file_and_field(tmp_path, text, words):
+def test_invalid_core_is_refused_by_file_and_field(tmp_path, text, words):
     (tmp_path / "core.yaml").write_text(text)
     assert "core.yaml" in refused(words, read_core, tmp_path / "core.yaml")

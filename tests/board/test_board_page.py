@@ -86,7 +86,7 @@ def whole(found):
     return found["head"] + found["form"] + found["body"]
 
 
-def test_rows_are_those_of_the_board(archive):
+def test_page_rows_match_the_board(archive):
     assert len(archive.rows) == len(archive.board.rows) == 2 * 9 * 4 + 4 + 2
     for shown, row in archive.by_key.values():
         assert (shown.value, shown.low, shown.high, shown.n, shown.rank, shown.status) == (
@@ -96,7 +96,7 @@ def test_rows_are_those_of_the_board(archive):
     assert (one.passes, one.seconds, one.baseline) == (4000, pytest.approx(40), False)
 
 
-def test_what_does_not_beat_a_baseline_is_marked(archive, page):
+def test_rows_behind_a_baseline_are_marked(archive, page):
     one = archive.by_key[key_of(archive, "gradient", "saliency_miou")][0]
     assert "centre" in one.not_beaten
     assert not set(one.beats) & set(one.not_beaten)
@@ -108,7 +108,7 @@ def test_what_does_not_beat_a_baseline_is_marked(archive, page):
     assert "centre" in shown
 
 
-def test_what_rests_on_scores_that_are_only_checked_says_so(archive, page):
+def test_comparisons_of_checked_scores_say_if_true(archive, page):
     one = archive.by_key[key_of(archive, "mine", "saliency_miou")][0]
     assert (one.status, one.beats, one.not_beaten) == ("checked", (), ())
     assert set(one.beats_if_true) | set(one.not_beaten_if_true) == {"centre", "edges", "random"}
@@ -122,7 +122,7 @@ def test_what_rests_on_scores_that_are_only_checked_says_so(archive, page):
         ("", "; ".join(one.beats_if_true))]  # fmt: skip
 
 
-def test_the_first_page_is_the_matrix_of_what_the_board_has_run(page, archive):
+def test_first_page_is_the_matrix_of_official_rows(page, archive):
     """Test that the first page shows each official row of a dataset once. Other rows are folded and counted."""
     shown, _, rest = page.show("")["body"].partition("<details")
     own = [row for row in archive.rows if row.dataset == SCENES[0][0]]
@@ -144,7 +144,7 @@ def test_the_first_page_is_the_matrix_of_what_the_board_has_run(page, archive):
     assert "lb-matrix" not in page.show("as_list=yes")["body"]
 
 
-def test_every_score_has_its_interval_n_and_rank(page, archive):
+def test_scores_show_interval_n_and_rank(page, archive):
     said = Outline(page.show("dataset=saliency-bench/pet-xai&metric=saliency_miou")["body"]).said
     one = archive.by_key[key_of(archive, "gradcam", "saliency_miou")][0]
     place = said.index("gradcam")
@@ -159,7 +159,7 @@ QUERIES = ["", "tab=overall", "tab=plots", "tab=about", "sort=rank&columns=devic
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_nothing_of_a_stranger_is_markup(page, archive, query):
+def test_submitted_texts_are_escaped(page, archive, query):
     if query == "OPEN":
         query = "row=" + next(one.key for one in archive.rows if one.dataset == EVIL)
     outline = Outline(html := whole(page.show(query)))
@@ -171,13 +171,13 @@ def test_nothing_of_a_stranger_is_markup(page, archive, query):
         assert METHOD in "".join(outline.said)
 
 
-def test_an_address_comes_back_as_it_is_kept(page):
+def test_address_keeps_only_valid_parts(page):
     assert page.show("metric=saliency_miou&row=gone&other=gone&dataset=gone&page=2")["query"] == "metric=saliency_miou"
     assert page.show(None)["query"] == page.show({"a": 1})["query"] == ""
     assert page.show("tab=about")["title"] == f"How we check – {page.archive.name}"
 
 
-def test_a_row_opens_to_provenance_command_and_samples(page, archive):
+def test_open_row_shows_provenance_command_and_samples(page, archive):
     key = key_of(archive, "gradcam", "saliency_miou")
     said = " ".join(Outline(page.show(f"row={key}")["body"]).said)
     for words in ("saliency-bench run", "a note", "8 of 60 samples computed by the board", "Most disputed",
@@ -185,7 +185,7 @@ def test_a_row_opens_to_provenance_command_and_samples(page, archive):
         assert words in said, words
 
 
-def test_samples_are_the_best_the_worst_and_the_most_disputed(archive):
+def test_best_worst_and_most_disputed_samples_are_shown(archive):
     for metric, best in (("saliency_insertion", np.argmax), ("saliency_deletion", np.argmin)):
         scores = scores_of(METHODS, METRICS, 0)
         own = scores[f"gradcam {metric}"]
@@ -200,7 +200,7 @@ def test_samples_are_the_best_the_worst_and_the_most_disputed(archive):
         assert (first.label, first.prediction) == ("a", "b")
 
 
-def test_two_rows_are_compared_on_the_samples_that_both_have(archive, page):
+def test_two_rows_are_compared_on_common_samples(archive, page):
     keys = [key_of(archive, name, "saliency_deletion") for name in ("gradcam", "rise")]
     found = pairwise(archive, *(archive.by_key[key][1] for key in keys))
     one, other = (scores_of(METHODS, METRICS, 0)[f"{name} saliency_deletion"] for name in ("gradcam", "rise"))
@@ -215,7 +215,7 @@ def test_two_rows_are_compared_on_the_samples_that_both_have(archive, page):
     assert "are not comparable" in " ".join(Outline(page.show(f"row={keys[0]}&other={elsewhere}")["body"]).said)
 
 
-def test_overall_tables_are_of_the_core_alone(page, archive, root):
+def test_overall_table_uses_only_the_core(page, archive, root):
     table = page.standings.table("saliency_miou")
     assert table.core == [name for name, _, _ in SCENES]
     best = table.rows[0]
@@ -238,7 +238,7 @@ def test_overall_tables_are_of_the_core_alone(page, archive, root):
     assert any(text.startswith("Not published yet: dataset saliency-bench/object-xai") for text in said)
 
 
-def test_the_core_is_the_one_that_is_given_or_that_of_the_board_or_the_usual_one(root, tmp_path):
+def test_given_core_precedes_the_board_and_the_default(root, tmp_path):
     """Test which core is used: the given core, the core of the board, or the default.
 
     The test board has its own core.
@@ -257,12 +257,12 @@ def test_the_core_is_the_one_that_is_given_or_that_of_the_board_or_the_usual_one
     ("name: x\ndatasets: &a [*a]", ".* has the alias .a; write out the value instead"),
     ("name: x\ndatasets: [3]", "datasets.0: Input should be"),
 ])  # fmt: skip
-def test_a_core_of_a_stranger_that_is_none_is_one_line(tmp_path, text, words):
+def test_invalid_core_of_a_board_gives_one_line(tmp_path, text, words):
     (tmp_path / "core.yaml").write_text(text)
     refused(f"^core.yaml of the board is invalid: {words}", core_of_board, source_at(tmp_path))
 
 
-def test_exports_hold_all_rows_that_are_shown(page):
+def test_exports_contain_all_selected_rows(page):
     found = page.export("csv", "metric=saliency_miou&number=3")
     assert (found["name"], found["text"].count("\n")) == ("leaderboard.csv", 1 + 2 * 9 + 1 + 2)
     assert page.export("tex", "", "http://here/")["text"].startswith("% \\usepackage{booktabs}\n% http://here/\n")
@@ -272,7 +272,7 @@ def test_exports_hold_all_rows_that_are_shown(page):
 
 
 @pytest.mark.slow
-def test_a_board_of_a_repository_is_read_again_when_it_has_changed(here, monkeypatch, root):
+def test_board_is_reread_when_its_repository_changes(here, monkeypatch, root):
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     api = here.api()
     refused("the Hub has no repository saliency-bench/results", Live, "saliency-bench/results")
@@ -291,5 +291,5 @@ def test_a_board_of_a_repository_is_read_again_when_it_has_changed(here, monkeyp
     assert live.page is before
 
 
-def test_the_command_prints_the_rows(root, archive, capsys):
+def test_leaderboard_command_prints_rows_as_json(root, archive, capsys):
     assert json.loads(said(capsys, ["leaderboard", "--results", str(root), "--json"])) == archive.board.cells

@@ -67,7 +67,7 @@ def images(body):
     return {name: np.asarray(Image.open(io.BytesIO(b64decode(data)), formats=["PNG"])) for data, name in found}
 
 
-def test_maps_lie_over_the_pictures_of_a_folder_that_is_named(root, shapes, maps):
+def test_maps_are_drawn_over_images_of_a_folder(root, shapes, maps):
     shown = images(body := opened(Archive.load(root, [shapes])))
     assert f"over images from the folder {shapes.name}" in body
     assert len(shown) >= 10
@@ -78,7 +78,7 @@ def test_maps_lie_over_the_pictures_of_a_folder_that_is_named(root, shapes, maps
         assert np.abs(shown[image_id].astype(int) - own).max() <= 2
 
 
-def test_maps_are_shown_alone_where_no_picture_is_at_hand(root, shapes, tmp_path):
+def test_maps_are_shown_alone_without_images(root, shapes, tmp_path):
     other = sb.load_dataset(shapes).select(range(20))  # a dataset with another fingerprint
     other.save_to_disk(tmp_path / "other")
     for data in ((), [tmp_path / "other"], [tmp_path]):
@@ -87,7 +87,7 @@ def test_maps_are_shown_alone_where_no_picture_is_at_hand(root, shapes, tmp_path
         assert next(iter(shown.values())).shape == (32, 32, 3)
 
 
-def test_maps_that_cannot_be_read_leave_the_samples_as_text(root, tmp_path):
+def test_unreadable_maps_leave_samples_as_text(root, tmp_path):
     archive = Archive.load(root)
     (shard,) = root.rglob("maps-*.npz")
     content = shard.read_bytes()
@@ -102,7 +102,7 @@ def test_maps_that_cannot_be_read_leave_the_samples_as_text(root, tmp_path):
     assert "Best" in body
 
 
-def test_a_copier_shows_no_maps_under_the_row_of_another(root, maps, tmp_path):
+def test_row_shows_only_maps_of_its_first_submission(root, maps, tmp_path):
     """Submit copied scores with other maps. A row shows only the maps of its first submission."""
     (result,) = root.rglob("result.json")
     content = json.loads(result.read_text())
@@ -121,7 +121,7 @@ def test_a_copier_shows_no_maps_under_the_row_of_another(root, maps, tmp_path):
     assert set(archive.pictured(of_eve, ids).shown) == set(ids)
 
 
-def test_changed_maps_are_not_scored_again(root, shapes, resnet, tmp_path):
+def test_changed_maps_are_not_recomputed(root, shapes, resnet, tmp_path):
     shutil.copytree(root, tmp_path / "board")
     (shard,) = (tmp_path / "board").rglob("maps-*.npz")
     folder = shard.parent.relative_to(tmp_path / "board").as_posix()
@@ -131,7 +131,7 @@ def test_changed_maps_are_not_scored_again(root, shapes, resnet, tmp_path):
         recompute(tmp_path / "board", folder, dataset=str(shapes), model=str(resnet), device="cpu", progress=False)
 
 
-def test_a_picture_that_unpacks_to_gigabytes_is_not_decoded(tmp_path):
+def test_image_of_many_pixels_is_not_decoded(tmp_path):
     """Use a PNG of a few kilobytes with 81 million pixels, for which Pillow only prints a warning."""
     buffer = io.BytesIO()
     Image.new("1", (9000, 9000)).save(buffer, "png")
@@ -141,7 +141,7 @@ def test_a_picture_that_unpacks_to_gigabytes_is_not_decoded(tmp_path):
     assert AtHand("here", rows).picture("a", setting.geometry) is None
 
 
-def test_maps_beyond_all_measure_are_not_drawn(monkeypatch):
+def test_oversized_maps_are_not_drawn(monkeypatch):
     monkeypatch.setattr(board_pictures, "MOST_VALUES", 300)
     sizes = {"large": (20, 20), "long": (1, 200), "empty": (0, 4), "fine": (5, 5)}
     found = drawn({name: np.ones(size, np.float32) for name, size in sizes.items()}, SETTING, None)
@@ -149,7 +149,7 @@ def test_maps_beyond_all_measure_are_not_drawn(monkeypatch):
     assert "too large" in drawn({"large": np.ones((20, 20), np.float32)}, SETTING, None).caption
 
 
-def test_a_frame_beyond_all_measure_is_refused():
+def test_oversized_frame_is_refused():
     image = Image.new("RGB", (10, 200))
     assert framed(image, Geometry(resize=20, crop=(16, 16))).size == (16, 16)
     for geometry in (Geometry(resize=100_000), Geometry(crop=(100_000, 1000)), Geometry(resize=(0, 5))):
@@ -158,7 +158,7 @@ def test_a_frame_beyond_all_measure_is_refused():
 
 
 @pytest.mark.slow
-def test_a_repository_shows_the_pictures_of_its_cache_and_downloads_none(here, root, shapes, monkeypatch, tmp_path):
+def test_images_come_from_the_cache_and_are_not_downloaded(here, root, shapes, monkeypatch, tmp_path):
     """Test a dataset that the owner lists with its commit. Images appear only after someone has loaded the dataset."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")

@@ -52,7 +52,7 @@ def check(page, path, words):
     page.locator(".lb-detail").filter(has_text=words).wait_for()
 
 
-def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa: F811
+def test_visitor_signs_in_and_submits(space, hub, run, chromium, tmp_path):  # noqa: F811
     address, printed = space
     elsewhere = []
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
@@ -104,7 +104,7 @@ def unfolded_in(tmp_path):
     return [path for path in uploads if any(path.iterdir())]
 
 
-def test_what_strangers_send_is_refused_without_a_traceback(space, tmp_path):
+def test_hostile_requests_are_rejected_without_traceback(space, tmp_path):
     address, printed = space
     files = {"files": ("run.zip", b"PK" * 1000)}
     before = printed.read_text().count("Traceback")

@@ -51,7 +51,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "first/"])
-def test_only_the_wanted_files_of_a_run_are_written_under_names_of_ours(run, tmp_path, folder, place):
+def test_upload_writes_only_the_files_of_a_run(run, tmp_path, folder, place):
     more = {"first/report.html": b"<script>", "../../evil.json": b"{}", "/etc/summary.json.txt": b"",
             "a/b/run.json": b""}  # fmt: skip
     unfold(packed(tmp_path / "run.zip", files_of(run, place) | more), folder)
@@ -73,12 +73,12 @@ def without(run, name):
     (lambda run: {f"{number}": b"" for number in range(20_001)}, "contains no summary.json"),
     (lambda run: files_of(run, "a/b/"), "contains no summary.json"),
 ])  # fmt: skip
-def test_what_is_no_zip_of_one_run_is_refused_in_one_line(run, tmp_path, folder, make, words):
+def test_zip_without_exactly_one_run_is_refused(run, tmp_path, folder, make, words):
     error = refused(words, unfold, packed(tmp_path / "run.zip", make(run)), folder)
     assert str(tmp_path) not in error
 
 
-def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
+def test_forged_sizes_in_an_archive_are_ignored(run, tmp_path, folder):
     """Upload a summary of 20 MB. Both of its headers claim a size of 100 bytes."""
     path = packed(tmp_path / "run.zip", files_of(run) | {"first/summary.json": b"0" * 20_000_000})
     content = path.read_bytes().replace(struct.pack("<I", 20_000_000), struct.pack("<I", 100))
@@ -90,17 +90,17 @@ def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
 
 @pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x05\x06", b"PK\x05\x06" + bytes(18),
                                      b"PK\x06\x07" + bytes(16) + b"PK\x05\x06" + bytes(18)])  # fmt: skip
-def test_what_is_no_zip_is_refused(tmp_path, folder, content):
+def test_other_files_than_zip_are_refused(tmp_path, folder, content):
     (tmp_path / "run.zip").write_bytes(content)
     refused(r"not a zip archive|contains no summary.json", unfold, tmp_path / "run.zip", folder)
 
 
-def test_a_large_archive_is_not_opened(run, tmp_path, folder, monkeypatch):
+def test_large_archive_is_refused(run, tmp_path, folder, monkeypatch):
     monkeypatch.setattr(received, "MOST_PACKED", 1000)
     refused("more than the limit of 1,000", unfold, packed(tmp_path / "run.zip", files_of(run)), folder)
 
 
-def test_an_encrypted_archive_is_refused(run, tmp_path, folder):
+def test_encrypted_archive_is_refused(run, tmp_path, folder):
     path = packed(tmp_path / "run.zip", files_of(run))
     content = bytearray(path.read_bytes())
     for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -112,7 +112,7 @@ def test_an_encrypted_archive_is_refused(run, tmp_path, folder):
     refused("is encrypted", unfold, path, folder)
 
 
-def test_damaged_records_of_an_upload_are_refused_in_one_line(run, tmp_path, folder):
+def test_damaged_records_are_refused_in_one_line(run, tmp_path, folder):
     unfold(packed(tmp_path / "run.zip", files_of(run) | {"first/records.parquet": b"PAR1" * 9}), folder)
     refused(r"records\.parquet is damaged", of_upload, folder, "ada")
 
@@ -126,7 +126,7 @@ def board(here):
 
 
 @pytest.mark.slow
-def test_an_upload_becomes_a_pull_request_that_its_review_accepts(board, run, tmp_path, folder, shapes, monkeypatch):
+def test_upload_becomes_a_pull_request_that_passes_review(board, run, tmp_path, folder, shapes, monkeypatch):
     unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
     api = HfApi(endpoint=board.url, token=VISITOR.token)
     proposed = proposal(folder, BOARD, api, Known([known_dataset(str(shapes))]), "<b>a note</b>")
@@ -153,7 +153,7 @@ def maps_of(run, count=5):
 
 
 @pytest.mark.slow
-def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run, tmp_path, folder, monkeypatch):
+def test_pull_request_contains_maps_only_on_request(board, run, tmp_path, folder, monkeypatch):
     archive = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
     api = HfApi(endpoint=board.url, token=VISITOR.token)
     assert not (unfold(archive, folder) / PUBLISHED).exists()
@@ -177,7 +177,7 @@ def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run,
     (lambda maps: {f"second/{PUBLISHED}/maps-00000.npz": b""}, {}, "contains no maps"),
     (lambda maps: {f"first/{PUBLISHED}/../maps-00000.npz": b""}, {}, "contains no maps"),
 ])  # fmt: skip
-def test_maps_of_an_upload_are_bounded_and_checked(run, tmp_path, folder, monkeypatch, edit, limits, words):
+def test_uploaded_maps_are_limited_and_checked(run, tmp_path, folder, monkeypatch, edit, limits, words):
     if limits:  # a child process would not use the changed limits
         monkeypatch.setattr(received, "bounded", lambda function, *args, **bounds: function(*args))
     for name, value in limits.items():
@@ -186,14 +186,14 @@ def test_maps_of_an_upload_are_bounded_and_checked(run, tmp_path, folder, monkey
     refused(words, unfold, archive, folder, with_maps=True)
 
 
-def test_a_file_of_maps_that_comes_twice_is_refused(run, tmp_path, folder):
+def test_repeated_map_file_is_refused(run, tmp_path, folder):
     path = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr(f"first/{PUBLISHED}/maps-00000.npz", b"")
     refused("contains a map file twice", unfold, tmp_path / "run.zip", folder, with_maps=True)
 
 
-def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tmp_path, folder, shapes):
+def test_run_that_fails_review_is_refused(board, run, tmp_path, folder, shapes):
     api = HfApi(endpoint=board.url, token=VISITOR.token)
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
@@ -209,7 +209,7 @@ def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tm
     refused("is not in", proposal, folder, BOARD, api, Known([others]))
 
 
-def test_what_contradicts_the_board_is_shown_before_it_is_sent(board, run, tmp_path, folder, monkeypatch):
+def test_preview_shows_conflicts_with_the_board(board, run, tmp_path, folder, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     sb.submit(run)
     board.api().merge_pull_request(BOARD, 1, repo_type="dataset")
@@ -219,7 +219,7 @@ def test_what_contradicts_the_board_is_shown_before_it_is_sent(board, run, tmp_p
     assert "conflict: random by saliency_miou" in preview(proposed=proposed)
 
 
-def test_a_board_that_is_not_set_up_takes_nothing(here, run, tmp_path, folder):
+def test_board_without_card_accepts_nothing(here, run, tmp_path, folder):
     unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
     here.api().create_repo(BOARD, repo_type="dataset")
     refused("is not set up yet", proposal, folder, BOARD, HfApi(endpoint=here.url, token=FOUNDER.token), Known())

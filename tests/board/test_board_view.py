@@ -72,13 +72,13 @@ def printable(text):
 
 
 @given(views)
-def test_the_address_of_a_view_gives_the_view_again(view):
+def test_address_of_a_view_restores_the_view(view):
     again = View.read("?" + clean(view).query())
     assert (again, View.read(again.query())) == (clean(view), again)
 
 
 @given(st.text(max_size=300))
-def test_any_address_is_a_view(text):
+def test_any_address_gives_a_valid_view(text):
     view = View.read(text)
     assert view.tab in PAGES
     assert view.sort in SORTS
@@ -94,7 +94,7 @@ ENTRIES = st.tuples(
 
 
 @given(st.lists(ENTRIES, max_size=24))
-def test_the_matrix_holds_one_question_and_what_the_board_has_run(entries):
+def test_matrix_contains_official_rows_of_one_question(entries):
     rows = [
         row(name, value, metric, key=f"{number:02d}", question=metric + question, status=status,
             not_beaten=("random",) if tested and name in "ab" else ())
@@ -119,7 +119,7 @@ def test_the_matrix_holds_one_question_and_what_the_board_has_run(entries):
             assert bool(cell.behind) == (name in "ab" and (bool(cell.row.not_beaten) or untested))
 
 
-def test_what_an_address_does_not_say_as_it_should_is_as_usual():
+def test_invalid_parts_of_an_address_become_defaults():
     assert View.read("tab=x&sort=device&status=best&number=-3&reverse=1&cost=gold&zebra=1&columns=a.b") == View()
     assert (View().query(), View.read("a=1&" * 100)) == ("", View())
     assert View.read("columns=n&columns=explainer&columns=rank.status").columns == (
@@ -140,7 +140,7 @@ def names(rows):
     return [one.explainer for one in rows]
 
 
-def test_the_best_come_first_whichever_direction_is_better_and_what_has_no_score_last():
+def test_rows_are_sorted_best_first_and_unscored_last():
     up = chosen(ROWS, View(metric=("saliency_miou",), dataset=("pets",)))
     assert names(up) == ["centre", "gradcam", "rise", "random", "mine"]
     down = chosen(ROWS, View(metric=("saliency_deletion",), dataset=("pets",)))
@@ -149,7 +149,7 @@ def test_the_best_come_first_whichever_direction_is_better_and_what_has_no_score
         "random", "rise", "gradcam", "centre", "mine"]  # fmt: skip
 
 
-def test_comparisons_are_not_mixed_by_score():
+def test_comparisons_are_grouped_before_sorting():
     rows = chosen(ROWS, View())
     assert len(rows) == len(ROWS)
     groups = grouped(rows, ROWS)
@@ -160,7 +160,7 @@ def test_comparisons_are_not_mixed_by_score():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_other_columns_sort_all_rows_and_leave_what_is_unknown_last(reverse):
+def test_sorting_by_cost_puts_unknown_last(reverse):
     rows = [row("a", passes=3.0), row("b", passes=None), row("c", passes=1.0), row("d", passes=2.0)]
     order = names(chosen(rows, View(sort="passes", reverse=reverse)))
     assert order == (["a", "d", "c", "b"] if reverse else ["c", "d", "a", "b"])
@@ -171,7 +171,7 @@ def test_every_order_keeps_all_rows(sort):
     assert sorted(one.key for one in chosen(ROWS, View(sort=sort))) == sorted(one.key for one in ROWS)
 
 
-def test_baselines_stay_in_view_whatever_is_asked_for():
+def test_filters_keep_baselines():
     only = chosen(ROWS, View(explainer=("gradcam",), metric=("saliency_miou",), dataset=("pets",)))
     assert names(only) == ["centre", "gradcam", "random"]
     assert names(chosen(ROWS, View(search="RISE pets miou"))) == ["centre", "rise", "random"]
@@ -181,7 +181,7 @@ def test_baselines_stay_in_view_whatever_is_asked_for():
     assert names(chosen(claimed, View(status=("claimed",)))) == ["random", "mine"]
 
 
-def test_choices_are_those_that_the_other_filters_leave():
+def test_choices_follow_from_other_filters():
     found = choices(ROWS, View(metric=("saliency_miou",)))
     assert (found["metric"], found["family"]) == (["saliency_deletion", "saliency_miou"], ["alignment"])
     assert (found["status"], found["dataset"]) == ([RUN], ["pets", "shapes"])
@@ -189,7 +189,7 @@ def test_choices_are_those_that_the_other_filters_leave():
     assert only_known(View(dataset=("gone", "pets")), ROWS) == View(dataset=("pets",))
 
 
-def test_long_tables_come_in_parts_under_the_heading_they_belong_to():
+def test_long_tables_are_split_into_pages():
     rows = chosen([row(f"method {number:03d}", number / 300) for number in range(250)], View())
     first, at, parts = page_of(rows, 1)
     assert (len(first), at, parts) == (PER_PAGE, 1, 3)
@@ -200,7 +200,7 @@ def test_long_tables_come_in_parts_under_the_heading_they_belong_to():
     assert page_of([], 4) == ([], 1, 1)
 
 
-def test_every_metric_of_the_package_has_a_family():
+def test_every_metric_has_a_family():
     found = {name: family_of(name) for name in registry.names("metrics")}
     assert set(found.values()) == set(FAMILIES) - {"other"}
     assert (found["saliency_miou"], found["saliency_road"], found["saliency_max_sensitivity"]) == (
@@ -208,7 +208,7 @@ def test_every_metric_of_the_package_has_a_family():
     assert family_of("somebody's own") == "other"
 
 
-def test_numbers_and_names_as_people_read_them():
+def test_numbers_and_names_are_shortened():
     assert (rank_text((1, 3)), rank_text((2, 2)), rank_text(None)) == ("1-3", "2", "")
     assert (short("saliency-bench/pet-xai"), short("saliency_miou")) == ("pet-xai", "miou")
     assert [amount(value) for value in (None, 0.01234, 2.0, 4000.0)] == ["–", "0.0123", "2", "4,000"]
@@ -219,7 +219,7 @@ def test_numbers_and_names_as_people_read_them():
 STRANGE = row("=1+1 & 50% of {x}_y \\ \u00e9", submitters=("eve",), rank=(1, 3), best=True)
 
 
-def test_csv_holds_all_columns_in_full_and_no_formula():
+def test_csv_contains_all_columns_and_no_formula():
     rows = [STRANGE, row("random", None), row("rise", 1 / 3, beats=("random", "centre"))]
     read = list(csv.DictReader(io.StringIO(export.as_csv(rows))))
     assert [one["explainer"] for one in read] == ["'=1+1 & 50% of {x}_y \\ \u00e9", "random", "rise"]
@@ -228,7 +228,7 @@ def test_csv_holds_all_columns_in_full_and_no_formula():
     assert all(set(one) == set(export.FIELDS) for one in read)
 
 
-def test_latex_is_a_table_whose_texts_are_no_commands():
+def test_latex_table_escapes_texts():
     text = export.as_tex([STRANGE, row("random", -0.25)], "http://here/?a=b\n\\input{x}")
     assert r"=1+1 \& 50\% of \{x\}\_y \textbackslash{} é & \textbf{0.500} & [0.400, 0.600] & 60 & 1--3 \\" in text
     assert r"\textit{random} & $-$0.250 & [$-$0.350, $-$0.150] & 60 & run by the board \\" in text
@@ -237,7 +237,7 @@ def test_latex_is_a_table_whose_texts_are_no_commands():
     assert text.count("\n\\midrule") == 2
 
 
-def test_latex_marks_own_methods_and_what_is_only_checked():
+def test_latex_marks_own_methods_and_checked_rows():
     rows = [row("mine", 0.9, own_method=True, status="checked", rank_if_true=(1, 3)), row("rise", rank=(1, 1))]
     text = export.as_tex(rows)
     assert r"mine$^\dagger$ & 0.900 & [0.800, 1.000] & 60 & if true: 1--3 \\" in text
@@ -248,7 +248,7 @@ def test_latex_marks_own_methods_and_what_is_only_checked():
     assert "dagger" not in export.as_tex(rows[1:])
 
 
-def test_bibtex_has_an_entry_for_the_board_and_each_submitter():
+def test_bibtex_cites_the_board_and_each_submitter():
     text = export.as_bib([STRANGE, row(submitters=("ada", "eve"))], "a_board", "http://here/?a=1&b=}{%20", "2026-11-23")
     assert re.findall(r"@misc\{(\S+),", text) == ["saliency-bench-board", "saliency-bench-eve", "saliency-bench-ada"]
     assert r"title = {Leaderboard of a\_board}" in text
@@ -269,14 +269,14 @@ def literal_front(costs, gains):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
-def test_the_front_is_what_nothing_dominates(points):
+def test_pareto_front_matches_literal_loop(points):
     costs, gains = zip(*points, strict=True)
     front = board_plots.pareto(costs, gains)
     assert set(front) == literal_front(costs, gains)
     assert [costs[place] for place in front] == sorted(costs[place] for place in front)
 
 
-def test_axes_turn_so_that_right_and_up_are_better():
+def test_plot_axes_point_towards_better():
     rows = [row(name, value, metric) for metric in ("saliency_miou", "saliency_deletion")
             for name, value in (("good", 0.9), ("poor", 0.1))]  # fmt: skip
     plot = board_plots.scatter(rows, "saliency_miou", "saliency_deletion")
@@ -288,7 +288,7 @@ def test_axes_turn_so_that_right_and_up_are_better():
     assert board_plots.scatter(rows, "saliency_miou", "saliency_road") is None
 
 
-def test_cost_is_logarithmic_and_of_one_device():
+def test_cost_axis_is_logarithmic_and_of_one_device():
     rows = [row("cheap", 0.4, passes=2.0, seconds=0.1), row("dear", 0.6, passes=4000.0, seconds=2.0),
             row("wasteful", 0.5, passes=4000.0, seconds=1.0, device="gpu"), row("silent", 0.9)]  # fmt: skip
     plot = board_plots.cost(rows, "saliency_miou", "passes")
@@ -300,7 +300,7 @@ def test_cost_is_logarithmic_and_of_one_device():
     assert board_plots.cost([row("silent")], "saliency_miou", "passes") is None
 
 
-def test_names_stand_beside_their_dots_and_not_on_each_other():
+def test_plot_labels_do_not_overlap():
     rows = [row(f"method {number}", 0.5 + number / 1000, metric) for number in range(4)
             for metric in ("saliency_miou", "saliency_insertion")] + [row("far on the right side", 0.9, metric)
             for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
@@ -314,7 +314,7 @@ def test_names_stand_beside_their_dots_and_not_on_each_other():
     )  # there is no space on the right
 
 
-def test_many_methods_hide_neither_names_nor_what_is_recomputed():
+def test_plot_of_many_methods_names_official_ones():
     crowd = [row(f"method {number}", 0.5, metric, status="checked") for number in range(60)
              for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
     known = [row(name, value, metric) for name, value in (("gradcam", 0.9), ("random", 0.1))
@@ -335,7 +335,7 @@ def test_ticks_lie_on_their_axis(values):
     assert len(places) <= 10
 
 
-def test_plots_choose_what_an_address_leaves_open():
+def test_plots_choose_missing_settings():
     view, rows = board_plots.plotted(ROWS, View())
     assert (view.dataset, view.x, view.y) == (("pets",), "saliency_miou", "saliency_deletion")
     assert ({one.dataset for one in rows}, board_plots.plotted([], View())[0]) == ({"pets"}, View())

@@ -93,7 +93,7 @@ def peak():
 @pytest.mark.slow
 @pytest.mark.sample(0, 3)
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.__name__)
-def test_a_bomb_is_refused_and_takes_little_memory(bomb, tmp_path):
+def test_bomb_is_refused_and_takes_little_memory(bomb, tmp_path):
     good, bad = tmp_path / "good", tmp_path / "bad"
     write(good, SCORES)
     assert len(sb.load_results(good).rows) == 2  # import everything before memory is measured

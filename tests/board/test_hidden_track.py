@@ -66,7 +66,7 @@ def maps_like(rows, seed=0):
 
 
 @pytest.mark.slow
-def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, resnet, tmp_path, monkeypatch, capsys):
+def test_hidden_track_from_publication_to_ranks(here, own_data, resnet, tmp_path, monkeypatch, capsys):
     def as_user(user):
         monkeypatch.setenv("HF_TOKEN", user.token)
 
@@ -153,7 +153,7 @@ def scored_here(own_data, maps, resnet, tmp_path):
     return run.cells[0].value
 
 
-def test_what_is_published_is_the_same_whatever_the_masks_are(own_data, tmp_path):
+def test_published_files_do_not_depend_on_masks(own_data, tmp_path):
     """Test that the published bytes do not depend on the masks: other masks or fewer masks give the same bytes."""
     (tmp_path / "first").mkdir()
     plan = hiding(own_data, tmp_path / "first")
@@ -182,7 +182,7 @@ def test_what_is_published_is_the_same_whatever_the_masks_are(own_data, tmp_path
     assert json.loads(plan.files[REPORT])["counts"]["masks"] == 29
 
 
-def test_columns_that_tell_about_masks_are_hidden_and_their_classes_not_counted(shapes, tmp_path):
+def test_columns_about_masks_are_hidden(shapes, tmp_path):
     report = hide_masks(shapes, before := read_report(shapes), "test", tmp_path)
     part = before["splits"]["test"]
     assert report["counts"]["masks"] == before["counts"]["masks"] - part["masks"]
@@ -196,7 +196,7 @@ def test_columns_that_tell_about_masks_are_hidden_and_their_classes_not_counted(
     assert (tmp_path / report["splits"]["train"]["files"][0]["path"]).is_file()
 
 
-def test_a_template_says_that_maps_are_sent(own_data, resnet, tmp_path, capsys):
+def test_template_says_that_maps_are_sent(own_data, resnet, tmp_path, capsys):
     report = hide_masks(own_data, read_report(own_data), "test", folder := fresh(tmp_path))
     (folder / REPORT).write_text(json.dumps(report))
     readmes, published = {}, shutil.copytree(folder, tmp_path / "published")
@@ -212,7 +212,7 @@ def test_a_template_says_that_maps_are_sent(own_data, resnet, tmp_path, capsys):
     assert 'keeps the status "checked"' in readmes["shown"]
 
 
-def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data, tmp_path):
+def test_hidden_masks_are_joined_only_to_their_images(own_data, tmp_path):
     report = keep_masks(own_data, read_report(own_data), "test", kept := fresh(tmp_path))
     (kept / REPORT).write_text(json.dumps(report))
     assert set(report["splits"]) == {"test"}
@@ -236,7 +236,7 @@ def fresh(tmp_path):
     return tmp_path / "fresh"
 
 
-def test_what_cannot_be_hidden(own_data, shapes, tmp_path):
+def test_masks_that_cannot_be_hidden_are_refused(own_data, shapes, tmp_path):
     about = {"name": "things", "with_images": "cc-by-4.0", "hide": "test"}
     for given, words in (({"hide": "tset"}, "did you mean|known"), ({"with_images": None}, "--with-images LICENCE")):
         refused(words, dataset_publication, own_data, "saliency-bench", tmp_path, **about | given)
@@ -244,7 +244,7 @@ def test_what_cannot_be_hidden(own_data, shapes, tmp_path):
     refused(words, dataset_publication, shapes, "saliency-bench", tmp_path, hide="test")
 
 
-def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path):
+def test_published_masks_cannot_be_hidden(here, own_data, tmp_path):
     api = here.api(FOUNDER)
     check_never_shown(PUBLIC, "test", api)  # the repository does not exist
     api.create_repo(PUBLIC, repo_type="dataset")
@@ -257,7 +257,7 @@ def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path)
 
 
 @pytest.mark.slow
-def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, tmp_path, monkeypatch, capsys):
+def test_hidden_masks_are_not_published_elsewhere(here, own_data, tmp_path, monkeypatch, capsys):
     """Push hidden masks under another name, namespace or split.
 
     They stay hidden, and other masks cannot replace them.
@@ -301,7 +301,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
 
 
 @pytest.mark.slow
-def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_data, tmp_path, monkeypatch, capsys):
+def test_copies_and_new_builds_keep_masks_hidden(here, own_data, tmp_path, monkeypatch, capsys):
     """Test folders that lack the `published.json` of the folder with the hidden masks."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
 
@@ -329,7 +329,7 @@ def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_dat
     assert push(copied, "other")[0] == 0
 
 
-def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here, own_data, tmp_path, monkeypatch):
+def test_public_repository_gets_no_masks(here, own_data, tmp_path, monkeypatch):
     plan = masks_publication(hiding(own_data, tmp_path), own_data, "test", fresh(tmp_path))
     api = here.api(FOUNDER)
     create = api.create_repo
@@ -358,7 +358,7 @@ def test_scores_are_rounded_and_intervals_outwards(given, value, ends):
     assert (shown.value, shown.low, shown.high) == (value, *ends)
 
 
-def test_a_submission_on_part_of_the_images_is_told_nothing_of_the_masks():
+def test_partial_submission_gets_no_hidden_score():
     cells = [SimpleNamespace(cell_id=name) for name in "abc"]
     ways = {"explainer": cells[:1], "explainer with hidden masks": cells[1:2], "maps with hidden masks": cells[2:]}
     further = {}
@@ -369,7 +369,7 @@ def test_a_submission_on_part_of_the_images_is_told_nothing_of_the_masks():
     assert "all images of the split, but 28 are missing" in further["b"]
 
 
-def test_one_image_moves_a_score_by_one_step_at_most():
+def test_one_image_changes_a_score_by_at_most_one_step():
     draw = np.random.default_rng(0)
     for n in (3, 50, 99, 300):
         scores = draw.random(n)
@@ -384,7 +384,7 @@ def attempts(*days, submitter="ada", maps="0f"):
             for day in days]  # fmt: skip
 
 
-def test_a_day_and_a_week():
+def test_attempts_are_limited_per_day_and_week():
     today = date(2026, 11, 25)
     ago = [today - timedelta(days=days) for days in range(9)]
     assert hidden.refusal([], today) is None
@@ -396,21 +396,21 @@ def test_a_day_and_a_week():
     assert "on or after 2026-11-27" in hidden.refusal(attempts(ago[5], ago[5], ago[5]), today)  # longer than a day
 
 
-def test_attempts_are_counted_by_account_and_dataset_whatever_methods_and_networks():
+def test_attempts_are_counted_per_account_and_dataset():
     today = date(2026, 11, 25)
     statuses = [SimpleNamespace(attempts=attempts(today, submitter=name)) for name in ("Ada", "eve", "ada")]
     assert len(hidden.attempts_of(statuses, "ADA", FINGERPRINT)) == 2
     assert hidden.attempts_of(statuses, "ada", "0" * 64) == []
 
 
-def test_maps_of_some_images_or_of_others_are_no_score():
+def test_missing_or_foreign_maps_are_not_scored():
     maps = dict.fromkeys(["a", "b"], np.zeros((2, 2)))
     assert hidden.problem_of("mine", maps, ["a", "b"]) is None
     assert hidden.problem_of("mine", maps, ["a", "b", "c"]).startswith("mine has no map of 1 image, such as c")
     assert hidden.problem_of("mine", maps, ["a"]) == ("mine has maps of 1 image that are not in the dataset, such as b")
 
 
-def test_maps_are_known_again_when_they_are_scaled_and_shifted():
+def test_scaled_and_shifted_maps_are_recognised():
     draw = np.random.default_rng(0)
     maps = {name: draw.normal(size=(4, 4)).astype(np.float32) for name in "ab"}
     same = {name: 4 * maps[name] + 2 for name in "ba"}
@@ -423,7 +423,7 @@ def test_maps_are_known_again_when_they_are_scaled_and_shifted():
     assert hidden.copies_of(attempts(date(2026, 11, 25))[0], [before]) == []
 
 
-def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_are_not():
+def test_nearly_equal_maps_are_marked_as_copies():
     """Submit the maps of another account with a little noise. They are marked as copies."""
     draw = np.random.default_rng(0)
     maps = {f"image {number}": np.kron(draw.normal(size=(5, 5)), np.ones((7, 7))) for number in range(40)}
@@ -463,7 +463,7 @@ def hide(root):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden": "ada/pets-masks"}))
 
 
-def test_scores_of_ones_own_are_refused_where_masks_are_hidden(tmp_path):
+def test_own_scores_by_hidden_masks_are_refused(tmp_path):
     hide(tmp_path)
     write(tmp_path, {"mine@1": np.where(np.arange(60) == 3, 0.9, np.nan)}, "eve")
     write(tmp_path, {"fine@1": NONE, "fine@1 saliency_insertion": np.full(60, 0.5)}, "ada")
@@ -487,7 +487,7 @@ def score(root, folder, value, half, day=date(2026, 11, 25), name="m"):
         attempts=attempts(day, submitter=result["submitter"])))  # fmt: skip
 
 
-def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
+def test_hidden_ranks_follow_from_intervals(tmp_path):
     hide(tmp_path)
     given = {"a@1": 0.8, "b@1": 0.7, "c@1": 0.5, "random": 0.3}
     for number, (name, value) in enumerate(given.items()):
@@ -519,7 +519,7 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     assert 'title="the board has not recomputed the scores">no score yet<' in table
 
 
-def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
+def test_methods_beyond_the_limit_wait_with_a_reason(tmp_path):
     handed_in = submission({"mine@maps-1": NONE, "more@maps-2": NONE}, "eve").checked
     maps = {
         name: {image_id: np.full((2, 2), number) for image_id in IDS} for number, name in enumerate(("mine", "more"))
@@ -535,7 +535,7 @@ def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
     assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 image")
 
 
-def test_explainers_of_the_package_are_attempts_too(monkeypatch):
+def test_package_explainers_count_as_attempts(monkeypatch):
     """Count every seed, option and network as an attempt, because unlimited attempts would reveal the masks."""
     today = datetime.now(UTC).date()
 

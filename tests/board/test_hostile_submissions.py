@@ -195,13 +195,13 @@ def _check_row(row, root):
     assert row.dataset == "saliency-bench/pets"
 
 
-def test_some_hostile_submissions(world, tmp_path):
+def test_hostile_submissions_change_no_other_row(world, tmp_path):
     refused, _ = check(world, tmp_path, range(60))
     assert refused > 30
 
 
 @pytest.mark.thorough
-def test_thousands_of_hostile_submissions(world, tmp_path):
+def test_thousands_of_hostile_submissions_change_no_row(world, tmp_path):
     for start in range(60, 2560, 250):
         refused, _ = check(world, tmp_path / str(start), range(start, start + 250))
         assert refused > 100
@@ -224,7 +224,7 @@ CLAIMS = {"status": '"run by the board"', "rank": "[1, 1]", "best": "true", "rec
     ('"note": ""', '"note": "\\ud800"', "the text of note cannot be printed"),
     ('"submitter": "mallory"', '"submitter": "../ada"', "submitter: String should match pattern"),
 ])  # fmt: skip
-def test_what_a_result_claims_beyond_its_scores_is_refused(old, new, words, world, tmp_path):
+def test_result_with_claims_beyond_scores_is_refused(old, new, words, world, tmp_path):
     text = json.dumps(json.loads((world[1] / "result.json").read_text()))
     assert old in text
     (tmp_path / "result.json").write_text(text.replace(old, new, 1))
@@ -236,7 +236,7 @@ def test_what_a_result_claims_beyond_its_scores_is_refused(old, new, words, worl
     ("e" * 32, "mine.csv", "label"), ("e" * 32, "mine.csv", "predicted-by:resnet-50"),
     ("predicted-by " + "e" * 32, "predicted-by:net", "mine.csv"),
 ])  # fmt: skip
-def test_the_words_for_what_is_explained_are_those_of_the_setting(rule, true, false, tmp_path, monkeypatch):
+def test_target_description_must_match_the_setting(rule, true, false, tmp_path, monkeypatch):
     """Test the description of the targets above the rows. The rows of all users share this description."""
     monkeypatch.setattr(submissions, "SETTING", submissions.SETTING.model_copy(update={"target": rule}))
     for name, words in (("ada", true), ("mallory", false)):
@@ -251,7 +251,7 @@ def test_the_words_for_what_is_explained_are_those_of_the_setting(rule, true, fa
     }.get(rule, "target predicted-by:eeeeeeee")  # fmt: skip
 
 
-def test_whatever_a_status_file_holds_is_one_line(tmp_path):
+def test_damaged_status_files_give_one_line(tmp_path):
     """Test damaged status files. Only the owner writes them, but a merge or an editor may damage them."""
     know(tmp_path)
     path = vouch(tmp_path, write(tmp_path, {"gradcam": SCORES["gradcam"]}))
@@ -282,7 +282,7 @@ def refusal(folder):
     return ""
 
 
-def test_hostile_maps(tmp_path):
+def test_maps_with_flipped_bits_are_refused_in_one_line(tmp_path):
     """Flip bits of the maps of a submission."""
     maps = {f"image {number}": DRAWS.random((8, 8)).astype(np.float32) for number in range(9)}
     (path,) = write_maps(tmp_path, "mine", maps.items())

@@ -12,7 +12,7 @@ DRAW = np.random.default_rng(0)
 MAPS = {f"image {number}": DRAW.normal(size=(4, 6)).astype(np.float32) for number in range(7)}
 
 
-def test_a_shard_is_written_as_soon_as_it_is_full(tmp_path, monkeypatch):
+def test_shards_are_written_when_full(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PER_SHARD", 3)
     seen = []
 
@@ -34,13 +34,13 @@ def test_large_maps_make_small_shards(tmp_path, monkeypatch):
     assert len(write_maps(tmp_path, "mine", MAPS.items())) == 4
 
 
-def test_no_more_maps_are_written_than_a_submission_may_have(tmp_path, monkeypatch):
+def test_too_many_maps_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PER_SHARD", 1)
     monkeypatch.setattr(files, "MOST_SHARDS", 3)
     refused("more than 3 maps, the limit for a submission", write_maps, tmp_path, "mine", MAPS.items())
 
 
-def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monkeypatch):
+def test_only_shards_with_requested_images_are_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PER_SHARD", 2)
     write_maps(tmp_path, "mine", MAPS.items())
     unpacked = []
@@ -70,7 +70,7 @@ def edited(path, **changes):
         np.savez(path, **dict(shard) | changes)
 
 
-def test_an_image_with_two_maps_is_refused_because_the_shown_one_may_not_be_the_scored_one(tmp_path, monkeypatch):
+def test_image_with_two_maps_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PER_SHARD", 4)
     _, second = write_maps(tmp_path, "mine", MAPS.items())
     edited(second, ids=np.array(["image 4", "image 5", "image 0"]))
@@ -83,14 +83,14 @@ def test_an_image_with_two_maps_is_refused_because_the_shown_one_may_not_be_the_
 
 
 @pytest.mark.parametrize("scale", [3e38, -3e38, np.inf])
-def test_maps_that_become_infinite_by_their_scale_are_refused(scale, tmp_path):
+def test_maps_with_infinite_scale_are_refused(scale, tmp_path):
     (path,) = write_maps(tmp_path, "mine", MAPS.items())
     edited(path, values=np.full((7, 4, 6), 2, np.float16), scale=np.full(7, scale, np.float32))
     refused("contains NaN or infinite values", maps_in, tmp_path)
     refused("contains NaN or infinite values", find_maps, tmp_path, "mine", ["image 0"])
 
 
-def test_values_beyond_what_can_be_published_are_not_written(tmp_path):
+def test_values_too_large_to_publish_are_refused(tmp_path):
     largest = np.full((4, 6), 1.7e38, np.float32)
     write_maps(tmp_path / "fine", "mine", [("image 0", largest)])
     assert np.isfinite(maps_in(tmp_path / "fine")["mine"]["image 0"]).all()
@@ -98,7 +98,7 @@ def test_values_beyond_what_can_be_published_are_not_written(tmp_path):
         write_maps(tmp_path / "large", "mine", [("image 0", largest), ("image 1", 2 * largest)])
 
 
-def test_only_the_files_that_a_submission_states_are_read(tmp_path, monkeypatch):
+def test_only_listed_map_files_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PER_SHARD", 4)
     first, second = write_maps(tmp_path, "mine", MAPS.items())
     stated = hashes_of(tmp_path)

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +30,7 @@ from saliency_bench.board.published_maps import stated_names
 from saliency_bench.board.recompute import MOST_PASSES, recompute, target_of, vouch
 from saliency_bench.board.review import _other_maps, comment, merge, review
 from saliency_bench.board.submission import of_run
-from saliency_bench.board.submission_schema import Dataset, Model
+from saliency_bench.board.submission_schema import Dataset, Model, Result
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
@@ -62,7 +61,7 @@ def propose(hub, content, *others, user=VISITOR):
 
 
 @pytest.mark.slow
-def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
+def test_valid_submission_passes_review_and_is_merged_by_command(board, capsys, monkeypatch):
     own = submission(SCORES, "visitor")
     verdict = review(BOARD, number := propose(board, files(own)))
     assert (verdict.fine, verdict.problems, verdict.folders) == (True, [], [own.result.folder])
@@ -72,13 +71,19 @@ def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
     by = f"pull request {number} of {BOARD} by visitor, commit {verdict.commit[:12]}"
     assert text.startswith(f"```text\n{by}: may be merged\n")
     assert "gradcam" in text
-    board.api().merge_pull_request(BOARD, number, repo_type="dataset")
-    assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
+    assert said(capsys, ["review", BOARD, str(number), "--merge"]).endswith(f"merged: {by.partition(' by ')[0]}\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("saliency_bench.board.opening.read_board", None)  # the index contains everything
+        assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
+    table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
+    assert [(row["explainer"], row["status"], row["rank"]) for row in table] == [
+        (name, "claimed", "this board does not list the samples of its dataset") for name in SCORES
+    ]
     refused(f"number {number} of {BOARD} is merged, not open", review, BOARD, number)
 
 
 @pytest.mark.slow
-def test_a_pull_request_may_hold_several_submissions(board):
+def test_pull_request_can_contain_several_submissions(board):
     """Test a pull request with all runs of a suite. An error in one run refuses all runs."""
     own = [
         submission({"gradcam": SCORES["gradcam"], "random": one}, "visitor") for one in (SCORES["random"], [0.4] * 60)
@@ -92,7 +97,7 @@ def test_a_pull_request_may_hold_several_submissions(board):
 
 
 @pytest.mark.slow
-def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board, capsys):
+def test_open_pull_requests_get_one_comment_each(board, capsys):
     first = propose(board, files(submission(SCORES, "visitor")))
     second = propose(board, files(submission(SCORES, "founder")))
     for _ in range(2):
@@ -107,7 +112,7 @@ def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board,
 
 
 @pytest.mark.slow
-def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypatch):
+def test_merge_refuses_commits_after_the_review(board, monkeypatch):
     number = propose(board, files(submission(SCORES, "visitor")))
     verdict = review(BOARD, number)
     reviewed = review_module._pulled(board.api(), BOARD, number)
@@ -123,10 +128,14 @@ def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypa
 
 
 @pytest.mark.slow
-def test_a_pull_request_that_merges_states_of_main_is_refused(board, monkeypatch):
+def test_pull_request_with_a_merge_of_main_is_refused(board, monkeypatch):
     """Test a pull request that contains a merge of main. Git lists an older state of main before a newer one."""
     number = propose(board, files(submission(SCORES, "visitor")))
-    board.api().upload_file(path_or_fileobj=b"x", path_in_repo="a.txt", repo_id=BOARD, repo_type="dataset")
+    board.api().upload_file(path_or_fileobj=b"x", path_in_repo="status/x.json", repo_id=BOARD, repo_type="dataset")
+    verdict = review(BOARD, number)  # main may change after the pull request
+    assert verdict.fine
+    assert verdict.notes[0] == "on the main branch: status/x.json: Invalid JSON: expected value at line 1 column 1"
+    assert [note[:24] for note in verdict.notes[1:]] == ["the board does not list "]
     main_now = board.api().list_repo_commits(BOARD, repo_type="dataset")[0].commit_id
     plain = HfApi.list_repo_commits
 
@@ -135,13 +144,12 @@ def test_a_pull_request_that_merges_states_of_main_is_refused(board, monkeypatch
         newer = [SimpleNamespace(commit_id=main_now)] if revision.startswith("refs/pr/") else []
         return [*commits[:2], *newer, *commits[2:]]
 
-    assert review(BOARD, number).fine
     monkeypatch.setattr(HfApi, "list_repo_commits", listed)
     refused("is not based on its main branch", review, BOARD, number)
 
 
 @pytest.mark.slow
-def test_deletions_behind_a_forged_history_are_noticed(board):
+def test_deletion_behind_a_forged_history_is_refused(board):
     """Merge a pull request that deletes a submission. Its forged history starts before the submission existed."""
     repo = board.repo("datasets", BOARD)
     old = repo.refs["refs/heads/main"]
@@ -159,7 +167,7 @@ def test_deletions_behind_a_forged_history_are_noticed(board):
     refused(f"{min(others)} on main differs from the reviewed file", merge, verdict)
 
 
-def test_a_pull_request_that_is_not_based_on_main_is_refused(board):
+def test_pull_request_not_based_on_main_is_refused(board):
     number = propose(board, files(submission(SCORES, "visitor")))
     repo = board.repo("datasets", BOARD)
     pull = replace(repo.commits[repo.refs[f"refs/pr/{number}"]], parent=None)
@@ -169,22 +177,7 @@ def test_a_pull_request_that_is_not_based_on_main_is_refused(board):
 
 
 @pytest.mark.slow
-def test_merging_by_the_command(board, capsys, monkeypatch):
-    number = propose(board, files(submission(SCORES, "visitor")))
-    assert main(["review", BOARD, str(number), "--merge"]) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("saliency_bench.board.opening.read_board", None)  # the index contains everything
-        assert sb.load_results(BOARD).rows
-    assert capsys.readouterr().out.endswith(f"merged: pull request {number} of {BOARD}\n")
-    table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
-    assert [(row["explainer"], row["status"], row["rank"]) for row in table] == [
-        (name, "claimed", "the board does not list the samples of this dataset") for name in SCORES
-    ]
-    assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
-
-
-@pytest.mark.slow
-def test_a_verdict_says_what_is_on_the_board_already_under_this_or_another_name(board):
+def test_verdict_names_scores_that_are_on_the_board(board):
     own = {"mine@1": np.linspace(0.1, 0.9, 60), "random": SCORES["random"]}
     first = propose(board, files(submission(own, "visitor")))
     assert [note[:34] for note in review(BOARD, first).notes] == ["the board does not list the datase"]
@@ -193,16 +186,6 @@ def test_a_verdict_says_what_is_on_the_board_already_under_this_or_another_name(
     notes = review(BOARD, propose(board, files(submission(copied, "founder")), user=FOUNDER)).notes
     assert notes[1:] == ["1 of 2 cells are already on the board with the same scores, submitted by visitor",
                          "theirs has the same saliency_miou score as mine by visitor on every sample"]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_main_may_have_gone_on_since(board):
-    number = propose(board, files(submission(SCORES, "visitor")))
-    board.api().upload_file(path_or_fileobj=b"x", path_in_repo="status/x.json", repo_id=BOARD, repo_type="dataset")
-    verdict = review(BOARD, number)
-    assert verdict.fine
-    assert verdict.notes[0] == "on the main branch: status/x.json: Invalid JSON: expected value at line 1 column 1"
-    assert [note[:24] for note in verdict.notes[1:]] == ["the board does not list "]
 
 
 @pytest.mark.sample(2)
@@ -220,7 +203,7 @@ def test_main_may_have_gone_on_since(board):
     (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, more"),
     (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[]"}, (), "Input should be an object"),
 ])  # fmt: skip
-def test_what_must_not_be_merged(make, others, words, board, capsys):
+def test_invalid_pull_requests_must_not_be_merged(make, others, words, board, capsys):
     number = propose(board, make(submission(SCORES, "visitor")), *others)
     assert main(["review", BOARD, str(number)]) == 1
     told = capsys.readouterr().out
@@ -229,7 +212,7 @@ def test_what_must_not_be_merged(make, others, words, board, capsys):
     assert all(line.isprintable() for line in told.splitlines())
 
 
-def test_a_pull_request_cannot_vouch_for_itself(board, tmp_path):
+def test_pull_request_cannot_vouch_for_itself(board, tmp_path):
     """Test that samples lists, statuses and indices in a pull request are ignored."""
     folder = write(tmp_path, SCORES, "visitor")
     known = know(tmp_path)
@@ -256,8 +239,18 @@ def done(tmp_path_factory, shapes, resnet):
     ).folder  # fmt: skip
 
 
-def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path, capsys):
-    folder = of_run(done, "ada").write(tmp_path)[0].parent.relative_to(tmp_path).as_posix()
+@pytest.fixture
+def given(shapes, resnet):
+    return {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
+
+
+def placed(root, own):
+    """Write a submission to a board and return its folder."""
+    return own.write(root)[0].parent.relative_to(root).as_posix()
+
+
+def test_recomputed_submission_is_ranked_officially(done, given, shapes, resnet, tmp_path, capsys):
+    folder = placed(tmp_path, of_run(done, "ada"))
     line = ["recompute", str(tmp_path), folder, "--dataset", str(shapes), "--model", str(resnet), "--samples", "4"]
     assert said(capsys, [*line, "--dry-run", "--quiet"]) == ""
     assert not (tmp_path / "status").exists()
@@ -265,6 +258,10 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     rows = sb.load_results(tmp_path).rows
     assert [(row.status, row.accuracy_checked) for row in rows] == [("run by the board", True)] * 4
     assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
+    content = json.loads((tmp_path / folder / "result.json").read_text())
+    content["model"]["accuracy_kind"] = "certified accuracy"
+    (tmp_path / folder / "result.json").write_text(json.dumps(content))
+    assert recompute(tmp_path, folder, **given)[0].refused.startswith("accuracy_kind of ")
 
 
 @pytest.mark.parametrize(("name", "lie", "words"), [
@@ -273,14 +270,11 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     ("accuracy", {"low": 0.0, "high": 1.0}, r"the interval of accuracy of .*, not \[0, 1\]"),
     ("accuracy_kind", "certified accuracy", "accuracy_kind of .* is accuracy, not certified accuracy"),
 ])  # fmt: skip
-def test_an_invented_accuracy_is_refused(name, lie, words, done, shapes, resnet, tmp_path):
-    path = of_run(done, "ada").write(tmp_path)[0].parent / "result.json"
-    content = json.loads(path.read_text())
+def test_forged_accuracy_is_refused(name, lie, words, done):
+    content = of_run(done, "ada").result.model_dump(mode="json")
     content["model"][name] = content["model"][name] | lie if isinstance(lie, dict) else lie
-    path.write_text(json.dumps(content))
-    folder = path.parent.relative_to(tmp_path).as_posix()
-    given = {"dataset": str(shapes), "model": str(resnet), "samples": 1, "progress": False}
-    assert re.match(words, recompute(tmp_path, folder, **given)[0].refused)
+    computed = json.loads((done / "summary.json").read_text())["model"]
+    assert re.match(words, recompute_module._wrong_quality(Result.model_validate_json(json.dumps(content)), computed))
 
 
 @pytest.mark.parametrize(("rule", "words", "taken"), [
@@ -294,7 +288,7 @@ def test_an_invented_accuracy_is_refused(name, lie, words, done, shapes, resnet,
     ("predicted-by 0f3a", "classes.csv", "the file classes.csv; set --target to your copy"),
     ("0f3a", "predicted-by:google/vit-base-patch16-224", "set --target to your copy"),
 ])  # fmt: skip
-def test_the_target_is_that_of_the_submission(rule, words, taken):
+def test_recompute_uses_the_target_of_the_submission(rule, words, taken):
     result = SimpleNamespace(setting=SimpleNamespace(target=rule), target=words)
     if taken.startswith(rule.partition(" ")[0]):
         assert target_of(result) == taken
@@ -312,7 +306,7 @@ def test_the_target_is_that_of_the_submission(rule, words, taken):
       for path, repo in (("/etc", None), ("ada/pets", "~/pictures"), ("../private", None), ("a/b/c", None))),
     (Dataset, {"id": "pictures"}, None),
 ])  # fmt: skip
-def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, stated, loaded, tmp_path, monkeypatch):
+def test_submission_cannot_name_a_local_folder(kind, stated, loaded, tmp_path, monkeypatch):
     for name in ("pictures", "ada/pets", "ada/net"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -323,7 +317,7 @@ def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, stated,
         refused(r"is not on the Hub; set --(dataset|model) to your copy", recompute_module._named, None, submitted)
 
 
-def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
+def test_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
     """Test the name that a submitter gives to arbitrary weights. No page shows it as if the owner had chosen it."""
     known = KnownDataset.model_validate_json(know(tmp_path).read_text())
     monkeypatch.setattr(recompute_module, "_dataset", lambda *_: known)
@@ -334,7 +328,7 @@ def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_path):
+def test_targets_of_another_model_are_recomputed(given, shapes, resnet, tmp_path):
     other = shutil.copytree(resnet, tmp_path / "other")
     network = ResNetForImageClassification.from_pretrained(other)
     network.classifier[1].weight.data.neg_()
@@ -343,34 +337,27 @@ def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_pat
         dataset=str(shapes), model=str(resnet), explainers=["gradcam"], metrics=["saliency_insertion:steps=8"],
         target=f"predicted-by:{other}", out=tmp_path / "named", device="cpu", progress=False,
     ).folder  # fmt: skip
-    folder = of_run(named, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
-    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 4, "progress": False}
+    folder = placed(tmp_path / "board", of_run(named, "ada"))
     refused("set --target predicted-by:MODEL", recompute, tmp_path / "board", folder, **given)
     status, *_ = recompute(tmp_path / "board", folder, target=f"predicted-by:{other}", **given)
     assert (status.refused, len(status.cells)) == (None, 1)
     refused("the target is not the same as in", recompute, tmp_path / "board", folder, target="predicted", **given)
 
 
-def test_recompute_refuses_a_network_with_other_logits_for_fixed_pictures(done, shapes, resnet, tmp_path):
+def test_recompute_refuses_a_network_with_other_logits(done, given, tmp_path):
     """Recompute with a network that has the same digest but other logits for the fixed images."""
     submission = of_run(done, "ada")
     answers = submission.result.answers
     other = [[value and value + 1 for value in logits] for logits in answers.logits]
-    for logits, match in ((other, "was computed with a different model: .* set --model"), (answers.logits, None)):
-        result = submission.result.model_copy(update={"answers": answers.model_copy(update={"logits": logits})})
-        path = replace(submission, result=result).write(tmp_path / "board")[0]
-        folder = path.parent.relative_to(tmp_path / "board").as_posix()
-        given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
-        with pytest.raises(UserError, match=match) if match else nullcontext():
-            recompute(tmp_path / "board", folder, **given)
+    result = submission.result.model_copy(update={"answers": answers.model_copy(update={"logits": other})})
+    folder = placed(tmp_path, replace(submission, result=result))
+    refused("was computed with a different model: .* set --model", recompute, tmp_path, folder, **given)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.001, 0.00001])
-def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet, tmp_path):
-    own = of_run(other_run(done, tmp_path, shift, "gradcam"), "mallory")
-    folder = own.write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
-    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
+def test_different_score_refuses_the_submission(shift, done, given, shapes, tmp_path):
+    folder = placed(tmp_path / "board", of_run(other_run(done, tmp_path, shift, "gradcam"), "mallory"))
     status, dataset, _ = recompute(tmp_path / "board", folder, **given)
     assert dataset == known_dataset(shapes)
     if shift > 1e-4:
@@ -384,16 +371,16 @@ def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet
 
 
 @pytest.mark.slow
-def test_a_forged_part_of_an_aggregate_is_refused(shapes, resnet, tmp_path, monkeypatch):
+def test_forged_part_of_an_aggregate_is_refused(given, tmp_path, monkeypatch):
     """Forge a part of an aggregate.
 
     The samples have no scores of their own, so the value is consistent with the parts.
     """
-    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "progress": False}
+    settings = {name: value for name, value in given.items() if name != "samples"}
     metrics = ["saliency_correctness:k=2,pairings=2"]
-    run = sb.run(explainers=["gradcam"], metrics=metrics, out=tmp_path / "run", **given).folder
-    folder = of_run(run, "mallory").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
-    status, *_ = recompute(tmp_path / "board", folder, **given)
+    run = sb.run(explainers=["gradcam"], metrics=metrics, out=tmp_path / "run", **settings).folder
+    folder = placed(tmp_path / "board", of_run(run, "mallory"))
+    status, *_ = recompute(tmp_path / "board", folder, **settings)
     assert (status.refused, len(status.cells)) == (None, 1)
     forged = {"normal@1": np.ones, "inverse@1": np.zeros}
 
@@ -402,31 +389,18 @@ def test_a_forged_part_of_an_aggregate_is_refused(shapes, resnet, tmp_path, monk
                 for name, parts in by_part(*where).items()}  # fmt: skip
 
     monkeypatch.setattr(recompute_module, "by_part", stated)
-    status, *_ = recompute(tmp_path / "board", folder, **given)
+    status, *_ = recompute(tmp_path / "board", folder, **settings)
     assert re.match(r"part (normal|inverse)@1 of saliency_correctness.* of gradcam is ", status.refused)
 
 
-def test_an_unknown_submission_is_named_before_anything_is_loaded(tmp_path):
+def test_unknown_submission_is_refused_before_loading(tmp_path):
     refused("has no submission a/b/c; specify the folder", vouch, str(tmp_path), "a/b/c")
     folder = write(tmp_path, SCORES).relative_to(tmp_path).as_posix()
     refused(f"unknown submission '{folder}x' of .*; did you mean {folder}", vouch, str(tmp_path), f"{folder}x")
 
 
 @pytest.mark.slow
-def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
-    own = of_run(done, "visitor")
-    number = propose(board, files(own))
-    board.api().merge_pull_request(BOARD, number, repo_type="dataset")
-    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
-    status, lines = vouch(BOARD, own.result.folder, **given)
-    assert lines[-1].startswith("written: ")
-    there = board.files("datasets", BOARD)
-    assert json.loads(there[f"status/{status.content}.json"])["refused"] is None
-    assert {row.status for row in sb.load_results(BOARD).rows} == {"run by the board"}
-
-
-@pytest.mark.slow
-def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(shapes, resnet, tmp_path):
+def test_later_submission_cannot_rename_listed_items(shapes, resnet, tmp_path):
     """Test that the dataset and the network are loaded by the names on the board, which only the owner can change."""
     root = tmp_path / "board"
     sb.load_dataset(shapes).to_parquet(tmp_path / "official.parquet")
@@ -435,7 +409,7 @@ def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(
                    metrics=["saliency_miou"], out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
     sent = of_run(other.folder, "mallory")
     assert (sent.result.dataset.id, sent.result.model.id) == ("folder:official.parquet", "folder:sota")
-    folder = sent.write(root)[0].parent.relative_to(root).as_posix()
+    folder = placed(root, sent)
     dataset = known_dataset(shapes).model_copy(update={"id": str(shapes)})
     model = KnownModel(id=str(resnet), digest=sent.result.model.digest)
     listed = [write_known(root, one) for one in (dataset, model)]
@@ -454,32 +428,24 @@ def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(
 
 
 @pytest.mark.slow
-def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
-    run = sb.run(dataset="shapes-xai", model=str(resnet), explainers=["random"], metrics=["saliency_miou"], limit=20,
-                 out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
-    folder = of_run(run.folder, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
-    _, lines = vouch(str(tmp_path / "board"), folder, model=str(resnet), device="cpu", samples=2, progress=False)
-    fix = "use --dataset to list a different dataset"
-    assert f"  the dataset is listed as shapes-xai, from the submission; {fix}" in lines
-
-
-@pytest.mark.slow
-def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_board(done, shapes, resnet, tmp_path):
+def test_dataset_copy_with_other_groups_is_refused(done, shapes, resnet, tmp_path, monkeypatch):
     """Test a copy of a dataset with other groups. The fingerprint covers images, labels and masks, but not groups."""
     root = tmp_path / "board"
-    folder = of_run(done, "ada").write(root)[0].parent.relative_to(root).as_posix()
-    vouch(str(root), folder, dataset=str(shapes), model=str(resnet), device="cpu", samples=2, progress=False)
+    folder, settings = placed(root, of_run(done, "ada")), {"model": str(resnet), "device": "cpu", "progress": False}
+    with monkeypatch.context() as patch:
+        patch.setattr(recompute_module, "_named", lambda listed, submitted: str(shapes))  # instead of a large dataset
+        _, lines = vouch(str(root), folder, samples=2, **settings)
+    assert "  the dataset is listed as shapes-xai, from the submission; use --dataset to list a different dataset" in lines
     before = {path: path.read_bytes() for path in root.rglob("*.json")}
     rows = sb.load_dataset(shapes)
     grouped = rows.remove_columns("group").add_column("group", [f"g{number // 3}" for number in range(len(rows))])
     (tmp_path / "grouped").mkdir()
     grouped.to_parquet(tmp_path / "grouped" / "test.parquet")
-    settings = {"model": str(resnet), "device": "cpu", "progress": False}
     with pytest.raises(UserError, match=r"groups of .* differ from the groups on the board"):
         vouch(str(root), folder, dataset=str(tmp_path / "grouped"), **settings)
     other = sb.run(dataset=str(tmp_path / "grouped"), explainers=["random"], metrics=["saliency_miou"],
                    out=tmp_path / "run", **settings)  # fmt: skip
-    sent = of_run(other.folder, "mallory").write(root)[0].parent.relative_to(root).as_posix()
+    sent = placed(root, of_run(other.folder, "mallory"))
     refused(r"group of image .* is \S+ in", vouch, str(root), sent, dataset=str(tmp_path / "grouped"), **settings)
     assert {path: path.read_bytes() for path in before} == before
     board = sb.load_results(root)
@@ -487,7 +453,7 @@ def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_boar
     assert [one.folder for one in board.refused] == [sent]
 
 
-def test_maps_that_no_explainer_makes_are_named():
+def test_suspicious_maps_are_reported():
     """Test that `recompute` warns about maps that nearly equal the masks, and about one map for all images."""
     cells = [SimpleNamespace(cell_id=name, metric="saliency_miou", explainer=name) for name in ("masks", "maps")]
     values = {"masks": np.array([1, 0.99, 0.96, 0.2, np.nan]), "maps": np.array([1, 0.9, 0.3, 0.2, 0.1])}
@@ -499,7 +465,7 @@ def test_maps_that_no_explainer_makes_are_named():
 
 
 @pytest.mark.parametrize(("stated", "computed"), [(0.5, np.nan), (np.nan, 0.5)])
-def test_a_score_on_one_side_only_is_a_difference(stated, computed):
+def test_missing_score_is_a_difference(stated, computed):
     own = submission({"gradcam": np.append(np.full(59, 0.5), stated)}).checked
     (cell,) = own.cells
     values = {cell.cell_id: np.append(np.full(59, 0.5), computed)}
@@ -508,7 +474,7 @@ def test_a_score_on_one_side_only_is_a_difference(stated, computed):
     assert line == f"saliency_miou of gradcam is {computed:g} on image image 059, not {stated:g}"
 
 
-def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
+def test_explainer_with_too_many_passes_is_not_run(tmp_path):
     cells = submission({"rise:masks=1000000000": SCORES["gradcam"], "random": SCORES["random"]}).checked
     further = {}
     assert [cell.explainer for cell in recompute_module._ways(cells, {}, further)["explainer"]] == ["random"]
@@ -518,7 +484,7 @@ def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
 
 @pytest.mark.parametrize("metric", ["saliency_insertion:steps=1000000000", "saliency_single_deletion:grid=30000",
                                     "saliency_confidence:pairings=1000000000"])  # fmt: skip
-def test_a_metric_that_takes_for_ever_is_not_run(metric):
+def test_metric_with_too_many_passes_is_not_run(metric):
     """Test metrics with expensive options, which a submitter can choose for explainers and for submitted maps."""
     keys = {name: key_of(f"{name} {metric}") for name in ("random", "mine@1")}
     metrics = {name: known_metric(key) for name, key in keys.items()}
@@ -528,7 +494,7 @@ def test_a_metric_that_takes_for_ever_is_not_run(metric):
     assert 0 < recompute_module._passes(load_explainer("random"), usual) < MOST_PASSES
 
 
-def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
+def test_passes_of_a_submission_are_limited(monkeypatch):
     monkeypatch.setattr(recompute_module, "MOST_OF_SUBMISSION", 500)
     names = [f"{name} saliency_insertion" for name in ("gradcam", "gradient", "random")]  # 226 passes each, and 1 pass
     cells = submission(dict.fromkeys(names, SCORES["gradcam"])).checked
@@ -540,7 +506,7 @@ def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
     assert list(further.values()) == ["the submission needs more passes than the limit of 500"]
 
 
-def test_files_of_maps_are_those_that_the_result_states():
+def test_map_files_must_match_the_result():
     """Compare files by their SHA-256 before the pull request is downloaded.
 
     The Hub knows the SHA-256 of large files.
@@ -563,13 +529,13 @@ def test_files_of_maps_are_those_that_the_result_states():
     assert line == f"it adds {more}, which result.json does not list"
 
 
-def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
+def test_recompute_requires_write_access(board, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", VISITOR.token)
     refused("visitor may not write", vouch, BOARD, "a/b/c")
 
 
 @pytest.mark.parametrize("words", [["leaderboard"], ["leaderboard", "--json"]])
-def test_a_repository_that_is_no_board_is_one_line(words, here, capsys):
+def test_repository_without_results_gives_one_line(words, here, capsys):
     here.api().create_repo("saliency-bench/pets", repo_type="dataset")
     here.api().upload_file(repo_id="saliency-bench/pets", repo_type="dataset", path_in_repo="data/test.csv",
                            path_or_fileobj=b"image_id")  # fmt: skip
@@ -580,22 +546,22 @@ def test_a_repository_that_is_no_board_is_one_line(words, here, capsys):
     ]
 
 
-def test_a_folder_that_is_a_link_to_itself_is_one_line(tmp_path, capsys):
+def test_folder_linking_to_itself_gives_one_line(tmp_path, capsys):
     (tmp_path / "loop").symlink_to("loop")
     told = said(capsys, ["build", "shapes-xai", "--count", "60", "--size", "32", "--out", str(tmp_path / "loop")], 2)
     assert told.count("\n") == 1
     assert "loop" in told
 
 
-def test_another_dataset_is_not_taken_for_it(done, resnet, tmp_path):
-    folder = of_run(done, "ada").write(tmp_path)[0].parent.relative_to(tmp_path).as_posix()
+def test_recompute_refuses_another_dataset(done, resnet, tmp_path):
+    folder = placed(tmp_path, of_run(done, "ada"))
     sb.build("shapes-xai", tmp_path / "other", size=32, count=60, progress=False)
     refused("is not the dataset of", recompute, tmp_path, folder, dataset=str(tmp_path / "other"), model=str(resnet))
     refused("set --model to your copy", recompute, tmp_path, folder, dataset=str(tmp_path / "other"))
 
 
 @pytest.mark.slow
-def test_maps_of_ones_own_method_are_scored_again(board, shapes, resnet, tmp_path, monkeypatch):
+def test_submitted_maps_are_scored_by_the_board(board, given, shapes, resnet, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", VISITOR.token)
     sb.template(str(shapes), str(resnet), tmp_path / "mine", device="cpu", progress=False)
     ids = sb.load_dataset(shapes)["image_id"]
@@ -610,8 +576,9 @@ def test_maps_of_ones_own_method_are_scored_again(board, shapes, resnet, tmp_pat
     assert review(BOARD, 1).problems == []
     board.api().merge_pull_request(BOARD, 1, repo_type="dataset")
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
-    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "progress": False}
-    status, _ = vouch(BOARD, folder, **given)
+    status, lines = vouch(BOARD, folder, **given)
+    assert lines[-1].startswith("written: ")
+    assert json.loads(board.files("datasets", BOARD)[f"status/{status.content}.json"])["refused"] is None
     ((_, again),) = status.cells.items()
     assert (again.samples, again.by, again.largest) == (len(ids), "maps", 0)
     (row,) = sb.load_results(BOARD).rows

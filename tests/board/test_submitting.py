@@ -84,7 +84,7 @@ def other_run(run, tmp_path, shift=0.25, explainer="random"):
     return folder
 
 
-def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, run):
+def test_run_becomes_a_pull_request_and_is_read_back(hub, here, run):
     done = sb.submit(run, note="on a ```laptop", link="https://example.org/mine")
     assert done.pull_request == f"{hub.url}/datasets/{BOARD}/discussions/1"
     assert set(hub.files("datasets", BOARD)) == FIRST  # only the card
@@ -113,7 +113,7 @@ def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, ru
     assert all(row.seconds > 0 for row in board.rows)
 
 
-def test_texts_of_records_are_held_once_and_written_as_the_run_wrote_them(run, tmp_path):
+def test_records_are_compact_and_written_unchanged(run, tmp_path):
     submission = of_run(run, "founder")
     plain = pq.read_table(run / "records.parquet")
     assert submission.records.nbytes < plain.nbytes / 2
@@ -123,7 +123,7 @@ def test_texts_of_records_are_held_once_and_written_as_the_run_wrote_them(run, t
 
 
 @pytest.mark.slow
-def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
+def test_known_or_pending_cells_are_not_sent_again(hub, here, run):
     first = sb.submit(run)
     again = sb.submit(run)
     assert (again.pending, len(hub.repo("datasets", BOARD).discussions)) == (first.pull_request, 1)
@@ -143,7 +143,7 @@ def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
 
 
 @pytest.mark.slow
-def test_two_submitters_at_once(hub, here, run, monkeypatch):
+def test_simultaneous_submissions_merge_in_any_order(hub, here, run, monkeypatch):
     """Test two simultaneous submissions. They change different files, so both can be merged in any order."""
     hub.api().create_repo(BOARD, repo_type="dataset")
 
@@ -165,7 +165,7 @@ def test_two_submitters_at_once(hub, here, run, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_submitters_meet_whatever_their_folders_are_called(hub, here, run, shapes, resnet, tmp_path):
+def test_folder_names_do_not_separate_submitters(hub, here, run, shapes, resnet, tmp_path):
     sb.submit(run)
     copied = shutil.copytree(shapes, tmp_path / "my copy")
     other = sb.run(
@@ -183,7 +183,7 @@ def test_two_submitters_meet_whatever_their_folders_are_called(hub, here, run, s
 
 
 @pytest.mark.slow
-def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here, run, tmp_path):
+def test_contradicting_values_are_shown_as_a_conflict(hub, here, run, tmp_path):
     sb.submit(run)
     merge(hub, 1)
     before = hub.files("datasets", BOARD)
@@ -211,9 +211,7 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     assert sb.submit(tmp_path / "other").new == []  # the conflict is recorded only once
 
 
-def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
-    run, shapes, resnet, tmp_path, capsys, monkeypatch
-):
+def test_local_board_from_submission_to_recomputing(run, shapes, resnet, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = ["submit", str(run), "--to", "./board", "--by", "ada"]
     assert main([*line, "--dry-run"]) == 0
@@ -250,7 +248,7 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     ("review ./nothing", "./nothing does not exist; specify a folder of results"),
     ("review a/b 0", "0 is not the number of a pull request"),
 ])  # fmt: skip
-def test_what_is_no_board_is_one_line(here, run, tmp_path, monkeypatch, capsys, line, words):
+def test_invalid_boards_give_one_line(here, run, tmp_path, monkeypatch, capsys, line, words):
     (tmp_path / "place/full").mkdir(parents=True)
     (tmp_path / "place/full/x.txt").write_text("name: [")
     monkeypatch.chdir(tmp_path / "place")
@@ -260,7 +258,7 @@ def test_what_is_no_board_is_one_line(here, run, tmp_path, monkeypatch, capsys, 
 
 
 @pytest.mark.slow
-def test_ones_own_board_is_made_and_can_be_private(hub, here, run):
+def test_own_board_is_created_and_can_be_private(hub, here, run):
     here(VISITOR)
     done = sb.submit(run, namespace="visitor", private=True)
     assert done.create
@@ -273,7 +271,7 @@ def test_ones_own_board_is_made_and_can_be_private(hub, here, run):
     refused("exists and is public; remove --private", sb.submit, run, private=True)
 
 
-def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
+def test_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
     here(None)
     shown = said(capsys, ["submit", str(run), "--dry-run"])
     assert "create the public dataset saliency-bench/results" in shown
@@ -303,7 +301,7 @@ def one_line(capsys, run, *words):
 
 
 @pytest.mark.slow
-def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
+def test_missing_rights_give_one_line(hub, here, run, capsys, monkeypatch):
     here(None)
     assert "not logged in: log in with `hf auth login`" in one_line(capsys, run)
     monkeypatch.setenv("HF_TOKEN", "hf_ThisIsNoToken0123456789")
@@ -334,7 +332,7 @@ def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
     ("GET /api/whoami-v2", {"lost": True}, "cannot be reached, or the connection broke"),
     ("commit/main", {"lost": True}, "cannot be reached, or the connection broke"),
 ])  # fmt: skip
-def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, capsys, monkeypatch):
+def test_hub_errors_give_one_line(match, order, words, hub, here, run, capsys, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client retries
     hub.api().create_repo(BOARD, repo_type="dataset")
     hub.api().upload_file(path_or_fileobj=b"# Board", path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
@@ -348,7 +346,7 @@ def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, c
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("status", [400, 403, 409])
-def test_a_server_that_repeats_the_token_is_not_repeated(status, hub, here, run, capsys):
+def test_token_in_a_server_message_is_hidden(status, hub, here, run, capsys):
     hub.api().create_repo(BOARD, repo_type="dataset")
     hub.fault("commit/main", status=status, times=100, message=f"you sent {FOUNDER.token}")
     one_line(capsys, run)
@@ -359,14 +357,14 @@ def test_a_server_that_repeats_the_token_is_not_repeated(status, hub, here, run,
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("status", "words"), [(401, "401"), (404, "404"), (429, "wait 9 s"), (500, "500")])
-def test_reading_the_board_is_refused_in_one_line(status, words, hub, here, run, monkeypatch):
+def test_hub_errors_while_reading_give_one_line(status, words, hub, here, run, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     sb.submit(run)
     hub.fault("api/datasets/saliency-bench/results", status=status, times=100, headers={"Retry-After": "9"})
     refused(words, sb.load_results, BOARD)
 
 
-def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_path, monkeypatch):
+def test_local_folder_is_not_mistaken_for_the_hub(hub, here, run, tmp_path, monkeypatch):
     of_run(run, "founder").write(tmp_path / "saliency-bench" / "results")
     monkeypatch.chdir(tmp_path)
     assert len(sb.submit(run).new) == 2
@@ -374,7 +372,7 @@ def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_
 
 
 @pytest.mark.slow
-def test_a_board_without_its_card_gets_it(hub, here, run):
+def test_missing_card_of_a_board_is_added(hub, here, run):
     """Submit to a board whose creation was interrupted before the card was written."""
     hub.fault("commit/main", status=400)
     refused("400", sb.submit, run)
@@ -387,7 +385,7 @@ def test_a_board_without_its_card_gets_it(hub, here, run):
     assert schema["properties"]["license"]["const"] == "cc-by-4.0"
 
 
-def test_no_network(here, run, capsys, monkeypatch, hub):
+def test_submit_without_network_gives_one_line(here, run, capsys, monkeypatch, hub):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert "the Hub cannot be reached" in one_line(capsys, run)
@@ -400,7 +398,7 @@ def test_no_network(here, run, capsys, monkeypatch, hub):
 
 
 @pytest.mark.thorough
-def test_offline_reads_what_was_loaded_and_says_so_when_sending(hub, here, run):
+def test_offline_mode_reads_the_cache_and_refuses_to_send(hub, here, run):
     sb.submit(run)
     merge(hub, 1)
     code = "import sys, saliency_bench as sb; print(sb.load_results('saliency-bench/results'))"
@@ -414,7 +412,7 @@ def test_offline_reads_what_was_loaded_and_says_so_when_sending(hub, here, run):
 
 
 @pytest.mark.slow
-def test_the_token_is_in_no_output_log_file_or_traceback(hub, run, tmp_path):
+def test_token_appears_in_no_output_or_file(hub, run, tmp_path):
     """Test all verbose output: --debug and the logs of libraries."""
     shutil.copytree(run, tmp_path / "run")
     hub.api().create_repo(BOARD, repo_type="dataset")
@@ -438,7 +436,7 @@ for attempt in range(3):
     assert not [path for path in written if FOUNDER.token.encode() in path.read_bytes()]
 
 
-def test_who_may_make_a_board_is_told_what_stands_in_the_way():
+def test_rights_follow_from_the_account():
     fine = Account("fine", {"fine": "admin", "team": "write"}, False, frozenset({"team"}))
     assert _rights(fine, "Fine/results", None).line.endswith(" Fine")
     assert _rights(fine, "other/results", None).line.endswith("check --namespace (yours: team)")
@@ -446,7 +444,7 @@ def test_who_may_make_a_board_is_told_what_stands_in_the_way():
 
 
 @pytest.mark.slow
-def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet, tmp_path, capsys):
+def test_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet, tmp_path, capsys):
     runs = tmp_path / "suite" / "runs"
     shutil.copytree(run, runs / "first")
     sb.run(
@@ -479,7 +477,7 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     ("submission.MOST", 0, "request adds 1 submissions, more than the limit of 0; submit fewer runs at a time"),
     ("submit.MOST_ROWS", 3, r"records\.parquet of .*first has 24 rows, more than the limit of 3"),
 ])  # fmt: skip
-def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
+def test_oversized_submission_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
     monkeypatch.setattr(f"saliency_bench.board.{name}", value)
     for more in ([], ["--dry-run"]):
         error = said(capsys, ["submit", str(run), *more], 2)
@@ -488,7 +486,7 @@ def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, mon
     assert not hub.store.repos
 
 
-def test_too_many_files_of_maps_are_not_sent(hub, here, run, tmp_path, monkeypatch):
+def test_too_many_map_files_are_not_sent(hub, here, run, tmp_path, monkeypatch):
     write_maps(tmp_path / "copy" / PUBLISHED, "random", [("a", np.ones((8, 8), np.float32))])
     shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
     monkeypatch.setattr("saliency_bench.board.submission.MOST_SHARDS", 0)

@@ -5,10 +5,10 @@ from datetime import datetime
 
 import numpy as np
 import pytest
-from pages import Served, dataset, serving
+from pages import serving
 
+from saliency_bench.spaces.annotate.app import create_app as create_annotate
 from saliency_bench.spaces.peekaboom.app import create_app
-from saliency_bench.studies.answer_store import Store
 
 from .crowd import run_images, start_peekaboom
 
@@ -29,11 +29,9 @@ def page(browser):
 
 
 @pytest.fixture
-def served(tmp_path):
-    dataset(4).save_to_disk(tmp_path / "data")
-    with Served(tmp_path / "data", tmp_path / "study.db", "--reviewer") as served:
-        served.study = Store(tmp_path / "study.db").find()
-        yield served
+def url(annotating):
+    with serving(create_annotate(annotating)) as url:
+        yield url
 
 
 @contextmanager
@@ -89,33 +87,33 @@ def draw(page):
     page.mouse.up()
 
 
-def test_double_click_stores_one_answer_and_one_review(page, served):
-    page.goto(served.url)
+def test_double_click_stores_one_answer_and_one_review(page, url, annotating):
+    page.goto(url)
     for click, pause in ((twice, 150), (twice, 480), (taps, 150)):
         page.wait_for_selector(READY)
-        before = len(served.study.answers())
+        before = len(annotating.study.answers())
         click(page, "#none", pause, all_saved)
         all_saved(page)
-        assert len(served.study.answers()) == before + 1
-    page.goto(served.links["review"])
+        assert len(annotating.study.answers()) == before + 1
+    page.goto(f"{url}#key={annotating.study.join(role='reviewer').key}")
     page.reload()  # only the part after # changes
     page.wait_for_selector(READY)
     twice(page, "#save", 150, all_saved)
     all_saved(page)
-    assert len(served.study.reviews()) == 1
+    assert len(annotating.study.reviews()) == 1
     page.wait_for_selector(READY)
     page.keyboard.press("Enter")  # after the delay, keys are accepted at once
     playwright.expect(page.locator("#count")).to_have_text("2 of 3")
 
 
-def test_no_region_confirms_before_discarding_a_drawing(page, served):
-    page.goto(served.url)
+def test_no_region_confirms_before_discarding_a_drawing(page, url, annotating):
+    page.goto(url)
     page.wait_for_selector(READY)
     draw(page)
     for click in (lambda: page.keyboard.press("n"), lambda: taps(page, "#none", 150, all_saved)):
         click()
         playwright.expect(page.locator("#note")).to_contain_text("You have drawn a region")
-        assert served.study.answers() == []
+        assert annotating.study.answers() == []
         page.keyboard.press("z")  # annotators who continue to draw are asked again
         page.keyboard.press("y")
     page.keyboard.press("n")
@@ -130,7 +128,7 @@ def test_no_region_confirms_before_discarding_a_drawing(page, served):
     playwright.expect(page.locator("#clear")).to_be_enabled()
     page.keyboard.press("Enter")
     playwright.expect(page.locator("#status")).to_have_text("All saved")
-    first, second = served.study.answers(last=False)
+    first, second = annotating.study.answers(last=False)
     assert (first.payload["kind"], second.payload["kind"], first.unit) == ("no_region", "mask", second.unit)
     assert np.any(second.pixels)
 
@@ -150,20 +148,3 @@ def test_double_click_stores_one_guess_in_peekaboom(page, tmp_path):
         page.keyboard.press("0")
         page.wait_for_selector("body:not(.waiting)")
         assert len(game.study.answers(last=False)) == 4
-
-
-def test_page_reports_pending_superpixels(page, tmp_path):
-    pytest.importorskip("skimage", reason="needs scikit-image")
-    dataset(1).save_to_disk(tmp_path / "data")
-    with Served(tmp_path / "data", tmp_path / "study.db", "--assist") as served:
-        held = []
-        page.route("**/api/superpixels*", lambda route: held.append(route))
-        page.goto(served.url)
-        page.wait_for_selector(READY)
-        page.keyboard.press("a")
-        playwright.expect(page.locator("#note")).to_have_text("The pieces are being computed.")
-        page.keyboard.press("a")
-        page.wait_for_timeout(200)
-        (asked,) = held
-        asked.continue_()
-        playwright.expect(page.locator("#note")).to_be_hidden()

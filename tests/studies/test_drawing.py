@@ -2,21 +2,18 @@
 
 import numpy as np
 import pytest
-from pages import serving
-from test_annotate_page import DESKTOP, PHONE, READY, count, drag, opened, saved, view
+from datasets import Image
+from pages import dataset, serving, study_of
+from test_annotate_page import DESKTOP, PHONE, READY, count, drag, opened, saved, shown, view
 
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.superpixels import superpixels
+from saliency_bench.utils.pictures import png
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 pytestmark = pytest.mark.slow
 STUDY = {"count": 5}
 SMALL = {"viewport": {"width": 320, "height": 256}}  # 1280 x 1024 at 400 %
-
-
-def shown(browser, annotating, options=DESKTOP, **settings):
-    with serving(create_app(annotating, **settings)) as url:
-        yield from opened(browser, url, options)
 
 
 def square(file, strokes):
@@ -43,23 +40,48 @@ def stored_before(page, annotating):
     return annotating.study.answers()[-1]
 
 
-def test_drag_marks_superpixels_and_outline_follows_mouse(browser, annotating):
+def tiles(folder):
+    """Create a study of images of 6 x 8 tiles of one colour each, whose superpixels are smaller than the image."""
+    colours = np.random.default_rng(2).integers(0, 255, (5, 6, 8, 3), np.uint8).repeat(10, axis=1).repeat(10, axis=2)
+    pictures = [{"bytes": png(one), "path": None} for one in colours]
+    return study_of(folder, dataset(5).remove_columns("image").add_column("image", pictures, feature=Image()))
+
+
+def test_clicks_and_drags_mark_superpixels(browser, tmp_path):
     pytest.importorskip("skimage", reason="needs scikit-image")
+    annotating, held = tiles(tmp_path / "tiles"), []
     for page in shown(browser, annotating, assist=True):
-        with page.expect_response("**/api/superpixels*"):
+        page.route("**/api/superpixels*", lambda route: held.append(route))
+        for _ in range(2):
             page.keyboard.press("a")
+            playwright.expect(page.locator("#note")).to_have_text("The pieces are being computed.")
+        (asked,) = held
+        asked.continue_()
+        page.unroute("**/api/superpixels*")
+        playwright.expect(page.locator("#note")).to_be_hidden()
         scale, left, top, _ = view(page)
-        page.mouse.move(left + 40 * scale, top + 30 * scale)
-        page.wait_for_function("() => document.querySelector('#note').hidden")
-        view(page)
-        before = page.screenshot()
-        page.mouse.move(left + 10 * scale, top + 10 * scale)
-        view(page)
-        assert page.screenshot() != before, "another piece is outlined"
+        screenshots = []
+        for x, y in ((40, 30), (10, 10)):  # the outlined piece follows the mouse
+            page.mouse.move(left + x * scale, top + y * scale)
+            view(page)
+            screenshots.append(page.screenshot())
+        assert screenshots[0] != screenshots[1]
+        answers = []
+        toggled = (40, 30), (10, 50), (10, 50)  # a second click removes a superpixel
+        for points, keys in (([(20, 15)], ""), ([(20, 15), (60, 40), (61, 10)], "zz"), (toggled, "")):
+            for x, y in points:
+                click(page, x + 0.5, y + 0.5)
+            for key in keys:
+                page.keyboard.press(key)
+            with page.expect_response("**/api/superpixels*"):  # superpixels of the next image
+                answers.append(stored(page, annotating))
+            view(page)
         drag(page, [(20.5, 30.5), (60.5, 30.5)])
-        answer = stored(page, annotating)
-    pieces = superpixels(annotating.images.shown(answer.unit).path)
-    np.testing.assert_array_equal(answer.pixels, np.isin(pieces, np.unique(pieces[30, 20:61])))
+        answers.append(stored(page, annotating))
+    for answer, rows, columns in zip(answers, (15, 15, 30, 30), (20, 20, 40, slice(20, 61)), strict=True):
+        pieces = superpixels(annotating.images.shown(answer.unit).path)
+        np.testing.assert_array_equal(answer.pixels, np.isin(pieces, np.unique(pieces[rows, columns])))
+        assert 1 < answer.pixels.sum() < answer.pixels.size / 2
 
 
 def test_brush_keeps_its_screen_size_when_zoomed(browser, annotating):
@@ -203,8 +225,13 @@ def test_redo_restores_strokes_and_regions(browser, annotating):
 @pytest.mark.parametrize(
     "options", [DESKTOP, PHONE, {"viewport": {"width": 812, "height": 375}}], ids=["desktop", "phone", "low"]
 )
-def test_help_opens_at_its_top_and_fits_the_screen(browser, annotating, options):
+def test_help_and_long_class_name_fit_the_screen(browser, annotating, options):
     for page in shown(browser, annotating, options):
+        page.evaluate("document.getElementById('lead').textContent = 'Practice: mark what shows'")
+        page.evaluate("document.getElementById('label').textContent = 'German short-haired pointer'")
+        assert page.evaluate("document.documentElement.scrollWidth") == options["viewport"]["width"]
+        task, label = (page.locator(name).bounding_box() for name in ("#task", "#label"))
+        assert label["x"] + label["width"] <= task["x"] + task["width"]
         page.locator("#help").click()
         at = "dialog => [dialog.scrollTop, dialog.scrollHeight - dialog.clientHeight]"
         assert page.locator("#helpDialog").evaluate(at) == [0, 0]

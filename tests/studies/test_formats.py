@@ -1,4 +1,4 @@
-"""Tests of writing masks for annotation programs and reading them back: exact pixels, and errors in damaged files."""
+"""Tests of masks for annotation programs: exact round trips, files of other programs, and damaged files."""
 
 import json
 from base64 import b64encode
@@ -16,6 +16,7 @@ from pycocotools import mask as reference
 from refusals import refused
 
 from saliency_bench.errors import UserError
+from saliency_bench.studies.annotation_report import annotation_report
 from saliency_bench.studies.exporting import export, module_of, read_masks
 from saliency_bench.studies.formats import label_studio
 from saliency_bench.studies.formats.regions import FORMATS
@@ -24,20 +25,37 @@ from saliency_bench.utils.pictures import values
 SIZE = (60, 80)
 
 
-def drawn(seed):
-    return np.random.default_rng(seed).random(SIZE) > 0.7
+PEOPLE = ("p-a", "p-b", "p-c")
+
+
+def drawn(seed, marked=0.3):
+    return np.random.default_rng(seed).random(SIZE) < marked
+
+
+def mask_by(number, image):
+    """Return the mask that a person of `PEOPLE` draws on an image; the masks of an image are similar."""
+    return drawn(image) ^ drawn(10 * image + number, 0.05)
 
 
 @pytest.fixture
 def annotated(tmp_path):
-    """Return a study of three images: two people on the first, one on the second, and only "no region" on the third."""
-    annotating = study_of(tmp_path, dataset(5))
-    study = annotating.study
-    for person, unit, mask in (("p-a", 0, 1), ("p-b", 0, 2), ("p-a", 1, 3)):
-        study.record(person, f"image-{unit:03d}", f"{person} {unit}", {"kind": "mask"}, mask=drawn(mask))
-    study.record("p-a", "image-002", "none", {"kind": "no_region"})
-    study.record("p-a", "image-003", "skipped", {"kind": "skip", "reason": ""})
+    """Return a study of six images and three people, with masks, answers of "no region", and a skipped image."""
+    annotating = study_of(tmp_path, dataset(6))
+    for number, person in enumerate(PEOPLE):
+        for image in range(6):
+            unit, request = f"image-{image:03d}", f"{person} {image}"
+            if image == 3 or (image == 2 and number == 1):
+                annotating.study.record(person, unit, request, {"kind": "no_region"})
+            elif image == 4 and number == 2:
+                annotating.study.record(person, unit, request, {"kind": "skip", "reason": "blurred"})
+            else:
+                annotating.study.record(person, unit, request, {"kind": "mask"}, mask=mask_by(number, image))
     return annotating
+
+
+@pytest.fixture
+def other(tmp_path):
+    return study_of(tmp_path / "other", dataset(6))
 
 
 PLACES = {
@@ -48,11 +66,103 @@ PLACES = {
 }
 
 
+def answers(annotating):
+    """Return {(person, unit): mask, or None for no region} of the answers that were not skipped."""
+    found = [one for one in annotating.study.answers() if one.payload["kind"] != "skip"]
+    return {(one.person, one.unit): None if one.pixels is None else one.pixels.tobytes() for one in found}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_round_trip_restores_every_answer(annotated, other, tmp_path, format):
+    assert export(annotated, tmp_path / "out", format) == 6
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
+    for person in PEOPLE:
+        import_masks(other, tmp_path / "out", format, person)
+    assert answers(other) == answers(annotated)
+    assert [unit for (_, unit), mask in answers(other).items() if mask is None].count("image-003") == 3
+    read, drawn = (annotation_report(one)["agreement"] for one in (other, annotated))
+    assert {name: one["n"] for name, one in read.items()} == dict.fromkeys(drawn, 6)
+    values = {name: one["value"] for name, one in drawn.items()}
+    assert {name: one["value"] for name, one in read.items()} == pytest.approx(values, rel=1e-12)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("person", ["ada", "p"])
+def test_import_rejects_a_person_without_masks(annotated, other, tmp_path, format, person):
+    export(annotated, tmp_path / "out", format)
+    words = rf"has no masks of {person}; set --person to one of: p-a, p-b, p-c$"
+    refused(words, import_masks, other, tmp_path / "out", format, person)
+    assert other.study.answers() == []
+
+
+@pytest.mark.parametrize("format", ["coco", "label-studio"])
+def test_import_accepts_file_or_folder(annotated, other, tmp_path, format):
+    export(annotated, tmp_path / "out", format)
+    assert import_masks(other, tmp_path / "out" / PLACES[format][0], format, "p-c") == (5, [])
+    words = f"is a folder without {PLACES[format][0]}; specify the file"
+    refused(words, import_masks, other, tmp_path / "other", format, "p-a")
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("person", ["consensus", "Consensus", "../../x", "/tmp/x", "a/b", "a\\b", ".hidden", "..", "",
+                                    " ", "a b", "x" * 101, "a\nb"])  # fmt: skip
+def test_import_rejects_invalid_pseudonyms(annotated, other, tmp_path, person):
+    export(annotated, tmp_path / "out", "coco")
+    refused("--person", import_masks, other, tmp_path / "out", "coco", person)
+    assert other.study.answers() == []
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("format", ["png", "cvat"])
+@pytest.mark.parametrize("person", ["../../outside", "/tmp/outside", "..", ".", ".git", "a/b", "a\\b", "ü" * 101])
+def test_export_rejects_person_names_that_are_paths(annotated, tmp_path, format, person):
+    annotated.study.record(person, "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
+    before = sorted(tmp_path.rglob("*"))
+    words = r"name .* of a person cannot be a folder name; export as coco, label-studio"
+    refused(words, export, annotated, tmp_path / "out", format)
+    assert sorted(tmp_path.rglob("*")) == before
+    export(annotated, tmp_path / "out", format, people=False)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_export_rejects_a_person_called_consensus(annotated, tmp_path, format):
+    annotated.study.record("consensus", "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
+    refused("has a person called consensus", export, annotated, tmp_path / "out", format)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("units", "names"), [
+    (["../../a", "b/c"], [".._.._a.png", "b_c.png"]), (["a/b_c", "a_b/c"], None),
+])  # fmt: skip
+def test_png_export_replaces_slashes_and_rejects_collisions(tmp_path, units, names):
+    annotating = study_of(tmp_path, dataset(2).remove_columns("image_id").add_column("image_id", units))
+    for unit in units:
+        annotating.study.record("p-a", unit, unit, {"kind": "mask"}, mask=drawn(1))
+    if names:
+        export(annotating, tmp_path / "out", "png")
+        assert sorted(path.name for path in (tmp_path / "out/masks/p-a").iterdir()) == names
+    else:
+        refused("export as coco, label-studio or cvat", export, annotating, tmp_path / "out", "png")
+        assert export(annotating, tmp_path / "out", "cvat") == 2
+
+
+def test_images_without_annotations_stay_unanswered(tmp_path):
+    """Leave images without annotations unanswered, because nobody may have seen them yet."""
+    size = {"height": 60, "width": 80}
+    content = {"images": [{"id": 1, "file_name": "a.jpg"} | size], "annotations": []}
+    (tmp_path / "coco").write_text(json.dumps(content))
+    (tmp_path / "label-studio").write_text(json.dumps([{"data": {"image": "a.jpg"}, "annotations": [{"result": []}]}]))
+    (tmp_path / "cvat").write_text('<annotations><image id="0" name="a.jpg" height="60" width="80"/></annotations>')
+    for format in ("coco", "label-studio", "cvat"):
+        assert module_of(format).read(tmp_path / format, "ada") == {}
+
+
 def test_png_export_keeps_the_votes(annotated, tmp_path):
     export(annotated, tmp_path / "out", "png")
     found = values(tmp_path / "out/votes/image-000.png")
-    np.testing.assert_array_equal(found, drawn(1).astype(int) + drawn(2))
-    assert not values(tmp_path / "out/consensus/image-002.png").any()
+    np.testing.assert_array_equal(found, sum(mask_by(number, 0).astype(int) for number in range(3)))
+    assert not values(tmp_path / "out/consensus/image-003.png").any()
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -72,14 +182,14 @@ def test_imported_masks_are_stored_once(annotated, tmp_path, format):
     one, consensus = PLACES[format]
     if consensus is not None:
         agreed = module_of(format).read(tmp_path / "out" / consensus, "p-a")
-        np.testing.assert_array_equal(agreed["image-000"], drawn(1) | drawn(2), "half of two is one")
-    other = study_of(tmp_path / "other", dataset(2))
+        np.testing.assert_array_equal(agreed["image-004"], mask_by(0, 4) | mask_by(1, 4), "half of two is one")
+    few = study_of(tmp_path / "few", dataset(2))
     for _ in range(2):
-        count, strange = import_masks(other, tmp_path / "out" / one, format, "p-a")
-    assert (count, strange) == (2, ["image-002"])
-    stored = other.study.answers(last=False)
+        count, strange = import_masks(few, tmp_path / "out" / one, format, "p-a")
+    assert (count, sorted(strange)) == (2, [f"image-00{number}" for number in range(2, 6)])
+    stored = few.study.answers(last=False)
     assert [one.unit for one in stored] == ["image-000", "image-001"]
-    np.testing.assert_array_equal(stored[1].pixels, drawn(3))
+    np.testing.assert_array_equal(stored[1].pixels, mask_by(0, 1))
 
 
 def test_coco_export_matches_pycocotools(annotated, tmp_path):
@@ -87,9 +197,11 @@ def test_coco_export_matches_pycocotools(annotated, tmp_path):
     content = json.loads((tmp_path / "out/annotations.json").read_text())
     one = content["annotations"][0]
     rle = reference.frPyObjects(one["segmentation"], *SIZE)
-    np.testing.assert_array_equal(reference.decode(rle), drawn(1))
+    np.testing.assert_array_equal(reference.decode(rle), mask_by(0, 0))
     assert (one["area"], one["bbox"]) == (reference.area(rle), reference.toBbox(rle).tolist())
-    assert [one["person"] for one in content["annotations"]] == ["p-a", "p-b", "consensus", "p-a", "consensus"]
+    people = [one["person"] for one in content["annotations"]]
+    assert people[:4] == [*PEOPLE, "consensus"]
+    assert people[8:] == ["p-a", "p-c", "consensus", "p-a", "p-b", "consensus", *PEOPLE, "consensus"]
 
 
 def coco_regions(*segmentations):
@@ -161,17 +273,6 @@ def test_foreign_files_are_rejected_or_empty(tmp_path, format, text):
     assert found == {}
 
 
-def test_export_replaces_slashes_in_image_ids(tmp_path):
-    rows = dataset(2)
-    rows = rows.remove_columns("image_id").add_column("image_id", ["../../a", "b/c"])
-    annotating = study_of(tmp_path, rows)
-    for unit in ("../../a", "b/c"):
-        annotating.study.record("p-a", unit, unit, {"kind": "mask"}, mask=drawn(1))
-    export(annotating, tmp_path / "out", "png")
-    names = sorted(path.name for path in (tmp_path / "out/masks/p-a").iterdir())
-    assert names == [".._.._a.png", "b_c.png"]
-
-
 @pytest.mark.slow
 def test_label_studio_export_matches_official_converter(annotated, tmp_path):
     brush = pytest.importorskip("label_studio_converter.brush", reason="needs label-studio-converter")
@@ -184,9 +285,8 @@ def test_label_studio_export_matches_official_converter(annotated, tmp_path):
                 pixels = flat.reshape(one["original_height"], one["original_width"], 4)
                 seen[task["data"]["image"], number] = pixels[:, :, 3] > 0
                 assert brush.encode_rle(flat.tolist()) == one["value"]["rle"]
-    np.testing.assert_array_equal(seen["image-000", 0], drawn(1))
-    np.testing.assert_array_equal(seen["image-000", 1], drawn(2))
-    np.testing.assert_array_equal(seen["image-001", 0], drawn(3))
+    for image, number in ((0, 0), (0, 1), (1, 0)):
+        np.testing.assert_array_equal(seen[f"image-{image:03d}", number], mask_by(number, image))
 
 
 @pytest.mark.slow
@@ -194,15 +294,15 @@ def test_cvat_export_matches_official_sdk(annotated, tmp_path):
     """Convert an element to the points of a shape, as CVAT's import does: the runs, then the corners of the box."""
     masks = pytest.importorskip("cvat_sdk.masks", reason="needs cvat-sdk")
     export(annotated, tmp_path / "out", "cvat")
-    for person, unit, number in (("p-a", "image-000", 1), ("p-b", "image-000", 2), ("p-a", "image-001", 3)):
-        images = ElementTree.parse(tmp_path / f"out/{person}/annotations.xml").getroot().iter("image")
-        (image,) = [one for one in images if one.get("name") == unit]
+    for number, unit in ((0, 0), (1, 0), (0, 1)):
+        images = ElementTree.parse(tmp_path / f"out/{PEOPLE[number]}/annotations.xml").getroot().iter("image")
+        (image,) = [one for one in images if one.get("name") == f"image-{unit:03d}"]
         (element,) = image.iter("mask")
         left, top, width, height = (int(element.get(name)) for name in ("left", "top", "width", "height"))
         points = [*map(int, element.get("rle").split(",")), left, top, left + width - 1, top + height - 1]
         size = {"image_width": int(image.get("width")), "image_height": int(image.get("height"))}
-        np.testing.assert_array_equal(masks.decode_mask(points, **size), drawn(number))
-        assert masks.encode_mask(drawn(number)) == points
+        np.testing.assert_array_equal(masks.decode_mask(points, **size), mask_by(number, unit))
+        assert masks.encode_mask(mask_by(number, unit)) == points
 
 
 # Files of other programs
@@ -520,3 +620,38 @@ def test_cvat_import_keeps_other_images_after_a_bad_region(tmp_path, element, si
 def test_cvat_import_rejects_video_tracks(tmp_path):
     content = '<annotations><track id="0" label="cat"><box frame="0"/></track></annotations>'
     refused(r"tracks of a video; export the annotations as CVAT for images 1\.1", imported, tmp_path, content, "cvat")
+
+
+def accounts_file(path, accounts):
+    """Return a file with one image per account. The account has answered that the image has no region."""
+    annotations = [{"completed_by": account, "result": [], "no_region": [60, 80]} for account in accounts]
+    tasks = [{"data": {"image": f"image-{number:03d}"}, "annotations": [one]} for number, one in enumerate(annotations)]
+    path.write_text(json.dumps(tasks))
+    return path
+
+
+@pytest.mark.parametrize("account", [7, {"id": 7, "email": "anna@example.org"}, None])
+def test_single_label_studio_account_maps_to_the_person(tmp_path, account):
+    path = accounts_file(tmp_path / "a.json", [account, account])
+    assert list(module_of("label-studio").read(path, "ada")) == ["image-000", "image-001"]
+
+
+def test_label_studio_accounts_are_separate_people(tmp_path):
+    path = accounts_file(
+        tmp_path / "a.json", [7, {"id": 8, "email": "anna@example.org"}, {"email": "b@c"}, {"email": "b@d"}]
+    )
+    refused(r"one of: 7, anna, b\.c, b\.d$", lambda: module_of("label-studio").read(path, "ada"))
+    for person, image in {"7": 0, "anna": 1, "b.c": 2, "b.d": 3}.items():
+        assert list(module_of("label-studio").read(path, person)) == [f"image-{image:03d}"]
+
+
+def test_coco_annotations_are_separated_by_person(tmp_path):
+    size = {"height": 1, "width": 2}
+    annotation = {"image_id": 1, "segmentation": {"size": [1, 2], "counts": [0, 1, 1]}}
+    other = {"image_id": 1, "segmentation": {"size": [1, 2], "counts": [1, 1]}, "person": "bob"}
+    content = {"images": [{"id": 1, "file_name": "a.jpg"} | size], "annotations": [annotation, other]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert module_of("coco").read(tmp_path / "a.json", "bob")["a.jpg"].tolist() == [[False, True]]
+    content["annotations"] = [annotation, annotation | {"segmentation": other["segmentation"]}]
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert module_of("coco").read(tmp_path / "a.json", "bob")["a.jpg"].tolist() == [[True, True]]

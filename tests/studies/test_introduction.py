@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from pages import chromium, client_of, serving
+from pages import client_of, serving
 from PIL import Image
 from refusals import refused
 
@@ -126,8 +126,8 @@ def test_consent_events_are_copied_and_erased_with_their_person(client, annotati
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 375])
-def test_person_consents_and_starts_in_a_browser(annotating, introduction, width):
-    with serving(create_app(annotating, introduction=introduction)) as url, chromium() as browser:
+def test_person_consents_and_starts_in_a_browser(annotating, browser, introduction, width):
+    with serving(create_app(annotating, introduction=introduction)) as url:
         page = browser.new_page(viewport={"width": width, "height": 700})
         page.goto(url)
         page.keyboard.press("Escape")

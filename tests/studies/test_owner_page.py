@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pages import BOX, answer_all, chromium, serving
+from pages import BOX, answer_all, serving
 from starlette.testclient import TestClient
 
 from saliency_bench.spaces.annotate.app import create_app
@@ -172,14 +172,14 @@ def test_peekaboom_reassigns_judgements_of_excluded_people(tmp_path):
 
 
 @pytest.mark.slow
-def test_caption_reports_number_of_annotators(annotating):
+def test_caption_reports_number_of_annotators(annotating, browser):
     """Test one image that somebody skipped, and one image on which only one person drew."""
     person = annotating.study.join("a" * 32).name
     for kind in ("skip", "mask"):
         unit = next(task["unit"] for task in annotating.state(person)["tasks"] if task["unit"] in annotating.units)
         annotating.save(person, {"unit": unit, "kind": kind, "runs": runs_of(BOX), "request": f"a request {kind}"})
     key = annotating.study.join(role="owner").key
-    with serving(create_app(annotating)) as url, chromium() as browser:
+    with serving(create_app(annotating)) as url:
         page = browser.new_page()
         page.goto(f"{url}owner#key={key}")
         for number, words in enumerate(
@@ -192,10 +192,10 @@ def test_caption_reports_number_of_annotators(annotating):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 375])
-def test_owner_excludes_readmits_and_pauses_in_a_browser(annotating, width):
+def test_owner_excludes_readmits_and_pauses_in_a_browser(annotating, browser, width):
     careless = crowd(annotating)[-1]
     key = annotating.study.join(role="owner").key
-    with serving(create_app(annotating)) as url, chromium() as browser:
+    with serving(create_app(annotating)) as url:
         page = browser.new_page(viewport={"width": width, "height": 800})
         page.goto(f"{url}owner#key={key}")
         page.locator("#amount", has_text="12 of 12 answers (100 %)").wait_for()

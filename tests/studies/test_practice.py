@@ -1,7 +1,7 @@
 """Tests of practice: images with known masks come first, with feedback, and are excluded from all results."""
 
 import pytest
-from pages import BOX, chromium, dataset, joined, serving, study_of
+from pages import BOX, dataset, joined, serving, study_of
 from refusals import refused
 
 from saliency_bench.spaces.annotate.app import create_app
@@ -78,8 +78,8 @@ def test_practice_images_differ_from_honeypots(annotating, tmp_path):
 
 
 @pytest.mark.slow
-def test_practice_works_in_a_browser(annotating):
-    with serving(create_app(annotating)) as url, chromium() as browser:
+def test_practice_works_in_a_browser(annotating, browser):
+    with serving(create_app(annotating)) as url:
         page = browser.new_page(viewport={"width": 375, "height": 700})
         page.goto(url)
         for text in ("Not yet", "Not yet", "Please note the difference"):
