@@ -435,7 +435,8 @@ def test_dataset_copy_with_other_groups_is_refused(done, shapes, resnet, tmp_pat
     with monkeypatch.context() as patch:
         patch.setattr(recompute_module, "_named", lambda listed, submitted: str(shapes))  # instead of a large dataset
         _, lines = vouch(str(root), folder, samples=2, **settings)
-    assert "  the dataset is listed as shapes-xai, from the submission; use --dataset to list a different dataset" in lines
+    fix = "use --dataset to list a different dataset"
+    assert f"  the dataset is listed as shapes-xai, from the submission; {fix}" in lines
     before = {path: path.read_bytes() for path in root.rglob("*.json")}
     rows = sb.load_dataset(shapes)
     grouped = rows.remove_columns("group").add_column("group", [f"g{number // 3}" for number in range(len(rows))])
