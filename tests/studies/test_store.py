@@ -62,7 +62,7 @@ def test_repeated_request_stores_one_row(study):
     first = study.record("p-a", "u", "r1", {"value": 1}, mask=drawn(1))
     again = study.record("p-a", "u", "r1", {"value": 2}, mask=drawn(2))
     for person, unit in (("p-b", "u"), ("p-a", "v")):
-        refused("another answer", study.record, person, unit, "r1", 1)
+        refused("a different answer", study.record, person, unit, "r1", 1)
     assert (again, len(study.answers(last=False))) == (first, 1)
 
 
