@@ -257,7 +257,7 @@ def _compute_batches(
 def _predicted(
     data: SplitTable, model: RunModel, read: ReadBatch, known: dict[str, StoredPredictions], writer: Writer
 ) -> Samples | None:
-    """Return the explainable samples of a batch, with the predictions of the run's networks.
+    """Return the samples of a batch that can be explained, with the predictions of the run's networks.
 
     Raises:
         UserError: A network raised an error for a sample, and the run is strict.

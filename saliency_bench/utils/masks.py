@@ -32,7 +32,7 @@ def read_mask(given: Any, size: tuple[int, int], orientation: int = 1, foregroun
     Args:
         given: Any type that `opened` accepts, or numbers (H, W) as an array, a tensor or lists.
         size: (height, width) of the upright image.
-        orientation: EXIF orientation by which the image was turned upright, 1 to 8.
+        orientation: EXIF orientation of the image before it was turned upright, 1 to 8.
         foreground: Words for `mask_values.choices`, or "" if the mask itself defines the object.
 
     Raises:

@@ -110,7 +110,7 @@ def picture_of(data: bytes, *, deep: bool = False) -> Picture:
 
 
 def turned(values: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn an array (H, W, ...) according to EXIF. The array must have been drawn on the file as stored.
+    """Turn an array (H, W, ...) according to EXIF. The array must be aligned with the file as stored.
 
     From orientation 5 on, the shape of the result is (W, H, ...).
     """

@@ -197,8 +197,8 @@ def relu_of_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 WHOLE = {
-    "a value is read": (lambda net, x: net.second(x * (1 + x.mean().item())), "its Python code reads a tensor value"),
-    "a picture is read": (lambda net, x: net.second(x * float(x.numpy().mean() > 0)), "its Python code reads a tensor value"),
+    "a value is read": (lambda net, x: net.second(x * (1 + x.mean().item())), "reads a tensor value"),
+    "a picture is read": (lambda net, x: net.second(x * float(x.numpy().mean() > 0)), "reads a tensor value"),
     "instance norm": (lambda net, x: net.second(F.instance_norm(x)), "not convolutions"),
     "squeeze and excitation": (lambda net, x: net.second(x * x.mean((2, 3), keepdim=True).sigmoid()), "not conv"),
     "a shape in place": (lambda net, x: net.second(x.unsqueeze_(0).squeeze(0)), "changes a shape in place"),

@@ -114,7 +114,7 @@ def _state(classifier: Classifier, images: Images) -> Hashable:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's bytes, eight at a time as integers, Int64 (), modulo 2^64."""
+    """Return the sum of a tensor's bytes, read as 64-bit integers, modulo 2^64, Int64 ()."""
     content = tensor.detach().contiguous().flatten().view(torch.uint8)
     whole = len(content) // 8 * 8
     eights = content[:whole] if content.storage_offset() % 8 == 0 else content[:whole].clone()

@@ -171,7 +171,7 @@ class Curves:
         samples: list[int],
         read: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """Return the result of `read` for the probabilities of b samples at their counts (b, n), as (b, n, ...)."""
+        """Classify the pictures of b samples at their counts (b, n), and return the results of `read`, (b, n, ...)."""
         device = self.images.device
         pixels, sample_of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
 
@@ -182,7 +182,7 @@ class Curves:
         return self._answers(samples, pixels.shape[1], draw, read)
 
     def _answers(self, samples: list[int], count: int, draw: Draw, read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the result of `read` for the probabilities of `count` pictures per sample, as (b, count, ...)."""
+        """Classify `count` pictures per sample, and return the results of `read`, (b, count, ...)."""
         classes = self.target.shape[1]
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
@@ -336,7 +336,7 @@ def read_images(images: Any) -> Images:
 
 
 def check_frame(images: Images) -> None:
-    """Raise UserError for images that are not finite or far outside [0, 1]; perturbed images may exceed it slightly."""
+    """Raise UserError for images that are not finite or far outside [0, 1]. Perturbed images may be just outside."""
     if not images.abs().amax() < 10:  # images from 0 to 255 exceed these limits
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
 
