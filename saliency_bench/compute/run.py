@@ -108,7 +108,7 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Proc
         spec: The settings.
         objects: The Python objects that the spec refers to.
         progress: Whether to show a progress bar.
-        group: Processes that share the batches; None for all that were launched.
+        group: Processes that share the batches; None for all launched processes.
     """
     started = perf_counter()
     if not (spec.explainers or spec.maps) or not spec.metrics:

@@ -1,7 +1,7 @@
 """Read masks with the same rules in builds, runs, studies and publishing, without guessing what the object is.
 
 Either a mask has two values, with 0 or black as the background, or the user chooses the object (`mask_values.choices`).
-Palette images are read by index, images of a single colour by their alpha, and 16-bit and float images by their values.
+In palette images the indices count, in images of a single colour the alpha, and in 16-bit and float images the values.
 Any other mask raises an `UnreadableError` that lists the values and names the option that selects the object.
 """
 

@@ -283,7 +283,7 @@ def open_rgb(picture: Any) -> Image.Image:
             with 1 to 4 channels of uint8 or uint16.
 
     Raises:
-        UnreadableError: The value has another type, or cannot be read.
+        UnreadableError: The value has none of these types, or cannot be read.
     """
     return rgb(opened(picture))
 
@@ -318,7 +318,7 @@ def opened(picture: Any) -> Image.Image:
     """Decode any value that `open_rgb` accepts, without changing its mode or orientation.
 
     Raises:
-        UnreadableError: The value has another type, or cannot be read.
+        UnreadableError: The value has none of the accepted types, or cannot be read.
     """
     if isinstance(picture, np.ndarray):
         picture = _from_array(picture)

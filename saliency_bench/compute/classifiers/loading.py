@@ -55,8 +55,8 @@ def load_classifier(
     is printed. Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not
     the layers that some explainers read.
 
-    The model is put into evaluation mode. A `Classifier` is returned unchanged. With other settings, a second
-    classifier with the same weights is returned and the given classifier keeps its settings.
+    The model is put into evaluation mode. A `Classifier` is returned unchanged. If different settings are
+    passed, a second classifier with the same weights is returned, and the given classifier keeps its settings.
 
     Args:
         model: Name, folder or object.

@@ -175,7 +175,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
 def _preprocessing(
     model: Any, processor: Any, given: Given, name: str
 ) -> tuple[Geometry, Frame, Sequence[float] | None, Sequence[float] | None]:
-    """Like `frame_of`, but arguments override the values of the model. The returned mean and std may be None."""
+    """Return the results of `frame_of` with the caller's values in place of the model's. Mean and std may be None."""
     geometry: Geometry = Geometry()
     frame: Frame = as_it_is
     mean: Sequence[float] | None = None

@@ -60,8 +60,8 @@ def positive(explainer: Inner) -> Explainer:
 def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
     """Return an explainer whose maps are blurred by a Gaussian, so that they localise less.
 
-    The standard deviation of the Gaussian is sigma times the image's shorter side. This is the control of retraining
-    metrics: if a blurred map scores better, the metric does not reward precise localisation (Brocki and Chung, Feature
+    The standard deviation of the Gaussian is sigma times the image's shorter side. Blurred maps are the control of
+    retraining metrics: if they score better, the metric does not reward precise localisation (Brocki and Chung, Feature
     Perturbation Augmentation for Reliable Evaluation of Importance Estimators, 2023).
 
     Raises:

@@ -418,7 +418,7 @@ def blurred(classifier: nn.Module, images: Images) -> Images:
 
 
 def noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Return uniform noise in [0, 1), drawn for every pixel and channel from the seed of each image."""
+    """Return uniform noise in [0, 1), drawn for every pixel and channel with the seed of each image."""
     drawn = [uniform(seed_of(seed, "noise"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
@@ -432,7 +432,7 @@ def farthest(classifier: nn.Module, images: Images) -> Images:
 
 
 def gaussian(images: Images, seeds: Sequence[int]) -> Images:
-    """Return normal noise around each value, drawn for every pixel and channel from the seed of the image.
+    """Return normal noise around each value, drawn for every pixel and channel with the seed of the image.
 
     This is the Gaussian baseline of Sturmfels et al. (2020). It is truncated to [0, 1], so that it becomes uniform for
     a large standard deviation. In that paper the standard deviation is an option; this function uses `GAUSSIAN_SIGMA`.
