@@ -38,7 +38,7 @@ def start_of(model: Any) -> Any:
 
 
 def base_of(model: object) -> Classifier:
-    """Load the checkpoint from which the training of a model started, on the CPU.
+    """Load, on the CPU, the checkpoint from which the training of a model started.
 
     The training log in the folder of the model names the checkpoint.
 

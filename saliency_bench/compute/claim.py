@@ -60,7 +60,7 @@ def write_manifest(
 
 
 def _maps_of(spec: RunSpec, cells: Sequence[Cell]) -> dict[str, str | PythonObject]:
-    """Return {explainer id: entry in `spec.maps`} of precomputed maps."""
+    """Return {explainer id: entry in `spec.maps`} for precomputed maps."""
     entries = {entry.partition("=")[0] if isinstance(entry, str) else entry.name: entry for entry in spec.maps}
     explainers = [item for item in explainers_of(cells) if isinstance(item.function, PrecomputedMaps)]
     return {hash_of(item.identity): entries[item.name] for item in explainers if item.name in entries}

@@ -209,7 +209,7 @@ def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]
 
 
 def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
-    """Return whether the logits of either of two images have a gradient at the other."""
+    """Return whether the logits of either of two images have a gradient with respect to the other image."""
     pair = pair.clone().requires_grad_()
     try:
         logits = classifier(pair)
@@ -236,7 +236,7 @@ def _changes(alone: Tensor, together: Tensor) -> bool:
 
 
 def differ(alone: Maps, together: Maps) -> bool:
-    """Return whether most maps (B, H, W) differ by more than `BATCH_TOLERANCE` of their contrast, or any map by `FAR`.
+    """Return whether most maps (B, H, W) differ by over `BATCH_TOLERANCE` of their contrast, or any map by over `FAR`.
 
     The contrast is the norm of a map minus its mean: RISE maps are a large constant with small deviations.
     """

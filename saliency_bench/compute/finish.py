@@ -88,7 +88,7 @@ def is_written(out: Path, origin: str) -> bool:
 
 
 def note_written(out: Path, origin: str) -> None:
-    """Record in written.json that all files are written, with the origin and the hashes of the files."""
+    """Record in written.json that all files have been written, with the origin and the hashes of the files."""
     write_json(out / WRITTEN, _note(out, origin))
 
 

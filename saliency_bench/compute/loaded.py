@@ -67,8 +67,8 @@ class RunQuestion:
     def right(self, row: Mapping) -> np.ndarray | None:
         """Return the correct classes of a sample, bool (K,); None if no labels are known.
 
-        The classes of the sample's label are correct; without a label, no class is correct. For an image with several
-        labels and a softmax, which predicts one class, the classes of all labels are correct.
+        The classes of the sample's label are correct. If there is no label, no class is correct. For an image with
+        several labels and a softmax, which predicts one class, the classes of all labels are correct.
         """
         if self.members is None:
             return None

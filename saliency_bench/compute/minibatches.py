@@ -101,7 +101,7 @@ def torch_dataset(
         dataset: Argument of `load_dataset`, or an object returned by `datasets.load_dataset`, in any format.
         split: Name of the split; by default "train", or the split of the given `datasets.Dataset`.
         transform: Function that takes an image (`tv_tensors.Image`) and its mask (`tv_tensors.Mask` of 0 and 1), and
-            returns both. Transforms of `torchvision.transforms.v2` change image and mask together and resize masks by
+            returns both. Transforms of `torchvision.transforms.v2` change image and mask together and resize masks with
             nearest-neighbour interpolation. Pixels that they add by rotating or padding are not part of the object,
             whatever their `fill` is.
         label_column: Column with the labels: class labels, text or whole numbers.
@@ -109,7 +109,7 @@ def torch_dataset(
         **options: `source`, `revision` and options of synthetic datasets, as in `load_dataset`.
 
     Raises:
-        UserError: The dataset cannot be loaded, has no masks or no usable labels, or the transform takes no masks.
+        UserError: The dataset cannot be loaded, has no masks or no usable labels, or the transform ignores masks.
     """
     if type(transform).__module__ == "torchvision.transforms.transforms":
         raise UserError(

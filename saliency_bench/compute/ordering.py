@@ -1,6 +1,6 @@
 """Order a run's samples: whole clusters, in the order of a hash.
 
-The first n samples are a random sample of the dataset for every n, and larger n only adds samples. A run with a limit
+The first n samples are a random sample of the dataset for every n, and a larger n only adds samples. A run with a limit
 therefore computes the first batches of the full run.
 """
 

@@ -108,7 +108,7 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Proc
         spec: The settings.
         objects: The Python objects that the spec refers to.
         progress: Whether to show a progress bar.
-        group: Processes that share the batches; None for all that were launched.
+        group: Processes that share the batches; None for all launched processes.
     """
     started = perf_counter()
     if not (spec.explainers or spec.maps) or not spec.metrics:
@@ -257,7 +257,7 @@ def _compute_batches(
 def _predicted(
     data: SplitTable, model: RunModel, read: ReadBatch, known: dict[str, StoredPredictions], writer: Writer
 ) -> Samples | None:
-    """Return the explainable samples of a batch, with the predictions of the run's networks.
+    """Return the samples of a batch that can be explained, with the predictions of the run's networks.
 
     Raises:
         UserError: A network raised an error for a sample, and the run is strict.

@@ -75,8 +75,8 @@ def work(
         check_mixing: Whether to test that the map of a sample does not depend on the other samples of the batch.
 
     Raises:
-        UserError: An error concerns every batch, such as an explainer that does not fit the network. In a strict run,
-            an error of a single sample also raises UserError.
+        UserError: An error affects every batch, for example because the explainer does not fit the network. In a strict
+            run, an error in a single sample also raises UserError.
     """
     explainer, batch = outputs[0].explainer, samples.batch
     cells = [output for output in outputs if isinstance(output, Cell)]
@@ -133,7 +133,7 @@ def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms
 
 
 def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
-    """Return the maps, excluding maps whose target has an infinite logit, on which images have no influence.
+    """Return the maps, excluding maps whose target has an infinite logit (no image can change such a logit).
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.

@@ -23,8 +23,8 @@ BYTES = 2**24  # size of results in memory that triggers a write
 class Writer:
     """Collect results and write them as part files, in a thread, while the next results are computed.
 
-    Use it as a context manager. On exit it writes the remaining results, even if the run is interrupted. The next call,
-    or the exit, raises any error of the thread, and nothing is written after an error.
+    Use it as a context manager. On exit it writes the remaining results, even if the run is interrupted. If the
+    thread raises an error, the next call or the exit raises this error, and nothing more is written.
     """
 
     def __init__(self, store: RunStore, processes: int = 1):

@@ -38,7 +38,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_from_hub(error: BaseException) -> bool:
-    """Return whether an error is an error response from the Hub, or means that the Hub did not respond."""
+    """Return whether an error is a response from the Hub, or means that the Hub did not respond."""
     return status_of(error) is not None or is_network_error(error) or _is_offline(error)
 
 

@@ -1,7 +1,7 @@
 """Read masks with the same rules in builds, runs, studies and publishing, without guessing what the object is.
 
 Either a mask has two values, with 0 or black as the background, or the user chooses the object (`mask_values.choices`).
-Palette images are read by index, images of a single colour by their alpha, and 16-bit and float images by their values.
+In palette images the indices count, in images of a single colour the alpha, and in 16-bit and float images the values.
 Any other mask raises an `UnreadableError` that lists the values and names the option that selects the object.
 """
 
@@ -32,7 +32,7 @@ def read_mask(given: Any, size: tuple[int, int], orientation: int = 1, foregroun
     Args:
         given: Any type that `opened` accepts, or numbers (H, W) as an array, a tensor or lists.
         size: (height, width) of the upright image.
-        orientation: EXIF orientation by which the image was turned upright, 1 to 8.
+        orientation: EXIF orientation of the image before it was turned upright, 1 to 8.
         foreground: Words for `mask_values.choices`, or "" if the mask itself defines the object.
 
     Raises:

@@ -50,7 +50,7 @@ def check_pages(
         {column: number of values in its pages}.
 
     Raises:
-        ValueError: The columns exceed a limit, contain text stored as prefixes, or a page header is damaged.
+        ValueError: The columns exceed a limit or contain text stored as prefixes, or a page header is damaged.
     """
     texts = set(text_columns(about))
     _check_overlap(path, about)

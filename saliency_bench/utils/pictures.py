@@ -110,7 +110,7 @@ def picture_of(data: bytes, *, deep: bool = False) -> Picture:
 
 
 def turned(values: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn an array (H, W, ...) according to EXIF. The array must have been drawn on the file as stored.
+    """Turn an array (H, W, ...) according to EXIF. The array must be aligned with the file as stored.
 
     From orientation 5 on, the shape of the result is (W, H, ...).
     """
@@ -283,7 +283,7 @@ def open_rgb(picture: Any) -> Image.Image:
             with 1 to 4 channels of uint8 or uint16.
 
     Raises:
-        UnreadableError: The value has another type, or cannot be read.
+        UnreadableError: The value has none of these types, or cannot be read.
     """
     return rgb(opened(picture))
 
@@ -318,7 +318,7 @@ def opened(picture: Any) -> Image.Image:
     """Decode any value that `open_rgb` accepts, without changing its mode or orientation.
 
     Raises:
-        UnreadableError: The value has another type, or cannot be read.
+        UnreadableError: The value has none of the accepted types, or cannot be read.
     """
     if isinstance(picture, np.ndarray):
         picture = _from_array(picture)

@@ -1,4 +1,4 @@
-"""Coordinate processes started by torchrun or accelerate: each computes a share, and the main process decides."""
+"""Coordinate processes started by torchrun or accelerate. Each computes a share, and the main process decides."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -88,7 +88,7 @@ def check_output_file(path: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
         if not S_ISREG(path.stat().st_mode):
             kind = "a folder" if path.is_dir() else "not a regular file (for example a device or a pipe)"
-            raise UserError(f"{path} is {kind} and is not replaced; choose the name of a file")
+            raise UserError(f"{path} is {kind}, which is never replaced; choose the path of a file")
 
 
 def storage_error(error: BaseException, path: Path | None = None) -> UserError | None:

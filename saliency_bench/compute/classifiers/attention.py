@@ -151,7 +151,7 @@ class AttentionRecorder(TorchFunctionMode):
             )
 
     def _weights(self, need_weights: bool = True, average_attn_weights: bool = True, **others: Any) -> Tensor | None:
-        """Return the weights that `multi_head_attention_forward` returns with its output."""
+        """Return the attention weights that `multi_head_attention_forward` returns with its output."""
         if not need_weights:
             return None
         return self.matrices[-1].mean(dim=1) if average_attn_weights else self.matrices[-1]

@@ -34,7 +34,7 @@ HEADLESS = "was saved without its classification head; train one with: saliency-
 
 
 def torchvision(name: str, layer: str | None) -> Classifier:
-    """Load torchvision's default weights for a model by name; `layer` is the layer that Grad-CAM reads."""
+    """Load a torchvision model by name, with its default weights. `layer` is the layer that Grad-CAM reads."""
     from torchvision import models
     from torchvision.transforms.v2 import functional as T
 

@@ -83,7 +83,7 @@ class Classifier(nn.Module):
     """A network that maps images, Float (B, 3, H, W) in [0, 1], to logits (B, K), K >= 2.
 
     A network with a single logit z and a sigmoid is treated as a network with two classes and the logits [-z, z]
-    (`target_weights.two_classes`). With a single class name "square", the classes are "not square" and "square".
+    (`target_weights.two_classes`). If the only class name is "square", the classes are "not square" and "square".
 
     Attributes:
         id: Name that the classifier was loaded from, or "module:TYPE" for a model object.
@@ -587,6 +587,6 @@ def _are_probabilities(logits: Tensor, tolerance: float) -> bool:
 
 
 def _is_channels_last(model: nn.Module) -> bool:
-    """Return whether a convolution weight is in channels-last layout and not also in the default layout."""
+    """Return whether any convolution weight is in channels-last layout and not also in the default layout."""
     weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d) and not is_lazy(m.weight)]
     return any(w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous() for w in weights)

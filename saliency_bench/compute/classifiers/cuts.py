@@ -77,7 +77,7 @@ def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int,
 
 
 def _gradient(logits: Tensor, inputs: Images) -> Tensor | None:
-    """Return the gradient of a sum in which no logit cancels another; None if there is no gradient."""
+    """Return the gradient of a sum of logits, weighted so that no logit cancels another, or None if there is none."""
     if not logits.requires_grad:
         return None
     weights = torch.arange(1, logits.shape[1] + 1, device=logits.device).cos().expand_as(logits)

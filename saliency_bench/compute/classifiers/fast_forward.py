@@ -1,7 +1,7 @@
 """Run faster forward passes without gradients, for methods that only use a network's outputs.
 
 A convolutional network runs as a private copy in channels-last layout, with each batch norm folded into the convolution
-before it. On the CPU, ResNet-18 then takes 70 % of the time, and its logits differ by about 1e-6. The copy duplicates
+before it. On the CPU, this reduces the time of ResNet-18 to 70 %, and logits differ by about 1e-6. The copy duplicates
 the convolutions' weights and shares all other weights with the caller's classifier, which is not changed. With
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with weights that are
 cast once. On a CPU with instructions for it (avx512_bf16, amx_bf16) the copy takes 35 % of the time, and its logits are
@@ -114,7 +114,7 @@ def _state(classifier: Classifier, images: Images) -> Hashable:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's bytes, eight at a time as integers, Int64 (), modulo 2^64."""
+    """Return the sum of a tensor's bytes, read as 64-bit integers, modulo 2^64, Int64 ()."""
     content = tensor.detach().contiguous().flatten().view(torch.uint8)
     whole = len(content) // 8 * 8
     eights = content[:whole] if content.storage_offset() % 8 == 0 else content[:whole].clone()
@@ -180,7 +180,10 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
         off, usual = _distance(_passed(fused, probe), exact), _distance(classifier(probe), exact)
         rounding = torch.finfo(DTYPES.get(precision, torch.float32)).eps * float(finite.abs().max())
         if not off <= max(2 * usual, rounding) + allowed:
-            return None, f"in {classifier.arithmetic} logits of its copy are off by {off:.1e}, its own by {usual:.1e}"
+            return (
+                None,
+                f"in {classifier.arithmetic} logits of its copy are off by {off:.1e}, its own logits by {usual:.1e}",
+            )
     return fused, ""
 
 

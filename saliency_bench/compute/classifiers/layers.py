@@ -533,9 +533,10 @@ def _pictures(values: Any) -> list[Tensor]:
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output, and yield a list to which each call adds its output as a leaf for gradients.
+    """Cut the graph at a module's output, and yield a list to which each call adds its output as a leaf tensor.
 
-    Later modules receive a copy, so that an in-place operation after the module does not overwrite the leaf.
+    The leaf requires gradients. Later modules receive a copy, so that an in-place operation after the module does not
+    overwrite the leaf.
     """
     outputs: list[Tensor] = []
     if isinstance(module, torch.jit.ScriptModule):

@@ -55,8 +55,8 @@ def load_classifier(
     is printed. Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not
     the layers that some explainers read.
 
-    The model is put into evaluation mode. A `Classifier` is returned unchanged. With other settings, a second
-    classifier with the same weights is returned and the given classifier keeps its settings.
+    The model is put into evaluation mode. A `Classifier` is returned unchanged. If different settings are
+    passed, a second classifier with the same weights is returned, and the given classifier keeps its settings.
 
     Args:
         model: Name, folder or object.
@@ -69,7 +69,7 @@ def load_classifier(
         labels: Names of the classes.
         size: Size to which `prepare` squashes images; by default images keep their size.
         precision: "fp32" (default), "bf16", or on a GPU "fp16" or "tf32".
-        channels_last: Memory layout.
+        channels_last: Whether to run the network in channels-last memory layout.
         compile: Whether methods that only need the outputs use a network compiled by torch.compile. Compiling takes
             seconds for each image size and needs a compiler (Triton on a GPU, else g++ or another C++ compiler).
         activation: "softmax", or "sigmoid" for multi-label and single-logit heads. The default is the activation in the

@@ -158,7 +158,9 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
     if type(model).__module__.startswith("torchvision.models.detection") or "ObjectDetection" in name:
         raise UserError(f"{name} detects objects; use a classifier of whole images")
     if "eval" in vars(model):  # torch.export adds an `eval` that raises
-        raise UserError(f"{name} was created by torch.export for one mode and batch size; pass the original network")
+        raise UserError(
+            f"{name} was created by torch.export, which fixes mode and batch size; pass the original network"
+        )
     task = re.search(r"For([A-Z]\w+)$", name)
     if task and hasattr(model, "config") and "ImageClassification" not in name and given.logits is None:
         raise UserError(
@@ -173,7 +175,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
 def _preprocessing(
     model: Any, processor: Any, given: Given, name: str
 ) -> tuple[Geometry, Frame, Sequence[float] | None, Sequence[float] | None]:
-    """Like `frame_of`, but arguments override the values of the model. The returned mean and std may be None."""
+    """Return the results of `frame_of` with the caller's values in place of the model's. Mean and std may be None."""
     geometry: Geometry = Geometry()
     frame: Frame = as_it_is
     mean: Sequence[float] | None = None
@@ -258,7 +260,7 @@ def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
 
 
 def _agreeing(snapshots: list[Path]) -> list[Path]:
-    """Return one snapshot if all have equal processors, else []. A model object does not store its snapshot."""
+    """Return one snapshot if all have equal processors, else []. A model object does not name its snapshot."""
     read = (*PROCESSORS, *TOKENIZERS)
     contents = {tuple((s / f).read_bytes() if (s / f).is_file() else b"" for f in read) for s in snapshots}
     return snapshots[:1] if len(contents) == 1 else []

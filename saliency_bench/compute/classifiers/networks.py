@@ -254,7 +254,7 @@ def _settings(module: nn.Module, ignored: Collection[str]) -> Iterator[tuple[str
 
 
 def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, str, Any]] | None:
-    """Return the content to hash for a value that contains more than settings, else None.
+    """Return what to hash in place of a network, a graph or a transformers config; None for any other value.
 
     A transformers config is replaced by the entries that it saves. A module that is not registered, such as one in a
     list, is hashed with its weights.

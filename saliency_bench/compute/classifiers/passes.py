@@ -69,7 +69,7 @@ def forward_many(
         images: The images.
         count: Number of pictures per image.
         draw: Function (samples, pictures) that returns these pictures; see `Pass`.
-        read: Function (logits (n, K), samples) -> (n, ...), row by row.
+        read: Function (logits (n, K), samples) -> results (n, ...) that processes each row separately.
         batch_size: Pictures per pass; by default `pictures_per_pass`.
         windows: Windows in which each picture may differ from its image, or None if it may differ anywhere.
     """

@@ -12,8 +12,8 @@ from saliency_bench.utils.files import parse_json, read_bytes
 PLACE = "{}"  # placeholder of the class name in a template
 Prompts = list[str] | dict[str, list[str]]  # templates, or {class: its texts}
 FORMS = (
-    'templates, such as "a photo of a {}", or {label: [texts]}, or a file with either: a text file with one template '
-    "per line, or JSON"
+    'templates, such as "a photo of a {}", or {label: [texts]}, or a file that contains either (a text file with one '
+    "template per line, or a JSON file)"
 )
 TEMPLATES_NEED_LABELS = (
     "the prompts are templates, but there are no class names; pass labels=[...], or the texts of each class as "

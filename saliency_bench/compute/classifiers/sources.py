@@ -172,8 +172,8 @@ def _not_local(name: str) -> str:
 def _suggestions(name: str) -> list[str]:
     """Return the checkpoints that a user may have meant.
 
-    The result contains checkpoints with this name after the owner (microsoft/resnet-18 for resnet-18), else similar
-    folders and very similar names. For example, resnet-50 is not suggested for resnet-18.
+    These are the checkpoints with this name after the owner (microsoft/resnet-18 for resnet-18). If there are none,
+    they are similar folders and very similar names. (For example, resnet-50 is too different from resnet-18.)
     """
     if name in KNOWN:
         return []

@@ -79,7 +79,7 @@ def bare(model: Any) -> Any:
 
 
 def check_given(prompts: object, name: str, *, compares: bool) -> None:
-    """Raise UserError for a vision-language model without prompts, NoTextsError for another network with prompts."""
+    """Raise UserError if a vision-language model has no prompts, and NoTextsError if any other network has prompts."""
     if compares and prompts is None:
         raise UserError(
             f"{name} compares pictures with texts; pass prompts to load_classifier(model, prompts=, labels=), such as "

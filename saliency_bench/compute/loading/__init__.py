@@ -1,1 +1,1 @@
-"""Load the objects of a spec: rows of the dataset, classes shared with the model, explainers, metrics."""
+"""Load what a spec names: the rows of a dataset, the matching classes of the model, explainers and metrics."""

@@ -42,7 +42,7 @@ class SplitTable:
     Attributes:
         spec: Settings, with the name of the loaded split.
         source: The dataset, with the name or path that it was loaded from.
-        published: Rows as loaded, with pictures in further columns decoded as pictures.
+        published: Rows as loaded. If further columns contain pictures, these columns are decoded as pictures.
         labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None if it has no labels.
         further: Names of the existing further columns that metrics need.
@@ -87,12 +87,12 @@ class SplitTable:
 
     @cached_property
     def order(self) -> Order:
-        """Return the run's order."""
+        """Return the order of the run's samples."""
         return order_of(self.ids, group_names(self.rows), self.spec.seed, self.fingerprint)
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of the split, in the dataset's order."""
+        """Return the fingerprint of the split, computed in the dataset's order."""
         return self.content[0]
 
     @property

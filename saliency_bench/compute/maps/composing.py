@@ -60,8 +60,8 @@ def positive(explainer: Inner) -> Explainer:
 def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
     """Return an explainer whose maps are blurred by a Gaussian, so that they localise less.
 
-    The standard deviation of the Gaussian is sigma times the image's shorter side. This is the control of retraining
-    metrics: if a blurred map scores better, the metric does not reward precise localisation (Brocki and Chung, Feature
+    The standard deviation of the Gaussian is sigma times the image's shorter side. Blurred maps are the control of
+    retraining metrics: if they score better, the metric does not reward precise localisation (Brocki and Chung, Feature
     Perturbation Augmentation for Reliable Evaluation of Importance Estimators, 2023).
 
     Raises:
@@ -75,7 +75,7 @@ def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
 def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explainer:
     """Return an explainer that averages the maps of `draws` noisy copies of each image.
 
-    The noise is normal, with a standard deviation of sigma times (max - min) of the normalised image. It is drawn from
+    The noise is normal, with a standard deviation of sigma times (max - min) of the normalised image. It is drawn with
     each sample's seed, as in smoothgrad. The number of passes is `draws` times the explainer's number of passes.
 
     Raises:
@@ -93,7 +93,7 @@ def noisy_copies(
 
     The function takes `samples`, Int (n,) or (1,), and `numbers`, Int (n,). It returns copies, Float (n, 3, H, W). The
     i-th result is the copy with the number numbers[i], below `draws`, of the image samples[i]. The noise is normal,
-    with a standard deviation of sigma times (max - min) of the normalised image, drawn from each sample's seed.
+    with a standard deviation of sigma times (max - min) of the normalised image, drawn with each sample's seed.
     """
     normalised = ((images - classifier.mean) / classifier.std).flatten(1)
     span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)

@@ -21,8 +21,9 @@ class Deletion:
     """Deletion path: the reference replaces salient pixels, from the highest value down, `step` pixels at a time.
 
     p_A is the total probability of the classes with positive target weights, and p_B is the total probability of the
-    classes with negative weights. If there are no negative weights, B is the most probable class of the whole image
-    outside A or, with groups, among the other members of A's groups.
+    classes with negative weights. If there are no negative weights, B is a single class, chosen with the probabilities
+    for the whole image: the most probable class outside A or, with groups, the most probable other member of A's
+    groups.
     """
 
     curves: Curves
@@ -65,7 +66,7 @@ def without_groups(options: dict[str, object]) -> tuple[str, ...]:
 def delete_salient(
     curves: Curves, groups: ClassGroups | None, *, step: int, threshold: float, salient: str, reference: str
 ) -> Deletion:
-    """Return the deletion path of each map's salient pixels. With groups, B is a member of A's groups."""
+    """Return the deletion path of each map's salient pixels. If groups are passed, B is a member of A's groups."""
     a, b = np.asarray(curves.target > 0), np.asarray(curves.target < 0)
     others = np.asarray(~a if groups is None else ~a & np.stack([_members(row, groups) for row in a]))
     alone = np.asarray(~b.any(axis=1, keepdims=True))

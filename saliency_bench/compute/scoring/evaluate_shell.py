@@ -1,4 +1,4 @@
-"""Define base classes of modules for the library `evaluate`, which read maps and masks, add batches and average scores.
+"""Base classes for modules of the `evaluate` library: they read maps and masks, add batches and average scores.
 
 `evaluate` uses the first `evaluate.EvaluationModule` in a module's namespace as the metric, so the shared code is a
 plain class, listed first among the base classes: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied
@@ -123,7 +123,7 @@ class MapShell:
         super().add_batch(**inputs)  # type: ignore[misc]
 
     def add(self, **given: Any) -> None:
-        """Add one sample: `prediction` and `reference`, or `image` and `reference`; `evaluate.combine` uses plurals."""
+        """Add one sample: `prediction` and `reference`, or `image` and `reference`. Plural names are accepted too."""
         named = {f"{name.removesuffix('s')}s": value for name, value in given.items()}
         self.add_batch(**{name: [value] for name, value in named.items() if name != "references" or value is not None})
 

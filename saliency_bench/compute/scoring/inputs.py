@@ -47,7 +47,7 @@ class ScoredBatch:
         parts: {name: value of each sample, or None}.
         part_reasons: Reason for each missing value of a part, in the form of `parts`.
         faulty: {sample: error}, for errors that are due neither to the data nor to the metric's definition.
-        raised: Whether the explainer failed when the metric requested further maps.
+        raised: Whether the metric, or an explainer or network that it called, raised an error.
     """
 
     values: list[Value]
@@ -72,7 +72,7 @@ class ScoredBatch:
 
 @dataclass(frozen=True)
 class OtherModel:
-    """Second classifier of the same images. K is the number of its classes.
+    """Second classifier for the same images. K is the number of its classes.
 
     Attributes:
         classifier: The classifier.
@@ -344,7 +344,7 @@ def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> l
 
 
 def _goes_by_half_of_range(metric: Metric) -> bool:
-    """Return whether a metric with these options scores the region above half of a map's range."""
+    """Return whether a metric, with its options, scores the region of a map above half of the map's range."""
     options = dict(metric.options)
     of_range = any(options.get(key) == value for key, value in OF_RANGE.items())
     return of_range and options.get("threshold") == HALF_OF_RANGE and bool({"maps", "curves"} & set(metric.inputs))

@@ -148,7 +148,7 @@ class PartnerSource:
     Attributes:
         plans: {metric: partner plan}.
         samples: Positions of the batch's samples among all samples.
-        load: Function that returns the samples at positions among all samples.
+        load: Function that loads the samples at the given positions among all samples.
         at_once: Number of partners that are explained together.
         known: Cache of loaded partners.
     """

@@ -171,7 +171,7 @@ class Curves:
         samples: list[int],
         read: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """Return the result of `read` for the probabilities of b samples at their counts (b, n), as (b, n, ...)."""
+        """Classify the pictures of b samples at their counts (b, n), and return the results of `read`, (b, n, ...)."""
         device = self.images.device
         pixels, sample_of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
 
@@ -182,7 +182,7 @@ class Curves:
         return self._answers(samples, pixels.shape[1], draw, read)
 
     def _answers(self, samples: list[int], count: int, draw: Draw, read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the result of `read` for the probabilities of `count` pictures per sample, as (b, count, ...)."""
+        """Classify `count` pictures per sample, and return the results of `read`, (b, count, ...)."""
         classes = self.target.shape[1]
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
@@ -336,7 +336,7 @@ def read_images(images: Any) -> Images:
 
 
 def check_frame(images: Images) -> None:
-    """Raise UserError for images that are not finite or far outside [0, 1]; perturbed images may exceed it slightly."""
+    """Raise UserError for images that are not finite or far outside [0, 1]. Perturbed images may be just outside."""
     if not images.abs().amax() < 10:  # images from 0 to 255 exceed these limits
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
 
@@ -418,7 +418,7 @@ def blurred(classifier: nn.Module, images: Images) -> Images:
 
 
 def noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Return uniform noise in [0, 1), drawn for every pixel and channel from the seed of each image."""
+    """Return uniform noise in [0, 1), drawn for every pixel and channel with the seed of each image."""
     drawn = [uniform(seed_of(seed, "noise"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
@@ -432,7 +432,7 @@ def farthest(classifier: nn.Module, images: Images) -> Images:
 
 
 def gaussian(images: Images, seeds: Sequence[int]) -> Images:
-    """Return normal noise around each value, drawn for every pixel and channel from the seed of the image.
+    """Return normal noise around each value, drawn for every pixel and channel with the seed of the image.
 
     This is the Gaussian baseline of Sturmfels et al. (2020). It is truncated to [0, 1], so that it becomes uniform for
     a large standard deviation. In that paper the standard deviation is an option; this function uses `GAUSSIAN_SIGMA`.

@@ -126,7 +126,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
     """Return the number of a model class from its name, or from a number if no class has that name.
 
-    If no class has exactly this name, one name of a class such as "sports car, sport car" is enough.
+    If no class has exactly this name, `member` may be one of the names in a class name such as "sports car, sport car".
     """
     text = str(member).strip()
     named = [index for index, name in enumerate(model or []) if _plain(name) == _plain(text)] or [

@@ -98,10 +98,10 @@ class Run(PaperTables):
             other: A run over the same dataset and split, or its folder.
 
         Returns:
-            A row per explainer and metric. `mean` is the other run minus this one over the `n` samples that both runs
-            scored, with the 95 % interval `low` to `high`. `p` is from a paired test, which needs at least 50 clusters,
-            and is adjusted over all rows. `better`, `equal` and `worse` are the shares of samples on which the other
-            run scores better, equally or worse.
+            A row per explainer and metric. `mean` is the mean difference (other run minus this run) over the `n`
+            samples that both runs scored, with the 95 % interval `low` to `high`. `p` is from a paired test, which
+            needs at least 50 clusters, and is adjusted over all rows. `better`, `equal` and `worse` are the shares of
+            samples on which the other run scores better, equally or worse.
 
         Raises:
             UserError: The runs use different datasets or share no explainer and metric, or a folder contains no
