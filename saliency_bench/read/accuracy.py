@@ -126,7 +126,7 @@ def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) 
 
 
 def _images(predictions: pa.Table) -> pa.Table:
-    """Return the first row of each image; in datasets with several labels, rows with the same group are one image."""
+    """Return the first row of each image. In datasets with several labels, rows with the same group are one image."""
     if predictions["labels"].null_count == len(predictions):
         return predictions
     pairs = zip(predictions["group"].to_pylist(), predictions["image_id"].to_pylist(), strict=True)

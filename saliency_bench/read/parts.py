@@ -276,7 +276,7 @@ def stored_samples(parts: Iterable[Part], keys: Iterable[str], count: int) -> di
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of all tables sorted by `position`; if several tables contain a sample, its first row is used."""
+    """Return the rows of all tables sorted by `position`. If several tables contain a sample, its first row is used."""
     table = pa.concat_tables(tables)
     positions = table[POSITION].to_numpy()
     starts_of_tables = np.cumsum([len(rows) for rows in tables])[:-1]

@@ -182,7 +182,7 @@ def differing_question(first: RunData, second: RunData) -> list[str]:
 
 
 def merge_runs(runs: list[RunData]) -> RunData:
-    """Merge compatible runs; if several runs have the same cell, use the run with the most samples.
+    """Merge compatible runs. If several runs have the same cell, use the run with the most samples.
 
     Every pair of explainers is compared again on the samples that both explainers have, and all explainers are ranked
     together.

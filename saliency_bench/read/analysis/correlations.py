@@ -126,7 +126,7 @@ class Ranked:
         self.starts = np.searchsorted(self.index[self.order], np.arange(len(self.distinct)))
 
     def ranks(self, weights: np.ndarray) -> np.ndarray:
-        """Return ranks (draws, n) in draws that contain each sample `weights` times; ties get their mean rank."""
+        """Return ranks (draws, n) in draws that contain each sample `weights` times. Ties get their mean rank."""
         repeats = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
         below = np.cumsum(repeats, axis=1) - repeats
         return (below + (repeats + 1) / 2)[:, self.index]

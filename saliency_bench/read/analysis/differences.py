@@ -235,7 +235,7 @@ def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndar
 
 
 def pairs(first: RunData, second: RunData) -> list[RunPair]:
-    """Compare the cells that two runs share, in the order of the first run; for each metric, baselines come last."""
+    """Compare the cells that two runs share, in the order of the first run. For each metric, baselines come last."""
     explainers, metric_names = names_of([first, second])
     before, after = (
         {(metric_names.key(cell), explainers.key(cell)): cell for cell in run.cells} for run in (first, second)

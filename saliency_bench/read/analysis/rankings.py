@@ -88,8 +88,8 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
     over all pairs of both orders, so that all decisions are correct together in 95 % of cases.
 
     Args:
-        means: Function from weights (draws, n), which are counts of each sample, to the means (draws, k) on both
-            metrics.
+        means: Function from weights (draws, n), which say how often a draw contains each sample, to the means (draws,
+            k) on both metrics.
         codes: Cluster of each sample.
         seed: Seed of the draws.
     """
@@ -237,6 +237,6 @@ def _complete(run: RunData, columns: Sequence[MetricColumn]) -> list[tuple[Expla
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    """Return the rank of each value: 1 for the greatest; ties get their mean rank."""
+    """Return the rank of each value: 1 for the greatest. Ties get their mean rank."""
     order = order_of(np.array([values], dtype=float))[0]
     return (len(values) + 1 - order.sum(axis=1)) / 2

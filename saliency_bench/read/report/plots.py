@@ -245,7 +245,7 @@ def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
 
 
 def difference_plot(pairs: Sequence[RunPair]) -> str:
-    """Return an SVG of the mean differences of two runs with their intervals, with one row per explainer."""
+    """Return an SVG of the mean differences between two runs and their intervals, with one row per explainer."""
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
 
     def draw(axes: Axes) -> None:
@@ -311,7 +311,7 @@ def _lines_of(name: str) -> str:
 def _draw_dots(
     axes: Axes, rows: Sequence[_Row], ends: Sequence[tuple[float | None, float | None, float | None]]
 ) -> None:
-    """Draw (mean, low, high) of each row as a dot and a whisker; dots of baselines are hollow."""
+    """Draw (mean, low, high) of each row as a dot and a whisker. Dots of baselines are hollow."""
     for index, (row, values) in enumerate(zip(rows, ends, strict=True)):
         mean, low, high = np.array(values, dtype=float)  # None becomes NaN, which is not drawn
         axes.hlines(index, low, high, color=COLOURS["accent"], linewidth=1.5)
@@ -333,7 +333,7 @@ def _draw_histograms(
 
 
 def _yes_value(values: np.ndarray) -> float | None:
-    """Return the higher of two values that make up 90 % of the scores; None if the scores are not yes/no."""
+    """Return the higher of two values that make up at least 90 % of the scores; None if the scores are not yes/no."""
     distinct, counts = np.unique(values, return_counts=True)
     common = np.sort(counts)[-2:]
     if len(common) < 2 or common.sum() < 0.9 * len(values) or common.min() == 1:

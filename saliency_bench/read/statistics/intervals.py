@@ -544,8 +544,8 @@ def cluster_bootstrap(
     one is its complement.
 
     Args:
-        statistic: Function from weights (draws, n), which are the counts of each sample, to numbers (draws,). Draws
-            with NaN are ignored.
+        statistic: Function from weights (draws, n), which say how often a draw contains each sample, to numbers
+            (draws,). Draws with NaN are ignored.
         codes: Cluster (n,) of each sample.
         seed: Seed of the draws.
         draws: Number of draws.
