@@ -228,7 +228,7 @@ class RunSpec(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _plain(cls, value: object) -> object:
-        """Convert paths to text, integers of other libraries to Python integers, and lists to tuples."""
+        """Convert paths to strings, integers of other libraries to Python integers, and lists to tuples."""
         if isinstance(value, list):
             return tuple(value)
         if isinstance(value, PurePath):

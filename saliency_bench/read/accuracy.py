@@ -90,7 +90,7 @@ def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndar
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Return the mean average precision as a number; NaN if no image has a class."""
+    """Return the mean average precision without an interval; NaN if no image has a class."""
     if not truth.any():
         return float("nan")
     return float(_mean_of_classes(scores, truth)(np.ones((1, len(scores))))[0])

@@ -399,7 +399,6 @@ def _json(path: Path) -> dict:
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
-    """Return the error for a file that cannot be read."""
     if isinstance(error, PermissionError):
         return UserError(f"{path} cannot be read: no permission; change the permissions of the file")
     return UserError(f"{path} is damaged ({one_line(error)}); {RESUME}")

@@ -138,7 +138,7 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
 
 
 def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list[list[int]]:
-    """Return groups of indices of runs to merge, in order."""
+    """Return the indices of the runs in order, grouped into runs to merge."""
     clusters: list[list[int]] = []
     for index, run in enumerate(runs):
         compatible = [

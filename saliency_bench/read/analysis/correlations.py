@@ -139,7 +139,7 @@ def metric_agreement(run: RunData) -> dict | None:
 
     Returns:
         {"columns": metrics, "explainers": number of explainers, "table": rows of (correlation, number of samples), with
-        None on the diagonal}; or None if there are fewer than two metrics or three explainers.
+        None on the diagonal}; or None if there are fewer than two metrics or fewer than three explainers.
     """
     rows = [row for row in run.rows if all(run.cell(row, column) for column in run.columns)]
     if len(run.columns) < 2 or len(rows) < FEWEST:

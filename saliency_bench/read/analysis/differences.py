@@ -189,7 +189,7 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
 
     Args:
         first: Folder of a run, or a run that has been read.
-        second: Folder of another run over the same dataset and split, or a run that has been read. The model, target
+        second: Folder of another run on the same dataset and split, or a run that has been read. The model, target
             rule, precision, seed or batch size may differ.
 
     Returns:
@@ -201,7 +201,7 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
         has scored. Unknown values are None.
 
     Raises:
-        UserError: The runs are over different datasets or share no cell, or a folder contains no finished run.
+        UserError: The runs use different datasets or splits, or share no cell, or a folder contains no finished run.
     """
     runs = [run if isinstance(run, RunData) else read_run(Path(run)) for run in (first, second)]
     if reason := why_not(*runs):

@@ -81,11 +81,11 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
 def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:
     """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with intervals.
 
-    If means are close, a percentile bootstrap covers the true value in only 80 % of cases, because the orders in the
-    draws are more random than the true orders. The interval therefore contains the values of all pairs of orders that
-    are compatible with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of means and
-    their standard errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* - gap| / se
-    over all pairs of both orders, so that all decisions are correct together in 95 % of cases.
+    If means are close, a percentile bootstrap interval contains the true value in only 80 % of cases, because the
+    orders in the draws are more random than the true orders. The interval therefore contains the values of all pairs of
+    orders that are compatible with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of
+    means and their standard errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* -
+    gap| / se over all pairs of both orders, so that all decisions are correct together in 95 % of cases.
 
     Args:
         means: Function from weights (draws, n), which say how often a draw contains each sample, to the means (draws,

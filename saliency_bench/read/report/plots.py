@@ -171,7 +171,6 @@ class _Row:
 
     @property
     def colour(self) -> str:
-        """Return the colour of a histogram."""
         return COLOURS["hollow" if self.baseline else "fill"]
 
 
@@ -358,7 +357,7 @@ def _for_page(svg: str) -> str:
 
 
 def plot(findings: Findings, runs: Sequence[RunData], path: Path) -> None:
-    """Draw the results of an analysis to an SVG file."""
+    """Draw the results of an analysis, and write the plot to an SVG file."""
     with rc_context(STYLE):
         write_text(path, svg_text(DRAWN[findings.what](findings, runs)))
 
@@ -448,7 +447,7 @@ def _sweeps(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _similarities(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw a line per explainer through the layers, from the logits down, and the bound of the check."""
+    """Draw a line per explainer through the layers, from the logits down, and a line at the bound."""
     figure, panels = _panels_of(findings.data["layers"], "dataset", "model", "metric")
     for axes, (_, _, metric), frame in panels:
         for name, rows in frame.groupby("explainer", sort=False):
@@ -509,7 +508,6 @@ def _panels_of(rows: Sequence[dict], *keys: str) -> tuple[Figure, list[tuple[Axe
 
 
 def _legend(axes: Axes) -> None:
-    """Add a legend to the right of a panel."""
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 
 

@@ -40,7 +40,7 @@ Member = tuple[int, Pair]  # (index of a family, one of its pairs)
 
 
 class SignFlips:
-    """Values of T for pairs of columns under random sign flips; all metrics use the same signs."""
+    """Values of T for pairs of columns under random sign flips. All metrics use the same signs."""
 
     def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
