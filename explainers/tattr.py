@@ -116,7 +116,7 @@ def _alone(classifier: Classifier, image: Images, weights: Target, start: int, o
 
 @dataclass
 class Switch:
-    """Switch of the backward pass between gradients and relevance."""
+    """Setting that selects what backward passes return: gradients or relevance."""
 
     propagating: bool = False
 

@@ -242,7 +242,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 
 
 def _batch_sizes(summary: dict) -> str:
-    """Return the batch size of a run, or all batch sizes if starts used different ones."""
+    """Return the batch size of a run, or all batch sizes if its starts used different batch sizes."""
     return " and ".join(map(str, summary.get("batch_sizes") or [summary["batch_size"]]))
 
 
