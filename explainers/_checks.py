@@ -10,7 +10,7 @@ def check_batch_size(name: str, batch_size: int | None) -> None:
 
 
 def check_count(name: str, option: str, count: int) -> None:
-    """Raise UserError if an option that is a count is below 1."""
+    """Raise UserError if the count that is given for an option is below 1."""
     if count < 1:
         raise UserError(f"{option} of {name} must be at least 1; got {count}")
 

@@ -31,7 +31,7 @@ PASSING = GATES | SHAPES | PARTS | COPIES
 
 
 class Excitation(TorchFunctionMode):
-    """Context that replaces gradients by relevance, which is propagated by the rules above. Outputs do not change.
+    """Context that replaces gradients with relevance, propagated according to the rules above. Outputs do not change.
 
     The last linear layer has weights W and inputs h. It is treated as one virtual unit with the weights v = sum_k w_k
     W_k, where w is the gradient that arrives at its outputs. The relevance 1 of the unit is propagated to h as

@@ -87,7 +87,6 @@ def summed_gradients(
     """
 
     def work(passes: Iterator[Pass]) -> tuple[Tensor, Tensor]:
-        """Return both sums over all passes."""
         total, half = torch.zeros_like(images), torch.zeros_like(images)
         for batch in passes:
             at, factors = points(batch.samples, batch.pictures)

@@ -194,7 +194,7 @@ def _attribution(
 
 
 def _logits_at(classifier: Classifier, image: Images, layer: str, points: Tensor) -> Tensor:
-    """Return the logits (n, K) of one image with the layer's output replaced by each of n points.
+    """Return the logits (n, K) of one image if the layer's output is replaced with each of n points.
 
     One pass of a single image is sufficient for all points, unless the network above the layer needs n images. This
     part of the network needs n images if it joins another branch, or reshapes features according to the number of

@@ -96,7 +96,6 @@ def rise(
         subset = images[which]
 
         def seen(samples: Tensor, numbers: Tensor) -> Images:
-            """Return the masked images."""
             return background + masks_of(start + numbers) * (subset[samples] - background)
 
         scores = scores_of(classifier, subset, target[which], end - start, seen, on, batch_size)  # (b, end - start)
@@ -108,7 +107,7 @@ def rise(
                 even[image] += (score * (numbers % 2 == 0)) @ mask
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return the maps of all, the even-numbered and the odd-numbered of the first `count` masks."""
+        """Return maps from all of the first `count` masks, from the even-numbered and from the odd-numbered ones."""
         sums = total[which] / (count * p), even[which], total[which] - even[which]
         return sums[0].view(-1, height, width), sums[1].view(-1, height, width), sums[2].view(-1, height, width)
 

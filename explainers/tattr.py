@@ -116,7 +116,7 @@ def _alone(classifier: Classifier, image: Images, weights: Target, start: int, o
 
 @dataclass
 class Switch:
-    """Switch of the backward pass between gradients and relevance."""
+    """Setting that selects what backward passes return: gradients or relevance."""
 
     propagating: bool = False
 
@@ -188,7 +188,7 @@ class Propagating(AttentionRecorder):
 
 
 class Ruled(torch.autograd.Function):
-    """Function whose backward pass returns gradients or, if the switch is set, relevance by the rule."""
+    """Function whose backward pass returns gradients or, if the switch is set, relevance according to the rule."""
 
     @staticmethod
     def forward(ctx: Any, switch: Switch, rule: Rule, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -263,7 +263,6 @@ def _of(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Ca
     places = [index for index, value in enumerate(args) if isinstance(value, Tensor) and value.requires_grad]
 
     def of_inputs(*inputs: Tensor) -> Tensor:
-        """Compute the function with these inputs."""
         filled = list(args)
         for index, value in zip(places, inputs, strict=True):
             filled[index] = value

@@ -80,7 +80,7 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
     inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
-        """Return pictures: the first R show S of an image in H pasted onto L, the next R show the pixels outside S."""
+        """Return pictures: the first R show S of an image in H pasted onto L, and the next R the pixels outside S."""
         chosen = index[samples, pictures % pairings]
         from_high = inside[chosen] ^ (pictures >= pairings)[:, None, None]
         return torch.where(from_high[:, None], partners.images[chosen], images[samples])

@@ -120,7 +120,7 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
         """Callback that logs scores of saliency maps after each epoch."""
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            """Log the scores of the model, on the first process."""
+            """Log the scores of the model if this is the first process."""
             if state.is_world_process_zero:
                 should_log = control.should_log
                 trainer.log(scores_of(kwargs["model"], dataset, **options))
@@ -179,7 +179,7 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
             _check_model(_network_of(pl_module, network), load, "mean=..., std=...")
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            """Log the scores of the network, on the first process."""
+            """Log the scores of the network if this is the first process."""
             if trainer.is_global_zero:
                 model = _network_of(pl_module, network)
                 pl_module.log_dict(scores_of(model, dataset, load=load, **options), rank_zero_only=True)

@@ -85,7 +85,7 @@ def _completer(action: argparse.Action) -> Completer | None:
 
 
 def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
-    """Return the names of explainers or metrics, or after "NAME:" the options of this item."""
+    """Return the names of explainers or metrics or, after "NAME:", the options of this item."""
     name, colon, options = prefix.partition(":")
     if not colon or name not in registry.files(kind):
         return registry.names(kind)

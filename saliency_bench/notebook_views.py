@@ -143,7 +143,7 @@ def _font(*, bold: bool) -> Any:
 def large(image: Image.Image) -> Image.Image:
     """Scale a picture to between `LEAST` and `MOST` pixels.
 
-    A small picture is enlarged by a whole number without smoothing, so that each pixel remains a square.
+    A small picture is enlarged by a whole factor without smoothing, so that each pixel remains a square.
     """
     times = -(-LEAST // min(image.size))
     if times > 1:

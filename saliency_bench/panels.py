@@ -173,7 +173,7 @@ def drawn(
 
 
 def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
-    """Return the metrics of a view. For "insertion", use the metric with the run's options if the run has any."""
+    """Return the metrics of a view. For "insertion", the metric has the run's options if the run computed it."""
     named = [cell.metric_text for cell in manifest.cells.values() if cell.metric == "saliency_insertion"]
     return (named[0],) if panel == "insertion" and named else METRICS[panel]
 

@@ -121,8 +121,8 @@ class RunSpec(BaseModel):
     split: str = _setting("split of the dataset; train if that is the only one", "test", group="samples")
     target: str = _setting(
         "target of the maps: label, predicted, contrast:second (the predicted class against the runner-up of its "
-        "group), predicted-by:MODEL (the prediction of another model or of the folder of its run), or a CSV file with "
-        "image_id,target[,against]",
+        "group), predicted-by:MODEL (the class that another model predicts; MODEL may be the folder of its run), or a "
+        "CSV file with image_id,target[,against]",
         "label",
         path=True,
         group="classes",
@@ -228,7 +228,7 @@ class RunSpec(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _plain(cls, value: object) -> object:
-        """Convert paths to text, integers of other libraries to Python integers, and lists to tuples."""
+        """Convert paths to strings, integers of other libraries to Python integers, and lists to tuples."""
         if isinstance(value, list):
             return tuple(value)
         if isinstance(value, PurePath):

@@ -60,7 +60,7 @@ def saliency_correctness(
     by: By = "value",
     top: Literal[1, 5] = 1,
 ) -> np.ndarray:
-    """Return accuracies when the salient region, or the other pixels, are pasted into a picture of the same class.
+    """Return accuracies on images into which the salient region, or the rest, of a same-class image is pasted.
 
         score = 2 / (1 / (1 - acc_inverse) + 1 / acc_normal)
 

@@ -90,7 +90,7 @@ def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndar
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Return the mean average precision as a number; NaN if no image has a class."""
+    """Return the mean average precision without an interval; NaN if no image has a class."""
     if not truth.any():
         return float("nan")
     return float(_mean_of_classes(scores, truth)(np.ones((1, len(scores))))[0])
@@ -126,7 +126,7 @@ def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) 
 
 
 def _images(predictions: pa.Table) -> pa.Table:
-    """Return the first row of each image; in datasets with several labels, rows with the same group are one image."""
+    """Return the first row of each image. In datasets with several labels, rows with the same group are one image."""
     if predictions["labels"].null_count == len(predictions):
         return predictions
     pairs = zip(predictions["group"].to_pylist(), predictions["image_id"].to_pylist(), strict=True)

@@ -70,7 +70,6 @@ class Interval(StrictModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        """Check that the numbers are consistent."""
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low ({self.low}) is above high ({self.high})")
         if self.n == 0 and self.value is not None:
@@ -268,12 +267,12 @@ CELLS = TypeAdapter(list[CellResult])
 
 
 def read_cells(content: object) -> list[CellResult]:
-    """Validate and return the cells of a summary; the UserError for invalid content names the first invalid field."""
+    """Validate and return the cells of a summary. The UserError for invalid content names the first invalid field."""
     return read_list("cells", CELLS, content)
 
 
 def read_list(name: str, kind: TypeAdapter[list[Model]], content: object) -> list[Model]:
-    """Validate and return a list of a summary; the UserError for invalid content names the first invalid field."""
+    """Validate and return a list of a summary. The UserError for invalid content names the first invalid field."""
     try:
         return kind.validate_json(json.dumps(content))
     except ValidationError as error:

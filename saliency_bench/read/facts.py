@@ -10,7 +10,7 @@ from saliency_bench.read.statistics.reliability import Reliability
 
 
 class Facts(StrictModel):
-    """Base class of the models below; additional fields are allowed and ignored."""
+    """Base class of the models below. Additional fields are allowed and ignored."""
 
     model_config = ConfigDict(extra="ignore")
 

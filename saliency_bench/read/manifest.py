@@ -97,7 +97,9 @@ class Manifest(BaseModel):
         differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
         if differing:
             why = self._why_another_model(earlier) if differing[0] == NAMED["classifier"] else ""
-            raise UserError(f"{self.spec.out} contains a run with another {differing[0]}{why}; choose another --out")
+            raise UserError(
+                f"{self.spec.out} contains a run with a different {differing[0]}{why}; choose another --out"
+            )
         answers = joined(earlier.answers, self.answers, self.identity.precision, self.spec.out)
         objects = dict.fromkeys((*earlier.objects, *self.objects))
         ranges = {cell.metric_id: cell.range for cell in self.cells.values()}

@@ -1,9 +1,9 @@
 """Check that two starts of a run, or two runs, used the same network, by comparing logits for fixed images.
 
 A digest covers everything that is known to affect a network. The logits also reveal changes that the digest misses,
-such as a file, an environment variable or a changed library. Results are merged only if the logits differ by no more
-than rounding errors explain (`TOLERANCE`). The logits are computed without autocast, so runs in bfloat16 and in float32
-are compared equally strictly.
+such as a change in a file, an environment variable or a library. Results are merged only if the logits differ by no
+more than rounding errors explain (`TOLERANCE`). The logits are computed without autocast, so runs in bfloat16 and in
+float32 are compared equally strictly.
 """
 
 from collections.abc import Mapping

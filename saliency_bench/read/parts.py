@@ -248,7 +248,7 @@ class RunStore:
         return PartFolder(self.out / "maps" / explainer_id, self.run)
 
     def predictions(self, name: str, schema: pa.Schema) -> PartFolder:
-        """Return a folder of predictions with these columns; files with other columns do not belong to the run."""
+        """Return a folder of predictions with these columns. Files with other columns do not belong to the run."""
         return PartFolder(self.out / name, hash_of(self.run, str(schema)))
 
 
@@ -276,7 +276,7 @@ def stored_samples(parts: Iterable[Part], keys: Iterable[str], count: int) -> di
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of all tables sorted by `position`; if several tables contain a sample, its first row is used."""
+    """Return the rows of all tables sorted by `position`. If several tables contain a sample, its first row is used."""
     table = pa.concat_tables(tables)
     positions = table[POSITION].to_numpy()
     starts_of_tables = np.cumsum([len(rows) for rows in tables])[:-1]
@@ -302,7 +302,7 @@ def _total(counts: dict[str, int]) -> int:
 
 
 def _entries(results: Iterable[StoredResult]) -> list[PartNote]:
-    """Return the notes on results; results that differ only in their start share one note."""
+    """Return the notes on results. Results that differ only in their start share one note."""
     starts: dict[str, set[int]] = {}
     for result in results:
         offsets = [position - result.positions[0] for position in result.positions]

@@ -83,7 +83,7 @@ def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
 
 
 def _without_folder(entry: str | PythonObject) -> str | PythonObject:
-    """Return an explainer or metric; the path of a function in a file is reduced to the file name."""
+    """Return an explainer or metric, reducing the path of a function in a file to the file name."""
     if isinstance(entry, str) or entry.kind != IN_FILE:
         return entry
     path, _, rest = entry.name.partition(".py:")

@@ -113,7 +113,7 @@ def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: in
 
 
 def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
-    """Yield tables of `rows` rows each; the last table may be shorter."""
+    """Yield tables of `rows` rows each. The last table may be shorter."""
     pending: list[pa.Table] = []
     count = 0
     for table in tables:
@@ -129,7 +129,7 @@ def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Ite
 
 
 def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """Read columns of a file into memory; text columns are dictionary-encoded.
+    """Read columns of a file into memory. Text columns are dictionary-encoded.
 
     Args:
         path: File to read.
@@ -150,7 +150,7 @@ def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.F
     """Return the metadata of a file after checking its size and the types of its columns.
 
     Raises:
-        UserError: The file is missing or damaged, lacks a column, has a column of another type, or expands to more
+        UserError: The file is missing or damaged, lacks a column, has a column of a different type, or expands to more
             than the limit.
     """
     try:
@@ -173,10 +173,10 @@ def damaged(path: Path, error: Exception) -> UserError:
 def by_cell(
     path: Path, columns: Sequence[str], cells: Collection[str] | None = None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield (cell id, adjacent rows of the cell) from a file; text columns are dictionary-encoded.
+    """Yield (cell id, adjacent rows of the cell) from a file. Text columns are dictionary-encoded.
 
     A cell may be yielded several times. Its rows keep their order. At most `READ` rows are in memory. Runs write the
-    rows of a cell next to each other; a file in another order is read correctly, but more slowly.
+    rows of a cell next to each other; a file in a different order is read correctly, but more slowly.
 
     Args:
         path: File to read.
@@ -239,7 +239,7 @@ def _holds(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool:
 
 
 def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarray]]:
-    """Yield (part, indices of its rows) in the order of first occurrence; the part is None for the score itself."""
+    """Yield (part, indices of its rows) in the order of first occurrence. The part is None for the score itself."""
     column = rows.column("part")
     codes = column.indices.fill_null(-1).to_numpy()
     codes_there, first = np.unique(codes, return_index=True)
@@ -270,7 +270,7 @@ def by_part(path: Path, cells: Collection[str], ids: Sequence[str]) -> dict[str,
 
 
 def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]:
-    """Count reasons and remarks in records of scores; records of parts must be filtered out beforehand.
+    """Count reasons and remarks in records of scores. Records of parts must be filtered out beforehand.
 
     Returns:
         ({reason: number of omitted samples}, {remark: number of scored samples}). A sample with parts but without an

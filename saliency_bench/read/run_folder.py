@@ -327,7 +327,7 @@ class MapsByExplainer(dict[str, StoredMaps]):
 
 
 def load_maps(run: Any) -> dict[str, StoredMaps]:
-    """Return the maps that a run has stored (`keep_maps`) as {explainer with options: maps}; files are read on demand.
+    """Return the maps that a run has stored (`keep_maps`) as {explainer with options: maps}. Files are read on demand.
 
     The maps of an explainer are a mapping from image ids to arrays (H, W). `np.asarray` converts the mapping to an
     array (N, H, W) in the order of the ids. Maps are stored as float16 with a scale per map, so values are exact to
@@ -399,7 +399,6 @@ def _json(path: Path) -> dict:
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
-    """Return the error for a file that cannot be read."""
     if isinstance(error, PermissionError):
         return UserError(f"{path} cannot be read: no permission; change the permissions of the file")
     return UserError(f"{path} is damaged ({one_line(error)}); {RESUME}")

@@ -56,7 +56,7 @@ def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:
 
 
 class StoredMaps(Mapping[str, np.ndarray]):
-    """Mapping {image id: map (H, W) float32} of one explainer in a run; files are read when a map is accessed.
+    """Mapping {image id: map (H, W) float32} of one explainer in a run. Files are read when a map is accessed.
 
     `np.asarray(maps)` returns all maps as an array (N, H, W) in the order of the run. Pass the mapping to another run
     as `maps={"name": maps}`.

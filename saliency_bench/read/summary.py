@@ -431,7 +431,7 @@ def warnings(cells: Sequence[CellResult]) -> list[str]:
 
 
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:
-    """Return a line for each explainer with failures, with the most frequent failure."""
+    """Return a line for each explainer with failures, which names its most frequent failure."""
     lines = []
     for key, name in explainer_names(cells).items():
         faults = Counter(faults_of([cell for cell in cells if cell.explainer_id == key]))

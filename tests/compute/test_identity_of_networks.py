@@ -736,5 +736,5 @@ def test_what_differs_in_another_model_is_named(start):
         ({"mean": 0.4}, f"different normalisation, {logits}"),
         ({"kind": nn.GELU, "bias": 0.5}, f"different classes or code and settings and weights, {logits}"),
     ):
-        refused(re.escape(f"contains a run with another model ({words}); choose another --out"), run, **settings)
+        refused(re.escape(f"contains a run with a different model ({words}); choose another --out"), run, **settings)
     run()

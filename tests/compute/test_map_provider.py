@@ -224,7 +224,7 @@ def test_group_file_changes_ids_of_group_metrics(shapes, resnet, tmp_path, capsy
     assert {row["reason"] for row in without} == {reason}
     assert is_expected(reason)
     assert main([*common, str(tmp_path / "own")]) == 2
-    assert "a run with another set of groups" in capsys.readouterr().err
+    assert "a run with a different set of groups" in capsys.readouterr().err
     assert main([*common, str(tmp_path / "bad"), "--groups", str(tmp_path / "none.json")]) == 2
     assert "none.json is not a file" in capsys.readouterr().err
 

@@ -354,7 +354,7 @@ def test_incompatible_data_and_folders_are_rejected(done, start, shapes, resnet,
     rows = sb.load_dataset(shapes).select([0, 1, 1])
     rows.to_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet")
     refused("occurs 2 times", start, dataset=str(tmp_path / "data"))
-    refused("contains a run with another seed", go, done.folder, shapes, resnet, seed=9)
+    refused("contains a run with a different seed", go, done.folder, shapes, resnet, seed=9)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     refused("is not a run", start, "mine")

@@ -117,7 +117,7 @@ def test_other_class_order_changes_the_targets(world, tmp_path, by_file):
                       metrics=["saliency_energy"], out=tmp_path / out, progress=False)  # fmt: skip
 
     first, moved = ids(go("first", names)), names[1:] + names[:1]
-    refused("first contains a run with another target", go, "first", moved)
+    refused("first contains a run with a different target", go, "first", moved)
     assert set(first).isdisjoint(ids(go("moved", moved)))
 
 

@@ -94,7 +94,7 @@ def worse(verdict: Verdict) -> list[Worse]:
 
 
 def worse_lines(verdict: Verdict, title: Callable[[str], str]) -> list[str]:
-    """Return `worse` as sentences; more than `MOST_LINES` are merged into one sentence per baseline.
+    """Return `worse` as sentences. More than `MOST_LINES` are merged into one sentence per baseline.
 
     Args:
         verdict: Verdict on the run.

@@ -138,7 +138,7 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
 
 
 def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list[list[int]]:
-    """Return groups of indices of runs to merge, in order."""
+    """Return the indices of the runs in order, grouped into runs to merge."""
     clusters: list[list[int]] = []
     for index, run in enumerate(runs):
         compatible = [
@@ -182,7 +182,7 @@ def differing_question(first: RunData, second: RunData) -> list[str]:
 
 
 def merge_runs(runs: list[RunData]) -> RunData:
-    """Merge compatible runs; if several runs have the same cell, use the run with the most samples.
+    """Merge compatible runs. If several runs have the same cell, use the run with the most samples.
 
     Every pair of explainers is compared again on the samples that both explainers have, and all explainers are ranked
     together.

@@ -126,7 +126,7 @@ class Ranked:
         self.starts = np.searchsorted(self.index[self.order], np.arange(len(self.distinct)))
 
     def ranks(self, weights: np.ndarray) -> np.ndarray:
-        """Return ranks (draws, n) in draws that contain each sample `weights` times; ties get their mean rank."""
+        """Return ranks (draws, n) in draws that contain each sample `weights` times. Ties get their mean rank."""
         repeats = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
         below = np.cumsum(repeats, axis=1) - repeats
         return (below + (repeats + 1) / 2)[:, self.index]
@@ -139,7 +139,7 @@ def metric_agreement(run: RunData) -> dict | None:
 
     Returns:
         {"columns": metrics, "explainers": number of explainers, "table": rows of (correlation, number of samples), with
-        None on the diagonal}; or None if there are fewer than two metrics or three explainers.
+        None on the diagonal}; or None if there are fewer than two metrics or fewer than three explainers.
     """
     rows = [row for row in run.rows if all(run.cell(row, column) for column in run.columns)]
     if len(run.columns) < 2 or len(rows) < FEWEST:

@@ -189,7 +189,7 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
 
     Args:
         first: Folder of a run, or a run that has been read.
-        second: Folder of another run over the same dataset and split, or a run that has been read. The model, target
+        second: Folder of another run on the same dataset and split, or a run that has been read. The model, target
             rule, precision, seed or batch size may differ.
 
     Returns:
@@ -201,7 +201,7 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
         has scored. Unknown values are None.
 
     Raises:
-        UserError: The runs are over different datasets or share no cell, or a folder contains no finished run.
+        UserError: The runs use different datasets or splits, or share no cell, or a folder contains no finished run.
     """
     runs = [run if isinstance(run, RunData) else read_run(Path(run)) for run in (first, second)]
     if reason := why_not(*runs):
@@ -235,7 +235,7 @@ def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndar
 
 
 def pairs(first: RunData, second: RunData) -> list[RunPair]:
-    """Compare the cells that two runs share, in the order of the first run; for each metric, baselines come last."""
+    """Compare the cells that two runs share, in the order of the first run. For each metric, baselines come last."""
     explainers, metric_names = names_of([first, second])
     before, after = (
         {(metric_names.key(cell), explainers.key(cell)): cell for cell in run.cells} for run in (first, second)

@@ -53,7 +53,8 @@ class Answers:
     """Answers of people.
 
     Attributes:
-        judgements: {explainer: {image id: exposure of the first correct answer of each judgement, NaN for none}}.
+        judgements: {explainer: {image id: exposure of the first correct answer of each judgement, NaN if none is
+            correct}}.
         sha256: SHA-256 hash of the file.
         of_people: {person: {image id: exposures as in `judgements`}}, over all explainers that the person judged.
         by_dataset: {name or fingerprint of a dataset: its answers}, if the file names the datasets.
@@ -226,7 +227,7 @@ def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) ->
     """Return saliency_crowd_auc, the mean area over all judgements, with its interval.
 
     Args:
-        firsts: For each image, the exposures of the first correct answers of its judgements, NaN for none.
+        firsts: For each image, the exposures of the first correct answers of its judgements, NaN if none is correct.
         codes: Cluster of each image.
         seed: As in `interval`.
     """
@@ -245,7 +246,9 @@ def read_answers(path: Path) -> Answers:
         exposure, right = _checked(row, f"{path}, answer {number}")
         key = str(row.get(DATASET, "")), str(row["explainer"]), str(row["image_id"]), str(row["person"])
         if (*key, exposure) in seen:
-            raise UserError(f"{path}, answer {number}: second answer of {key[3]} on {key[2]} at exposure {exposure:g}")
+            raise UserError(
+                f"{path}, answer {number}: second answer of {key[3]} on {key[2]} at exposure {exposure:g}; remove one"
+            )
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)
     answers = Answers({}, sha256_of(path))

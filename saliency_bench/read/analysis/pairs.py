@@ -48,7 +48,7 @@ class ExplainerPair:
 
 
 def explainer_pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
-    """Return [(metric, pairs of explainers that share samples)]; in a pair, the better mean comes first."""
+    """Return [(metric, pairs of explainers that share samples)]. In a pair, the better mean comes first."""
     verdict = Verdict(run.cells, run.contrasts)
     columns_and_pairs = [(column, list(_pairs_of(run, column, verdict))) for column in run.columns]
     return [(column, pairs) for column, pairs in columns_and_pairs if pairs]

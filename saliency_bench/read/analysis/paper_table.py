@@ -173,7 +173,7 @@ class PaperTables:
 
 @dataclass(frozen=True)
 class _Markdown:
-    """Writer of a table's numbers in Markdown."""
+    """Formatter of a table's numbers in Markdown."""
 
     digits: int
     bold: bool
@@ -200,7 +200,7 @@ class _Markdown:
         return " ".join(parts) + (self.raised(marked) if marked else "")
 
     def number(self, value: float, count: bool = False) -> str:
-        """Return a number as text; a number that rounds to zero has no sign."""
+        """Return a number as text. A number that rounds to zero has no sign."""
         text = f"{value:,.0f}" if count else f"{value:.{self.digits}f}"
         return self.plain((text.lstrip("-") if not text.strip("-0.") else text).replace("-", "−"))
 
@@ -221,7 +221,7 @@ class _Markdown:
 
 
 class _Latex(_Markdown):
-    """Writer of a table's numbers in LaTeX."""
+    """Formatter of a table's numbers in LaTeX."""
 
     def plain(self, text: str) -> str:
         """Return text with the special characters of LaTeX escaped."""

@@ -7,7 +7,7 @@ differences (`read/statistics/intervals.py`). The power of a two-sided t-test at
 
 (Cohen, Statistical Power Analysis, 1988, chapter 2). The sign flips of reports have nearly the same power. If k
 differences are tested together, alpha is 0.05 / k (Bonferroni). The step-down test needs at most as many clusters as
-this correction. Fewer than 50 effective clusters are never enough, because reports do not rank explainers then.
+this correction. Fewer than 50 effective clusters are never enough, because reports then do not rank explainers.
 
 A difference must also stay significant if rare failures are allowed for (`intervals.p_of_failures`). For a given
 standard error and number of clusters, this requires a minimum mean difference, so the power is at most the probability

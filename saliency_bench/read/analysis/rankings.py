@@ -81,15 +81,15 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
 def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:
     """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with intervals.
 
-    If means are close, a percentile bootstrap covers the true value in only 80 % of cases, because the orders in the
-    draws are more random than the true orders. The interval therefore contains the values of all pairs of orders that
-    are compatible with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of means and
-    their standard errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* - gap| / se
-    over all pairs of both orders, so that all decisions are correct together in 95 % of cases.
+    If means are close, a percentile bootstrap interval contains the true value in only 80 % of cases, because the
+    orders in the draws are more random than the true orders. The interval therefore contains the values of all pairs of
+    orders that are compatible with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of
+    means and their standard errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* -
+    gap| / se over all pairs of both orders, so that all decisions are correct together in 95 % of cases.
 
     Args:
-        means: Function from weights (draws, n), which are counts of each sample, to the means (draws, k) on both
-            metrics.
+        means: Function from weights (draws, n), which say how often a draw contains each sample, to the means (draws,
+            k) on both metrics.
         codes: Cluster of each sample.
         seed: Seed of the draws.
     """
@@ -237,6 +237,6 @@ def _complete(run: RunData, columns: Sequence[MetricColumn]) -> list[tuple[Expla
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    """Return the rank of each value: 1 for the greatest; ties get their mean rank."""
+    """Return the rank of each value: 1 for the greatest. Ties get their mean rank."""
     order = order_of(np.array([values], dtype=float))[0]
     return (len(values) + 1 - order.sum(axis=1)) / 2

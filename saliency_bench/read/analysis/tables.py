@@ -81,7 +81,7 @@ def latex(text: str) -> str:
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return a number for JSON, replacing NaN and infinity by None."""
+    """Return a number for JSON, with None instead of NaN and infinity."""
     return float(value) if isfinite(value) else None
 
 

@@ -45,7 +45,7 @@ class Analysis:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Return the content of the JSON file."""
+        """Return the content of the JSON file that `save` writes."""
         return {"what": self.findings.what, **self.findings.data, "notes": self.findings.notes}
 
     def save(self, out: str | Path) -> list[Path]:
@@ -120,7 +120,7 @@ def analyse(runs: Any, what: str, **options: Any) -> Analysis:
             )
     chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     if not chosen:
-        raise UserError("an analysis needs the folder of at least one run")
+        raise UserError("an analysis needs at least one run; pass its folder")
     loaded = [read_run(Path(getattr(run, "folder", run))) for run in chosen]
     merged = [group.data for group in compare_runs(loaded).merged]
     return Analysis(ANALYSES[what](merged, **options), merged)

@@ -70,7 +70,6 @@ def merged_name(merged: MergedRuns, names: Sequence[str]) -> str:
 
 
 def _merged_sentences(merged: MergedRuns, names: Sequence[str]) -> str:
-    """Return sentences about merged runs."""
     covered = [words.count(samples) for samples in merged.samples]
     differing = f" They cover {words.listed(covered)} samples; two explainers are compared on their common samples."
     return f"{merged_name(merged, names)} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")

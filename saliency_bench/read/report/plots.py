@@ -171,7 +171,6 @@ class _Row:
 
     @property
     def colour(self) -> str:
-        """Return the colour of a histogram."""
         return COLOURS["hollow" if self.baseline else "fill"]
 
 
@@ -245,7 +244,7 @@ def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
 
 
 def difference_plot(pairs: Sequence[RunPair]) -> str:
-    """Return an SVG of the mean differences of two runs with their intervals, with one row per explainer."""
+    """Return an SVG of the mean differences between two runs and their intervals, with one row per explainer."""
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
 
     def draw(axes: Axes) -> None:
@@ -311,7 +310,7 @@ def _lines_of(name: str) -> str:
 def _draw_dots(
     axes: Axes, rows: Sequence[_Row], ends: Sequence[tuple[float | None, float | None, float | None]]
 ) -> None:
-    """Draw (mean, low, high) of each row as a dot and a whisker; dots of baselines are hollow."""
+    """Draw (mean, low, high) of each row as a dot and a whisker. Dots of baselines are hollow."""
     for index, (row, values) in enumerate(zip(rows, ends, strict=True)):
         mean, low, high = np.array(values, dtype=float)  # None becomes NaN, which is not drawn
         axes.hlines(index, low, high, color=COLOURS["accent"], linewidth=1.5)
@@ -333,7 +332,7 @@ def _draw_histograms(
 
 
 def _yes_value(values: np.ndarray) -> float | None:
-    """Return the higher of two values that make up 90 % of the scores; None if the scores are not yes/no."""
+    """Return the higher of two values that make up at least 90 % of the scores; None if the scores are not yes/no."""
     distinct, counts = np.unique(values, return_counts=True)
     common = np.sort(counts)[-2:]
     if len(common) < 2 or common.sum() < 0.9 * len(values) or common.min() == 1:
@@ -358,7 +357,7 @@ def _for_page(svg: str) -> str:
 
 
 def plot(findings: Findings, runs: Sequence[RunData], path: Path) -> None:
-    """Draw the results of an analysis to an SVG file."""
+    """Draw the results of an analysis, and write the plot to an SVG file."""
     with rc_context(STYLE):
         write_text(path, svg_text(DRAWN[findings.what](findings, runs)))
 
@@ -448,7 +447,7 @@ def _sweeps(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _similarities(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw a line per explainer through the layers, from the logits down, and the bound of the check."""
+    """Draw a line per explainer through the layers, from the logits down, and a line at the bound."""
     figure, panels = _panels_of(findings.data["layers"], "dataset", "model", "metric")
     for axes, (_, _, metric), frame in panels:
         for name, rows in frame.groupby("explainer", sort=False):
@@ -509,7 +508,6 @@ def _panels_of(rows: Sequence[dict], *keys: str) -> tuple[Figure, list[tuple[Axe
 
 
 def _legend(axes: Axes) -> None:
-    """Add a legend to the right of a panel."""
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 
 

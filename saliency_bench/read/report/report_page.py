@@ -54,7 +54,7 @@ def report(folders: Any, out: str | Path | None = None, *, samples: bool = False
     runs = list(folders) if isinstance(folders, Sequence) and not isinstance(folders, str) else [folders]
     chosen = distinct([Path(getattr(run, "folder", run)) for run in runs])
     if not chosen:
-        raise UserError("a report needs the folder of at least one run")
+        raise UserError("a report needs at least one run; pass its folder")
     path = page_path(chosen, None if out is None else Path(out))
     return write_page([read_run(folder) for folder in chosen], path, samples=samples, data=data)
 
@@ -242,7 +242,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 
 
 def _batch_sizes(summary: dict) -> str:
-    """Return the batch size of a run, or all batch sizes if starts used different ones."""
+    """Return the batch size of a run, or all batch sizes if its starts used different batch sizes."""
     return " and ".join(map(str, summary.get("batch_sizes") or [summary["batch_size"]]))
 
 

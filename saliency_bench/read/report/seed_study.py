@@ -148,7 +148,7 @@ def _entry(row: NetworkMean | None) -> TableEntry:
         return TableEntry()
     value, low, high = row.estimate.known
     if value is None:
-        return TableEntry(notes=("no image has a score by every network",))
+        return TableEntry(notes=("no image has a score for every network",))
     ends = None if low is None or high is None else (low, high)
     notes = ["an aggregate, without an interval that allows for the variation between images"] * row.cell.aggregate
     notes += [f"over {row.estimate.n:,} of {row.used:,} images, which every network has scored"] * (

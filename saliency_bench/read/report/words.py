@@ -161,7 +161,7 @@ def cards(verdict: Verdict) -> list[dict]:
 
 
 def first_names(names: Iterable[str]) -> str:
-    """Join names; if there are many, only the first names and the number of others."""
+    """Join names. If there are many, return only the first names and the number of others."""
     shown = list(names)
     if len(shown) > MOST_NAMES + 1:
         return f"{', '.join(shown[:MOST_NAMES])} and {len(shown) - MOST_NAMES} more"

@@ -210,7 +210,7 @@ def bounded(
 
 
 def wilson_ends(mean: float, size: float, freedom: float, limits: tuple[float, float]) -> Ends:
-    """Return Wilson's interval for a proportion of `size` samples, mapped to the limits, as a function of tails."""
+    """Return Wilson's interval for a proportion of `size` samples, mapped to the limits, as a function of the tail."""
     low, high = limits
 
     def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -383,7 +383,7 @@ def paired_difference(matched: Matched, first: int, second: int, tail: float = T
 
 
 def _may_be_widened(matched: Matched, first: int, second: int, estimate: Estimate) -> bool:
-    """Return whether a difference has an interval, a finite range of scores, and is not 0 in every cluster."""
+    """Return whether a difference has an interval and bounded scores, and is not 0 in every cluster."""
     if np.isnan(estimate.low) or not is_bounded(matched.limits):
         return False
     left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
@@ -544,8 +544,8 @@ def cluster_bootstrap(
     one is its complement.
 
     Args:
-        statistic: Function from weights (draws, n), which are the counts of each sample, to numbers (draws,). Draws
-            with NaN are ignored.
+        statistic: Function from weights (draws, n), which say how often a draw contains each sample, to numbers
+            (draws,). Draws with NaN are ignored.
         codes: Cluster (n,) of each sample.
         seed: Seed of the draws.
         draws: Number of draws.

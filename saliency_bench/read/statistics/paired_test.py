@@ -9,10 +9,11 @@ family consists of the pairs whose p-values are adjusted together. In the step-d
 greatest T of this pair and all pairs with a smaller observed T.
 
 The p-value refers to the mean, which is the reported number, and does not assume a normal distribution. The test
-assumes that D and -D are equally likely. Scores with differently shaped distributions violate this: if a rare event is
-compared with a smooth score of the same mean, all samples without the event favour the same explainer. A difference
-must therefore stay significant after another cluster is added. This cluster contradicts the difference and is as large
-as the largest observed cluster (`another_cluster`). The test flips this cluster like all others.
+assumes that D and -D are equally likely. Scores with differently shaped distributions violate this: if the score of one
+explainer is a rare event, and the score of the other varies smoothly around the same mean, all samples without the
+event favour the same explainer. A difference must therefore stay significant after another cluster is added. This
+cluster contradicts the difference and is as large as the largest observed cluster (`another_cluster`). The test flips
+this cluster like all others.
 
 An explainer may also fail on rare images that the samples miss. If the scores vary little, these failures can explain a
 difference of any size. A difference must therefore stay significant if rare failures are allowed for, as in its
@@ -39,7 +40,7 @@ Member = tuple[int, Pair]  # (index of a family, one of its pairs)
 
 
 class SignFlips:
-    """Values of T for pairs of columns under random sign flips; all metrics use the same signs."""
+    """Values of T for pairs of columns under random sign flips. All metrics use the same signs."""
 
     def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
