@@ -283,7 +283,7 @@ def falsely_apart(
 
 
 def truly_apart(quantiles: np.ndarray, n: int, times: int) -> tuple[float, float]:
-    """Return how often a pair differs significantly, without and with the bounds.
+    """Return how often a pair differs significantly, without the bounds for rare failures and with them.
 
     The pair has correlation .4, and its means are 2.4 standard errors apart.
     """
@@ -383,9 +383,12 @@ def false_findings(
 def findings(
     shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
 ) -> tuple[float, float]:
-    """Simulate explainers; return (how often any two differ significantly, share of pairs that differ significantly).
+    """Simulate explainers whose scores of a sample are correlated.
 
-    The scores of a sample are correlated. `missing` is the share of each explainer's scores that are missing.
+    `missing` is the share of each explainer's scores that are missing.
+
+    Returns:
+        How often any two explainers differ significantly, and the share of pairs that differ significantly.
     """
     explainers = len(shapes)
     rng = np.random.default_rng([3, explainers, clusters, size, int(100 * missing)])

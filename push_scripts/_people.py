@@ -101,7 +101,7 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
 
     Args:
         args: Arguments of the command.
-        kind: Type of the study, which is the name of a folder in `saliency_bench.studies`.
+        kind: Type of the study: the name of a folder in `saliency_bench.studies`.
         serve: Function that serves the page.
     """
     if args.what == "serve" and not args.run:

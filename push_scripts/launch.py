@@ -251,7 +251,7 @@ class Launch:
         return [Publication("dataset", self.board, {ROWS: table_of(board)}, LICENSE)] if board.rows else []
 
     def check(self) -> None:
-        """Check that other users can load everything."""
+        """Check that other users can load every published item."""
         kinds: dict[str, list[str]] = {"dataset": [], "model": [], "space": []}
         for plan in self.planned:
             kinds[plan["kind"]].append(plan["repo"])
@@ -310,7 +310,6 @@ def _plan_lines(plans: list) -> list[str]:
 
 
 def _row_line(pair: _first_rows.DatasetModel, launch: Launch) -> str:
-    """Return a line that describes the planned rows of a dataset."""
     metrics = _first_rows.metrics_for(pair, launch.args.metrics)
     count = pair.report["splits"][pair.split]["num_examples"]
     used = min(launch.args.limit or count, count)

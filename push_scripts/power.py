@@ -127,7 +127,7 @@ def _tables(needed: Sequence[Any]) -> list[tuple[str, list[list[str]]]]:
             "too many" if item.images is None else f"{item.images:,}",
             f"{item.seen:,}" if item.seen else "-",
         ] for item in items[:SHOWN]]  # fmt: skip
-        more = f" ({SHOWN} of {len(items)} pairs that need most images)" if len(items) > SHOWN else ""
+        more = f" (the {SHOWN} of {len(items)} pairs that need the most images)" if len(items) > SHOWN else ""
         metric = items[0].metric or "assumed spread"
         tables.append((f"{metric}: to detect a difference of {items[0].difference:g}{more}",
                        [header, *rows]))  # fmt: skip

@@ -8,7 +8,7 @@ example:
 
 The explainers of this package run again on randomly drawn images, and all submitted maps are scored again. The
 submission is rejected if a score differs by more than 1e-4. The outcome is written to `status/`, `datasets/` and
-`models/` in the results folder or repository, which submissions may not change.
+`models/` in the results folder or repository. Submissions may not change these three folders.
 """
 
 import json

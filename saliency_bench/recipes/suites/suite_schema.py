@@ -219,7 +219,7 @@ class TableSpec(Strict):
         show: {axis: names in the paper's order}. Other names of the runs, such as baselines, come after them.
         figures: The paper's numbers for the names in `show`: a list per row, with null for missing numbers.
         notes: Remarks on the paper's numbers.
-        t_test: Explainer that is compared with each other explainer by a paired t-test, as in the paper.
+        t_test: Explainer that is compared with each of the others in a paired t-test, as in the paper.
         plot: Type of plot, or "" for none.
     """
 
@@ -267,7 +267,7 @@ class TableSpec(Strict):
 
     @property
     def needs_runs(self) -> bool:
-        """Return whether the table shows anything other than sizes of datasets and texts."""
+        """Return whether the table shows anything other than texts and the sizes of datasets."""
         return not all(value.size or value.text for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
@@ -487,7 +487,7 @@ class Suite(Strict):
 
 
 def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> None:
-    """Raise UserError if the suite does not define one of the names. `where` is their position in the file."""
+    """Raise UserError if any name is not defined in the suite. `where` is the position of the names in the file."""
     for name in names:
         if name not in (available := list(defined)):
             raise UserError(f"{where}: {unknown('name', name, available)}")
@@ -514,7 +514,7 @@ def list_suites() -> list[str]:
 
 
 def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
-    """Load a suite by the name of a suite, table or picture, or by FILE.yaml or FILE.yaml:TABLE.
+    """Load a suite, given the name of a suite, table or picture, or FILE.yaml or FILE.yaml:TABLE.
 
     Returns:
         The file, the suite and the names of the selected tables and pictures.

@@ -220,7 +220,7 @@ def check_figures(suite: Suite, tables: Iterable[str]) -> None:
 
 
 def _show(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
-    """Return the rows and columns of the paper's table, without names that the suite adds."""
+    """Return the rows and columns of the paper's table, leaving out names that the suite adds."""
     rows, columns = (
         [key for key in keys_of(frame, columns_of(axes)) if all(map(table.shows, axes, key))]
         for axes in (table.rows, table.columns)
