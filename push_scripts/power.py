@@ -87,7 +87,7 @@ def _by_metric(needed: Sequence[Any]) -> list[list[Any]]:
 
 def _answer(item: Any, pairs: int, power: float) -> str:
     """Return a sentence with the number of images that this pair of explainers requires on its metric."""
-    where = f" by {item.metric}" if item.metric else ""
+    where = f" on {item.metric}" if item.metric else ""
     which = "any two of these explainers" if pairs > 1 else "the two explainers"
     difference = f"a difference of {item.difference:g} between {which}{where} with a power of {power:.0%}"
     if item.images is None:

@@ -32,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME|DIR", help="location of the model, if it differs from the submission")
     parser.add_argument(
         "--hidden", metavar="OWNER/NAME|DIR",
-        help="private repository of the masks from `push dataset --hide-masks` (default: listed by the board)",
+        help="private repository of masks that `push dataset --hide-masks` created (default: listed on the board)",
     )  # fmt: skip
     for name in SETTINGS:
         _shared.setting(parser, name, default=None)

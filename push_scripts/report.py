@@ -76,7 +76,7 @@ def _seed_study(args: Namespace, style: dict[str, Any]) -> None:
 
     for flag in ("out", "pairs", "by_correct", "samples", "data"):
         if getattr(args, flag):
-            raise UserError(f"--seeds writes no page and prints no pairs; leave --{flag.replace('_', '-')} out")
+            raise UserError(f"--seeds writes no page and prints no pairs; remove --{flag.replace('_', '-')}")
     if args.figure:
         check_form(Path(args.figure), flag="--figure")
     study = seed_study(args.runs)

@@ -157,19 +157,19 @@ class Value(Strict):
         kinds = self.metric, self.accuracy, self.crowd, self.size, self.text
         if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
             raise ValueError(
-                "a value needs exactly one of metric (with against, for a correlation), accuracy, crowd, size and text"
+                "a value needs exactly one key: metric (with against, for a correlation), accuracy, crowd, size or text"
             )
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
-            raise ValueError("exposure, judgements and count require crowd")
+            raise ValueError("the keys exposure, judgements and count require the key crowd")
         if bool(self.count) != bool(self.bin):
             raise ValueError('count and bin must be used together, as in count: image, bin: "0.1 0.2"')
         if self.clever_hans and self.against in ("", CROWD):
             raise ValueError("clever_hans needs two metrics: a localisation metric (metric) and a faithfulness metric "
                              "(against)")  # fmt: skip
         if self.part and not self.metric:
-            raise ValueError("part requires metric")
+            raise ValueError("the key part requires the key metric")
         if self.transform and not self.accuracy:
-            raise ValueError("transform requires accuracy and cannot be used with a metric")
+            raise ValueError("the key transform requires the key accuracy and cannot be used with a metric")
         return self
 
     @property
@@ -244,7 +244,7 @@ class TableSpec(Strict):
         if len(set(axes)) < len(axes):
             raise ValueError(f"an axis may be used only once, in {self.places}")
         if "value" in self.over:
-            raise ValueError("over cannot contain the axis value")
+            raise ValueError("the key over cannot contain the axis value")
         if len(self.values) > 1 and "value" not in axes:
             raise ValueError("with several values, rows or columns must contain the axis value")
         if bool(self.variants) != ("variant" in axes):

@@ -214,8 +214,8 @@ def check_figures(suite: Suite, tables: Iterable[str]) -> None:
         if len(table.figures) > len(rows) or any(len(line) != len(columns) for line in table.figures):
             shape = " or ".join(map(str, sorted({len(line) for line in table.figures})))
             raise UserError(
-                f"tables.{name}.figures has {len(table.figures)} rows of {shape} figures, but the table shows "
-                f"{len(rows)} rows of {len(columns)}; write null where the paper prints nothing"
+                f"tables.{name}.figures has {len(table.figures)} rows of {shape} numbers, but the table shows "
+                f"{len(rows)} rows of {len(columns)}; write null where the paper has no number"
             )
 
 
