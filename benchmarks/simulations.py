@@ -594,7 +594,7 @@ def pairs_of(scores: tuple, wanted: float, n: int, times: int, limits: tuple[flo
 
 
 def planned_images(scores: tuple, wanted: float, limits: tuple[float, float]) -> tuple[int, int, int]:
-    """Return three numbers of images: from a t-test, from `power` with unseen failures, and for an assumed spread."""
+    """Return the number of images from a t-test, from `power` with a run, and from `power` with an assumed spread."""
     (columns,) = pairs_of(scores, wanted, 200_000, 1, limits)
     spread, failures = float(np.std(columns[0] - columns[1], ddof=1)), power.Failures()
     if package.is_bounded(limits):

@@ -55,7 +55,7 @@ class Step:
         cells: Number of cells of the run.
         done: Number of cells that exist.
         cost: Cost of the missing cells, including the training of networks that no earlier step trains.
-        seconds: Time in seconds for these passes on this machine.
+        seconds: Time in seconds for the passes in `cost` on this machine.
         missing: Missing sources, each with instructions for obtaining it.
     """
 
