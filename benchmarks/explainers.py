@@ -298,8 +298,8 @@ def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
 def floor(classifier, images, target, passes: int, kind: str, layer: str | None, again: int) -> None:
     """Run plain passes for `passes` images.
 
-    Batches have the explainers' default size on a GPU or without gradients. Otherwise, each has the size of the batch
-    to explain.
+    On a GPU, and on passes without gradients, batches have the explainers' default size. Otherwise, each batch contains
+    all images to explain.
     """
     fills = kind == "outputs" or images.device.type == "cuda"
     step = pictures_per_pass(images) if fills else len(images)

@@ -97,7 +97,7 @@ def optional(line: Line) -> list[argparse.Action]:
 
 
 def spoil_value(line: Line, places: list[str]) -> None:
-    """Replace the value of an argument by a hostile one."""
+    """Replace the value of an existing argument with a hostile one."""
     words = line.dice.choice(line.words)
     actions = {flag: action for action in line.parser._actions for flag in action.option_strings}
     plain = [action for action in line.parser._actions if not action.option_strings]

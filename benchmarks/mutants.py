@@ -49,7 +49,7 @@ IMPORTED = ["torch", "datasets", "transformers", "evaluate", "pytest", "hypothes
 
 
 def mutations(source: str) -> list[tuple[int, int, int, str]]:
-    """Yield (line, first column, last column, new text) of every possible change; columns count bytes."""
+    """Yield (line, first column, last column, new text) of every possible change. Columns are counted in bytes."""
     places = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS and len(node.ops) == 1:

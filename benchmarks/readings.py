@@ -170,7 +170,7 @@ def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarr
 
 
 def table(title: str, column: int, readings: Readings) -> str:
-    """Return a table of the readings closest to the paper's numbers, with the largest difference of each reading."""
+    """Return a table of the readings closest to the paper's numbers, each with its largest difference from them."""
 
     names = list(next(iter(readings.values())))
     printed = {name: numbers[column] for name, numbers in PRINTED.items() if name in names}

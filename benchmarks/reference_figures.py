@@ -76,7 +76,10 @@ def draw_agreement(found: Mapping[str, Mapping[tuple[str, str], Estimate]], path
 
 
 def clustered(pairs: Mapping[tuple[str, str], Estimate]) -> list[str]:
-    """Return the metrics sorted by a clustering (average linkage) with distance 1 - rho. An unknown rho counts as 0."""
+    """Return the metrics in the order of a hierarchical clustering (average linkage) with distance 1 - rho.
+
+    An unknown rho counts as 0.
+    """
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     distances = np.zeros((len(names), len(names)))
     for (first, other), rho in pairs.items():

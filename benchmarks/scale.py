@@ -313,7 +313,11 @@ def child(stage: str, folder: Path, explainers: int, metrics: int) -> dict[str, 
 
 
 def generated(folder: Path, records: float, explainers: int = EXPLAINERS, metrics: int = METRICS) -> dict:
-    """Create the run, run all stages and print their costs; return {stage: measurements}, including the files."""
+    """Create the run, run all stages and print their costs.
+
+    Returns:
+        {stage: measurements}, including those of the files.
+    """
     samples = samples_of(records, explainers, metrics)
     print(f"{explainers} explainers x {metrics} metrics x {samples:,} samples", flush=True)
     make_dataset(folder / "dataset", samples)

@@ -283,7 +283,7 @@ def falsely_apart(
 
 
 def truly_apart(quantiles: np.ndarray, n: int, times: int) -> tuple[float, float]:
-    """Return how often a pair differs significantly, without and with the bounds.
+    """Return how often a pair differs significantly, without the bounds for rare failures and with them.
 
     The pair has correlation .4, and its means are 2.4 standard errors apart.
     """
@@ -383,9 +383,12 @@ def false_findings(
 def findings(
     shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
 ) -> tuple[float, float]:
-    """Simulate explainers; return (how often any two differ significantly, share of pairs that differ significantly).
+    """Simulate explainers whose scores of a sample are correlated.
 
-    The scores of a sample are correlated. `missing` is the share of each explainer's scores that are missing.
+    `missing` is the share of each explainer's scores that are missing.
+
+    Returns:
+        How often any two explainers differ significantly, and the share of pairs that differ significantly.
     """
     explainers = len(shapes)
     rng = np.random.default_rng([3, explainers, clusters, size, int(100 * missing)])
@@ -591,7 +594,7 @@ def pairs_of(scores: tuple, wanted: float, n: int, times: int, limits: tuple[flo
 
 
 def planned_images(scores: tuple, wanted: float, limits: tuple[float, float]) -> tuple[int, int, int]:
-    """Return three numbers of images: from a t-test, from `power` with unseen failures, and for an assumed spread."""
+    """Return the number of images from a t-test, from `power` with a run, and from `power` with an assumed spread."""
     (columns,) = pairs_of(scores, wanted, 200_000, 1, limits)
     spread, failures = float(np.std(columns[0] - columns[1], ddof=1)), power.Failures()
     if package.is_bounded(limits):

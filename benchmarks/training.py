@@ -103,7 +103,7 @@ def rows_of(folder: Path) -> Dataset:
 
 
 def in_turns(name: str, ours: Callable[[], dict], plain: Callable[[], dict], rounds: int) -> str:
-    """Return a table row that compares two functions, which return their final weights."""
+    """Return a table row that compares two functions, each of which returns its final weights."""
     seconds: dict[Callable, list[float]] = {ours: [], plain: []}
     decoded = {}
     for turn in range(-1, rounds):  # the first round is a warm-up

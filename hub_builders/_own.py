@@ -110,7 +110,7 @@ def unread(log: BuildLog) -> PictureNames:
 
 
 def no_pictures(folder: Path, log: BuildLog) -> UserError:
-    """Return the error for a folder without readable images, with the most frequent reason."""
+    """Return the error for a folder that contains no readable images, with the most frequent reason."""
     reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
     holds = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
     return UserError(f"{folder} has no readable images{holds}; pass the folder that contains them")

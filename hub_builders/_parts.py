@@ -21,5 +21,5 @@ def with_training(owner: str, parts: str) -> bool:
 
 
 def training_split(seed: int, group: str) -> str:
-    """Return "train" or "validation" for a training image, by a hash of the seed and the image's group."""
+    """Return "train" or "validation" for a training image, according to a hash of the seed and the image's group."""
     return "validation" if seed_of(seed, "validation", group) % 100 < VALIDATION else "train"

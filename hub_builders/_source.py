@@ -224,7 +224,7 @@ def xml_of(path: Path) -> Any:
     """Return the root element of an XML file.
 
     Raises:
-        UnreadableError: The file cannot be read, or declares entities, which can expand to gigabytes.
+        UnreadableError: The file cannot be read, or it declares entities, which can expand to gigabytes.
     """
     with _xml_errors(path):
         return parse_xml(read_bytes(path, XML))
@@ -234,7 +234,7 @@ def events_of(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield ("start" or "end", element) while reading an XML file, so that the caller can stop early.
 
     Raises:
-        UnreadableError: The file cannot be read, or declares entities, which can expand to gigabytes.
+        UnreadableError: The file cannot be read, or it declares entities, which can expand to gigabytes.
     """
     with _xml_errors(path):
         check_readable(path, XML)

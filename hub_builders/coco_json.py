@@ -3,8 +3,8 @@
     saliency-bench build coco-json --json annotations.json --images PICTURES --out my-data
 
 Source: an annotation file (with `images`, `categories`, and `annotations` as polygons or run lengths), and the folder
-of the images that `file_name` refers to. A `file_name` is matched by the end of its path, even if it is a path on
-another machine, provided exactly one image matches.
+of the images that `file_name` refers to. If `file_name` is a path on a different machine, the image is identified by
+the end of the path, provided exactly one image matches.
 
 `--images` (or `--source`) is enough if the folder contains `annotations.json` (`result.json` in Label Studio,
 `labels.json` in FiftyOne) and `images/` or `data/`. It is also enough if the folder contains folders named train, valid

@@ -1,4 +1,4 @@
-"""Shapes: textured objects at random positions on textured scenes, drawn by the package itself.
+"""Shapes: textured objects at random positions on textured scenes, drawn by this package.
 
 The dataset needs no source. Build it with `saliency-bench build shapes-xai --out DIR`, or load it by its name.
 

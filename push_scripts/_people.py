@@ -49,7 +49,7 @@ def store_arguments(parser: ArgumentParser) -> None:
 def page_arguments(group: Any) -> None:
     """Add the options that the pages of all studies have."""
     group.add_argument("--host", default="127.0.0.1", metavar="HOST",
-                       help="address of the page; 0.0.0.0 for other machines (default: 127.0.0.1)")  # fmt: skip
+                       help="address of the page; 0.0.0.0 admits other machines (default: 127.0.0.1)")  # fmt: skip
     group.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
     group.add_argument("--invite", type=int, default=0, metavar="N",
                        help="print links for N more people; afterwards, only invited people can join")  # fmt: skip
@@ -101,7 +101,7 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
 
     Args:
         args: Arguments of the command.
-        kind: Type of the study, which is the name of a folder in `saliency_bench.studies`.
+        kind: Type of the study: the name of a folder in `saliency_bench.studies`.
         serve: Function that serves the page.
     """
     if args.what == "serve" and not args.run:

@@ -32,7 +32,7 @@ def propose(args: Namespace, folder: Path) -> None:
     more = {name: value for name in ("link", "with_maps") if (value := getattr(args, name, None))}
     runs, unfinished = submit.runs_in(folder)
     if (folder / "data" / "networks").is_dir() and runs != [folder]:
-        complain("these runs use --smoke (drawn images and small networks) and do not belong on a leaderboard")
+        complain("these runs use --smoke (synthetic images and small networks) and do not belong on a leaderboard")
     for path in unfinished:
         complain(f"left out: {path} is not finished")
     to = getattr(args, "to", None)

@@ -39,7 +39,7 @@ def check_as_stranger(published: dict[str, Any]) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return a copy of this process's environment without tokens and with separate caches."""
+    """Return a copy of this process's environment with separate caches and without tokens."""
     clean = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OURS)}
     caches = {"HF_HOME": "hf", "HF_MODULES_CACHE": "modules", "SALIENCY_BENCH_CACHE": "saliency-bench"}
     empty = {name: str(folder / subfolder) for name, subfolder in caches.items()}

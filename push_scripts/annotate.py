@@ -44,7 +44,7 @@ def arguments(parser: ArgumentParser) -> None:
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
     results.add_argument("--payments", metavar="FILE", help="write answers, time and checks per person (CSV, Parquet)")
     results.add_argument("--parameters", metavar="FILE", help="write the parameters of the links that people opened")
-    results.add_argument("--erase", metavar="FILE", help="write a copy of the store without the people of --exclude")
+    results.add_argument("--erase", metavar="FILE", help="copy the store, leaving out the people in --exclude")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
     results.add_argument("--import", dest="imported", metavar="PATH",
                          help="add masks that --person drew in another program")  # fmt: skip
@@ -54,13 +54,13 @@ def arguments(parser: ArgumentParser) -> None:
     results.add_argument("--label", default="", metavar="NAME",
                          help="import the regions with this label (default: the class of the image)")  # fmt: skip
     results.add_argument("--rule", default="half", metavar="RULE",
-                         help="consensus of --export: half, majority or staple (default: half)")  # fmt: skip
+                         help="for --export: consensus rule half, majority or staple (default: half)")  # fmt: skip
     results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="use only the answers of these people")
     results.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
     results.add_argument("--accepted", action="store_true", help="use only answers that a reviewer has accepted")
     results.add_argument("--honeypot-iou", type=float, default=0.0, metavar="X",
                          help="leave out people whose mean IoU with the honeypots is below this value")  # fmt: skip
-    results.add_argument("--without-people", action="store_true", help="leave the pseudonyms out of --export")
+    results.add_argument("--without-people", action="store_true", help="for --export: leave out the pseudonyms")
     _shared.output(parser)
 
 

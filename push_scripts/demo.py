@@ -98,7 +98,7 @@ def get_photographs(dataset: Path, model: Path, args: Namespace, say: Callable[[
     from saliency_bench.data.building import build
 
     if not dataset.exists():
-        say(f"1. writing the photographs of scikit-image into {dataset}")
+        say(f"1. writing the photographs from scikit-image into {dataset}")
         build("photos-xai", dataset, progress=False)
     if not model.exists():
         say(f"2. writing EfficientNet-Lite0 into {model}")

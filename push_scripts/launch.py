@@ -251,7 +251,7 @@ class Launch:
         return [Publication("dataset", self.board, {ROWS: table_of(board)}, LICENSE)] if board.rows else []
 
     def check(self) -> None:
-        """Check that other users can load everything."""
+        """Check that other users can load every published item."""
         kinds: dict[str, list[str]] = {"dataset": [], "model": [], "space": []}
         for plan in self.planned:
             kinds[plan["kind"]].append(plan["repo"])
@@ -310,11 +310,10 @@ def _plan_lines(plans: list) -> list[str]:
 
 
 def _row_line(pair: _first_rows.DatasetModel, launch: Launch) -> str:
-    """Return a line that describes the planned rows of a dataset."""
     metrics = _first_rows.metrics_for(pair, launch.args.metrics)
     count = pair.report["splits"][pair.split]["num_examples"]
     used = min(launch.args.limit or count, count)
     partly = "" if used == count else f" of {count}, so these rows have no rank"
     done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "to be made"
-    return (f"rows of  {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} by {', '.join(metrics)} "
-            f"on {counted(used, 'sample')}{partly}; run {done}")  # fmt: skip
+    return (f"rows of  {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} on {', '.join(metrics)} "
+            f"for {counted(used, 'sample')}{partly}; run {done}")  # fmt: skip

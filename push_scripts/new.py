@@ -88,7 +88,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
         asks: Input of a metric: "masks", "maps", "curves" or "explain".
 
     Raises:
-        UserError: The name is invalid or exists, or the folder is outside a checkout.
+        UserError: The name is invalid or already used, or the folder is outside a checkout.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

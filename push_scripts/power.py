@@ -87,7 +87,7 @@ def _by_metric(needed: Sequence[Any]) -> list[list[Any]]:
 
 def _answer(item: Any, pairs: int, power: float) -> str:
     """Return a sentence with the number of images that this pair of explainers requires on its metric."""
-    where = f" by {item.metric}" if item.metric else ""
+    where = f" on {item.metric}" if item.metric else ""
     which = "any two of these explainers" if pairs > 1 else "the two explainers"
     difference = f"a difference of {item.difference:g} between {which}{where} with a power of {power:.0%}"
     if item.images is None:
@@ -127,7 +127,7 @@ def _tables(needed: Sequence[Any]) -> list[tuple[str, list[list[str]]]]:
             "too many" if item.images is None else f"{item.images:,}",
             f"{item.seen:,}" if item.seen else "-",
         ] for item in items[:SHOWN]]  # fmt: skip
-        more = f" ({SHOWN} of {len(items)} pairs that need most images)" if len(items) > SHOWN else ""
+        more = f" (the {SHOWN} of {len(items)} pairs that need the most images)" if len(items) > SHOWN else ""
         metric = items[0].metric or "assumed spread"
         tables.append((f"{metric}: to detect a difference of {items[0].difference:g}{more}",
                        [header, *rows]))  # fmt: skip

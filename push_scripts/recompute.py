@@ -8,7 +8,7 @@ example:
 
 The explainers of this package run again on randomly drawn images, and all submitted maps are scored again. The
 submission is rejected if a score differs by more than 1e-4. The outcome is written to `status/`, `datasets/` and
-`models/` in the results folder or repository, which submissions may not change.
+`models/` in the results folder or repository. Submissions may not change these three folders.
 """
 
 import json
@@ -32,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME|DIR", help="location of the model, if it differs from the submission")
     parser.add_argument(
         "--hidden", metavar="OWNER/NAME|DIR",
-        help="private repository of the masks from `push dataset --hide-masks` (default: listed by the board)",
+        help="private repository of masks that `push dataset --hide-masks` created (default: listed on the board)",
     )  # fmt: skip
     for name in SETTINGS:
         _shared.setting(parser, name, default=None)

@@ -15,8 +15,8 @@ merged; ranks and comparisons then include all their explainers. Cells with cont
 conflicts. Any other run is compared with the first run, sample by sample (also with --json). The command reads only
 folders written by `saliency-bench run`, so it needs no model, dataset or network connection.
 
-With --samples, a second page shows all samples of a run with their maps, which can be filtered. The images come from
-the run's dataset if it is a folder on this machine, else from --data.
+With --samples, a second page shows all samples of a run with their maps. The samples can be filtered. The images come
+from the run's dataset if it is a folder on this machine, else from --data.
 
 --seeds compares runs on different networks, such as networks trained with different seeds. It prints the mean and the
 spread over the networks, with intervals that allow for the variation between images and between networks. --table
@@ -76,7 +76,7 @@ def _seed_study(args: Namespace, style: dict[str, Any]) -> None:
 
     for flag in ("out", "pairs", "by_correct", "samples", "data"):
         if getattr(args, flag):
-            raise UserError(f"--seeds writes no page and prints no pairs; leave --{flag.replace('_', '-')} out")
+            raise UserError(f"--seeds writes no page and prints no pairs; remove --{flag.replace('_', '-')}")
     if args.figure:
         check_form(Path(args.figure), flag="--figure")
     study = seed_study(args.runs)
@@ -93,7 +93,6 @@ def _seed_study(args: Namespace, style: dict[str, Any]) -> None:
 
 
 def _report(args: Namespace, style: dict[str, Any]) -> None:
-    """Write the page and print its tables."""
     from saliency_bench.errors import UserError
     from saliency_bench.read.analysis.comparison import compare_runs, lines
     from saliency_bench.read.analysis.correctness import by_correctness

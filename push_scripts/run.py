@@ -60,7 +60,7 @@ def main(args: Namespace) -> int:
 
 
 def _faulty(result) -> int:
-    """Print a line and return 2 if any record was left out, although the run is complete, else return 0."""
+    """Return 2 and print a line if any record was left out, although the run is complete. Otherwise, return 0."""
     faults = result.summary["faults"]
     if not faults:
         return 0

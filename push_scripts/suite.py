@@ -38,7 +38,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="folder that contains the built datasets, each in a folder with the dataset's name (default: .)",
     )
     parser.add_argument("--answers", nargs="+", metavar="FILE", default=[], action="extend",
-                        help="answers of people, from `peekaboom export`")  # fmt: skip
+                        help="people's answers, from `peekaboom export`")  # fmt: skip
     parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
                         help="run only these values of dataset=, model=, explainer= or metric=")  # fmt: skip
     _shared.settings(parser, "limit", "device")

@@ -1,7 +1,7 @@
 """Kill one or both of two processes started by torchrun: the launcher must end, and the run must be resumable.
 
-The processes run on one node, or on two nodes connected by the loopback device, one of which may be killed with its
-launcher.
+The processes run on one node, or on two nodes connected by the loopback device. In a run on two nodes, a node may also
+be killed together with its launcher.
 """
 
 import os

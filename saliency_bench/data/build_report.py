@@ -80,7 +80,7 @@ def report_bytes(build_report: dict[str, Any]) -> bytes:
 
 
 class SplitWriter:
-    """Writer for the rows of a split, which also counts them."""
+    """Writes and counts the rows of a split."""
 
     def __init__(self, folder: Path, name: str, features: Features):
         self.shards, self.fingerprint = Shards(folder, name, features), Fingerprint()

@@ -15,7 +15,7 @@ SPLIT_OF = {"train": "train", "training": "train", "validation": "validation", "
 
 
 def list_datasets() -> list[str]:
-    """Return the names of the datasets that can be built and loaded, without the layouts of your own data."""
+    """Return the names of the datasets that can be built and loaded, excluding the layouts of your own data."""
     return [name for name, path in registry.files("hub_builders").items() if not _is_layout(path)]
 
 
@@ -25,7 +25,7 @@ def _is_layout(path: Path) -> bool:
 
 
 def short_name(name: str | Path) -> str:
-    """Return the name of a known dataset without this project's namespace. Other names are returned unchanged."""
+    """Return the name of a known dataset, with this project's namespace removed. Other names are returned unchanged."""
     text = str(name).removeprefix(f"{NAMESPACE}/")
     return text if text in list_datasets() else str(name)
 
@@ -47,7 +47,7 @@ def is_embedded(name: str) -> bool:
 
 
 def alternative_to(repo: str) -> str:
-    """Explain how to get a dataset without the Hub, as the end of an error message."""
+    """Return how to get a dataset if the Hub cannot be used, as the end of an error message."""
     namespace, _, name = repo.partition("/")
     if namespace == NAMESPACE and name in list_datasets():
         return f"build it with `saliency-bench build {name} --source DIR --out DIR` and use that folder"

@@ -103,7 +103,7 @@ def _of_pictures(column: Dataset, name: str) -> str:
 
 
 def _hash_of(parts: Iterable[bytes | None], size: int = 16) -> str:
-    """Return a hash of `size` bytes of a sequence of values, which may be null."""
+    """Hash a sequence of values, some of which may be None, and return `size` bytes."""
     digest = blake2b(digest_size=size)
     for part in parts:
         _add(digest, part)
@@ -171,8 +171,8 @@ def class_name(kind: ClassLabel, label: int | None, image_id: object) -> str | N
 class Fingerprint:
     """A running hash over rows (image id, label name, image and mask), in order.
 
-    A PNG is hashed by its pixels, because its bytes depend on the version of the compressor. Other formats are hashed
-    by their bytes.
+    For a PNG, the pixels are hashed, because its bytes depend on the version of the compressor. For other formats, the
+    bytes of the file are hashed.
     """
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class Fingerprint:
 def picture_content(data: bytes | None) -> bytes | None:
     """Return the bytes to hash for an encoded image.
 
-    These are mode, size and pixels of a PNG, or all bytes of another format.
+    For a PNG, these are the mode, size and pixels, for any other format all bytes.
     """
     if data is None or not data.startswith(PNG):
         return data
@@ -212,7 +212,6 @@ def _add(digest: blake2b, part: bytes | None) -> None:
 
 
 def _text(value: object) -> bytes | None:
-    """Return the text of a value as bytes, or None for None."""
     return None if value is None else str(value).encode()
 
 

@@ -86,8 +86,8 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
         repo: Repository of the rows, if they come from the Hub.
 
     Raises:
-        UserError: The folder belongs to another split or repository, or an image differs from the image that the hidden
-            masks were drawn on.
+        UserError: The folder belongs to a different split or repository, or an image differs from the image that the
+            hidden masks were drawn on.
     """
     build_report = read_report(kept)
     # A copy with other labels, published by someone else, is a different dataset. Its attempts are counted separately.

@@ -212,7 +212,7 @@ def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
 
 
 def _cached(commit: Commit, config: str | None) -> DatasetBuilder:
-    """Load the dataset of exactly this commit from the cache. `datasets` itself may load another commit."""
+    """Load the dataset of exactly this commit from the cache. `datasets` itself might load a different commit."""
     owner, _, name = commit.repo.rpartition("/")
     place = Path(datasets.config.HF_DATASETS_CACHE) / "___".join(filter(None, [owner, camelcase_to_snakecase(name)]))
     configs = sorted(path.parts[-3] for path in place.glob(f"*/*/{commit.sha}") if path.is_dir())

@@ -64,7 +64,7 @@ class BuildLog:
         return sum(entry["what"] == kind for entry in self.left_out)
 
     def add(self, other: "BuildLog") -> None:
-        """Add the entries of another log."""
+        """Add the entries of a second log."""
         self.left_out += other.left_out
         self.remarks += other.remarks
 

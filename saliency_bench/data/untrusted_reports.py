@@ -200,7 +200,6 @@ def check_columns(rows: Dataset) -> None:
 
 
 def _is_array(kind: object) -> bool:
-    """Return whether a column contains arrays of numbers."""
     if isinstance(kind, Array3D | Array4D | Array5D):
         return True
     inner = kind

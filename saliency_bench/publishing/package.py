@@ -1,7 +1,7 @@
 """Bundle this package for Spaces: its files, a wheel, and its requirements pinned to the installed versions.
 
 While `saliency-bench` is not released on PyPI, anyone could register this name there and run code in every Space that
-installs the package by name. A Space therefore installs this wheel from its own repository and by its hash.
+installs the package by name. A Space therefore installs this wheel from its own repository and checks its hash.
 """
 
 import re

@@ -1,9 +1,9 @@
 """Publish an app as a Space with its card and requirements, a short `app.py`, and this version of the package.
 
 Apps that do not use Gradio are Spaces with the SDK `docker`, which the Hub documents for any web server on a port. The
-SDK `gradio` would install Gradio, which these apps do not need, and supports no other server. Docker Spaces install
-every wheel by its hash (`spaces/requirements.txt`), except torch, whose CPU build has a separate index. Gradio Spaces
-cannot use hashes, because the Hub installs additional packages there.
+SDK `gradio` would install Gradio, which these apps do not need, and supports no other server. Docker Spaces check the
+hash of every wheel (`spaces/requirements.txt`), except that of torch, whose CPU build has a separate index. Gradio
+Spaces cannot check hashes, because the Hub installs additional packages there.
 
 The package is included, so that the same version writes the page and reads the results. Weights, images and tests are
 not included.

@@ -79,7 +79,7 @@ def test_dry_run_lists_everything_and_changes_nothing(line, here, built, capsys,
                           shown, re.MULTILINE)  # fmt: skip
         assert found, (name, shown)
     assert re.search(r"^in all: 4 repositories, 4 of them new, [\d.]+ kB to send$", shown, re.MULTILINE)
-    assert "rows of  pet-xai with resnet-18-pet-xai: random, gradcam by saliency_miou on 13 samples; run to be" in shown
+    assert "rows of  pet-xai with resnet-18-pet-xai: random, gradcam on saliency_miou for 13 samples; run to" in shown
     assert all(title in shown for title in STEPS)
     assert shown.endswith("dry run: nothing was sent\n")
     assert here.store.repos == {}
@@ -147,7 +147,7 @@ def test_existing_repository_lists_files_to_overwrite(line, here, capsys):
     shown = capsys.readouterr().out
     assert f"{REPO}: exists, 2 of 5 files" in shown  # core.yaml is new
     assert "    changed: README.md\n" in shown
-    assert "on 5 samples of 13, so these rows have no rank" in shown
+    assert "for 5 samples of 13, so these rows have no rank" in shown
 
 
 @pytest.mark.slow

@@ -317,7 +317,7 @@ def test_crowd_value_uses_answers_about_run_images(done, tmp_path):
     for model in ("small", "wide"):  # the same images
         number = numbers[("one", model), ("gradient", "Crowd")]
         assert (number.value, number.n, number.least) == (pytest.approx(np.mean(areas), abs=1e-12), 2, 2)
-    assert numbers[("one", "small"), ("gradcam", "Crowd")].missing.startswith("no answers of people")
+    assert numbers[("one", "small"), ("gradcam", "Crowd")].missing.startswith("no answers from people")
     assert numbers[("one", "small"), ("gradient", "mIoU")].value is not None
     refused("cannot be read", suite, f"{path}:people", **options, answers=tmp_path / "none.csv")
 
@@ -359,7 +359,7 @@ def test_invalid_selection_is_rejected(file, tmp_path, conditions, said):
     ({"rows": ["datasets"]}, "tables.scores.rows.0"), ({"columns": ["explainer"]}, "axis value"),
     ({"variants": {"a": {"t": 1}}}, "variants and the axis variant"),
     ({"title": None}, "tables.scores.title: is missing"),
-    ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "one of metric"),
+    ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "exactly one key: metric"),
 ])  # fmt: skip
 def test_invalid_keys_and_values_are_rejected_by_location(tmp_path, keys, said):
     path = changed(tmp_path / "own.yaml", tables={"scores": keys})
@@ -367,8 +367,8 @@ def test_invalid_keys_and_values_are_rejected_by_location(tmp_path, keys, said):
 
 
 @pytest.mark.parametrize(("figures", "said"), [
-    ([[1, 2], [3]], "tables.scores.figures has 2 rows of 1 or 2 figures, but the table shows"),
-    ([[1, 2], [3, 4]], "has 2 rows of 2 figures, but the table shows 6 rows of 6"),
+    ([[1, 2], [3]], "tables.scores.figures has 2 rows of 1 or 2 numbers, but the table shows"),
+    ([[1, 2], [3, 4]], "has 2 rows of 2 numbers, but the table shows 6 rows of 6"),
 ])  # fmt: skip
 def test_figures_of_another_shape_are_refused_before_anything_starts(tmp_path, figures, said):
     path = changed(tmp_path / "own.yaml", tables={"scores": {"figures": figures, "show": None}})

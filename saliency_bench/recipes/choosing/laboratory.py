@@ -49,7 +49,7 @@ class RunLaboratory:
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
-        """Return the scores of {metric: candidates} on the first images of the run."""
+        """Return the scores of the candidates in {metric: candidates} on the first images of the run."""
         together: dict[tuple[str, ...], list[str]] = {}
         for name in dict.fromkeys(name for names in lineup.values() for name in names):
             together.setdefault(tuple(metric for metric in lineup if name in lineup[metric]), []).append(name)
@@ -112,7 +112,7 @@ class RunLaboratory:
 
 
 def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
-    """Return the scores of {metric: candidates} in a run, oriented so that higher is better."""
+    """Return the scores of the candidates in {metric: candidates} in a run, oriented so that higher is better."""
     cells = {(cell.explainer_text, cell.metric_text): cell for cell in run.cells}
     wanted = [(name, metric) for metric, names in lineup.items() for name in names]
     first = {metric: cells[names[0], metric] for metric, names in lineup.items()}

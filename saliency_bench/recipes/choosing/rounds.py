@@ -47,7 +47,7 @@ class RoundScores:
     higher: Mapping[str, bool]
 
     def since(self, start: int) -> "RoundScores":
-        """Return the scores without the first `start` images."""
+        """Return the scores from image number `start` on."""
         values = {key: scores[start:] for key, scores in self.values.items()}
         return RoundScores(values, self.ids[start:], self.groups[start:], self.ranges, self.higher)
 
@@ -71,7 +71,7 @@ class Laboratory(Protocol):
     """Interface through which the rounds request scores."""
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
-        """Return the scores of {metric: candidates} on the first images."""
+        """Return the scores of the candidates in {metric: candidates} on the first images."""
         ...
 
     def survivors(self, names: Sequence[str], images: int) -> set[str]:

@@ -81,7 +81,7 @@ def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Se
     values: dict[str, Any] = {"dataset": len(names), "network": question.classes, "shown": len(shown)}
     how = "by position, as the network has no class names" if question.by_position else "by name"
     how = "by the label map" if label_map else how
-    text = f"the {len(names)} classes of the dataset match classes of the network ({question.classes}) {how}"
+    text = f"the {len(names)} classes of the dataset match classes of the network, which has {question.classes}, {how}"
     if lacking := [names[index] for index, members in enumerate(question.members) if not members]:
         values["without"] = lacking
         text += f"; the network has no class for {first_few(lacking)}"
@@ -147,7 +147,7 @@ def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tu
     """
     name = "order of classes"
     if question.members is None or question.activation == "sigmoid":
-        reason = "it requires images with a single label that is a class of the network"
+        reason = "the check requires images with a single label that is a class of the network"
         return Check(name, "undecided", f"the order cannot be checked: {reason}"), None
     if any(len(members) > 1 for members in question.members):
         return Check(name, "ok", "the order is not checked because a class of the dataset has several logits"), None

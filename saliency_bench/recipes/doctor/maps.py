@@ -73,7 +73,7 @@ class MapReport:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Images to explain, with their targets and, as further targets, their second most probable classes."""
+    """Images to explain, with the targets of their predicted class and of their second most probable class."""
 
     batch: Batch
     target: Target
@@ -114,7 +114,6 @@ def check_layer(classifier: Classifier, image: Images) -> Check:
 
 
 def _shape(classifier: Classifier, module: nn.Module, image: Images) -> list[int]:
-    """Return the shape of a module's output for one image."""
     shapes: list[list[int]] = []
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -300,7 +299,7 @@ def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
 
 
 def _more_draws(tried: Tried) -> str:
-    """Return an explainer as text, with enough draws for reliable maps, or with four times the default if unknown."""
+    """Return an explainer as text, with enough draws for reliable maps (if unknown, with four times the default)."""
     assert tried.reliability is not None
     explainer, default = tried.candidate.explainer, tried.of_draws or tried.reliability.draws
     option = next((name for name, value in explainer.options if name in COUNTS and value == default), "draws")

@@ -112,7 +112,7 @@ def _normalisations(classifier: Classifier, images: Images) -> Iterator[Variant]
 
 
 def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, int]]) -> Iterator[Variant]:
-    """Yield variants with other sizes: half to double the side, 224 or 256 if close, stored size, cropped, squashed."""
+    """Yield variants of other sizes: half to double the side, 224 or 256, the stored size, with or without cropping."""
     height, width = images.shape[2:]
     short = min(height, width)
     pixels = float(height * width)
@@ -145,8 +145,6 @@ def _rounded(side: int, short: int) -> int:
 
 
 def _scaled(geometry: Geometry, factor: float, frame: tuple[int, int]) -> Geometry:
-    """Return a geometry whose frame is scaled by a factor."""
-
     def scaled(sides: tuple[int, int]) -> tuple[int, int]:
         return round(sides[0] * factor), round(sides[1] * factor)
 

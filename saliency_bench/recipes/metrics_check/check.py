@@ -87,7 +87,7 @@ class Count:
 
     @property
     def n(self) -> int:
-        """Return the number of images with both scores."""
+        """Return the number of images for which both maps have a score."""
         return self.ahead + self.ties + self.behind
 
     @property
@@ -112,9 +112,10 @@ class Count:
 
 
 def judged(counts: Sequence[Count]) -> list[Count]:
-    """Return the counts with verdicts from exact sign tests, which ignore ties, with Holm's correction (1979).
+    """Return the counts with verdicts from exact sign tests, which ignore ties.
 
-    The correction is for all counts together, so the probability that any verdict is due to chance is at most 5 %.
+    The p-values are corrected with Holm's method (1979) for all counts together, so the probability that any verdict is
+    due to chance is at most 5 %.
     """
     p = [binomtest(count.ahead, untied).pvalue if (untied := count.ahead + count.behind) else 1.0 for count in counts]
     order = np.argsort(p, kind="stable")
@@ -142,7 +143,7 @@ def is_alignment(inputs: Collection[str]) -> bool:
 
 
 def drawings(kind: str, images: int = IMAGES, seed: int = 0) -> list[Scene]:
-    """Return the first drawings of a kind of evidence."""
+    """Return the first `images` drawings for a kind of evidence."""
     return [_drawn(index, KINDS[kind].layout, seed) for index in range(images)]
 
 

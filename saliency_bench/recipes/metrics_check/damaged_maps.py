@@ -21,12 +21,12 @@ def right_map(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def shifted(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map shifted right by four pixels, so that the map misses half of the evidence."""
+    """Return the right map shifted four pixels to the right, so that it misses half of the evidence."""
     return right_map(classifier, images, target).roll(SHIFT, dims=2)
 
 
 def blurred(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map blurred by a Gaussian with a standard deviation of three pixels."""
+    """Return the right map, blurred with a Gaussian with a standard deviation of three pixels."""
     size = 2 * round(3 * SIGMA) + 1
     return gaussian_blur(right_map(classifier, images, target), [size, size], [SIGMA, SIGMA])
 

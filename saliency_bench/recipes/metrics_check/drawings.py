@@ -64,7 +64,7 @@ class Scene:
         return inside([cell] if self.layout == "grid" else self.objects[:1])
 
     def without_object(self) -> "Scene":
-        """Return the scene without the objects and their patches."""
+        """Return the scene without its objects and the patches on them."""
         beside = slice(1, None) if self.layout != "scene" else slice(None)
         return replace(self, objects=(), colour=self.colour[1:], coloured=self.coloured[1:],
                        stripes=self.stripes[beside], striped=self.striped[beside])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Heat map of detection rates by metric and damage."""
+"""Heat map of the detection rates of metrics, for each kind of damage."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -187,7 +187,7 @@ def forward_pass(classifier: Classifier, images: Images) -> None:
 def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROUNDS) -> float:
     """Time work on a batch and return the seconds per image in the fastest round, after a warm-up round.
 
-    The fastest round is closest to the speed of the machine without other load.
+    The fastest round is least affected by other load on the machine.
     """
     work()  # the first round is slower
     seconds = []

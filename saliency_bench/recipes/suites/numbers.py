@@ -259,7 +259,11 @@ def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
 
 
 def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
-    """Return (mean over the models on a dataset's common images, standard error), or None without scores per sample."""
+    """Average over the models on the images that they have in common.
+
+    Returns:
+        (mean, standard error), or None if a number has no scores per sample.
+    """
     samples = [number.samples for number in numbers if number.samples is not None]
     # Parts, accuracies and aggregates of means have no scores per sample.
     if len(samples) < len(numbers) or any(cell.aggregate for _, cell in samples):
@@ -308,5 +312,4 @@ def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequen
 
 
 def _runs_of(numbers: Sequence[Number]) -> tuple[str, ...]:
-    """Return the distinct run folders of numbers."""
     return tuple(dict.fromkeys(folder for number in numbers for folder in number.runs))

@@ -211,7 +211,7 @@ def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
     """Check that smoke-size results and real results are in separate folders.
 
     Raises:
-        UserError: The folder contains results of the other type, or a dataset's folder contains another dataset.
+        UserError: The folder contains results of the other type, or a dataset's folder contains a different dataset.
     """
     is_smoke = (choice.out / "data" / "networks").is_dir()
     if choice.smoke != is_smoke and any((choice.out / name).is_dir() for name in ("runs", "tables", "data")):

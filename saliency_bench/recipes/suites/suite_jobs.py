@@ -68,7 +68,7 @@ class Network:
         dataset: The training dataset.
         start: Hub id, folder or config.json that the training starts from, possibly the folder of another network.
         label: The column to predict.
-        recipe: Options of the training.
+        recipe: Training options.
         out: Output folder.
     """
 

@@ -104,7 +104,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
 def _keys(
     placed: dict, axes: Sequence[str], wanted: Sequence[PictureAxis], picture: PictureSpec
 ) -> list[tuple[str, ...]]:  # fmt: skip
-    """Return the names of the rows or columns. Names in `show` come first, the others are in the order of the runs."""
+    """Return the names of the rows or columns. Names in `show` come first, then others in the order of the runs."""
     order = {}
     for axis in wanted:
         names = dict.fromkeys([*picture.show.get(axis, ()), *(key[axes.index(axis)] for key in placed)])
@@ -225,7 +225,10 @@ def _false_positives(model: RunModel, run: RunData, metrics: Sequence[str], expl
 
 
 def _classes_in(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any]) -> set[int]:
-    """Return the classes of the model that correspond to the labels of an image, or an empty set without `members`."""
+    """Return the classes of the model that correspond to the labels of an image.
+
+    If `members` is None, the set is empty.
+    """
     labels = row["labels"] or ([] if row["label"] is None else [row["label"]])
     return {index for label in labels for index in members[label]} if members is not None else set()
 

@@ -55,7 +55,7 @@ class Step:
         cells: Number of cells of the run.
         done: Number of cells that exist.
         cost: Cost of the missing cells, including the training of networks that no earlier step trains.
-        seconds: Time in seconds for these passes on this machine.
+        seconds: Time in seconds for the passes in `cost` on this machine.
         missing: Missing sources, each with instructions for obtaining it.
     """
 
@@ -77,7 +77,7 @@ class Step:
 
     @property
     def megabytes(self) -> float | None:
-        """Approximate size of the run's folder in MB, without checkpoints."""
+        """Approximate size of the run's folder in MB, excluding checkpoints."""
         return None if self.images is None else (self.images * self.cells * BYTES + RUN_BYTES) / 1e6
 
 
@@ -154,7 +154,7 @@ def _trainings(
 
     Args:
         job: The run.
-        dataset: `_dataset` with a cache, which is called for the training data of the networks.
+        dataset: Cached `_dataset`, which is called for the training data of the networks.
         trained: Networks that are already counted. The networks of this run are added to the set.
     """
     for network in job.networks:
@@ -169,8 +169,8 @@ def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | Non
     """Assign whole runs to processes, or return None if it is faster to share the batches of each run.
 
     A shared run takes as long as the process with the most batches. Whole runs are assigned to free processes, the
-    longest
-    run first. If both ways take equally long, whole runs are preferred because each network is then loaded only once.
+    longest run first. If both ways take equally long, whole runs are preferred because each network is then loaded only
+    once.
     """
     if processes == 1:
         return None

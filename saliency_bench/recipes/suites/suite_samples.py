@@ -149,7 +149,7 @@ def loaded(
         if not isinstance(getattr(spec, setting), str | None):
             raise UserError(
                 f"the {setting.replace('_', ' ')} of {folder} is a Python object, which is not stored in a file; use a "
-                f"run that was defined by names and folders"
+                f"run whose settings are names and folders"
             )
     # For security, functions in files are loaded only if named in this call, never because run.json names them.
     objects: dict[PythonObject, object] = {}

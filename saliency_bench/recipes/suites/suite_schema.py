@@ -157,19 +157,19 @@ class Value(Strict):
         kinds = self.metric, self.accuracy, self.crowd, self.size, self.text
         if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
             raise ValueError(
-                "a value needs exactly one of metric (with against, for a correlation), accuracy, crowd, size and text"
+                "a value needs exactly one key: metric (with against, for a correlation), accuracy, crowd, size or text"
             )
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
-            raise ValueError("exposure, judgements and count require crowd")
+            raise ValueError("the keys exposure, judgements and count require the key crowd")
         if bool(self.count) != bool(self.bin):
             raise ValueError('count and bin must be used together, as in count: image, bin: "0.1 0.2"')
         if self.clever_hans and self.against in ("", CROWD):
             raise ValueError("clever_hans needs two metrics: a localisation metric (metric) and a faithfulness metric "
                              "(against)")  # fmt: skip
         if self.part and not self.metric:
-            raise ValueError("part requires metric")
+            raise ValueError("the key part requires the key metric")
         if self.transform and not self.accuracy:
-            raise ValueError("transform requires accuracy and cannot be used with a metric")
+            raise ValueError("the key transform requires the key accuracy and cannot be used with a metric")
         return self
 
     @property
@@ -219,7 +219,7 @@ class TableSpec(Strict):
         show: {axis: names in the paper's order}. Other names of the runs, such as baselines, come after them.
         figures: The paper's numbers for the names in `show`: a list per row, with null for missing numbers.
         notes: Remarks on the paper's numbers.
-        t_test: Explainer that is compared with each other explainer by a paired t-test, as in the paper.
+        t_test: Explainer that is compared with each of the others in a paired t-test, as in the paper.
         plot: Type of plot, or "" for none.
     """
 
@@ -244,7 +244,7 @@ class TableSpec(Strict):
         if len(set(axes)) < len(axes):
             raise ValueError(f"an axis may be used only once, in {self.places}")
         if "value" in self.over:
-            raise ValueError("over cannot contain the axis value")
+            raise ValueError("the key over cannot contain the axis value")
         if len(self.values) > 1 and "value" not in axes:
             raise ValueError("with several values, rows or columns must contain the axis value")
         if bool(self.variants) != ("variant" in axes):
@@ -267,7 +267,7 @@ class TableSpec(Strict):
 
     @property
     def needs_runs(self) -> bool:
-        """Return whether the table shows anything other than sizes of datasets and texts."""
+        """Return whether the table shows anything other than texts and the sizes of datasets."""
         return not all(value.size or value.text for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
@@ -487,7 +487,7 @@ class Suite(Strict):
 
 
 def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> None:
-    """Raise UserError if the suite does not define one of the names. `where` is their position in the file."""
+    """Raise UserError if any name is not defined in the suite. `where` is the position of the names in the file."""
     for name in names:
         if name not in (available := list(defined)):
             raise UserError(f"{where}: {unknown('name', name, available)}")
@@ -514,7 +514,7 @@ def list_suites() -> list[str]:
 
 
 def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
-    """Load a suite by the name of a suite, table or picture, or by FILE.yaml or FILE.yaml:TABLE.
+    """Load a suite, given the name of a suite, table or picture, or FILE.yaml or FILE.yaml:TABLE.
 
     Returns:
         The file, the suite and the names of the selected tables and pictures.

@@ -214,13 +214,13 @@ def check_figures(suite: Suite, tables: Iterable[str]) -> None:
         if len(table.figures) > len(rows) or any(len(line) != len(columns) for line in table.figures):
             shape = " or ".join(map(str, sorted({len(line) for line in table.figures})))
             raise UserError(
-                f"tables.{name}.figures has {len(table.figures)} rows of {shape} figures, but the table shows "
-                f"{len(rows)} rows of {len(columns)}; write null where the paper prints nothing"
+                f"tables.{name}.figures has {len(table.figures)} rows of {shape} numbers, but the table shows "
+                f"{len(rows)} rows of {len(columns)}; write null where the paper has no number"
             )
 
 
 def _show(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
-    """Return the rows and columns of the paper's table, without names that the suite adds."""
+    """Return the rows and columns of the paper's table, leaving out names that the suite adds."""
     rows, columns = (
         [key for key in keys_of(frame, columns_of(axes)) if all(map(table.shows, axes, key))]
         for axes in (table.rows, table.columns)
