@@ -97,7 +97,7 @@ def test_json_option_rejects_files_that_are_not_coco(tmp_path, capsys):
     source(tmp_path, [{"segmentation": OUTLINE}])
     line = ["build", "coco-json", "--json", tmp_path / "my.json", "--images", tmp_path / "pictures"]
     line = [str(word) for word in [*line, "--out", tmp_path / "out"]]
-    assert "masks     1" in said(capsys, line)
+    assert "samples   1\n  masks     1\n" in said(capsys, line)
     (tmp_path / "my.json").write_text("{}")
     shown = said(capsys, [*line, "--overwrite"], 2)
     assert 'my.json has no list "categories"; export the annotations again as COCO JSON' in shown

@@ -15,6 +15,7 @@ import datasets
 import numpy as np
 import pytest
 import yaml
+from commands import said
 from huggingface_hub import DatasetCard, HfApi, ModelCard, parse_eval_result_entries
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.lfs import UploadInfo
@@ -684,31 +685,30 @@ def line(hub, monkeypatch):
 
 @pytest.mark.slow
 def test_push_command_publishes_and_reports(line, hub, pets, model, tmp_path, capsys):
-    assert line("push", "dataset", pets, "--dry-run") == 0
-    assert "dry run: nothing was sent" in capsys.readouterr().out
+    def shown(*words):
+        return said(capsys, ["push", *map(str, words)])
+
+    assert "dry run: nothing was sent" in shown("dataset", pets, "--dry-run")
     shutil.copytree(pets, tmp_path / "built" / "pet-xai")
     shutil.copytree(model, tmp_path / "built" / "models" / model.name)
-    assert line("push", "all", tmp_path / "built", "--license", "apache-2.0", "--dry-run", "--json") == 0
-    named = {one["repo"].partition("/")[2] for one in json.loads(capsys.readouterr().out)}
+    plans = json.loads(shown("all", tmp_path / "built", "--license", "apache-2.0", "--dry-run", "--json"))
+    named = {one["repo"].partition("/")[2] for one in plans}
     assert named >= {"pet-xai", model.name, "results", "leaderboard", *sb.list_metrics()}
-    for words, place in (("metric", "saliency_miou"), "space"), (("model", model), "model"):
-        assert line("push", *words, "--dry-run") == 0
-        shown = capsys.readouterr().out
-        assert shown.startswith(f"{place} saliency-bench/{words[1] if place == 'space' else model.name} (new, public)")
-        assert shown.endswith("dry run: nothing was sent\n")
+    for kind, item, place, name in (("metric", "saliency_miou", "space", "saliency_miou"),
+                                    ("model", model, "model", model.name)):  # fmt: skip
+        plan = shown(kind, item, "--dry-run")
+        assert plan.startswith(f"{place} saliency-bench/{name} (new, public)")
+        assert plan.endswith("dry run: nothing was sent\n")
     assert hub.store.repos == {}
-    assert line("push", "dataset", pets, "--name", "my-pets", "--eval-yaml", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(shown("dataset", pets, "--name", "my-pets", "--eval-yaml", "--json"))
     assert (told["repo"], told["license"], told["private"], told["changed"]) == (
         "saliency-bench/my-pets", "cc-by-sa-4.0", False, True)  # fmt: skip
     size = len(hub.files("datasets", told["repo"])["eval.yaml"])
     assert {"path": "eval.yaml", "bytes": size, "change": "new"} in told["files"]
-    assert line("push", "dataset", pets, "--name", "my-pets", "--eval-yaml") == 0
-    assert "nothing changed: http" in capsys.readouterr().out
-    assert line("push", "metric", "saliency_pointing_game", "--private") == 0
+    assert "nothing changed: http" in shown("dataset", pets, "--name", "my-pets", "--eval-yaml")
+    shown("metric", "saliency_pointing_game", "--private")
     assert hub.repo("spaces", "saliency-bench/saliency_pointing_game").private
-    assert line("push", "model", model) == 0
-    assert "licence: not stated" in capsys.readouterr().out
+    assert "licence: not stated" in shown("model", model)
     for words, message in (
         (("metric", "saliency_miou", "--with-images", "mit"),
          "--with-images is an option of `push dataset`, not of `push metric`"),
@@ -718,8 +718,7 @@ def test_push_command_publishes_and_reports(line, hub, pets, model, tmp_path, ca
         (("results", model), "not the folder of a finished run (no summary.json)"),
         (("metric", "saliency_miou", "--namespace", "someone"), "founder may not write to someone/saliency_miou"),
     ):  # fmt: skip
-        assert line("push", *words) == 2
-        error = capsys.readouterr().err
+        error = said(capsys, ["push", *map(str, words)], 2)
         assert message in error
         assert error.count("\n") == 1
 

@@ -45,7 +45,9 @@ def test_build_prints_why_a_mask_is_unusable(tmp_path, capsys):
 def test_option_accepts_several_values(tmp_path, capsys):
     source = _examples.write("voc-val", tmp_path / "source", 10, 32)
     line = ["build", "voc-val", "--source", str(source), "--out", str(tmp_path / "out"), "--classes", "image"]
-    assert "it shows a class listed in drop (bicycle)" in said(capsys, [*line, "--drop", "aeroplane", "bicycle"])
+    shown = said(capsys, [*line, "--drop", "aeroplane", "bicycle"])
+    assert "it shows a class listed in drop (bicycle)" in shown
+    assert "  samples   18\n" in shown
     assert "did you mean aeroplane" in said(capsys, [*line, "--overwrite", "--drop", "aeroplan"], 2)
 
 

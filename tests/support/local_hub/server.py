@@ -84,14 +84,11 @@ class Server:
             ("GET", "/api/{kind}", self.search),
             ("GET", API, self.info),
             ("GET", f"{API}/revision/{{rev}}", self.info),
-            ("GET", f"{API}/auth-check", self.auth_check),
-            ("GET", f"{API}/auth-check/write", self.auth_check_write),
             ("GET", f"{API}/refs", self.refs),
             ("GET", f"{API}/commits/{{rev}}", self.commits),
             ("GET", f"{API}/tree/{{rev}}", self.tree),
             ("GET", f"{API}/tree/{{rev}}/{{path:path}}", self.tree),
             ("POST", f"{API}/paths-info/{{rev}}", self.paths_info),
-            ("POST", f"{API}/branch/{{rev}}", self.branch),
             ("POST", f"{API}/tag/{{rev}}", self.tag),
             ("POST", f"{API}/preupload/{{rev}}", self.preupload),
             ("POST", f"{API}/commit/{{rev}}", self.commit),
@@ -101,7 +98,6 @@ class Server:
             ("POST", f"{API}/discussions/{{num:int}}/comment", self.comment),
             ("POST", f"{API}/discussions/{{num:int}}/status", self.status),
             ("POST", f"{API}/discussions/{{num:int}}/merge", self.merge),
-            ("GET", f"{API}/leaderboard", self.leaderboard),
             *batch,
             ("PUT", "/lfs-storage/{oid}", self.lfs_put),
             ("POST", "/lfs-verify", self.lfs_verify),
@@ -281,18 +277,6 @@ class Server:
                     for path, entry in sorted(commit.files.items())]  # fmt: skip
         return answer | {"siblings": siblings, "cardData": json.loads(json.dumps(card, default=str))}
 
-    async def auth_check(self, request: Request) -> Response:
-        self.repo(request)
-        return JSONResponse({})
-
-    async def auth_check_write(self, request: Request) -> Response:
-        self.writable(request)
-        return JSONResponse({})
-
-    async def leaderboard(self, request: Request) -> Response:
-        self.repo(request)
-        return JSONResponse([])
-
     # Revisions
 
     async def refs(self, request: Request) -> Response:
@@ -315,14 +299,6 @@ class Server:
                 for name, each in history
             ]
         )  # fmt: skip
-
-    async def branch(self, request: Request) -> Response:
-        repo, name = self.writable(request), f"refs/heads/{unquote(request.path_params['rev'])}"
-        if name in repo.refs:
-            raise RefusedError(409, "Reference already exists")
-        repo.refs[name] = repo.commit_id((await body_json(request)).get("startingPoint", "main"))
-        self.store.save(repo)
-        return JSONResponse({})
 
     async def tag(self, request: Request) -> Response:
         repo, name = self.writable(request), (await request.json())["tag"]
@@ -585,10 +561,6 @@ def told(repo: Repo, one: Discussion) -> dict:
 
 def worded(text: str) -> dict:
     return {"edited": False, "hidden": False, "latest": {"raw": text, "html": ""}}
-
-
-async def body_json(request: Request) -> dict:
-    return json.loads(await request.body() or b"{}")
 
 
 def ranged(request: Request, path: Path, size: int, headers: dict[str, str]) -> Response:
