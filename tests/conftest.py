@@ -31,7 +31,7 @@ TESTS = Path(__file__).parent
 # {marker: files of its tests}, so that for example `pytest -m "slow and hub"` runs the slow tests of one area.
 AREAS = {
     "browser": ("board/test_board_browser.py", "board/test_board_submission.py", "read/test_pairs.py",
-                "studies/test_*page.py", "studies/test_double_clicks.py", "studies/test_other_sites.py"),
+                "studies/test_*page.py", "studies/test_drawing.py"),
     "hub": ("hub/*", "publishing/test_publishing.py", "board/test_submitting.py", "board/test_review.py",
             "push_scripts/test_launch.py"),
     "kills": ("compute/test_kill_and_continue.py", "compute/test_disturbances.py", "compute/test_part_files.py"),

@@ -1,4 +1,4 @@
-"""Tests of the annotation protocol and of the requests of the page: assignments, refusals and permissions."""
+"""Tests of the annotation protocol and of the requests of the page: assignments, permissions, and studies that grow."""
 
 from io import BytesIO
 
@@ -14,6 +14,7 @@ from refusals import refused
 from saliency_bench.data.annotations import checksum
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import choose_known, open_study
+from saliency_bench.studies.annotation_report import annotation_report, report_rows
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.overview import AnnotationOverview
@@ -278,3 +279,54 @@ def test_study_resumes_its_settings_and_rejects_others(tmp_path):
     refused(words, open_study, store, "noise", images, "print", annotators=5)
     refused("a different dataset", open_study, store, "noise", images, "other print")
     refused("--honeypot-every must be at least 2", open_study, store, "new", images, "print", honeypot_every=1)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "study.db")
+
+
+def opened(store, images=4, fingerprint="four", **options):
+    return open_study(store, "noise", StudyImages(dataset(images, masks=2)), fingerprint, **options)
+
+
+def finish(annotating, letter):
+    return len(answer_all(annotating, annotating.study.join(letter * 32).name))
+
+
+def test_grown_study_assigns_more_people_and_images(store):
+    before = opened(store, annotators=1, honeypots=1, honeypot_every=2)
+    assert [finish(before, letter) for letter in "ab"] == [4, 1], "the second one gets the honeypot alone"
+    grown = opened(store, 7, "seven", annotators=2, growing=True)
+    assert grown.honeypots == before.honeypots, "known masks stay those that people have seen"
+    assert (len(grown.units), [finish(grown, letter) for letter in "ab"]) == (6, [3, 6])
+    again = opened(store, 7, "seven")
+    assert (again.settings, again.units) == (grown.settings, grown.units)
+    rows = annotation_report(again)["protocol"]
+    assert [(row["annotators"], row["images"]) for row in rows] == [(1, 4), (2, 7)]
+    assert ["protocol 1", "1 people per image, 4 images"] in report_rows(annotation_report(again))
+
+
+def test_study_grows_only_with_grow_option(store):
+    opened(store, annotators=2)
+    for options in ({"annotators": 3}, {"images": 5, "fingerprint": "five"}):
+        refused("--grow to add people or images", opened, store, **options)
+    opened(store, annotators=3, growing=True)
+    refused(r"another configuration \(annotators 3, now 2\); use", opened, store, annotators=2)
+    assert len(annotation_report(opened(store, annotators=3, growing=True))["protocol"]) == 2, "once however often"
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"annotators": 1}, "--annotators was 2"), ({"per_person": 3}, "--per-person was 0"),
+    ({"seed": 1}, "--seed was 0"), ({"honeypots": 1}, "--honeypots was 0"),
+])  # fmt: skip
+def test_growing_rejects_other_changes(store, options, words):
+    opened(store, annotators=2)
+    refused(words, opened, store, growing=True, **options)
+
+
+def test_growing_rejects_missing_or_changed_images(store):
+    finish(opened(store), "a")
+    refused("has no image image-003", opened, store, 3, "three", growing=True)
+    others = StudyImages(dataset(5, seed=1))
+    refused("differs from the annotated image", open_study, store, "noise", others, "others", growing=True)

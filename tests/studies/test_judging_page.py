@@ -166,9 +166,11 @@ def served(app):
 READY = "body:not(.waiting) #asking:not([hidden])"
 
 
-def started(browser, served, **options):
-    """Open the page and return it with a list of its errors."""
+def started(browser, served, pass_on=None, **options):
+    """Open the page, whose requests `pass_on` may answer, and return it with a list of its errors."""
     page, problems = browser.new_page(**options), []
+    if pass_on:
+        page.route("**/api/**", pass_on)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda one: problems.append(one.text) if one.type == "error" else None)
     page.goto(served)
@@ -194,8 +196,7 @@ def test_sheet_is_completed_by_keyboard(study, served, browser):
         bodies[route.request.url] = reply.body()
         route.fulfill(response=reply)
 
-    page, problems = started(browser, served, viewport={"width": 1280, "height": 800})
-    page.route("**/api/**", pass_on)
+    page, problems = started(browser, served, pass_on, viewport={"width": 1280, "height": 800})
     page.keyboard.press("Enter")
     page.wait_for_selector(READY)
     (person,) = study.study.people()
