@@ -422,12 +422,8 @@ def score_file(kind: str, name: str) -> Path:
 
 
 def summary(path: Path) -> str:
-    """Return the first line of a file's docstring, without importing the file.
-
-    References to the project's list of papers, as in "(Petsiuk et al., 2018; P1 2.2.2)", are removed.
-    """
-    first = (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
-    return re.sub(r"\s*\(P\d[^()]*\)|; P\d[^()]*(?=\))", "", first)
+    """Return the first line of a file's docstring, without importing the file."""
+    return (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
 
 
 @lru_cache(maxsize=256)
