@@ -9,7 +9,7 @@ import httpx
 import pytest
 from local_hub import FOUNDER, VISITOR, openid
 from test_board_browser import chromium  # noqa: F401
-from test_board_uploads import BOARD, CARD, files_of, maps_of, packed, run  # noqa: F401
+from test_board_uploads import BOARD, CARD, files_of, maps_of, packed
 
 pytestmark = pytest.mark.slow
 START = "from saliency_bench.spaces.leaderboard.app import main; main()"

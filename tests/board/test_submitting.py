@@ -33,14 +33,6 @@ from saliency_bench.utils.files import write_json
 BOARD = "saliency-bench/results"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, shapes, resnet):
-    return sb.run(
-        dataset=str(shapes), model=str(resnet), explainers=["random", "centre"], metrics=["saliency_miou"], limit=12,
-        batch_size=8, out=tmp_path_factory.mktemp("runs") / "first", device="cpu", progress=False,
-    ).folder  # fmt: skip
-
-
 @pytest.fixture
 def here(hub, tmp_path, monkeypatch):
     """Make this process a client of the Hub. Return a function that logs a user in."""

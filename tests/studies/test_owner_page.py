@@ -43,7 +43,7 @@ def crowd(annotating):
     return [*people, draw(annotating, OTHER, 2, "c")]
 
 
-def test_people_and_images_to_look_at_come_first_and_the_owner_sees_what_was_marked(annotating, client, owner):
+def test_overview_lists_suspicious_people_and_images_first(annotating, client, owner):
     votes = [f"/api/votes?unit={unit}" for unit in (annotating.units[0], "nothing")]
     unmarked = client.get(votes[0], headers=owner).content
     good, other, careless = crowd(annotating)

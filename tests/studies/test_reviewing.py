@@ -67,7 +67,7 @@ def test_answers_of_excluded_people_are_not_reviewed(annotating):
     assert [answer.id for answer in annotating.to_review()] == waiting
 
 
-def test_what_one_reviewer_sent_back_goes_to_others_once_its_author_is_gone(annotating):
+def test_rejected_image_is_reassigned_when_its_author_leaves(annotating):
     person, unit = draw(annotating, "a"), annotating.study.answers()[1].unit
     annotating.study.review(2, "rita", "reject", "an opinion of rita", "too small")
     assert 2 not in [answer.id for answer in annotating.to_review()]
