@@ -82,7 +82,7 @@ def figure_of(name: str) -> str:
 
 
 def picture(name: str, title: str) -> str:
-    """Return the Markdown of the figure of a set or run."""
+    """Return the Markdown for the figure of a set or run."""
     return f"![{title}: scores and intervals of all explainers by each metric](pictures/{figure_of(name)}.svg)"
 
 
