@@ -239,7 +239,7 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     ("submit RUN --to full", "full is not a board, because it has no schema.json; set --to to a new folder"),
     ("submit RUN --to board --by ../x", "submitter"),
     ("review full", "full contains no submissions; add one with `saliency-bench submit RUN --to full`"),
-    ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
+    ("review full 3", "is a folder, which has no pull requests; remove NUMBER"),
     ("leaderboard --results ./nothing --json", "./nothing does not exist; specify a folder of results"),
     ("leaderboard --results full", "full contains no results"),
     ("leaderboard --results full --core full/x.txt", "x.txt cannot be read: "),
