@@ -279,7 +279,7 @@ class ViewSpec(Strict):
     """Content of a cell of a picture, for one image.
 
     Attributes:
-        kind: `picture`: the image. `mask`: the image inside its mask. `map`: the map. `top`: the share of the pixels
+        kind: `picture`: the image. `mask`: the image inside its mask. `map`: the map. `top`: only the pixels
             with the highest map values. `rest`: the image without these pixels. `region`: the salient region, above
             half of the map's range. `pasted`: the image with the region of its partner pasted in, for the pairs of
             saliency_correctness and saliency_confidence. `inverse`: the image with all but this region of its partner
