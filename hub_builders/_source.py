@@ -376,7 +376,7 @@ def as_spelled(path: Path) -> Path:
 
 
 def picture_of(
-    log: BuildLog, image_id: str, path: Path, drawn: str = ", with what was drawn on the file", *, deep: bool = False
+    log: BuildLog, image_id: str, path: Path, drawn: str = ", together with its annotations", *, deep: bool = False
 ) -> Picture | None:
     """Read an image, or log the reason and return None if it cannot be read.
 

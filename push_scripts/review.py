@@ -4,7 +4,7 @@ example:
   saliency-bench review saliency-bench/results 7
   saliency-bench review saliency-bench/results 7 --comment
   saliency-bench review saliency-bench/results 7 --comment --merge
-  saliency-bench review saliency-bench/results --comment    # all that are open
+  saliency-bench review saliency-bench/results --comment    # all open ones
   saliency-bench review ./board    # a local board; also writes its index
 
 A pull request passes if its author is the submitter, it only adds files of submissions and changes or deletes no file,

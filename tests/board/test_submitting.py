@@ -229,7 +229,7 @@ def test_local_board_from_submission_to_recomputing(run, shapes, resnet, tmp_pat
     ("submit RUN --to full", "full is not a board, because it has no schema.json; specify a new folder with --to"),
     ("submit RUN --to board --by ../x", "submitter"),
     ("review full", "full contains no submissions; add one with `saliency-bench submit RUN --to full`"),
-    ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
+    ("review full 3", "is a folder, which has no pull requests; remove NUMBER"),
     ("leaderboard --results ./nothing --json", "./nothing does not exist; specify a folder of results"),
     ("leaderboard --results full", "full contains no results"),
     ("leaderboard --results full --core full/x.txt", "x.txt cannot be read: "),

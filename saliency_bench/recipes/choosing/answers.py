@@ -96,7 +96,7 @@ def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], 
     Args:
         left: Remaining candidates, best first.
         unbeaten: Remaining baselines.
-        beat: Remaining methods that beat every baseline significantly, in the race or by separate bets.
+        beat: Remaining methods that beat every baseline significantly, in the race or in separate bets.
         baselines: Candidates that ignore the network.
     """
     if not left:

@@ -439,7 +439,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQuestion]) -> dict[str, list[str]]:
-    """Return {metric: candidates}. Baselines are left out of a metric on which they are best by design."""
+    """Return {metric: candidates}. If baselines are best by design on a metric, its candidates include no baselines."""
     with_baselines = {metric: any(metric in metrics_of([q]) and q.baselines for q in questions)
                       for metric in metrics_of(questions)}  # fmt: skip
     return {
