@@ -675,10 +675,7 @@ def test_images_are_published_under_the_given_licence(closed, workspace):
 
 
 @pytest.fixture
-def line(hub, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-    address = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+def line(here, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     return lambda *words: cli.main([str(word) for word in words])
 
