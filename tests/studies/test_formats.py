@@ -119,7 +119,7 @@ def test_import_rejects_invalid_pseudonyms(annotated, other, tmp_path, person):
 def test_export_rejects_person_names_that_are_paths(annotated, tmp_path, format, person):
     annotated.study.record(person, "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
     before = sorted(tmp_path.rglob("*"))
-    words = r"name .* of a person cannot be a folder name; export as coco, label-studio"
+    words = r"name .* of a person cannot be a folder name; export as coco or label-studio"
     refused(words, export, annotated, tmp_path / "out", format)
     assert sorted(tmp_path.rglob("*")) == before
     export(annotated, tmp_path / "out", format, people=False)
@@ -143,7 +143,7 @@ def test_png_export_replaces_slashes_and_rejects_collisions(tmp_path, units, nam
         export(annotating, tmp_path / "out", "png")
         assert sorted(path.name for path in (tmp_path / "out/masks/p-a").iterdir()) == names
     else:
-        refused("export as coco, label-studio or cvat", export, annotating, tmp_path / "out", "png")
+        refused("export as cvat, coco or label-studio", export, annotating, tmp_path / "out", "png")
         assert export(annotating, tmp_path / "out", "cvat") == 2
 
 
