@@ -7,7 +7,7 @@ example:
 Use a trained network, because the ranking is arbitrary with random weights. For each metric, the script prints the
 largest change of an explainer's mean, in units of the score, and Kendall's tau-b between the rankings of the explainers
 in fp32 and in the lower precision (1 for the same order). It also prints the largest change of a single sample over all
-cells. """
+cells."""
 
 import argparse
 import tempfile
