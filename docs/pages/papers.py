@@ -74,8 +74,8 @@ def status(suite: Suite, item: TableSpec | PictureSpec) -> str:
     values = list(item.values.values())
     people = any(value.crowd or value.against == "crowd" for value in values)
     numbers = f"{figures(item)} published numbers" if figures(item) else "no published numbers"
-    compared = f"a picture; {numbers} to compare with" if isinstance(item, PictureSpec) else f"{numbers} to compare with"
-    return compared + "; needs people's answers (`--answers`)" * people
+    kind = "a picture; " if isinstance(item, PictureSpec) else ""
+    return f"{kind}{numbers} to compare with" + "; needs people's answers (`--answers`)" * people
 
 
 def figures(item: TableSpec | PictureSpec) -> int:
