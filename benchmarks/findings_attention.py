@@ -1,6 +1,6 @@
 """Render the section of docs/findings.md on explainers that use attention, for a transformer trained by this script.
 
-The patches of the transformer are features of EfficientNet-Lite0 at 7 x 7 positions. The features are frozen, because
+The tokens of the transformer are features of EfficientNet-Lite0 at 7 x 7 positions. The features are frozen, because
 tens of photographs are too few to train them. Only the attention blocks and the head are trained, to distinguish cats
 from dogs.
 """
@@ -100,11 +100,11 @@ def attention_section(run: RunData) -> str:
     value = interval(accuracy["value"], accuracy["low"], accuracy["high"])
     about = f"""\
 The network is a vision transformer with {DEPTH} attention blocks, 64 channels and a class token. It was trained for
-{EPOCHS} epochs to distinguish cats from dogs, on photographs other than those explained here. Its patches are features
-of EfficientNet-Lite0 at 7 x 7 positions. The receptive field of a feature is larger than its cell, so the maps are only
-approximate. The accuracy on the explained photographs is {value} (n = {accuracy["n"]}). With 14 x 14
-positions, it was 0.615. Because the number of positions was chosen on the same photographs, the accuracy is slightly
-optimistic."""
+{EPOCHS} epochs to distinguish cats from dogs, on photographs other than those explained here. Instead of image patches,
+its tokens are features of EfficientNet-Lite0 at 7 x 7 positions. The receptive field of a feature is larger than its
+cell, so the maps are only approximate. The accuracy on the explained photographs is {value} (n = {accuracy["n"]}). With
+14 x 14 positions, it was 0.615. Because the number of positions was chosen on the same photographs, the accuracy is
+slightly optimistic."""
     figure = picture(ATTENTION, "Explainers that use attention")
     return "\n\n".join([TITLE, about, figure, table(run.cells), remarks(run), limits(accuracy["low"])])
 
@@ -113,9 +113,9 @@ def limits(lowest: float) -> str:
     """Return the conclusions that are justified by the lower bound of the accuracy."""
     if lowest > 0.75:
         return """\
-The network is right about most of these photographs, but this does not mean that it uses the animals: a low score for
-the pointing game or energy may be due to the network or to the map. These results are for a single small network with a
-single task; larger networks may distribute their attention differently."""
+The network is right about most of these photographs, but this does not mean that it looks at the animals: a low
+score for the pointing game or energy may be due to the network or to the map. These results are for a single small
+network with a single task; larger networks may distribute their attention differently."""
     return """\
 The network is wrong about many of these photographs. Insertion still measures what its predictions depend on, but
 pointing game and energy may be low because the network uses other regions."""

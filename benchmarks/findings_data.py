@@ -1,4 +1,4 @@
-"""Store and load the scores of single photographs from which docs/findings.md is rendered.
+"""Store and load the scores of individual photographs from which docs/findings.md is rendered.
 
 Intervals, ranks and sentences are computed when the file is read, so the page always uses the current statistics.
 """

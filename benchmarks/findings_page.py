@@ -21,14 +21,15 @@ CURVES = {"saliency_insertion": "↑", "saliency_deletion": "↓"}
 # Difference that should be detected. Maps with a correlation above the second number hardly depend on the class.
 DIFFERENCE, ALIKE = 0.05, 0.8
 ATTENTION = "vit-pets"  # name of the run for the section on explainers that use attention
+SUMMARIES = ("Best", "Not marked as best", "No explainer", "Too few")  # first words of sentences on all baselines
 TITLES = {"pets": "Pets (Oxford-IIIT Pet)", "voc": "VOC 2012, the largest class of each photograph",
           "coco": "COCO 2017, the largest class of each photograph", "imagenet": "ImageNet"}  # fmt: skip
 PAGE = """# Findings: a real network on photographs
 
 This page shows the scores of explainers for EfficientNet-Lite0, with the ImageNet weights published by Google, on
-photographs from four datasets. All maps explain the predicted class. One command computes all numbers on this page, and
-the sentences that depend on them ([see below](#how-this-page-was-made)). For a comparison of several networks, see the
-[reference study](reference.md).
+photographs from four datasets. All maps explain the predicted class. One command computes all numbers on this page and
+writes the sentences that depend on them ([see below](#how-this-page-was-made)). For a comparison of several networks,
+see the [reference study](reference.md).
 
 ## Recommendations
 
@@ -49,8 +50,9 @@ python benchmarks/findings.py --data raw --work findings --images {images} --sam
 ```
 
 The command needs photographs from the original sources of the datasets, which are not part of this project;
-`benchmarks/findings.py` describes where to store them. The scores of single photographs are in
-`benchmarks/findings.parquet`. A test renders this page from these scores with the current statistics.
+`benchmarks/findings.py` describes where to store them. The scores of the individual photographs are in
+`benchmarks/findings.parquet`. A test generates this page again from these scores with the current code and checks that
+it is unchanged.
 
 {settings}
 """
@@ -130,7 +132,7 @@ def section(name: str, run: RunData) -> str:
 def remarks(run: RunData) -> str:
     """Return those sentences of the verdict that concern all baselines, as a Markdown list."""
     lines = Verdict(run.cells, run.contrasts).sentences()
-    return "\n".join(f"- {line}" for line in lines if line.startswith(("Best", "Not best", "No explainer", "Too few")))
+    return "\n".join(f"- {line}" for line in lines if line.startswith(SUMMARIES))
 
 
 def table(cells: Sequence[CellResult]) -> str:
@@ -166,12 +168,15 @@ def ahead(runs: dict[str, RunData]) -> str:
     """Return sentences about the explainers that are significantly better than every baseline in the paired tests."""
     by_metric: dict[str, dict[str, list[str]]] = {}
     starts: Counter[str] = Counter()
+    peaked: dict[str, dict[str, None]] = {}  # {explainer: metrics} for explainers that lead only with peaked maps
     for name, run in runs.items():
         comparisons = against_baselines(run)
         for metric in dict.fromkeys(cell.metric for cell in run.cells):
             by_metric.setdefault(metric, {})[name] = names = leaders(comparisons, metric)
-            peaked = {cell.explainer for cell in run.cells if cell.metric == metric and is_peaked(cell)}
-            starts.update(set(names) - peaked)
+            small = {cell.explainer for cell in run.cells if cell.metric == metric and is_peaked(cell)}
+            starts.update(set(names) - small)
+            for leader in small & set(names):
+                peaked.setdefault(leader, {})[short(metric)] = None
     leading = [(short(metric), name, names) for metric, of in by_metric.items() for name, names in of.items() if names]
     nowhere = [short(metric) for metric, of in by_metric.items() if not any(of.values())]
     if not by_metric:
@@ -184,8 +189,10 @@ def ahead(runs: dict[str, RunData]) -> str:
     lines += [f"  - {', '.join(nowhere)}: no explainer on any dataset."] if nowhere else []
     if starts:
         best = [name for name, _ in sorted(starts.items(), key=lambda item: (-item[1], item[0]))]
-        lines.append(f"- **Start with {' or '.join(best)}.** No other explainer beats all three baselines, except "
-                     "where less than 1 % of the pixels determine the score.")  # fmt: skip
+        apart = [f"{name} on {listed(of)}" for name, of in sorted(peaked.items()) if name not in starts]
+        rest = (f", apart from {listed(apart)}, where the score depends on less than 1 % of the pixels."
+                if apart else ".")  # fmt: skip
+        lines.append(f"- **Start with {' or '.join(best)}.** No other explainer beats all three baselines{rest}")
     return "\n".join(lines)
 
 
@@ -202,9 +209,9 @@ def small_regions(runs: dict[str, RunData]) -> str:
     names, metrics = (sorted({pair[place] for pair in peaked}) for place in (0, 1))
     if not peaked:
         return ""
-    return (f"- **Ignore the scores of {listed(names)} for {listed(map(short, metrics))}.** In most photographs of "
-            "every dataset, less than 1 % of the pixels are above half of the map's range, and no other pixels affect "
-            "these scores.")  # fmt: skip
+    return (f"- **Ignore the scores of {listed(names)} for {listed(map(short, metrics))}.** For most photographs of "
+            "every dataset, less than 1 % of the pixels of their maps are in the upper half of the map's range, and "
+            "only these pixels affect these scores.")  # fmt: skip
 
 
 def more_images(runs: dict[str, RunData]) -> str:
@@ -386,18 +393,19 @@ def readings(work: Path, runs: dict[str, Run]) -> str:
         lines.append(f"| {reading} | {cells} | {distance(reading):.3f} |")
     off = distance(nearest[0])
     outcome = (
-        f"The interpretation `{nearest[0]}` is within {off:.3f} of this range for all of them."
+        f"With the interpretation `{nearest[0]}`, the values of all {len(asked)} methods are within {off:.3f} of "
+        "this range."
         if off <= CLOSE
-        else f"None of {len(values)} interpretations reproduces this range for all of them: the closest one, "
-        f"`{nearest[0]}`, has an error of up to {off:.3f}."
+        else f"With none of {len(values)} interpretations are the values of all {len(asked)} methods in this range: "
+        f"with the closest one, `{nearest[0]}`, the value of one method is {off:.3f} away from it."
     )
     share = float(np.mean([mask.mean() for mask in masks.values()]))
     about = (
-        f"For Pet-XAI and ResNet-18, the [Saliency-Bench paper](papers.md) prints mIoU values from {low} to {high} for "
-        f"{len(SIX)} methods, but does not define how a map is converted to a region. The table shows the mIoU of "
-        f"{len(asked)} of the methods for several interpretations, on {len(masks)} pets, whose masks cover {share:.0%} "
-        f"of the image on average. {outcome} `saliency_miou` uses `{usual}`, for which `random` has an mIoU of "
-        f"{values[usual].get('random', float('nan')):.3f}."
+        f"For Pet-XAI and ResNet-18, the [Saliency-Bench paper](papers.md) reports mIoU values from {low} to {high} "
+        f"for {len(SIX)} methods, but does not define how a map is converted to a region. The table shows the mIoU of "
+        f"these {len(asked)} methods and of the baselines for several interpretations, on {len(masks)} pets, whose "
+        f"masks cover {share:.0%} of the image on average. {outcome} `saliency_miou` uses `{usual}`, for which "
+        f"`random` has an mIoU of {values[usual].get('random', float('nan')):.3f}."
     )
     return "\n\n".join(["## Can the mIoU of the Saliency-Bench paper be reproduced?", about, "\n".join(lines)])
 

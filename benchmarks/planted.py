@@ -32,18 +32,18 @@ place of explanations: the mask itself, the blurred mask (by a Gaussian with a s
 shifted mask (by 1/16 of the side), uniform noise, and the inverted mask. They are listed from the best to the worst,
 and a metric should rank them in this order.
 
-All alignment metrics do so. Because these metrics compare a map with the mask, this is only a sanity check.
-Faithfulness metrics do not use the mask but query the classifier. If such a metric ranks the maps differently, the
-cause is the classifier, or the perturbed images that the metric passes to it:
+All alignment metrics rank the maps in this order. Because these metrics compare a map with the mask, this is only a
+sanity check. Faithfulness metrics do not use the mask but query the classifier. If such a metric ranks the maps
+differently, the cause is the classifier, or the perturbed images that the metric passes to it:
 
 - saliency_deletion, saliency_roae and saliency_cds prefer noise to the shifted mask. An image with black dots
   everywhere differs more from the training images than an image with one black patch that misses a part of the object.
-  If the prediction changes fast, this therefore does not prove that the classifier used the deleted pixels.
+  A fast change of the prediction therefore does not prove that the classifier used the deleted pixels.
   saliency_insertion, saliency_kae and saliency_road rank all five maps correctly; saliency_road imputes removed pixels
   from their neighbours.
-- saliency_cauc prefers the blurred mask to the mask, for two reasons: slightly fewer pixels of the blurred mask are
-  above half of its range, which alone lowers the score, and the centre of the object is removed first. Pixels that are
-  not salient are never removed (see the card of this metric).
+- saliency_cauc prefers the blurred mask to the mask, for two reasons: slightly fewer pixels of the blurred mask are in
+  the upper half of its range, which in itself improves the score, and the centre of the object is removed first. Pixels
+  in the lower half are never removed (see the card of this metric).
 - saliency_confidence prefers the inverted mask to noise. With noise, scattered pixels of one image are pasted into
   another image, and the result differs more from the training images. saliency_correctness ranks all five maps
   correctly.
@@ -51,8 +51,8 @@ cause is the classifier, or the perturbed images that the metric passes to it:
   with the inverted mask, most of the image remains, and the hole has the outline of the object. The score of a region
   means little without the size of the region.
 - For many faithfulness metrics, the mask and the blurred mask differ only in the third digit. The choice of the metric
-  has a much larger effect. The difference arises because all pixels inside a mask have the same value and are ranked in
-  a fixed pseudo-random order, whereas the pixels in the centre of a blurred mask are ranked first.
+  has a much larger effect. The small difference arises because all pixels inside a mask have the same value and are
+  ranked in a fixed pseudo-random order, whereas the pixels in the centre of a blurred mask are ranked first.
 
 saliency_mcs, saliency_mcr and saliency_idr compare the maps of an object classifier with the maps of a scene
 classifier, so they are tested with pairs of maps. Both classifiers are assumed to be always correct. The scores equal
@@ -61,7 +61,7 @@ the values computed by hand:
 | map of the object classifier | map of the scene classifier | saliency_mcs ↑ | saliency_mcr ↑ | saliency_idr ↓ |
 |---|---|---|---|---|
 | the mask | the inverted mask; for the image without the object, the mask | 1 | 1 | 0 |
-| the mask, or one map for all images | the same map | 0 | 0 | 0.5 |
+| the mask, or a map that is the same for all images | the same map as that of the object classifier | 0 | 0 | 0.5 |
 | the inverted mask | the mask; for the image without the object, an empty map | -1 | -1 | 1 |
 
 The next table shows mean scores over {samples} test images of {side} x {side} pixels, with the default options of each

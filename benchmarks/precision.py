@@ -1,4 +1,4 @@
-"""Measure the effect of faster arithmetic: scores and rankings of a run in fp32, bf16 and, on a GPU, tf32 and fp16.
+"""Measure the effect of a lower precision: scores and rankings of a run in fp32, bf16 and, on a GPU, tf32 and fp16.
 
 example:
   saliency-bench demo
@@ -6,9 +6,8 @@ example:
 
 Use a trained network, because the ranking is arbitrary with random weights. For each metric, the script prints the
 largest change of an explainer's mean, in units of the score, and Kendall's tau-b between the rankings of the explainers
-in fp32 and in the faster arithmetic (1 for the same order). It also prints the largest change of a single sample over
-all cells.
-"""
+in fp32 and in the lower precision (1 for the same order). It also prints the largest change of a single sample over all
+cells."""
 
 import argparse
 import tempfile

@@ -6,7 +6,7 @@ example:
 The paper does not specify the threshold of a map, the treatment of negative values and of the trimap's border, or the
 starting image of insertion. In this script, the paper's six methods explain predictions of EfficientNet-Lite0 (extra
 `demo`) for some pets, with cheap settings. Each interpretation ("reading") of the three metrics is compared with the
-printed numbers for ResNet-18. Network and images differ from the paper, so the question is whether a reading is close
+published numbers for ResNet-18. Network and images differ from the paper, so the question is whether a reading is close
 to all six numbers at once. The script prints Markdown tables; `--work` stores the dataset and the maps.
 """
 

@@ -172,7 +172,8 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
         metrics = dict.fromkeys(metric for of_metrics in found.values() for metric in of_metrics)
         never = [short(metric) for metric in metrics if not any(of.get(metric) for of in found.values())]
         if never:
-            lines.append(f"  - According to {listed(never)}, no explainer beats all three baselines with any network.")
+            named_metrics = listed(never, "or")
+            lines.append(f"  - No explainer beats all three baselines with any network according to {named_metrics}.")
     return lines
 
 
@@ -528,8 +529,8 @@ python benchmarks/reference.py --sources raw --data data --work reference --limi
 
 The command uses at most {limit} photographs of each dataset for Lite1 and Lite2. To save time, explainers and metrics
 have the options `SMALL` in `benchmarks/reference.py`, which are far below the defaults. The scores of Lite0 are from
-the runs of the page [Findings](findings.md). The scores of single images are in `benchmarks/reference.parquet`; a test
-renders this page from them.
+the runs of the page [Findings](findings.md). The scores of individual images are in `benchmarks/reference.parquet`; a
+test generates this page again from these scores and checks that it is unchanged.
 
 For the larger study, run the whole suite `reference`, with built datasets in `--data`, and checkpoints from `--data` or
 from the Hub:

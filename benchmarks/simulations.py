@@ -53,7 +53,7 @@ LAWS = {
 }
 # {design: (function from a number of clusters to their sizes, intra-class correlation)}
 DESIGNS = {
-    "single samples": (lambda count: np.ones(count, int), 0.0),
+    "independent samples": (lambda count: np.ones(count, int), 0.0),
     "clusters of 6, ICC .3": (lambda count: np.full(count, 6), 0.3),
     "a fifth of 20, the rest of 2, ICC .3": (lambda count: np.where(np.arange(count) < count / 5, 20, 2), 0.3),
     "log-normal sizes, ICC .5": (lambda count: np.maximum(np.round(4 * _log_normal(count)), 1).astype(int), 0.5),
@@ -173,7 +173,7 @@ def scores_with_failures(
     `whole` tells whether whole clusters fail.
     """
     rng = np.random.default_rng([6, len(sizes), times, int(1000 * share)])
-    design = next((name for name, (_, of) in DESIGNS.items() if of == correlation), "single samples")
+    design = next((name for name, (_, of) in DESIGNS.items() if of == correlation), "independent samples")
     scores, codes = drawn(law, rng, design, sizes, times), np.repeat(np.arange(len(sizes)), sizes)
     failed = rng.random((len(sizes), times))[codes] < share if whole else rng.random(scores.shape) < share
     mean = float((LAWS[law] if isinstance(law, str) else law).mean())
@@ -317,7 +317,7 @@ def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
     def judged(mean: float, count: int) -> list[package.Estimate]:
         # To lower the mean, 0/1 scores get more zeros; other scores are drawn from a beta distribution.
         moved = (1 - mean < GRID) * 1.0 if hits else moved_to(quantiles, mean)
-        estimates = intervals(drawn(moved, rng, "single samples", np.ones(n, int), count), codes, UNIT)
+        estimates = intervals(drawn(moved, rng, "independent samples", np.ones(n, int), count), codes, UNIT)
         return [package.clopper_pearson(estimate) for estimate in estimates] if hits else estimates
 
     def violation(estimate: package.Estimate) -> float | None:
@@ -509,7 +509,7 @@ def show_rare(times: int) -> None:
         (name, [value for size in (1, 6) for count in counts for value in widths(law, count, times // 4, size)])
         for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()
     ]
-    heads = [f"{kind}: {count}, {which}" for kind in ("single samples", "clusters of 6") for count in counts
+    heads = [f"{kind}: {count}, {which}" for kind in ("independent samples", "clusters of 6") for count in counts
              for which in ("shown", "gate")]  # fmt: skip
     show("Width with the wider bounds, % of the width without them", heads, rows)
     heads = [f"{count}: {kind}" for count in counts for kind in both_kinds]

@@ -80,7 +80,7 @@ def summed_gradients(
         target: Weights over the logits, of shape (B, K).
         on: "logit" or "probability", as in the explainers.
         steps: Number of points per image.
-        batch_size: Number of points in one pass. None: `pictures_per_pass`.
+        batch_size: Number of points per batch. None: `pictures_per_pass`.
         points: Function of the indices of images and steps, as in `passes.Pass`. It returns the points (n, 3, H, W) and
             their factors.
         halves: Steps of the second sum, bool (B, steps). None: the second sum is 0.

@@ -72,7 +72,7 @@ def gradient_shap(
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         reliability: Required reliability of the map of an image, between 0 and 1; further draws are skipped once it is
             reached. None: use all draws.
-        batch_size: Number of path points per pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of path points per batch. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
         Signed maps of shape (B, H, W) of all draws and of two halves. With a bank of baselines, the halves are the

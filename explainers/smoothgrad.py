@@ -66,7 +66,7 @@ def smoothgrad(
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         reliability: Required reliability of the map of an image, between 0 and 1; further copies are skipped once it is
             reached. None: use all copies.
-        batch_size: Number of noisy images per pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of noisy images per batch. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
         Maps of shape (B, H, W) of all copies, the even-numbered copies and the odd-numbered copies, non-negative for

@@ -1,4 +1,4 @@
-"""Kill suites at smoke size, and compare datasets, networks, records, predictions, summaries, tables and the page."""
+"""Kill suites in smoke tests, and compare datasets, networks, records, predictions, summaries, tables and the page."""
 
 import os
 import random

@@ -70,16 +70,16 @@ def runs_of(suite: Suite, name: str) -> str:
 
 
 def status(suite: Suite, item: TableSpec | PictureSpec) -> str:
-    """Return text about the figures that can be compared with the paper, and whether answers of people are needed."""
+    """Return text about the numbers that can be compared with the paper, and whether people's answers are needed."""
     values = list(item.values.values())
     people = any(value.crowd or value.against == "crowd" for value in values)
-    compared = f"compared with {figures(item)} printed figures" if figures(item) else "nothing printed to compare with"
-    compared = "a picture; nothing printed to compare with" if isinstance(item, PictureSpec) else compared
-    return compared + "; needs answers of people (`--answers`)" * people
+    numbers = f"{figures(item)} published numbers" if figures(item) else "no published numbers"
+    kind = "a picture; " if isinstance(item, PictureSpec) else ""
+    return f"{kind}{numbers} to compare with" + "; needs people's answers (`--answers`)" * people
 
 
 def figures(item: TableSpec | PictureSpec) -> int:
-    """Return the number of figures of the paper in a table."""
+    """Return how many numbers of the paper a table contains."""
     return sum(figure is not None for row in getattr(item, "figures", ()) for figure in row)
 
 

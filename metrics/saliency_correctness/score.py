@@ -70,7 +70,7 @@ def saliency_correctness(
     the map for its class exceeds the threshold after min-max scaling. A "normal" picture shows S pasted onto the paired
     image in L. An "inverse" picture shows the pixels outside S pasted onto the paired image, and should not be
     recognised. The accuracies are means over L and the pairings. The score is computed from these means, not from
-    scores of single images.
+    scores of individual images.
 
     The paper uses "a fixed threshold" for S and Th(1 - E) for the other pixels. At thresholds other than 0.5 these
     regions overlap or leave holes, so this implementation uses all pixels outside S.

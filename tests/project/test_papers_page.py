@@ -46,11 +46,11 @@ def test_page_lists_every_item_with_command_and_figures(sections, name):
         assert title == about["title"]
         figures = [figure for row in about.get("figures", []) for figure in row if figure is not None]
         assert command == f"`saliency-bench suite {item} --data datasets --out suites{' --compare' if figures else ''}`"
-        assert (f" {len(figures)} printed figures" in status) == bool(figures)
+        assert (f"{len(figures)} published numbers" in status) == bool(figures)
         people = any(
             value.get("crowd") or value.get("against") == "crowd" for value in about.get("values", {}).values()
         )
-        assert ("answers of people" in status) == people
+        assert ("people's answers" in status) == people
         assert why == " ".join(" ".join(note["note"].split()) for note in about.get("notes", []))
         shown = about.get("show", {}) if item in content.get("pictures", {}) else {}
         texts = [

@@ -72,7 +72,7 @@ def test_clusters_needed_predicts_when_candidate_is_dropped():
     assert clusters_needed(np.zeros(9), log(40)) is None
 
 
-@pytest.mark.parametrize("case", ["all tied", "far better, but on few images"])
+@pytest.mark.parametrize("case", ["all tied", "far better, but only on a few images"])
 def test_race_keeps_tied_candidates_that_plain_test_drops(case):
     outcomes = [simulation.simulate(simulation.CASES[case], 6, seed) for seed in range(8)]
     assert not any(item.false_drop for item in outcomes)

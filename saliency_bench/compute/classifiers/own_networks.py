@@ -1,7 +1,7 @@
 """Load a user's own network from a model string: a function in a file, an architecture with weights, or TorchScript.
 
     ./net.py:make                                     a function or class that returns a module or a classifier
-    ./net.py:make:depth=18,weights=best.ckpt          with arguments of the function, and a file of weights
+    ./net.py:make:depth=18,weights=best.ckpt          with arguments of the function, and a weights file
     timm:resnet18:weights=best.safetensors            an architecture of timm or torchvision
     ./net.pt                                          TorchScript
 
@@ -32,7 +32,7 @@ LOADING = ("mean", "std", "size", "labels", "name")  # arguments of `load_classi
 NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
           "state_dict_ema", "model_ema", "ema_state_dict", "ema")  # fmt: skip
 DEEPEST = 4  # levels of nested keys
-UNPACKED = 4  # maximum ratio of unpacked size to file size for a file of weights
+UNPACKED = 4  # maximum ratio of unpacked size to file size for a weights file
 COMPILED = "_orig_mod."  # torch.compile adds this to the names of weights
 RUN_FIRST = "run it first with --model, then use --target predicted-by:FOLDER with the folder of that run"
 HOW_TO_GIVE = "use --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"

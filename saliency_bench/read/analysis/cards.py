@@ -65,7 +65,7 @@ def _card(verdict: Verdict, metric: tuple[str, int | str], name: str) -> Card:
         return Card(name, higher, tuple(baselines), f"baseline; no method is shown to beat {it}")
     if all(cell.scored < BEST_FROM for cell in unbeaten):
         return Card(name, higher, tuple(unbeaten), f"not best: under {BEST_FROM * 100:.0f} % of the samples scored")
-    return Card(name, higher, tuple(unbeaten), "not best: a baseline may score as well")
+    return Card(name, higher, tuple(unbeaten), "not best: a baseline may be just as good")
 
 
 def below(verdict: Verdict) -> dict[str, list[str]]:

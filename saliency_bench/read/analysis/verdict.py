@@ -25,10 +25,10 @@ CONTROLLED = (
 # and fewer samples than these contain a false difference at this rate, in percent. In all other runs, it is about 7 %.
 MANY_SHAPES = ((40, 500, 12), (10, 200, 12), (40, inf, 8))
 BEST = {
-    True: "Best (none significantly better, and better than every baseline)",
-    False: f"Best (none significantly better; {UNCOMPARED})",
+    True: "Best (better than every baseline, and not significantly worse than any other explainer)",
+    False: f"Best (not significantly worse than any other explainer; {UNCOMPARED})",
 }
-AT_CHANCE = "Not best, because a baseline may score as well"
+AT_CHANCE = "Not marked as best, because a baseline may be just as good"
 AGGREGATES = "one value over all samples; differences have intervals but no test, so explainers are not ranked"
 NOT_SHOWN = "on these samples, using the network gives no measurable advantage"
 RANDOM = "random"
@@ -145,9 +145,9 @@ class Verdict:
         for metric, name in self.metrics.items():
             ranked = [cell for key in self.order if (cell := self.cells.get((key, metric))) and cell.rank]
             if ranked and all(cell.unbeaten for cell in ranked):
-                alike.setdefault(self._named(cell for cell in ranked if cell.baseline), []).append(name)
+                alike.setdefault(self._named((cell for cell in ranked if cell.baseline), "or"), []).append(name)
                 continue
-            if baselines := self._named(cell for cell in ranked if cell.unbeaten and cell.baseline):
+            if baselines := self._named((cell for cell in ranked if cell.unbeaten and cell.baseline), "or"):
                 blind.setdefault(baselines, []).append(name)
             methods = [cell for cell in ranked if cell.unbeaten and not cell.baseline]
             if marked := self._named(cell for cell in methods if cell.cell_id in self.marked):
@@ -164,10 +164,11 @@ class Verdict:
             lines += [f"{meaning}: {'; '.join(clauses)}."] if clauses else []
         lines += [f"{AT_CHANCE}: {'; '.join(at_chance)}."] if at_chance else []
         for names, metrics in alike.items():
-            baselines = f", not even from {names}" if names else ""
-            lines.append(f"No explainer stands out on {any_or(metrics, len(self.metrics))}{baselines}.")
+            others = f"any other, or even than {names}," if names else "any other"
+            metrics_text = any_or(metrics, len(self.metrics))
+            lines.append(f"No explainer is significantly better than {others} on {metrics_text}.")
         for names, metrics in blind.items():
-            score = f"{names} on {listed(metrics)}"
+            score = f"{names} on {listed(metrics, 'or')}"
             lines.append(f"No explainer is significantly better than {score}: {NOT_SHOWN}.")
         few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
@@ -205,14 +206,14 @@ class Verdict:
             if metric in better and len(of_metric) > 1 and all(sign in (0, -1) for sign in of_metric.values()):
                 metrics.setdefault(listed(of_metric), []).append(metric)
         return [
-            f"No explainer with signed maps ({names}) is significantly better than {RANDOM} on {listed(of_names)}: "
-            "the sign may be the cause, because some metrics do not interpret it."
+            f"No explainer with signed maps ({names}) is significantly better than {RANDOM} on "
+            f"{listed(of_names, 'or')}: the sign may be the cause, because some metrics do not interpret it."
             for names, of_names in metrics.items()
         ]
 
-    def _named(self, cells: Iterable[CellResult]) -> str:
+    def _named(self, cells: Iterable[CellResult], conjunction: str = "and") -> str:
         names = [self.names[cell.explainer_id] for cell in cells]
-        return listed(names) if names else ""
+        return listed(names, conjunction) if names else ""
 
 
 def _has_signed_maps(cell: CellResult) -> bool:
@@ -261,10 +262,10 @@ def many_shapes(explainers: int, samples: float) -> list[str]:
     return lines[:1]
 
 
-def listed(names: Iterable[str]) -> str:
-    """Join names: "a, b and c"."""
+def listed(names: Iterable[str], conjunction: str = "and") -> str:
+    """Join names: "a, b and c". After a negation, use "or": "better than a, b or c"."""
     *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {conjunction} {last}" if most else last
 
 
 def all_or(metrics: list[str], total: int) -> str:
@@ -275,4 +276,4 @@ def all_or(metrics: list[str], total: int) -> str:
 def any_or(metrics: list[str], total: int) -> str:
     """Return "any of the 3 metrics" or "either metric", for negated sentences, where `all_or` would be ambiguous."""
     several = "either metric" if total == 2 else f"any of the {total} metrics"
-    return several if len(metrics) == total > 1 else listed(metrics)
+    return several if len(metrics) == total > 1 else listed(metrics, "or")

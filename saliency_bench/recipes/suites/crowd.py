@@ -97,7 +97,7 @@ def _grouped(answers: Sequence[Answers], run: RunData, by: str) -> Iterator[np.n
 
 
 def drawn_answers(run: RunData, explainers: Sequence[str], people: int = 10) -> Answers:
-    """Simulate answers for the tables at smoke size: each person judges each image with each explainer."""
+    """Simulate answers for the tables of a smoke test: each person judges each image with each explainer."""
     judgements: dict[str, dict[str, list[float]]] = {}
     of_people: dict[str, dict[str, list[float]]] = {}
     for explainer in explainers:

@@ -152,7 +152,7 @@ class Results:
         return {}
 
     def _answers(self, job: SuiteJob, run: RunData) -> Sequence[Answers]:
-        """Return people's answers. At smoke size, the answers are simulated unless --answers is given."""
+        """Return people's answers. In a smoke test, the answers are simulated unless --answers is given."""
         if self.choice.answers or not self.choice.smoke:
             return self.choice.answers
         if job.folder not in self._drawn:

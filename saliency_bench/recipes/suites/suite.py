@@ -170,7 +170,7 @@ def _write(
     settings = settings_table(name, content, tables)
     mark = f"{SMOKE}\n\n" if choice.smoke else ""
     write_text(choice.out / "tables" / f"{path.stem}.settings.md", mark + settings.markdown())
-    title = f"{name}, smoke size" if choice.smoke else name
+    title = f"{name}, smoke test" if choice.smoke else name
     page = choice.out / "suite.html"
     write_page(
         page, title, content.paper, [*(section_of(table, choice.out / "pictures") for table in written), *pictures],

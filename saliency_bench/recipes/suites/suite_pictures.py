@@ -122,7 +122,7 @@ def _cells(
         return
     manifest = read_manifest(job.folder)
     metrics = {name: results.sized(value.metric) for name, value in picture.values.items()}
-    # At smoke size, two explainers of the suite can be the same, but each needs its own cell.
+    # In a smoke test, two explainers of the suite can be the same, but each needs its own cell.
     called = {text: explainer_text(results.sized(text)) for text in explainers}
     # Include the run's metrics so that the columns that they need are loaded.
     sized = list(dict(zip(called.values(), map(results.sized, called), strict=True)).values())

@@ -27,7 +27,7 @@ BOLD = (
 SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "text", "cell")
 QUANTITY = "quantity"  # column for the axis `value`, because the column `value` contains the number
 JOIN = ", "
-SMOKE = "Smoke size: synthetic images and small networks, not the paper's data and networks. No number is a result."
+SMOKE = "Smoke test: synthetic images and small networks, not the paper's data and networks. No number is a result."
 
 Key = tuple[str, ...]
 
@@ -164,7 +164,7 @@ class SuiteTable(PaperTables):
 
 
 def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
-    """Return numbers as CSV. At smoke size, a column `smoke` marks every row."""
+    """Return numbers as CSV. In a smoke test, a column `smoke` marks every row."""
     frame = numbers.assign(smoke=True) if smoke else numbers
     rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
     return csv_text(list(frame.columns), rows)
