@@ -35,7 +35,7 @@ from saliency_bench.read.parts import Part, PartFolder
 from saliency_bench.utils.files import read_json, write_json
 
 EXPLAINERS, METRICS = ["gradcam", "rise:masks=20", "random"], ["saliency_miou", "saliency_insertion:steps=4"]
-SETTINGS: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 4, "limit": 30,
+SETTINGS: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 4, "limit": 18,
                             "keep_maps": True}  # fmt: skip
 RESULTS = ("records.parquet", "predictions.parquet")
 SLOW = "rise:masks=3000"  # a run that is long enough to be killed
@@ -182,7 +182,7 @@ def files_of_their_own(world):
     with world.patch.context() as patch:
         patch.setattr(writing, "SECONDS", 0)
         world.go()
-    assert len(world.parts("scores")) == 8 * len(EXPLAINERS)
+    assert len(world.parts("scores")) == 5 * len(EXPLAINERS)
 
 
 def lost_parts(world):
@@ -480,7 +480,7 @@ def test_only_incomplete_batches_are_distributed(world):
     world.patch.setattr(running, "_compute_batches", stop)
     with pytest.raises(KeyboardInterrupt):
         world.go()
-    assert shares == [[8, 12, 16, 20, 24, 28]]
+    assert shares == [[8, 12, 16]]
 
 
 @pytest.mark.thorough
