@@ -160,7 +160,7 @@ def test_batched_ridge_matches_scikit_learn(count, pieces, padding, ridge, seed)
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(("side", "kernel_size"), [(16, 1.0), (112, 2.0), (224, 4.0), (280, 4.0)])
+@pytest.mark.parametrize(("side", "kernel_size"), [(16, 1.0), (224, 4.0), (280, 4.0), (112, 2.0)])
 def test_superpixels_shrink_with_images_below_224(side, kernel_size):
     images = torch.rand(1, 3, side, side + 4)
     assert torch.equal(lime.superpixels(images, None, 50.0, 0.2), lime.superpixels(images, kernel_size, 50.0, 0.2))
