@@ -488,7 +488,7 @@ def test_predicted_class_is_explained_without_labels(saved, tmp_path, names, tar
     assert result.report.read_text()
 
 
-def test_accuracy_outside_a_run_is_against_the_labels():
+def test_score_samples_computes_accuracy_from_labels():
     labels, model = [0, 1, 2, 0, 1, 2, 0], classifier(3)
     images = model.prepare([{"image": picture} for picture in pictures()]).images
     right = (model(images).argmax(dim=1) == torch.tensor(labels)).double().tolist()
@@ -503,7 +503,7 @@ def test_accuracy_outside_a_run_is_against_the_labels():
 
 
 @pytest.mark.slow
-def test_a_metric_with_its_own_question_names_that_question(saved, tmp_path):
+def test_records_name_target_chosen_by_metric(saved, tmp_path):
     names = list("abcd")
     data, model = saved(names, [0, 1, 2, 3, 0, 1, 2]), classifier(4, labels=names)
     metrics = [f"saliency_{name}" for name in ("ccs", "cgc", "pgs", "cgs", "class_sensitivity")]
@@ -626,7 +626,7 @@ def test_training_uses_label_column(shapes, tmp_path):
     assert result.summary["model"]["accuracy"]["n"] == 4
 
 
-def test_labels_without_a_class_of_the_model_are_predicted_but_not_explained(shapes, resnet, tmp_path, capsys):
+def test_labels_without_model_class_are_not_explained(shapes, resnet, tmp_path, capsys):
     """Also check that images without a class of the model do not count in the accuracy."""
     classes = sb.load_dataset(str(shapes)).features["label"].names
     label_map = {name: [] if name == classes[0] else name for name in classes}
