@@ -56,7 +56,7 @@ def whole(shapes, resnet, tmp_path_factory):
     return sb.run(**settings(shapes, resnet), out=tmp_path_factory.mktemp("columns") / "run")
 
 
-def test_pictures_are_prepared_as_the_images_and_classes_are_names_in_and_outside_a_run(whole, shapes, resnet):
+def test_columns_hold_prepared_pictures_and_class_names(whole, shapes, resnet):
     values, reasons = scores(whole)
     assert len(values) == LIMIT
     assert set(reasons.values()) == {None}
