@@ -89,17 +89,6 @@ def test_study_matches_any_spelling_of_its_dataset_path(line, tmp_path, capsys, 
     assert len(Store("study.db").all()) == 1
 
 
-def test_import_reports_masks_without_an_image(line, tmp_path, capsys):
-    folder = tmp_path / "a"
-    folder.mkdir()
-    (folder / "elsewhere.png").write_bytes(png(np.ones((60, 80), bool)))
-    assert main([*line, "--import", str(folder), "--person", "ada"]) == 0
-    captured = capsys.readouterr()
-    assert "1 name without an image in the dataset, such as elsewhere" in captured.err
-    assert "masks of 0 images" in captured.out
-    assert "has no masks to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
-
-
 @pytest.mark.parametrize(("options", "words"), [
     (["--person", "bob"], "has no masks of bob; set --person to one of: ada"),
     (["--person", "../ada"], "--person must be 1 to 100 letters"),

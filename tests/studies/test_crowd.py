@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from commands import said
 from pages import BOX, client_of
 from PIL import Image
 
@@ -99,6 +100,8 @@ def test_annotate_writes_payment_and_parameter_tables(tmp_path, capsys, shapes):
     (tmp_path / "masks").mkdir()
     Image.new("L", (8, 8), 255).save(tmp_path / "masks/of no image.png")
     assert (main([*line, "--import", str(tmp_path / "masks"), "--person", "ada"]), main(words)) == (0, 0)
+    assert "masks of 0 images" in capsys.readouterr().out
+    assert "has no masks to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
     with (tmp_path / "p.csv").open() as file:
         assert next(csv.reader(file)) == list(PAYMENTS)
     assert (tmp_path / "q.csv").read_text().strip() == "person"
