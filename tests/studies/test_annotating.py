@@ -97,11 +97,7 @@ def test_invalid_answers_are_rejected(annotating, client, changed, words, key, u
     assert annotating.study.answers() == []
 
 
-def test_requests_without_a_valid_key_are_rejected(client):
-    for key in ("", "x", "é" * 10):
-        assert client.get("/api/state", headers={"X-Key": key.encode()}).status_code == 401
-    assert client.get("/static/annotate.py").status_code == 404
-    assert client.get("/static/..%2fannotate.py").status_code == 404
+def test_page_runs_only_its_own_scripts(client):
     page = client.get("/")
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert "http" not in page.text
