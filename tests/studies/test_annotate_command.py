@@ -49,7 +49,7 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     assert "0.500 (" in shown
     assert "masks of 11 images" in said(capsys, [*line, "--export", str(tmp_path / "out")])
     agreed = values(tmp_path / "out/consensus" / sorted((tmp_path / "out/consensus").iterdir())[0].name)
-    assert (agreed > 0).sum() == 60 * 20, "half of two is one"
+    assert (agreed > 0).sum() == 60 * 20, "one of two people is half"
 
 
 @pytest.mark.parametrize(("options", "words"), [

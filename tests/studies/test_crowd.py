@@ -45,10 +45,10 @@ def test_invitation_link_admits_one_person_only(annotating, client):
     )
     assert join(client, None).status_code == 403
     half = client.post("/api/join", content=json.dumps({"request": "\ud800" * 20}))
-    assert half.status_code == 403, "half a pair of Unicode is no error of the server"
-    assert client.get("/api/state", headers=before).status_code == 200, "who was there stays"
+    assert half.status_code == 403, "a lone surrogate is no error of the server"
+    assert client.get("/api/state", headers=before).status_code == 200, "earlier people keep access"
     assert len(annotating.study.people()) == 3
-    assert first not in annotating.study.store.path.read_bytes().decode("latin-1"), "the store holds hashes alone"
+    assert first not in annotating.study.store.path.read_bytes().decode("latin-1"), "the store contains only hashes"
 
 
 def test_completion_code_is_shown_only_after_finishing(annotating, client):
@@ -129,4 +129,4 @@ def test_erase_copies_the_store_without_a_person(annotating, client, tmp_path, c
     assert [review.reviewer for review in less.reviews().values()] == ["rita"]
     np.testing.assert_array_equal(less.answers()[0].pixels, BOX)
     assert ada.encode() not in (tmp_path / "less.db").read_bytes()
-    assert main([*words, bob]) == 2, "the file is there"
+    assert main([*words, bob]) == 2, "the file exists"

@@ -58,7 +58,7 @@ def test_grabcut_segments_a_disc_deterministically(disc):
     assert (region_found & mask).sum() / (region_found | mask).sum() > 0.97
     np.testing.assert_array_equal(GrabCut()(file, strokes), region_found)
     less = GrabCut()(file, [*strokes, Stroke([(70.0, 110.0), (105.0, 110.0)], False)])
-    assert not less[110, 74:102].any(), "what is said not to belong to it does not"
+    assert not less[110, 74:102].any(), "excluded strokes are outside the region"
 
 
 def test_grabcut_accepts_tiny_images(tmp_path):
@@ -130,8 +130,8 @@ def test_segment_anything_returns_the_best_mask(tmp_path, halves, full):
     for point, region in (((10.0, 40.0), left), ((50.0, 5.0), ~left)):
         region_found = find(halves, [Stroke([point, (point[0] + 4, 8.0)], True)])
         assert (region_found != region)[:, [*range(26), *range(38, 64)]].sum() == 0
-        assert (region_found != region).mean() < (0.04 if full else 0.08), "at the edge, of a picture half as large"
-    assert find._embedding.cache_info().misses == 1, "the encoder looks once at a picture"
+        assert (region_found != region).mean() < (0.04 if full else 0.08), "only pixels near the edge differ"
+    assert find._embedding.cache_info().misses == 1, "an image is encoded once"
 
 
 def test_encoder_input_is_normalised_and_padded(tmp_path, halves):
@@ -139,7 +139,7 @@ def test_encoder_input_is_normalised_and_padded(tmp_path, halves):
     seen = outputs["embedding"]
     assert seen.shape == (1, 3, SIDE, SIDE)
     np.testing.assert_allclose(seen[0, :, 0, 0], (np.array([250, 0, 0]) - MEAN) / STD, rtol=1e-5)
-    assert not seen[0, :, 24:].any(), "zeros below"
+    assert not seen[0, :, 24:].any(), "the padding is zero"
 
 
 def test_segment_anything_rejects_invalid_networks(tmp_path, halves):
