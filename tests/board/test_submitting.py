@@ -34,14 +34,9 @@ BOARD = "saliency-bench/results"
 
 
 @pytest.fixture
-def here(hub, tmp_path, monkeypatch):
+def here(here, tmp_path, monkeypatch):
     """Make this process a client of the Hub. Return a function that logs a user in."""
-    own = {
-        "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(tmp_path / "hf"), "HF_TOKEN_PATH": str(tmp_path / "no-token"), "HF_HUB_DISABLE_XET": True,
-    }  # fmt: skip
-    for name, value in own.items():
-        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
 
     def log_in(user):
         monkeypatch.setenv("HF_TOKEN", user.token) if user else monkeypatch.delenv("HF_TOKEN", raising=False)

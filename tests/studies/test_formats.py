@@ -75,7 +75,7 @@ def answers(annotating):
 @pytest.mark.parametrize("format", FORMATS)
 def test_round_trip_restores_every_answer(annotated, other, tmp_path, format):
     assert export(annotated, tmp_path / "out", format) == 6
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "the folder contains pseudonyms"
     for person in PEOPLE:
         import_masks(other, tmp_path / "out", format, person)
     assert answers(other) == answers(annotated)
@@ -182,7 +182,7 @@ def test_imported_masks_are_stored_once(annotated, tmp_path, format):
     one, consensus = PLACES[format]
     if consensus is not None:
         agreed = module_of(format).read(tmp_path / "out" / consensus, "p-a")
-        np.testing.assert_array_equal(agreed["image-004"], mask_by(0, 4) | mask_by(1, 4), "half of two is one")
+        np.testing.assert_array_equal(agreed["image-004"], mask_by(0, 4) | mask_by(1, 4), "one of two people is half")
     few = study_of(tmp_path / "few", dataset(2))
     for _ in range(2):
         count, strange = import_masks(few, tmp_path / "out" / one, format, "p-a")

@@ -96,7 +96,7 @@ def test_published_spaces_have_card_and_files(here):
         files = here.files("spaces", f"visitor/{name}")
         card = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
         assert (card["sdk"], card["app_port"], card["license"]) == ("docker", 7860, "apache-2.0")
-        assert len(card["short_description"]) <= 60, "the Hub refuses longer ones"
+        assert len(card["short_description"]) <= 60, "the Hub refuses longer descriptions"
         assert here.api(VISITOR).space_info(f"visitor/{name}").sdk == "docker"
         assert b'CMD ["python", "app.py"]' in files["Dockerfile"]
         assert f"saliency_bench/spaces/{name}/page.html" in files
@@ -113,7 +113,7 @@ def test_space_resumes_after_losing_its_disk(here, tmp_path):
     wait_for(lambda: b"answers since then: 0" in first.call("sync"), first)
     code, log = first.end(signal.SIGKILL)
     second = Space(here, "annotate", tmp_path / "second", **variables)
-    assert draw(second, "ada") == 0, "what was copied is there, and the browser is known"
+    assert draw(second, "ada") == 0, "copied answers and keys are restored"
     assert draw(second, "bob") == 3
     code, log = second.end(signal.SIGTERM)  # ends at once, as when a Space is restarted
     assert code == 143, log

@@ -279,7 +279,7 @@ def test_failed_and_named_people_are_excluded_from_results(by_hand):
     assert (good["explainer"], good["judgements"]) == ("good", 2)
     assert good["saliency_crowd_auc"] == pytest.approx((0.975 + 0.875) / 2)
     assert good["with everyone"] == pytest.approx((0.975 + 0.875 + 0) / 3)
-    assert {row["person"] for row in findings.data["people"]} == {"a", "b", "c"}, "nobody is hidden"
+    assert {row["person"] for row in findings.data["people"]} == {"a", "b", "c"}, "all people are listed"
     assert "their judgements are included" in " ".join(results(game.study, with_failed=True).notes)
     named = game.study.join().name
     make(game, named, unit_of(game.study.configuration["images"][1], "good"), [(0.05, True)])

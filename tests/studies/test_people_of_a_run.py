@@ -134,7 +134,7 @@ def test_assess_runs_from_serve_to_table(done, tmp_path, capsys):
     assert main(["assess", "results", "--store", str(store)]) == 2
     assert "is excluded; include people who failed with --with-failed" in capsys.readouterr().err
     assert main(["assess", "results", "--store", str(store), "--out", str(tmp_path / "out"), "--with-failed"]) == 0
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "the folder contains pseudonyms"
     assert "2.000" in capsys.readouterr().out
     data = json.loads((tmp_path / "out/assess.json").read_text())
     assert {row["explainer"]: (row["mean"], row["ratings"]) for row in data["ratings"]} == dict.fromkeys(
