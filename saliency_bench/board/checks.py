@@ -156,7 +156,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
         path: Path of the records, for messages.
 
     Raises:
-        UserError: A number of the result does not follow from the records.
+        UserError: A number of the result does not agree with the records.
     """
     seed = result.setting.seed
     _check_target(result, path)
@@ -241,7 +241,7 @@ def _text(number: float | None) -> str:
 
 
 def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, path: Path) -> None:
-    """Raise UserError if scores are outside their range or do not follow from their parts.
+    """Raise UserError if scores are outside their range or do not agree with their parts.
 
     Args:
         cell: A cell of a submission.

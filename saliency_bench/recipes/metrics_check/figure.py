@@ -12,7 +12,7 @@ from saliency_bench.recipes.metrics_check.check import Count
 from saliency_bench.recipes.metrics_check.damaged_maps import DAMAGED
 
 WIDTH, ROW = 3.75, 0.19  # inches; at this width, the figure fits a phone screen of 375 pixels
-# Colours from "prefers the damaged map" through "no preference" to "prefers the right map".
+# Colours from "prefers the damaged map" through "no preference" to "prefers the correct map".
 MAP = LinearSegmentedColormap.from_list("detection", ["#b3541e", "#fdfdfb", COLOURS["accent"]])
 
 
