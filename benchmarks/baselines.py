@@ -138,7 +138,8 @@ def block(metric: Metric, table: dict[str, dict[str, Means]]) -> str:
             return "\n".join([BEGIN, "", text, "", END])
     better = "higher" if metric.higher_is_better else "lower"
     columns = [*BASELINES, *METHODS.values()]
-    lines = [ABOUT, f"({better} is better):", "", f"| mean over | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]  # fmt: skip
+    head = [f"| mean over | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    lines = [ABOUT, f"({better} is better):", "", *head]
     for name, title in SETS.items():
         if found := table[name].get(metric.name):
             numbers = [number(found.get(column)) for column in (*BASELINES, *METHODS)]
