@@ -122,7 +122,7 @@ def stacked(strips: Sequence[Image.Image]) -> Image.Image:
 
 
 def _fitted(line: str, width: int) -> str:
-    """Return a line cut to `width` pixels, measured in bold."""
+    """Return a line shortened to fit `width` pixels when set in bold."""
     line = " ".join(line.split())
     shown = line
     while _font(bold=True).getlength(shown) > width:

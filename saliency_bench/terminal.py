@@ -71,7 +71,7 @@ def console_of(stream: TextIO) -> Any:
 
 
 def narrower_than(text: str, stream: TextIO) -> Any:
-    """Return a rich console without colour in the width of COLUMNS, or None if the text fits into this width."""
+    """Return a colourless `rich` Console as wide as the terminal, or None if the text already fits."""
     width = get_terminal_size((UNLIMITED, 0)).columns
     if max(map(len, text.splitlines()), default=0) <= width:
         return None

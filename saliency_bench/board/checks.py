@@ -148,7 +148,7 @@ def read_checked(folder: Path) -> CheckedSubmission:
 
 
 def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission:
-    """Derive the cells of a result from the records and compare them with the stated cells.
+    """Derive the cells of a result from the records and compare them with the submitted cells.
 
     Args:
         result: The submission.
@@ -156,7 +156,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
         path: Path of the records, for messages.
 
     Raises:
-        UserError: A number of the result does not follow from the records.
+        UserError: A number in the result differs from the number computed from the records.
     """
     seed = result.setting.seed
     _check_target(result, path)
@@ -207,7 +207,7 @@ def _check_target(result: Result, path: Path) -> None:
 
 
 def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
-    """Raise UserError if numbers, counts or ranks of a stated cell differ from the cell derived from the records."""
+    """Raise UserError if a number, count or rank in `stated` differs from the value derived from the records."""
     where = f"cell {derived.cell_id}"
     _check_numbers((*NUMBERS, "median"), derived, stated, where, path)
     for name, part in derived.parts.items():

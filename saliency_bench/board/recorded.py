@@ -209,7 +209,7 @@ def _texts(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _check_names(result: Result, rows: _Rows) -> None:
-    """Raise ValueError if a row's cell is unknown or has a different dataset, model, explainer or metric."""
+    """Raise ValueError if a row's cell is not in the result, or if its dataset, model, explainer or metric differs."""
     common = {
         "dataset": recorded_name(result.dataset.id, result.dataset.fingerprint),
         "split": result.dataset.split,

@@ -72,8 +72,8 @@ class BoardRank:
         rank: Official rank, or None.
         if_true: Rank assuming that the scores of the submitter are true, or None for official rows.
         why: Reason why there is no official rank, or "".
-        best: Whether the official rank includes 1, the row beats every baseline with an official rank, and nearly all
-            samples are scored.
+        best: Whether the row may be the best: its range of official ranks starts at 1, it beats every baseline with an
+            official rank, and nearly all of its samples are scored.
         beats: Baselines that the row beats in the test that determines the rank.
         not_beaten: Other baselines that the row was tested against.
     """
@@ -102,7 +102,7 @@ def question_of(cell: CellKey, ids: CellIds) -> str:
 
 
 def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return {key: rank} for the rows of a question. All rows must cover the same samples."""
+    """Return {key: rank} for comparable rows, which differ only in the explainer and cover the same samples."""
     official = [entry for entry in entries if entry.official]
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
     others: dict[str, list[BoardEntry]] = {}

@@ -196,7 +196,7 @@ def _show(out: Path, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
 
 
 def _unread(parts: Parts) -> dict[int, str]:
-    """Return {position: why the sample could not be read or predicted} for samples that have records."""
+    """Return {position: reason} for the recorded samples that could not be read or classified."""
     predictions = parts.predictions[0]
     without = np.flatnonzero(parts.shown & ~predictions.is_readable).tolist()
     return {

@@ -32,15 +32,15 @@ Scores = dict[str, tuple[ScoredBatch, int]]  # {cell id: (scores, number of imag
 def score(
     data: SplitTable, model: RunModel, samples: Samples, target: Target, explained: Explained, cells: Sequence[Cell]
 ) -> tuple[Scores, int]:
-    """Return the scores of an explainer's cells, and the number of times that a batch was halved for further maps.
+    """Return the scores of an explainer's cells, and how often a batch was halved while metrics requested more maps.
 
     Args:
         data: Samples of the run.
         model: Network of the run.
         samples: Samples to score.
         target: Weights (B, K) of the classes that the maps explain.
-        explained: Maps of the samples.
-        cells: Cells of the explainer.
+        explained: Maps of these samples.
+        cells: Cells of one explainer.
 
     Raises:
         UserError: The run is strict, and a score is missing for an unexpected reason.

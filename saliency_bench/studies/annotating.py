@@ -393,9 +393,10 @@ class Annotating:
     # for reviewers
 
     def to_review(self) -> list[Answer]:
-        """Return the last answers that need a review, oldest first, without masks.
+        """Return the answers that need a review, oldest first, without masks.
 
-        Honeypots, skips and answers of excluded people need no review.
+        Only the latest answer of each person to each unit counts. Honeypots, skips and answers of excluded people need
+        no review.
 
         An answer needs a review until it is sent back or `reviewers` people have accepted it. A correction counts as
         accepted by the reviewer who drew it.

@@ -146,7 +146,7 @@ def check_texts(columns: Iterable[pa.DictionaryArray], most: int | None = None) 
     most = LARGEST_ARRAYS if most is None else most
     sizes = (pc.binary_length(texts.dictionary).cast(pa.int64()).take(texts.indices) for texts in columns)
     if (length := sum(pc.sum(lengths).as_py() or 0 for lengths in sizes)) > most:
-        raise ValueError(f"its texts have {length:,} bytes, more than the limit of {most:,}")
+        raise ValueError(f"its strings take up {length:,} bytes, more than the limit of {most:,}")
 
 
 def _values(header: dict, column: pq.ColumnChunkMetaData) -> int:

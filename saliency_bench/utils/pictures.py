@@ -120,9 +120,9 @@ def turned(values: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def turned_box(box: list[float], orientation: int, height: int, width: int) -> list[float]:
-    """Turn a box [xmin, ymin, xmax, ymax] according to EXIF. The box must have been drawn on the file as stored.
+    """Apply the EXIF orientation to a box [xmin, ymin, xmax, ymax].
 
-    Pixels are counted from 1, and (height, width) is the size of the file as stored.
+    The box and (height, width) must refer to the image as stored. Pixels are counted from 1.
     """
     left, top, right, bottom = box
     rows, columns = FLIPS[orientation]

@@ -479,7 +479,7 @@ def long_ids(path):
     (column("map", [[1, 2, 3], [1, 2]]), "is not an array"), (column("map", []), "is not an array"),
     (column("map", None), "is not an array"), (column("map", "text"), "column map is not"),
     (column("scale", "text"), "column scale is not"), (pipe, "not a regular file"),
-    (gigabytes, "more than the limit"), (long_ids, "its texts have"),
+    (gigabytes, "more than the limit"), (long_ids, "its strings take up"),
 ])  # fmt: skip
 def test_spoilt_maps_of_a_stranger_are_named(tmp_path, monkeypatch, spoil, words):
     monkeypatch.setattr("saliency_bench.read.records.MOST_NUMBERS", 3 * 10**6)

@@ -184,7 +184,7 @@ def test_image_folder_on_the_hub_is_loaded(here):
         ),
         ({"README_dot_md": b"---\nconfigs: 3\ndataset_info: []\n---\n"}, REPO),
         ({"data__test_dot_parquet": b"PAR1 no more"}, REPO),
-        ({"data__test_dot_parquet": same_text()}, "its texts have 600,000,000 bytes"),
+        ({"data__test_dot_parquet": same_text()}, "its strings take up 600,000,000 bytes"),
         ({"test_dot_jsonl": b'{"a":' + b"[" * 10**5 + b"]" * 10**5 + b"}"}, "that read it crashed"),
         ({}, REPO),
     ],

@@ -294,5 +294,5 @@ def _unknown_normalisation(model: nn.Module, name: str) -> str:
     if not isinstance(origin, str):
         return line
     return f"{line}, or the folder or Hub id of its checkpoint" + (
-        f"; no image processor of {origin} was found here" if origin else ""
+        f"; no image processor for {origin} was found on this machine" if origin else ""
     )

@@ -53,7 +53,7 @@ class RetrainingPictures:
 
     @classmethod
     def read(cls, folder: Path) -> "RetrainingPictures":
-        """Open the files of a folder."""
+        """Load the pictures that `gather_pictures` wrote to a folder."""
         content = read_json(folder / "images.json")
         predicted = {name: np.array(classes, np.int64) for name, classes in content["predicted"].items()}
         stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in predicted}

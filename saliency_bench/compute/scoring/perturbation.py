@@ -318,7 +318,7 @@ def per_image(target: Tensor, count: int) -> Tensor:
 def check_batch_size(batch_size: object) -> None:
     """Raise UserError unless the batch size is a whole number of 1 or more."""
     if not isinstance(batch_size, int) or batch_size < 1:
-        raise UserError(f"batch_size={batch_size} must be 1 or more")
+        raise UserError(f"batch_size must be a whole number of 1 or more; got {batch_size}")
 
 
 def read_images(images: Any) -> Images:

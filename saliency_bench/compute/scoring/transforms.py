@@ -15,7 +15,10 @@ Choice = Literal["all", "right", "left", "down", "up", "rotate-15", "rotate-10",
 
 @dataclass(frozen=True)
 class Transform:
-    """Change of pictures, Float (B, C, H, W): `there`, and its inverse `back`. Pixels from outside the frame are 0."""
+    """Invertible transform of pictures, Float (B, C, H, W): `there` applies it and `back` undoes it.
+
+    Pixels from outside the frame are 0.
+    """
 
     there: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]

@@ -28,8 +28,8 @@ def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
     layer, from the logits down, at which the map depends on the weights.
 
     Args:
-        runs: Runs with scores of saliency_randomisation that are similarities.
-        bound: Bound of the similarity (structural similarity or rank correlation), between -1 and 1. No paper
+        runs: Runs with saliency_randomisation, with a `form` that measures a similarity.
+        bound: Threshold for the similarity (structural similarity or rank correlation), between -1 and 1. No paper
             recommends a value.
 
     Raises:

@@ -64,7 +64,7 @@ class NetworkMean:
 
     @property
     def spread(self) -> float:
-        """Return the standard deviation of the means of networks."""
+        """Return the standard deviation of the networks' mean scores."""
         return float(np.std(self.means, ddof=1))
 
 

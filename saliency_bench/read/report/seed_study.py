@@ -51,10 +51,10 @@ class SeedStudy(PaperTables):
     def to_pandas(self) -> "pd.DataFrame":
         """Return a data frame with one row per explainer and metric.
 
-        `value` is the mean over all `networks` and the `n` images that all networks have scored. `spread` is the
-        standard deviation of the networks' means. `low` to `high` is the 95 % interval, which allows for the variation
-        between images and between training runs. The mean of each network is in the column named after the folder of
-        its run. Unknown numbers are NaN.
+        `value` is the mean over all `networks` and the `n` images that have a score in every network's run. `spread` is
+        the standard deviation of the networks' means. `low` to `high` is the 95 % interval, which allows for the
+        variation between images and between training runs. The mean of each network is in the column named after the
+        folder of its run. Unknown numbers are NaN.
         """
         import pandas as pd
 

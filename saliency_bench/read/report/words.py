@@ -67,7 +67,7 @@ def p_value(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share in percent."""
+    """Format a fraction as a percentage."""
     return NONE if value is None or value != value else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
 
