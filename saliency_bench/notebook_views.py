@@ -111,7 +111,7 @@ def strip(panels: Sequence[Panel]) -> Image.Image:
 
 
 def stacked(strips: Sequence[Image.Image]) -> Image.Image:
-    """Draw strips below each other, in the width of the widest strip."""
+    """Draw strips below each other, on an image as wide as the widest strip."""
     size = max(image.width for image in strips), sum(image.height for image in strips)
     canvas = Image.new("RGB", size, "white")
     top = 0

@@ -1,7 +1,7 @@
 """Registry of the items in plugin folders (explainers, metrics, hub_builders, push_scripts ...), by file name.
 
 An item is a file `NAME.py` or a folder `NAME/` that contains `NAME.py`. Names that begin with `_` are private to their
-folder. Items are imported at their first use, so a missing optional library only affects the items that need it.
+folder. Items are imported on first use, so a missing optional library only affects the items that need it.
 
 Other installed packages can add items through entry points NAME = "package.module" in the groups
 `saliency_bench.explainers`, `.metrics` and `.datasets`. The module (for a metric also a folder) has the same structure

@@ -17,7 +17,7 @@ def marked(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
 def check(*, threshold: float) -> None:
     """Raise ValueError if an option is out of range."""
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number) or not 0 <= threshold < 1:
-        raise ValueError(f"threshold={threshold!r} must be a number in [0, 1)")
+        raise ValueError(f"threshold must be a number in [0, 1); got {threshold!r}")
 
 
 @metric(

@@ -129,7 +129,7 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
 
 
 def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
-    """Return {key: rank} for the rows of a question that were scored with hidden masks.
+    """Return {key: rank} for comparable rows that were scored with hidden masks.
 
     Only rounded values and intervals are known, so a row is better than another row if the intervals do not overlap.
     This is stricter than the paired test used for other rows.

@@ -151,7 +151,7 @@ def _values(rows: pa.Table) -> int:
 def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[tuple[CellKey, pa.Table]]:
     """Yield (cell, its rows in all parts), sorted by the ids of explainer and cell.
 
-    Each pass over an explainer's rows collects as many cells as fit into `RECORDS_AT_ONCE`.
+    Each pass over an explainer's rows collects as many cells as fit in `RECORDS_AT_ONCE`.
     """
     by_ids = sorted(keys, key=lambda key: (key.explainer_id, key.cell_id))
     for explainer_id, of_explainer in groupby(by_ids, key=lambda key: key.explainer_id):

@@ -70,7 +70,7 @@ def inputs_of(
 ) -> MetricInputs:
     """Return the inputs that metrics may need, except partners and retrained networks.
 
-    The arguments are the same as for `score`. Metrics that need further maps call `explainer`.
+    The arguments are the same as for `score`. Metrics that request more maps call `explainer`.
     """
     batch, seed, strict, other = samples.batch, data.spec.seed, data.spec.strict, model.other
     return MetricInputs(

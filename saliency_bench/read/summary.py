@@ -200,7 +200,7 @@ def _passes(
     """Return statistics from the notes of part files, summed over whole batches.
 
     Returns:
-        ({cell id: forward passes}, number of times a batch was halved to fit into memory, {explainer id: {"cells":
+        ({cell id: forward passes}, number of times a batch was halved to fit in memory, {explainer id: {"cells":
         (height, width) of the maps before upsampling or None, "negative": whether a map has negative values}}, batch
         sizes with which the scores were computed).
     """

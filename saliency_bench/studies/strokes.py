@@ -80,7 +80,7 @@ class GrabCut:
         self._cv2 = cv2
 
     def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
-        """Return the region, bool (H, W), in the size of the image. The result is deterministic."""
+        """Return the region, bool (H, W), of the same size as the image. The result is deterministic."""
         cv2 = self._cv2
         with Image.open(file) as opened:
             picture = opened.convert("RGB")

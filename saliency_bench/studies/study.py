@@ -90,7 +90,7 @@ class Answer:
 
     @property
     def pixels(self) -> np.ndarray | None:
-        """The mask, bool (H, W), in the size of the image, or None."""
+        """The mask, bool (H, W), of the same size as the image, or None."""
         return None if self.mask is None else np.asarray(decode(self.mask).convert("L")) > 0
 
 

@@ -12,7 +12,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.storage import cache_folder
 
-SETTLED = 2.0  # seconds after a change of a file; every later change gets a different time stamp
+SETTLED = 2.0  # seconds after a change to a file; every later change gets a different time stamp
 
 
 def hash_of(*parts: object) -> str:

@@ -85,7 +85,7 @@ class Pages:
         return about | state | ending(self.annotating.lease_hours, finished, self.completion)
 
     def again(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of an image that the person has annotated, so that the answer can be corrected."""
+        """Return the data for an image that the person has annotated, so that the answer can be corrected."""
         return self.annotating.task_again(person.name, str(sent.get("unit")))
 
     def image(self, person: Person, sent: dict[str, Any]) -> Response:
@@ -123,7 +123,7 @@ class Pages:
         return {"runs": runs_of(region)}
 
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store an answer, and return the data of the next question."""
+        """Store an answer, and return the data for the next question."""
         if person.role != "annotator":
             raise UserError("reviewers cannot draw new masks, only corrections")
         stored = self.annotating.save(person.name, sent)

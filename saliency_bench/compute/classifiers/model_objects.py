@@ -201,7 +201,7 @@ def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
     """Return the geometry and frame function that squash images to a size; an int means a square."""
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2:
-        raise UserError(f"size={size} must be a number of pixels, or (height, width)")
+        raise UserError(f"size must be a number of pixels, or (height, width); got {size}")
     check_sides("size=", sides)
     height, width = sides
 

@@ -118,7 +118,7 @@ class MetricInputs:
         partners: Source of the samples' partners, for metrics with a plan.
         faults: {sample: reason why no metric can score it}.
         map_faults: {sample: error in its map}; ignored by metrics that request all their maps themselves.
-        halved: Number of times that a batch did not fit in memory when further maps were computed.
+        halved: Number of times that a batch did not fit in memory while maps for metrics were computed.
         run_seed: Seed of random draws that all samples share.
         retrained: {retraining metric: classes (B, P) that its networks predict for the images}.
     """
@@ -271,7 +271,7 @@ class MetricInputs:
         return bool(self.flat[sample])
 
     def _provider(self, kept: list[int], asks_of_target: bool) -> MapProvider:
-        """Return the provider of further maps of samples; it reuses maps of unchanged images."""
+        """Return the provider of more maps for samples. It reuses the maps of unchanged images."""
         seeds = self._seeds("explain")
         first = None
         if self.maps is not None and (asks_of_target or not self.map_faults.keys() & set(kept)):

@@ -346,7 +346,7 @@ def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
     if steps is None:
         return np.arange(height + 1) * width
     if not 1 <= steps <= height * width:
-        raise UserError(f"steps={steps} must be between 1 and the {height * width} pixels of an image")
+        raise UserError(f"steps must be between 1 and the number of pixels ({height * width}); got {steps}")
     return np.rint(np.arange(steps + 1) * (height * width / steps)).astype(np.int64)
 
 
@@ -504,4 +504,4 @@ def check_steps(*, steps: int | None, **others: object) -> None:
 def check_exposure(*, exposure: float | None, **others: object) -> None:
     """Raise UserError for an exposure outside [0, 1]."""
     if exposure is not None and not 0 <= exposure <= 1:
-        raise UserError(f"exposure={exposure} must be in [0, 1]")
+        raise UserError(f"exposure must be in [0, 1]; got {exposure}")

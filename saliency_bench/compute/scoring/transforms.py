@@ -29,7 +29,7 @@ class Transform:
 
 
 def shifted(pictures: Tensor, down: float, right: float) -> Tensor:
-    """Return pictures shifted by a share of height and width, rounded to whole pixels."""
+    """Return pictures shifted by fractions of their height and width, rounded to whole pixels."""
     rows, columns = round(down * pictures.shape[2]), round(right * pictures.shape[3])
     # Negative padding crops.
     return F.pad(pictures, (columns, -columns, rows, -rows))

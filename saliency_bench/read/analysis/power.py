@@ -9,7 +9,7 @@ differences (`read/statistics/intervals.py`). The power of a two-sided t-test at
 differences are tested together, alpha is 0.05 / k (Bonferroni). The step-down test needs at most as many clusters as
 this correction. Fewer than 50 effective clusters are never enough, because reports then do not rank explainers.
 
-A difference must also stay significant if rare failures are allowed for (`intervals.p_of_failures`). For a given
+A difference must also stay significant if explainers rarely fail (`intervals.p_of_failures`). For a given
 standard error and number of clusters, this requires a minimum mean difference, so the power is at most the probability
 of reaching this minimum.
 """
@@ -71,7 +71,7 @@ class Failures:
         return outlasting_failures(0.0, p, self.columns) < ALPHA
 
     def chance(self, clusters: int, spread: float, wanted: float) -> float:
-        """Return the probability that a true difference stays significant if rare failures are allowed for."""
+        """Return the probability that a true difference stays significant even if rare failures occur."""
         if not self.reach:
             return 1.0
         low, high = 0.0, 2 * self.reach + abs(wanted)  # bounds of the smallest mean difference that stays significant

@@ -151,7 +151,7 @@ def _entry(row: NetworkMean | None) -> TableEntry:
         return TableEntry(notes=("no image has a score for every network",))
     ends = None if low is None or high is None else (low, high)
     notes = ["an aggregate, without an interval that allows for the variation between images"] * row.cell.aggregate
-    notes += [f"over {row.estimate.n:,} of {row.used:,} images, which every network has scored"] * (
+    notes += [f"over {row.estimate.n:,} of {row.used:,} images: those with a score for every network"] * (
         row.estimate.n != row.used and not row.cell.aggregate
     )
     return TableEntry(value, ends, row.spread, rank_text(row.rank), row.best, tuple(notes))

@@ -72,7 +72,7 @@ def percent(value: float | None) -> str:
 
 
 def percent_interval(result: Interval) -> str:
-    """Return the interval of a share in percent."""
+    """Format the interval of a fraction as percentages."""
     if result.ends is None:
         return ""
     low, high = result.ends
@@ -250,7 +250,7 @@ def part_of(share: float, whole: float | None) -> str:
 
 
 def class_groups(summary: dict) -> str:
-    """Return the name and digest of the groups of classes. The digest distinguishes groups with equal names."""
+    """Return the name and digest of the groups of classes. The digest distinguishes groups with the same name."""
     groups = summary.get("groups")
     return f"{groups['name']}, digest {groups['identity'][:8]}" if groups else "none"
 

@@ -16,8 +16,8 @@ cluster contradicts the difference and is as large as the largest observed clust
 this cluster like all others.
 
 An explainer may also fail on rare images that the samples miss. If the scores vary little, these failures can explain a
-difference of any size. A difference must therefore stay significant if rare failures are allowed for, as in its
-interval (`outlasting_failures`).
+difference of any size. A difference must therefore stay significant even if such failures occur, as for
+its interval (`outlasting_failures`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -28,7 +28,7 @@ NAME = re.compile(r"(?P<exposure>[\d.e-]+) training (?P<number>\d+)")
 
 
 def areas_by_training(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Return the area over the exposures for each image and training run, (n, T); None for parts with other names.
+    """Return the area over the exposures for each image and training run, (n, T), or None for other parts.
 
     Args:
         parts: {name: values (n,)}.
