@@ -112,13 +112,8 @@ class Curves:
     ) -> np.ndarray:
         """Return 1 if the classifier is correct (`target.recognised`), else 0, as float64 (B, len(counts)).
 
-        The value is NaN if p is NaN.
-
-        Args:
-            labels: Correct classes of each sample, Bool (B, K), independent of the target.
-            keep: As in `probabilities`.
-            reference: As in `probabilities`.
-            counts: As in `probabilities`.
+        The value is NaN if p is NaN. `labels`, Bool (B, K), contains the correct classes, independent of the target;
+        the other arguments are as in `probabilities`.
         """
         p = self.probabilities(keep, reference, counts)
         hits = recognised(p, np.asarray(labels, dtype=bool)[:, None], self.activation)
@@ -197,7 +192,7 @@ class Curves:
         return values
 
     def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
-        """Return sum_k w_k logit_k, float64 (B, count), for `count` further pictures of each image.
+        """Return sum_k w_k logit_k, float64 (B, count), for `count` pictures that `draw` makes of each image.
 
         The value is NaN if the logit is not a number.
 

@@ -92,7 +92,7 @@ def seconds(value: float | None) -> str:
 
 
 def memory(count: int | None, gpu: bool) -> str:
-    """Return a number of bytes as "1.2 GB of the process" or as memory of the GPU."""
+    """Return a number of bytes as "1.2 GB of the process" or "1.2 GB of the GPU"."""
     return NONE if count is None else f"{count / 1e9:.1f} GB of the {'GPU' if gpu else 'process'}"
 
 

@@ -88,7 +88,7 @@ class Matched:
         self._common: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
 
     def pair(self, first: int, second: int) -> tuple[int, int, np.ndarray]:
-        """Return (index of the first's sums in `columns`, of the second's sums, common samples in each cluster)."""
+        """Return (index of the first's sums in `columns`, index of the second's, common samples per cluster)."""
         key, common = self._samples(first, second)
         return self._index(first, key, common), self._index(second, key, common), self.counts(first, second)
 

@@ -261,7 +261,7 @@ def _tails_of(estimate: Estimate) -> float:
 
 
 def _moved_ends(estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (ends moved for k times the tail, for each end whether its move shows that the scores are narrow)."""
+    """Return (widened ends for k times the tail, whether the shift of each end shows that the scores are narrow)."""
     ordinary = np.array([estimate.low, estimate.high])
     moved = _rare_bounds(ends, far, estimate.effective, _tails_of(estimate) * tail)
     return moved, np.abs(moved - ordinary) > NARROW * np.abs(ordinary - estimate.value)
