@@ -87,11 +87,6 @@ def read_recorded(result: Result, path: Path) -> Recorded:
 def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
     """Check records and collect the scores.
 
-    Args:
-        result: The result that the records belong to.
-        table: The records.
-        path: Path of the records, for messages.
-
     Raises:
         UserError: The records do not match the result's cells exactly.
     """

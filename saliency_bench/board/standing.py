@@ -90,10 +90,6 @@ def question_of(cell: CellKey, ids: CellIds) -> str:
     """Return a hash of everything that determines a row's scores, except the explainer.
 
     Comparable rows have the same hash.
-
-    Args:
-        cell: Cell of a row.
-        ids: Ids of the submission's settings.
     """
     metric = known_metric(cell)
     if metric is None:
@@ -157,12 +153,7 @@ def _sign(row: Row, other: Row) -> int:
 
 
 def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry], Sides]:
-    """Return a function from a row to (baselines that the row beats, tested baselines that it does not beat).
-
-    Args:
-        signs: Signs of the tested pairs.
-        baselines: {key: text of the explainer} of baselines.
-    """
+    """Return a function from a row to (baselines that the row beats, tested baselines that it does not beat)."""
     sides: dict[str, dict[bool, set[str]]] = {}
     for (first, second), sign in signs.items():
         for key, other, own_sign in ((first, second, sign), (second, first, -sign)):
@@ -180,13 +171,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 def _standings(
     official: Sequence[BoardEntry], others: Sequence[Sequence[BoardEntry]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (signs of the tested pairs, {key: rank}) for the official rows, then with each submitter's rows added.
-
-    Args:
-        official: Rows that the board has run.
-        others: Rows of each submitter.
-        seed: Seed of the sign flips.
-    """
+    """Yield (signs of the tested pairs, {key: rank}) for the official rows, then with each submitter's rows added."""
     if not official:  # the first row of each submitter then provides the range of scores
         yield {}, {}
         for theirs in others:

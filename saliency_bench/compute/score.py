@@ -34,14 +34,6 @@ def score(
 ) -> tuple[Scores, int]:
     """Return the scores of an explainer's cells, and how often a batch was halved while metrics requested more maps.
 
-    Args:
-        data: Samples of the run.
-        model: Network of the run.
-        samples: Samples to score.
-        target: Weights (B, K) of the classes that the maps explain.
-        explained: Maps of these samples.
-        cells: Cells of one explainer.
-
     Raises:
         UserError: The run is strict, and a score is missing for an unexpected reason.
     """

@@ -54,11 +54,6 @@ def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -
 
     A change may leave size and modification time the same, but it always updates the status change time (ctime), which
     programs cannot set. (Windows has no status change time.)
-
-    Args:
-        key: Name of the result in the cache.
-        files: Files that the result depends on.
-        compute: Function that reads the files.
     """
     state = _state(files)
     note = cache_folder() / "hashes" / f"{hash_of(key)}.json"

@@ -227,7 +227,7 @@ def _other_versions(first: RunData, second: RunData) -> str:
 
 
 def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return (ids of the common samples in the order of the first run, their indices in the first, in the second run)."""
+    """Return (ids of the common samples in the order of the first run, indices in the first, indices in the second)."""
     ids = [image_id for image_id in first.ids if image_id in second.position]
     in_first = np.array([first.position[image_id] for image_id in ids], dtype=int)
     in_second = np.array([second.position[image_id] for image_id in ids], dtype=int)

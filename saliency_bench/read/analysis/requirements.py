@@ -288,11 +288,6 @@ def check(
     All requirements of one call are judged jointly (Holm), and the p-values of the paired test are adjusted over all
     pairs of the call.
 
-    Args:
-        run: Run to check.
-        requirements: Requirements of the run.
-        against: Earlier run over the same samples.
-
     Raises:
         UserError: A requirement refers to no cell, a cell has no interval, or the runs cannot be compared.
     """

@@ -295,12 +295,7 @@ def _passes(name: str, content: dict[str, Any]) -> str:
 
 
 def page_text(content: dict[str, Any], run: RunData) -> str:
-    """Return the page of `choose` as HTML.
-
-    Args:
-        content: Content of choice.json.
-        run: Run with the scores and photographs.
-    """
+    """Return the page of `choose` as HTML."""
     winners = [question["recommended"] for question in content["questions"] if question["recommended"]]
     return render(
         "choice.html.j2",

@@ -299,10 +299,6 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
     dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their size,
     and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a share p /
     D of failures among C D clusters.
-
-    Args:
-        estimates: Means of the datasets.
-        errors: Standard errors of these means.
     """
     count = len(estimates)
     error = float(np.sqrt(sum(error**2 for error in errors))) / count
@@ -412,11 +408,6 @@ def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, f
     Each explainer may have undetected failures, which make all its differences wrong together. The second p is
     therefore corrected for the number of columns of a family (Bonferroni), not for the number of pairs. Both p-values
     are 0 if the interval cannot be widened.
-
-    Args:
-        matched: The scores.
-        first: First column of the pair.
-        second: Second column of the pair.
     """
     estimate = difference(matched, first, second)
     if not _may_be_widened(matched, first, second, estimate):

@@ -109,11 +109,6 @@ class PersonRegions:
     def masks(self, regions: Iterable[Region], person: str, where: str) -> dict[str, np.ndarray]:
         """Return {unit: mask}, where a mask is the union of the person's regions.
 
-        Args:
-            regions: Regions in a file.
-            person: Person whose regions are imported.
-            where: Name of the file.
-
         Raises:
             UserError: Labels are ambiguous, or no mask can be drawn.
         """
