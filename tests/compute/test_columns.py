@@ -174,8 +174,8 @@ def test_invalid_column_declarations_are_rejected(shapes, resnet, tmp_path):
         return sb.metric(higher_is_better=True, columns=columns)(function)
 
     for function, columns, words in (
-        (lambda maps, columns: 0, (), r"has the input columns; declare them with @sb.metric\(columns=\["),
-        (lambda maps: 0, ("image_without_object",), "image_without_object.*has no parameter columns"),
+        (lambda maps, columns: 0, (), r"has the parameter `columns`; declare the columns with @sb.metric\(columns=\["),
+        (lambda maps: 0, ("image_without_object",), "image_without_object.*has no parameter `columns`"),
         (lambda maps, columns: 0, ("mask",), "the column mask; .* parameter masks"),
     ):
         refused(words, declared, function, *columns)

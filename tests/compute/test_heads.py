@@ -642,7 +642,7 @@ def test_labels_without_model_class_are_not_explained(shapes, resnet, tmp_path, 
     page = result.report.read_text(encoding="utf-8")
     assert f"not counted: {len(without)} with a label that is not a class of the model" in page
     assert f"of the {len(rows)} samples (the label of {len(without)} is not a class of the model)" in page
-    line = f"{len(without)} of {len(rows)} samples show no class of the model: they are predicted, not explained"
+    line = f"{len(without)} of {len(rows)} samples show no class of the model: they are classified, but have no maps"
     assert line in capsys.readouterr().err
     predicted = run(str(shapes), str(resnet), tmp_path / "predicted", **settings, target="predicted")
     assert len(predicted.records()) == len(predicted.predictions())

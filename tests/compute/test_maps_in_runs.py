@@ -323,7 +323,7 @@ def test_invalid_maps_arguments_are_rejected_before_loading(entries, words, caps
 
 
 def test_maps_need_name_and_metric_without_further_maps(run, maps, shapes, resnet, tmp_path):
-    refused("saliency_max_sensitivity needs further maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
+    refused("saliency_max_sensitivity needs more maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
     refused("a template has no maps", sb.template, str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
     for given in (maps, [maps], 5):
         refused(r"maps must be a dict \{name: folder, file or array\}", run, given)
@@ -479,7 +479,7 @@ def long_ids(path):
     (column("map", [[1, 2, 3], [1, 2]]), "is not an array"), (column("map", []), "is not an array"),
     (column("map", None), "is not an array"), (column("map", "text"), "column map is not"),
     (column("scale", "text"), "column scale is not"), (pipe, "not a regular file"),
-    (gigabytes, "more than the limit"), (long_ids, "its texts have"),
+    (gigabytes, "more than the limit"), (long_ids, "its strings take up"),
 ])  # fmt: skip
 def test_malformed_stored_maps_are_rejected(tmp_path, monkeypatch, spoil, words):
     monkeypatch.setattr("saliency_bench.read.records.MOST_NUMBERS", 3 * 10**6)

@@ -317,7 +317,7 @@ def test_loss_matches_literal_formulas():
 
 def test_sigmoid_training_needs_labels_column(shapes, tmp_path):
     options = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "out": tmp_path / "out", "size": 32}
-    for activation, words in (("sigmoid", "has no column labels"), ("sigmoit", "did you mean sigmoid")):
+    for activation, words in (("sigmoid", "has no column `labels`"), ("sigmoit", "did you mean sigmoid")):
         refused(words, sb.train, **options, activation=activation, progress=False)
     assert not (tmp_path / "out").exists()
 

@@ -176,7 +176,7 @@ HOSTILE = [
     ({"README_dot_md": b"---\na: &a x\nb: [" + b", ".join([b"*a"] * 60) + b"]\n---\n"} | filled("red"), ALIAS),
     ({"README_dot_md": b"---\nconfigs: 3\ndataset_info: []\n---\n"}, "other9"),
     ({"data__test_dot_parquet": b"PAR1 no more"}, "other10"),
-    ({"data__test_dot_parquet": same_text()}, "its texts have 600,000,000 bytes"),
+    ({"data__test_dot_parquet": same_text()}, "its strings take up 600,000,000 bytes"),
     ({"test_dot_jsonl": b'{"a":' + b"[" * 10**5 + b"]" * 10**5 + b"}"}, "that read it crashed"), ({}, "other13"),
 ]  # fmt: skip
 

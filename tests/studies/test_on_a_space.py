@@ -156,7 +156,7 @@ def test_shutdown_without_hub_reports_uncopied_answers(here, tmp_path):
     finally:
         here.heal()
     assert re.search(
-        r"NOT SYNCED, answers since [\d:]+ UTC are in annotate.db only: .*500.*; restart to copy them", log
+        r"NOT SYNCED: answers since [\d:]+ UTC exist only in annotate.db \(.*500.*\); restart to copy them", log
     )
     assert "Traceback" not in log
     assert len(Store(tmp_path / "space/annotate.db", create=False).find().answers()) == 3

@@ -174,7 +174,7 @@ def overlapping(path, table):
     assert pq.read_metadata(path).row_group(0).column(8).total_compressed_size != column.total_compressed_size
 
 
-BOMBS = {text_bomb: "unpacks to more than", lying_bomb: "unpacks to more than", many_of_one_text: "its texts have",
+BOMBS = {text_bomb: "unpacks to more than", lying_bomb: "unpacks to more than", many_of_one_text: "its strings take up",
          prefixes: "DELTA_BYTE_ARRAY", overlapping: "larger than the file"}  # fmt: skip
 
 
