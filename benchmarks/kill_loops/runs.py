@@ -79,7 +79,8 @@ def where() -> str:
 def results() -> dict[str, bytes]:
     """Return the results, including kept maps, regardless of how they are divided into files."""
     files = {name: Path("run", name).read_bytes() for name in RESULTS}
-    files |= {path.name: path.read_bytes() for path in Path("run").glob("other_predictions.parquet")}
+    for name in ("other_predictions.parquet", "reliability.parquet"):  # only some runs have these files
+        files |= {path.name: path.read_bytes() for path in Path("run").glob(name)}
     return files | {
         f"maps of {name}": b"".join(image_id.encode() + values.tobytes() for image_id, values in maps.items())
         for name, maps in sb.load_maps("run").items()

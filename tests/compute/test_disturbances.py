@@ -37,7 +37,7 @@ from saliency_bench.utils.files import read_json, write_json
 EXPLAINERS, METRICS = ["gradcam", "rise:masks=20", "random"], ["saliency_miou", "saliency_insertion:steps=4"]
 SETTINGS: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 4, "limit": 18,
                             "keep_maps": True}  # fmt: skip
-RESULTS = ("records.parquet", "predictions.parquet")
+RESULTS = ("records.parquet", "predictions.parquet", "reliability.parquet")
 SLOW = "rise:masks=3000"  # a run that is long enough to be killed
 AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
 
@@ -292,7 +292,7 @@ DISTURBANCES = [
 ]
 FILES = [
     "run.json", "summary.json", "timings.json", "written.json", "examples.npz", "report.html", *RESULTS,
-    "reliability.parquet", "scores/*.parquet", "maps/*/*.parquet", "predictions/*.parquet", "thumbnails/*.parquet",
+    "scores/*.parquet", "maps/*/*.parquet", "predictions/*.parquet", "thumbnails/*.parquet",
 ]  # fmt: skip
 DAMAGE = {"missing": None, "empty": b"", "zeros": b"\0" * 4096, "half": b'{"format": 5, "spec": {"data', "list": b"[]"}
 NO_MANIFEST = {"number": b"4", "null": b"null", "only a format": b'{"format": 5}'}
