@@ -31,8 +31,9 @@ BASELINES = ("random", "centre", "edges")
 METHODS = {"gradcam": "Grad-CAM", "upside_down": "Grad-CAM times -1", "mask": "the mask"}
 PHOTOGRAPHED = ("saliency_insertion:steps=8", "saliency_deletion:steps=8", "saliency_cds",
                 "saliency_class_sensitivity", "saliency_single_deletion")  # fmt: skip
-UNMEASURED = {"retrained": "trains networks", "first_right": "asks people"}  # {input of a metric: text}
+UNMEASURED = {"retrained": "training networks", "first_right": "answers from people"}  # {input of a metric: text}
 BEGIN, END = "<!-- baselines: python benchmarks/baselines.py -->", "<!-- end of baselines -->"
+ABOUT = "Mean scores of three baselines, of Grad-CAM, of Grad-CAM with the opposite sign, and of the mask used as a map"
 SETS = {
     "shapes-xai": f"{LIMIT} drawings of shapes-xai",
     "photos-xai": "the four photographs of photos-xai",
@@ -132,17 +133,19 @@ def block(metric: Metric, table: dict[str, dict[str, Means]]) -> str:
     """Return the lines about baselines in the card of a metric."""
     for need, reason in UNMEASURED.items():
         if need in metric.inputs:
-            why = f"Scores of baselines are not reported here, because the metric {reason}."
-            text = f"{why} Include baselines in the same run."
+            why = f"Scores of baselines are not reported here, because the metric requires {reason}."
+            text = f"{why} Include baselines such as `random` in your own evaluation."
             return "\n".join([BEGIN, "", text, "", END])
     better = "higher" if metric.higher_is_better else "lower"
     columns = [*BASELINES, *METHODS.values()]
-    lines = [f"Scores of baselines and of maps with known quality ({better} is better):", "",
-             f"| mean on | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]  # fmt: skip
+    head = [f"| mean over | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    lines = [ABOUT, f"({better} is better):", "", *head]
     for name, title in SETS.items():
         if found := table[name].get(metric.name):
             numbers = [number(found.get(column)) for column in (*BASELINES, *METHODS)]
             lines.append(f"| {title} | {' | '.join(numbers)} |")
+    if f"| {number(None)} |" in "\n".join(lines):
+        lines += ["", "A dash marks a score that needs maps of changed images, for which there is no mask."]
     lines += ["", verdict(metric, table["shapes-xai"][metric.name])]
     return "\n".join([BEGIN, "", *lines, "", END])
 
@@ -153,10 +156,11 @@ def verdict(metric: Metric, values: Means) -> str:
     best = max(sign * value for value in values.values() if value is not None)
     reached = [name for name in BASELINES if (value := values.get(name)) is not None and sign * value >= best]
     if not reached:
-        return "No baseline reaches the best score on the drawings."
+        return "On the drawings, no baseline has the best score."
     names = " and ".join(f"`{name}`" for name in reached)
-    verb = "reaches" if len(reached) == 1 else "reach"
-    return f"{names} {verb} the best score on the drawings, so the metric does not measure whether a map is right."
+    subject, verb = ("baseline", "has") if len(reached) == 1 else ("baselines", "have")
+    found = f"On the drawings, the {subject} {names} {verb} the best score"
+    return f"{found}, so a good score does not show that a map is right."
 
 
 def number(value: float | None) -> str:

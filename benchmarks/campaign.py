@@ -120,10 +120,10 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
             server.terminate()
     report = json.loads(command(*study, "--report", "--json"))
     bad = [name for name, kind in zip(names, kinds, strict=True) if kind in ("careless", "bot")]
-    assert sorted(marked) == sorted(bad), f"{bad} are careless or quick, {marked} are called so"
+    assert sorted(marked) == sorted(bad), f"{bad} are careless or quick, but the page marks {marked}"
     others = json.loads(command(*study, "--report", "--json", "--exclude", *bad))
     assert report["agreement"] == others["agreement"], "excluded people change the agreement"
-    assert report["images complete"] == report["images"], "images are left"
+    assert report["images complete"] == report["images"], "some images are not finished"
     for out, further in (("my-data", []), ("without", ["--exclude", *bad])):
         command("build", "masks", "--dataset", data, "--annotations", store, "--rule", "majority", "--out",
                 folder / out, *further)  # fmt: skip

@@ -70,7 +70,7 @@ class Case:
 
     Attributes:
         law: Function (generator, candidates) -> scores (IMAGES, candidates).
-        safe: Number of candidates, from the first, within the margin of the best; None for all.
+        safe: Number of candidates within the margin of the best, which come first; None for all candidates.
         size: Number of images per cluster.
         limits: Range of the scores.
     """

@@ -355,7 +355,7 @@ def layer_of(name: str, classifier, images) -> str | None:
 
 @contextmanager
 def watched(found: set[str], images):
-    """Record whether autograd computes gradients of images (n, 3, H, W) or only of later values."""
+    """Record whether autograd computes gradients of images (n, 3, H, W), or only of outputs of layers."""
     grad, backward = torch.autograd.grad, torch.Tensor.backward
 
     def watching(outputs, inputs, *rest, **options):

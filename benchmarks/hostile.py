@@ -163,7 +163,7 @@ def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str
         elif not named(errors[0], argv):
             found.append("contains no argument of the line")
         if changed or new:
-            found.append(f"refused, but wrote {(changed + new)[:3]}")
+            found.append(f"rejected, but wrote {(changed + new)[:3]}")
     return found
 
 

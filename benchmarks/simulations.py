@@ -504,7 +504,7 @@ def show_rare(times: int) -> None:
          [value for n in counts for value in met_by_mistake(at_grid(NARROW[name]), share, n, many, times)])
         for many in (1, 20) for name in ("mean .75, spread .02", "mean .7, spread .1") for share in (0.02, 0.05, 0.08)
     ]  # fmt: skip
-    show("Requirements just above the mean of scores with failures that are met, %: samples", heads, rows)
+    show("Requirements just above the mean that are met, for scores with failures, %: samples", heads, rows)
     rows = [
         (name, [value for size in (1, 6) for count in counts for value in widths(law, count, times // 4, size)])
         for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()
@@ -525,7 +525,7 @@ def show_rare(times: int) -> None:
             for spread in (0.005, 0.05, 0.1)]  # fmt: skip
     rows += [(f"equal means, spread {spread}", [called_alike(n, times // 4, spread) for n in counts])
              for spread in (0.02, 0.1, 0.2)]  # fmt: skip
-    show("Pairs called alike within .05, %: samples", counts, rows)
+    show("Pairs reported as equivalent within .05, %: samples", counts, rows)
     counts = (20, 50, 100, 200, 500)
     heads = [f"{count}: {kind}" for count in counts for kind in both_kinds]
     rows = [

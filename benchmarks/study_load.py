@@ -138,7 +138,7 @@ def main() -> int:
     median, most, longest = np.quantile(seconds, [0.5, 0.95, 1])
     speed = f"{len(confirmed) / took:.1f} answers a second"
     print(f"{speed}; {median:.3f} s, 95 % within {most:.3f} s, longest {longest:.3f} s; {memory:.0f} MB; "
-          f"{len(confirmed)} confirmed, {wrong} of them lost, changed or doubled")  # fmt: skip
+          f"{len(confirmed)} confirmed, {wrong} of them lost, changed or duplicated")  # fmt: skip
     return int(wrong > 0 or not confirmed)
 
 

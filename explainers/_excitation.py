@@ -156,7 +156,7 @@ class _Layer:
 
 
 class _Excite(torch.autograd.Function):
-    """Layer whose backward pass is the rule of excitation backpropagation."""
+    """Layer whose backward pass implements excitation backpropagation."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, layer: _Layer, rules: Excitation) -> Tensor:

@@ -23,7 +23,7 @@ def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
 
 
 def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
-    """Return d total / d x for each x of the inputs. With `keep`, the graph is kept for further calls.
+    """Return d total / d x for each x of the inputs. With `keep`, the graph is kept for later calls.
 
     Raises:
         UserError: The network blocks the gradient to one of the inputs, or overwrites values that gradients need.

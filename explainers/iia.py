@@ -111,7 +111,7 @@ def iia(
             that compute A).
         published: Whether to follow the authors' code. The module's docstring explains the differences.
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        batch_size: Number of points per batch. None: as many as fit into a fixed memory budget.
+        batch_size: Number of points per batch. None: as many as fit in a fixed memory budget.
 
     Returns:
         Signed maps of shape (B, H, W).

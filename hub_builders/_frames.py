@@ -62,7 +62,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], cho
         stated: Height and width in the annotation file, or (0, 0) if the file contains no size.
         shapes: All shapes on the image.
         choice: The user's choice: "upright", "stored" or "".
-        studio: Whether Label Studio wrote the file. If Label Studio records the size of the file as stored, it
+        studio: Whether Label Studio wrote the file. If Label Studio records the size of the image as stored, it
             stretches outlines, but not boxes, from the upright image to that size.
 
     Raises:

@@ -313,7 +313,7 @@ def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
 def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
     """Return a mask (H, W) turned to fit the upright image.
 
-    The mask may have been drawn on the upright image or on the file as stored.
+    The mask may have been drawn on the upright image or on the image as stored.
 
     Raises:
         UnreadableError: The mask and the image differ in size.
@@ -323,7 +323,7 @@ def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
 
 
 def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
-    """Scale a coarse bool mask of the file as stored to the size of the image, and turn the mask upright.
+    """Scale a coarse bool mask to the size of the image as stored, and turn the mask upright.
 
     The mask is scaled by nearest neighbour.
     """
@@ -376,7 +376,7 @@ def as_spelled(path: Path) -> Path:
 
 
 def picture_of(
-    log: BuildLog, image_id: str, path: Path, drawn: str = ", with what was drawn on the file", *, deep: bool = False
+    log: BuildLog, image_id: str, path: Path, drawn: str = ", together with its annotations", *, deep: bool = False
 ) -> Picture | None:
     """Read an image, or log the reason and return None if it cannot be read.
 

@@ -56,8 +56,8 @@ LISTINGS = (
 )  # fmt: skip
 PICTURES = ("images", "data")  # usual folders of the images, next to the annotation file
 
-UPRIGHT = "its outlines are assumed to be drawn on the upright image (if both fit, --stored selects the file as stored)"
-STORED = "its outlines are assumed to be drawn on the file as stored (if both fit, --upright selects the upright image)"
+UPRIGHT = "its outlines are assumed to be drawn on the upright image (if both fit, --stored selects the stored image)"
+STORED = "its outlines are assumed to be drawn on the stored image (if both fit, --upright selects the upright image)"
 
 
 def check(*, json: str, split: str, upright: bool, stored: bool, **others: object) -> None:

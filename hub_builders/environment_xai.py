@@ -8,7 +8,7 @@ Source: one of the following two.
   `data_256/` or `data_large/` with `LETTER/CATEGORY/*.jpg` (train_256_ and train_large_places365standard.tar),
   `val_256/` or `val_large/` with `Places365_val_*.jpg`, and the lists `places365_val.txt` and
   `categories_places365.txt` (filelist_places365-standard.tar).
-  The optional folder `masks/` contains hand-drawn masks, `ID.png` or `ANNOTATOR/ID.png`, in the size of the image, with
+  The optional folder `masks/` contains hand-drawn masks, `ID.png` or `ANNOTATOR/ID.png`, of the size of the image, with
   0 outside the object. ID is the `image_id` with "_" instead of "/", such as `train_pond_00000001` or
   `Places365_val_00000001`.
 - The published Saliency-Bench release (Google Drive): `image/{nature,urban}/*.jpg` and `attention_label/*.csv` with the

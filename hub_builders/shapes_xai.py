@@ -85,9 +85,8 @@ def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
     """Draw image number `index`.
 
     Returns:
-        A dictionary with the image, uint8 (size, size, 3), the mask, bool (size, size), the image without the object,
-        and
-        the names of the classes.
+        A dictionary with the image, uint8 (size, size, 3), the mask, bool (size, size), the image without the
+        object, and the names of the classes.
     """
     dice = Dice(seed_of("shapes-xai", seed, index))
     label, scene = list(OBJECTS)[index % len(OBJECTS)], list(SCENES)[index // len(OBJECTS) % len(SCENES)]

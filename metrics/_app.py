@@ -192,7 +192,7 @@ with gr.Blocks(title=NAME) as demo:
                 inputs += [a_class()] if OF_A_CLASS else []
     if function is None:
         inputs_text = ", ".join(sorted(ASKS)) or "other inputs"
-        gr.Markdown(f"*{NAME} cannot be tried here, because it needs more inputs than an image: {inputs_text}.*")
+        gr.Markdown(f"*{NAME} cannot be tried here, because it needs more than an image: {inputs_text}.*")
     else:
         with gr.Row():
             button = gr.Button("score", variant="primary")

@@ -93,5 +93,5 @@ def scores(
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
-    """Return whether better maps score higher. The sign in the authors' code (`published`) reverses the direction."""
+    """Return whether higher is better. With `published`, the sign is reversed as in the authors' code."""
     return not options["published"]

@@ -57,7 +57,7 @@ def page_arguments(group: Any) -> None:
                        help="minutes after which an idle person's images go to others (default: 60)")  # fmt: skip
     group.add_argument("--completion-url", metavar="URL", help="URL to which people are redirected when they finish")
     group.add_argument("--completion-code", metavar="TEXT", help="code that people see when they finish")
-    group.add_argument("--owner", action="store_true", help="also print the link of the owner's page")
+    group.add_argument("--owner", action="store_true", help="also print the link to the owner's page")
     group.add_argument("--consent", metavar="FILE", help="Markdown file with the text that people must agree to first")
     group.add_argument(
         "--instructions", metavar="FILE", help="Markdown file that replaces the instructions of the page"

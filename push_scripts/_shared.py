@@ -179,7 +179,7 @@ def namespace(parser: ArgumentParser) -> None:
 
 
 def namespace_name(text: str) -> str:
-    """Return a namespace after checking that the text has the format of a user or organisation name."""
+    """Return `text` after checking that it has the format of a user or organisation name."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
         raise ArgumentTypeError(f"'{text}' is not the name of a user or organisation")
     return text

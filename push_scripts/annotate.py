@@ -7,8 +7,8 @@ example:
   saliency-bench annotate --dataset photos --store study.db --export masks
 
 The first example serves the page at http://127.0.0.1:7860 until Ctrl-C. Everyone who opens the page becomes an
-annotator. Answers are stored at once in one file, and the same command resumes the study. The store may also be
-postgresql://USER@HOST/NAME.
+annotator. Each answer is stored immediately, and the same command resumes the study. The store is a file, or a database
+at postgresql://USER@HOST/NAME.
 """
 
 import json

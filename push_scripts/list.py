@@ -71,7 +71,7 @@ def main(args: Namespace) -> None:
         return
     blocks = ["\n".join(fitted(line) for line in _lines(kind, items)) for kind, items in listed.items()]
     hint = "`saliency-bench list explainers` also shows the number of forward passes, and " * (not args.what)
-    show_help("\n\n".join([*blocks, fitted(f"{hint}`saliency-bench help NAME` shows the options of an item.")]))
+    show_help("\n\n".join([*blocks, fitted(f"{hint}`saliency-bench help NAME` shows the options of NAME.")]))
 
 
 def _show(items: list[tuple[str, str]], as_json: bool) -> None:

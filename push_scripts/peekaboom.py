@@ -8,9 +8,9 @@ example:
 
 `serve` shows a page at http://127.0.0.1:7860 until Ctrl-C, with the images and maps of a run with --keep-maps. People
 see 5 % of the pixels of an image and choose its class from several labels. After a wrong answer or "I don't know", they
-see more pixels. Answers are stored at once, and the same command resumes the study. `results` prints the accuracy at
-each exposure, saliency_crowd_auc, and a table of the participants. `export` writes the answers in the format that
-`analyse --what agreement` reads.
+see more pixels. Each answer is stored immediately, and the same command resumes the study. `results` prints the
+accuracy at each exposure, saliency_crowd_auc, and a table of the participants. `export` writes the answers in the
+format that `analyse --what agreement` reads.
 """
 
 from argparse import ArgumentParser, Namespace

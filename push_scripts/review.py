@@ -4,12 +4,12 @@ example:
   saliency-bench review saliency-bench/results 7
   saliency-bench review saliency-bench/results 7 --comment
   saliency-bench review saliency-bench/results 7 --comment --merge
-  saliency-bench review saliency-bench/results --comment    # all that are open
+  saliency-bench review saliency-bench/results --comment    # all open ones
   saliency-bench review ./board    # a local board; also writes its index
 
 A pull request passes if its author is the submitter, it only adds files of submissions and changes or deletes no file,
-and all numbers follow from the records. The exit code is 1 if a pull request must not be merged. The check cannot
-detect invented records. A row gets a rank only after `saliency-bench recompute` has recomputed some of its records.
+and all numbers agree with the records. The exit code is 1 if a pull request must not be merged. The check cannot
+detect made-up records. A row gets a rank only after `saliency-bench recompute` has recomputed some of its records.
 --merge merges exactly the reviewed commit.
 """
 

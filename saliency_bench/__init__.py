@@ -1,6 +1,6 @@
 """saliency-bench: measure whether a saliency map of an image classifier can be trusted.
 
-The public names are imported at their first use, so `import saliency_bench` is fast and does not import torch.
+The public names are imported on first use, so `import saliency_bench` is fast and does not import torch.
 """
 
 from importlib import import_module

@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help in the width of the terminal."""
+        """Print the help, wrapped to the width of the terminal."""
         show_help(self.format_help())
 
     def error(self, message: str) -> NoReturn:

@@ -5,10 +5,11 @@ module `NAME.py` for `evaluate` and the card `README.md`. A user's function can 
 accepted.
 
 An undefined score is NaN. A constant map with the score NaN is reported as a flat map. Records contain the score and
-each of its parts. A metric without the inputs `maps`, `curves` and `target` requests maps for targets that the metric
-defines, so its cells do not depend on the run's target. A metric with the input `retrained` is a retraining metric
-(`compute.scoring.retraining`): its options are the options of `RetrainingProtocol`, and its parts are `part_names`. A
-metric with the input `first_right` scores judgements of people and is not computed by runs (`check_without_people`).
+each of its parts. A metric that takes none of the inputs `maps`, `curves` and `target` chooses its own targets and
+requests maps for them, so its cells do not depend on the run's target. A metric with the input `retrained` is a
+retraining metric (`compute.scoring.retraining`): its options are the options of `RetrainingProtocol`, and its parts are
+`part_names`. A metric with the input `first_right` scores people's judgements and cannot be used in a run
+(`check_without_people`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +89,7 @@ class Metric:
             raise ValueError(f"{giver} returned {_shape(scores)}; return one score for each of {count} samples")
         marked = self.marks(**inputs)
         if marked is not None and np.shape(marked) != (count,):
-            raise ValueError(f"marked returned {_shape(marked)}; return True or False for each of {count} samples")
+            raise ValueError(f"`marked` returned {_shape(marked)}; return True or False for each of {count} samples")
         return scores, parts, marked
 
     @property

@@ -130,9 +130,9 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
 
 
 def _lightning() -> Any:
-    """Return the installed package of Lightning, under either of its two names.
+    """Return the Lightning package under whichever of its two names it is installed.
 
-    Trainers of both packages accept callbacks of the other package.
+    The trainer of either package accepts callbacks written for the other.
 
     Raises:
         UserError: Neither package is installed.

@@ -100,8 +100,8 @@ class ExplainerDeclaration(_Declaration):
 
     Attributes:
         version: Integer to increase whenever a map changes, so that old and new numbers never mix. A function without a
-            registered name (in a plugin folder or an entry point) has a hash of its code instead. Items from entry
-            points also have a hash of their source.
+            registered name (in a plugin folder or an entry point) has a hash of its code instead. The version of an
+            explainer from an entry point also includes a hash of its source code.
         needs: Requirements on the network: outputs, gradients, activations or attention, joined by ", " or " or "; or
             "nothing" for a baseline.
         passes: Forward passes for one image (the maximum if images differ): a number, or a function (options, height,
@@ -113,7 +113,7 @@ class ExplainerDeclaration(_Declaration):
             explainer.
         check: Function that is called with all options before anything is loaded. It raises UserError or ValueError for
             invalid options.
-        also_called: Alternative names for suggestions.
+        also_called: Other names. If a user enters one of them, the error message suggests the registered name.
         elsewhere: Pairs (package, line of code). The code computes the same maps with this other package. Options are
             in braces: `{steps}`. In the code, x is the normalised image, label is the class, model returns logits of x,
             and classifier is the classifier of this package. `choose` prints the code.
@@ -410,10 +410,9 @@ def _check_parts(owner: str, declared: MetricDeclaration) -> None:
 def _check_columns(owner: str, columns: Sequence[str], inputs: Sequence[str]) -> None:
     """Raise UserError if only one of the keyword `columns` and the input `columns` is present."""
     if bool(columns) != ("columns" in inputs):
-        named = f"declares columns of the dataset ({', '.join(map(str, columns))}), but has no parameter columns"
-        raise UserError(
-            f"{owner} {named if columns else 'has the input columns; declare them with @sb.metric(columns=[...])'}"
-        )
+        named = f"declares columns of the dataset ({', '.join(map(str, columns))}), but has no parameter `columns`"
+        undeclared = "has the parameter `columns`; declare the columns with @sb.metric(columns=[...])"
+        raise UserError(f"{owner} {named if columns else undeclared}")
     for column in columns:
         if column in OWN_COLUMNS:
             raise UserError(f"{owner} declares the column {column}; use the parameter {OWN_COLUMNS[column]} instead")

@@ -271,7 +271,7 @@ def check_threshold(*, threshold: Any, normalise: bool) -> None:
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number):
         raise ValueError(f"threshold must be a number or 'mask_area'; got {threshold!r}")
     if not (0 <= threshold <= 1 if normalise else np.isfinite(threshold)):
-        raise ValueError(f"threshold={threshold} must be in [0, 1]; other numbers need normalise=False")
+        raise ValueError(f"threshold must be in [0, 1] unless normalise=False; got {threshold}")
 
 
 def mean_of_parts(values: np.ndarray, options: object = None) -> np.ndarray:

@@ -111,7 +111,7 @@ def strip(panels: Sequence[Panel]) -> Image.Image:
 
 
 def stacked(strips: Sequence[Image.Image]) -> Image.Image:
-    """Draw strips below each other, in the width of the widest strip."""
+    """Draw strips below each other, on an image as wide as the widest strip."""
     size = max(image.width for image in strips), sum(image.height for image in strips)
     canvas = Image.new("RGB", size, "white")
     top = 0
@@ -122,7 +122,7 @@ def stacked(strips: Sequence[Image.Image]) -> Image.Image:
 
 
 def _fitted(line: str, width: int) -> str:
-    """Return a line cut to `width` pixels, measured in bold."""
+    """Return a line shortened to fit `width` pixels when set in bold."""
     line = " ".join(line.split())
     shown = line
     while _font(bold=True).getlength(shown) > width:

@@ -1,7 +1,7 @@
 """Registry of the items in plugin folders (explainers, metrics, hub_builders, push_scripts ...), by file name.
 
 An item is a file `NAME.py` or a folder `NAME/` that contains `NAME.py`. Names that begin with `_` are private to their
-folder. Items are imported at their first use, so a missing optional library only affects the items that need it.
+folder. Items are imported on first use, so a missing optional library only affects the items that need it.
 
 Other installed packages can add items through entry points NAME = "package.module" in the groups
 `saliency_bench.explainers`, `.metrics` and `.datasets`. The module (for a metric also a folder) has the same structure
@@ -110,7 +110,7 @@ def _points(kind: str) -> dict[str, EntryPoint]:
     for point in sorted(points, key=_called):
         if not NAME.fullmatch(point.name):
             name = one_line(point.name, 60)
-            rule = "a name must have up to 100 letters, digits, ., _ and -, and begin with a letter or digit"
+            rule = "a name is at most 100 letters, digits, ., _ and -, and begins with a letter or digit"
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: {rule}")
         elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
             complain(f"{KINDS[kind]} {point.name} of {_called(point)} is left out: {_called(first)} has one too")
@@ -342,7 +342,7 @@ def _is_ctrl_c(error: KeyboardInterrupt) -> bool:
 
 
 def _module_of(kind: str, name: str, part: str) -> str:
-    """Return the module name of an item from another package, or of the file `part` of its folder."""
+    """Return the module name of an item from another package; for a folder, that of the file `part` in it."""
     module = _points(kind)[name].module
     return f"{module}.{part or _added(kind)[name].stem}" if _places(kind)[name].is_dir() else module
 
@@ -422,12 +422,8 @@ def score_file(kind: str, name: str) -> Path:
 
 
 def summary(path: Path) -> str:
-    """Return the first line of a file's docstring, without importing the file.
-
-    References to the project's list of papers, as in "(Petsiuk et al., 2018; P1 2.2.2)", are removed.
-    """
-    first = (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
-    return re.sub(r"\s*\(P\d[^()]*\)|; P\d[^()]*(?=\))", "", first)
+    """Return the first line of a file's docstring, without importing the file."""
+    return (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
 
 
 @lru_cache(maxsize=256)

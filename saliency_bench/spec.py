@@ -313,7 +313,7 @@ class RunSpec(BaseModel):
         return shlex.join([*words, *more])
 
     def call(self, function: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
-        """Return the Python call that repeats this run, after a comment on each required object.
+        """Return the Python call that repeats this run, preceded by a comment for each object that it needs.
 
         Args:
             function: Name of the function.

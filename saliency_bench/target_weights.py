@@ -123,7 +123,7 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
         logits: Logits of shape (B, K).
         target: Weights w of shape (B, K) or (1, K).
         on: "logit" or "probability".
-        classifier: Network of these logits, whose activation yields the probabilities.
+        classifier: Network that returned the logits. Its activation turns them into probabilities.
 
     Raises:
         UserError: `on` is invalid, or the target and the logits differ in the number of classes.

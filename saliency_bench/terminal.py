@@ -1,4 +1,4 @@
-"""Output in the width of the terminal, with colour if the terminal supports it.
+"""Wrap output to the width of the terminal, with colour if the terminal supports it.
 
 Output to files and pipes is plain text without colour. `NO_COLOR` and `TERM=dumb` disable colour.
 """
@@ -47,7 +47,7 @@ def show_help(text: str) -> None:
 
 
 def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
-    """Print a table with a header row in the width of the console. Cells marked as best are green."""
+    """Print a table with a header row, as wide as the console. Cells marked as best are green."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -71,7 +71,7 @@ def console_of(stream: TextIO) -> Any:
 
 
 def narrower_than(text: str, stream: TextIO) -> Any:
-    """Return a rich console without colour in the width of COLUMNS, or None if the text fits into this width."""
+    """Return a colourless `rich` Console as wide as the terminal, or None if the text already fits."""
     width = get_terminal_size((UNLIMITED, 0)).columns
     if max(map(len, text.splitlines()), default=0) <= width:
         return None

@@ -20,7 +20,7 @@ WRITTEN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:]*)(?::(?P<options>.*
 
 
 def is_in_file(text: str) -> bool:
-    """Return whether a string is a Python file, possibly with a function, and not the name of an item."""
+    """Return whether a string has the form FILE.py or FILE.py:FUNCTION, rather than being a registered name."""
     return WRITTEN.fullmatch(text) is not None
 
 

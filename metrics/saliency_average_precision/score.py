@@ -30,8 +30,8 @@ def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
         masks: Masks of shape (B, H, W): booleans, or 0 and one other value.
 
     Returns:
-        Scores in (0, 1], float64 (B,); higher is better. The score of a constant map is the mask's share of the image.
-        The score is NaN for an empty mask.
+        Scores in (0, 1], float64 (B,); higher is better. A constant map scores the fraction of the image that the mask
+        covers. The score is NaN for an empty mask.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.

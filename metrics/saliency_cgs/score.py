@@ -18,7 +18,7 @@ from saliency_bench.types import Images
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    """Return the group of A and the most probable disjoint group, or None if there is no disjoint group."""
+    """Return the group of A and the most probable group that is disjoint from it, or None if there is none."""
     rival = groups.rival(a, p)
     return TargetTerms(groups.group_of(a), rival) if rival else None
 
@@ -87,7 +87,7 @@ def saliency_cgs(
     """
 
     def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
-        """Return the question about the group of class A, or None if there is no disjoint group."""
+        """Return the question about the group of class A, or None if `sides` finds no second group."""
         terms = sides(groups, a, p)
         if terms is None:
             return None

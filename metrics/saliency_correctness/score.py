@@ -18,7 +18,11 @@ TOPS = (1, 5)
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the names of the top-1 and top-5 accuracies: S pasted, other pixels pasted, and unchanged image."""
+    """Return the names of the accuracies.
+
+    There is a top-1 and a top-5 accuracy for images with the salient region pasted ("normal"), with the other pixels
+    pasted ("inverse"), and for unchanged images ("plain").
+    """
     return [f"{kind}@{top}" for kind in ("normal", "inverse", "plain") for top in TOPS]
 
 

@@ -33,8 +33,8 @@ def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
 
     For positive maps this is also known as relevance mass accuracy (Arras et al., 2022). On the dataset grid-xai, the
     score is the grid pointing game, GridPG (Boehle et al., 2021): each picture is a grid of other pictures, and the
-    mask is the cell of the target. The score of a constant positive map is the mask's share of the image, which is the
-    chance level.
+    mask is the cell of the target. A constant positive map scores the fraction of the image that the mask
+    covers, which is the chance level.
 
     Args:
         maps: Finite maps of shape (B, H, W). Negative values are ignored.

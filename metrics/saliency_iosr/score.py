@@ -17,7 +17,7 @@ def marked(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
 def check(*, threshold: float) -> None:
     """Raise ValueError if an option is out of range."""
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number) or not 0 <= threshold < 1:
-        raise ValueError(f"threshold={threshold!r} must be a number in [0, 1)")
+        raise ValueError(f"threshold must be a number in [0, 1); got {threshold!r}")
 
 
 @metric(
@@ -44,7 +44,7 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
     Returns:
         Scores in [0, 1], float64 (B,); higher is better. The score is 0 if the maximum is not positive, because no
         pixel is then salient; a run reports the number of such maps. It is NaN for an empty mask. A constant positive
-        map is salient everywhere, so its score is the mask's share of the image.
+        map is salient everywhere, so its score is the fraction of the image that the mask covers.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.

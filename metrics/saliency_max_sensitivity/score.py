@@ -1,4 +1,4 @@
-"""Measure the largest change of a map under small changes of the image."""
+"""Measure the largest change in a map under small changes of the image."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -51,7 +51,7 @@ def saliency_max_sensitivity(
     relative: bool = True,
     unit: Literal["image", "normalised"] | None = None,
 ) -> np.ndarray:
-    """Return the largest relative change of a map under small random changes of the image.
+    """Return the largest relative change in a map under small random changes of the image.
 
         score = max over draws of ||E(x + d) - E(x)|| / ||E(x)||, Euclidean norms over the pixels
 

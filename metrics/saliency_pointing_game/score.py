@@ -16,7 +16,7 @@ def check(*, ties: str, tolerance: float) -> None:
     if ties not in ("share", "any"):
         raise ValueError(f"ties='{ties}' is unknown; use 'share' or 'any'")
     if isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
-        raise ValueError(f"tolerance={tolerance} must be a number of pixels, 0 or more")
+        raise ValueError(f"tolerance must be a number of pixels, 0 or more; got {tolerance}")
 
 
 @metric(
@@ -38,9 +38,9 @@ def saliency_pointing_game(
     Args:
         maps: Finite maps of shape (B, H, W).
         masks: Masks of shape (B, H, W): booleans, or 0 and one other value.
-        ties: Score of tied maxima. "share": the exact expectation for a maximum chosen at random, so the score of a
-            constant map is the mask's share of the image. "any": 1 if at least one of the tied maxima is a hit (the
-            published rule).
+        ties: Score of tied maxima. "share": the exact expectation for a maximum chosen at random, so a constant map
+            scores the fraction of the image that the mask covers. "any": 1 if at least one of the tied maxima is a hit
+            (the published rule).
         tolerance: Distance in pixels, at least 0. A maximum is also a hit if a mask pixel lies within this Euclidean
             distance, inclusive (<=). TorchRay's tolerance of 15 requires a distance below 15 (<), which corresponds to
             tolerance=14.99 for whole pixels. TorchRay also averages the accuracy over classes. To compare with its

@@ -101,13 +101,13 @@ def saliency_randomisation(
             uses windows of 7 x 7 pixels, or smaller windows for a smaller image; variances within a window have ddof 1,
             as in scikit-image. "spearman": rank correlation of the absolute maps; equal values share the mean of their
             ranks. A run reports the number of maps in which more than a tenth of the values are tied, which is true of
-            most upsampled maps. "complexity" (eMPRT, Hedstroem et al., 2024): relative rise of the entropy H of the
-            map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)), with 100 bins between
-            the map's minimum and maximum; higher is better.
-        smooth: Number of noisy copies of the image over which each map is averaged, with normal noise of 0.1 times the
-            range of the normalised image (sMPRT; Hedstroem et al., 2024, use 50 copies). 0: no noise. Signed maps are
-            averaged before the absolute value is computed, as in Quantus. The last copy has no noise in Quantus; here
-            all copies have noise.
+            most upsampled maps. "complexity" (eMPRT, Hedstroem et al., 2024): relative increase in the entropy H of
+            the map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)), with 100 bins from
+            the map's minimum to its maximum; higher is better.
+        smooth: Number of noisy copies of the image over which each map is averaged, with Gaussian noise whose
+            standard deviation is 0.1 times the range of the normalised image (sMPRT; Hedstroem et al., 2024, use 50
+            copies). 0: no noise. Signed maps are averaged before the absolute value is computed, as in Quantus. The
+            last copy has no noise in Quantus; here all copies have noise.
         layers: Number of equally spaced stages at which maps are compared. All weights are new at the last stage. 0:
             one stage per layer.
 
@@ -191,7 +191,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def relative_rise(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return the relative rise in the entropy of maps (B, H, W), float64 (B,), or NaN if the old entropy is 0."""
+    """Return the relative increase in the entropy of maps (B, H, W), float64 (B,), or NaN if it was 0 before."""
     old, new = (np.array([_entropy(values) for values in maps]) for maps in (before, after))
     return np.divide(new - old, old, out=np.full(len(old), np.nan), where=old > 0)
 

@@ -148,15 +148,10 @@ def read_checked(folder: Path) -> CheckedSubmission:
 
 
 def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission:
-    """Derive the cells of a result from the records and compare them with the stated cells.
-
-    Args:
-        result: The submission.
-        recorded: Records of the submission.
-        path: Path of the records, for messages.
+    """Derive the cells of a result from the records and compare them with the submitted cells.
 
     Raises:
-        UserError: A number of the result does not follow from the records.
+        UserError: A number in the result differs from the number computed from the records.
     """
     seed = result.setting.seed
     _check_target(result, path)
@@ -207,7 +202,7 @@ def _check_target(result: Result, path: Path) -> None:
 
 
 def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
-    """Raise UserError if numbers, counts or ranks of a stated cell differ from the cell derived from the records."""
+    """Raise UserError if a number, count or rank in `stated` differs from the value derived from the records."""
     where = f"cell {derived.cell_id}"
     _check_numbers((*NUMBERS, "median"), derived, stated, where, path)
     for name, part in derived.parts.items():
@@ -241,14 +236,7 @@ def _text(number: float | None) -> str:
 
 
 def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, path: Path) -> None:
-    """Raise UserError if scores are outside their range or do not follow from their parts.
-
-    Args:
-        cell: A cell of a submission.
-        metric: The package's metric, if known.
-        outcome: The scores in the records.
-        path: Path of the records, for messages.
-    """
+    """Raise UserError if scores are outside their range or do not follow from their parts."""
     where = f"{path}: cell {cell.cell_id}"
     check_range(outcome.scores, cell.limits, where)
     for name, values in outcome.parts.items():
@@ -279,13 +267,7 @@ def _part_names(metric: Metric) -> list[str]:
 
 
 def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None:
-    """Return the package's metric of a cell, if known. Raise UserError if direction, id or range contradict it.
-
-    Args:
-        cell: A cell of a submission.
-        ids: Ids of the submission's settings.
-        path: Path of the records, for messages.
-    """
+    """Return the package's metric of a cell, if known. Raise UserError if direction, id or range contradict it."""
     about = path.with_name(RESULT)
     try:
         metric = known_metric(cell)

@@ -70,13 +70,7 @@ def contents_of(root: Path, folders: Sequence[str]) -> dict[str, str]:
 
 
 def key_of(contents: Mapping[str, str], owners: Known, problems: Sequence[str]) -> str:
-    """Return the hash of everything that determines the rows of a board.
-
-    Args:
-        contents: Hashes of the submissions from `contents_of`.
-        owners: Facts that the owner vouches for.
-        problems: Messages about invalid files of the owner.
-    """
+    """Return the hash of everything that determines the rows of a board."""
     items: list[KnownDataset | KnownModel | Status] = [
         *owners.datasets.values(), *owners.models.values(), *owners.statuses.values()
     ]  # fmt: skip
@@ -95,15 +89,7 @@ def packed(board: Board, key: str) -> bytes:
 
 
 def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str], owners: Known) -> Board | None:
-    """Load a board from its index. Return None if the index is missing, stale or damaged, or contradicts the files.
-
-    Args:
-        path: Path of the index.
-        key: Key of the current files.
-        root: Root folder of the submissions.
-        contents: Hashes of the submissions.
-        owners: Facts that the owner vouches for.
-    """
+    """Load a board from its index. Return None if the index is missing, stale or damaged, or contradicts the files."""
     try:
         content = read_bytes(path, LARGEST)
         if not content.startswith(f'{{"key":"{key}"'.encode()):  # checked before parsing the whole file

@@ -365,8 +365,8 @@ def _ways(
 ) -> dict[str, list[CellResult]]:
     """Return {"explainer" or "maps": cells to recompute from this source}.
 
-    The reasons for all other cells are added to `further`. With hidden masks (`has_hidden`), `WITH_HIDDEN` is appended
-    to the keys of cells that need masks.
+    For every other cell, the reason why it cannot be recomputed is added to `further`. If the masks are hidden
+    (`has_hidden`), `WITH_HIDDEN` is appended to the keys of cells that need masks.
     """
     ways: dict[str, list[CellResult]] = {}
     passes_left = MOST_OF_SUBMISSION
@@ -399,8 +399,9 @@ def _passes(explainer: Explainer | None, metric: Metric) -> int:
     """Return an upper bound on a cell's passes per image.
 
     If `explainer` is None, only the metric is counted. A limit is necessary because submitters choose the options:
-    rise:masks=1000000000 would keep the owner's machine busy for years. If a metric does not declare its cost, its
-    passes are estimated from its options: the value of an integer, or the length of a list.
+    rise:masks=1000000000 would keep the owner's machine busy for years. The options also
+    count, because a metric may not declare its cost: the bound is at least every integer option and the length of every
+    list option.
     """
     explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
     pictures, further_maps = metric.declaration.passes_of(dict(metric.options), SIDE, SIDE)

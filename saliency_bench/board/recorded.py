@@ -87,11 +87,6 @@ def read_recorded(result: Result, path: Path) -> Recorded:
 def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
     """Check records and collect the scores.
 
-    Args:
-        result: The result that the records belong to.
-        table: The records.
-        path: Path of the records, for messages.
-
     Raises:
         UserError: The records do not match the result's cells exactly.
     """
@@ -209,7 +204,7 @@ def _texts(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _check_names(result: Result, rows: _Rows) -> None:
-    """Raise ValueError if a row's cell is unknown or has a different dataset, model, explainer or metric."""
+    """Raise ValueError if a row's cell is not in the result, or if its dataset, model, explainer or metric differs."""
     common = {
         "dataset": recorded_name(result.dataset.id, result.dataset.fingerprint),
         "split": result.dataset.split,

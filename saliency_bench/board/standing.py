@@ -72,8 +72,8 @@ class BoardRank:
         rank: Official rank, or None.
         if_true: Rank assuming that the scores of the submitter are true, or None for official rows.
         why: Reason why there is no official rank, or "".
-        best: Whether the official rank includes 1, the row beats every baseline with an official rank, and nearly all
-            samples are scored.
+        best: Whether the row may be the best: its range of official ranks starts at 1, it beats every baseline with an
+            official rank, and nearly all of its samples are scored.
         beats: Baselines that the row beats in the test that determines the rank.
         not_beaten: Other baselines that the row was tested against.
     """
@@ -90,10 +90,6 @@ def question_of(cell: CellKey, ids: CellIds) -> str:
     """Return a hash of everything that determines a row's scores, except the explainer.
 
     Comparable rows have the same hash.
-
-    Args:
-        cell: Cell of a row.
-        ids: Ids of the submission's settings.
     """
     metric = known_metric(cell)
     if metric is None:
@@ -102,7 +98,7 @@ def question_of(cell: CellKey, ids: CellIds) -> str:
 
 
 def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return {key: rank} for the rows of a question. All rows must cover the same samples."""
+    """Return {key: rank} for comparable rows, which differ only in the explainer and cover the same samples."""
     official = [entry for entry in entries if entry.official]
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
     others: dict[str, list[BoardEntry]] = {}
@@ -129,7 +125,7 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
 
 
 def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
-    """Return {key: rank} for the rows of a question that were scored with hidden masks.
+    """Return {key: rank} for comparable rows that were scored with hidden masks.
 
     Only rounded values and intervals are known, so a row is better than another row if the intervals do not overlap.
     This is stricter than the paired test used for other rows.
@@ -157,12 +153,7 @@ def _sign(row: Row, other: Row) -> int:
 
 
 def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry], Sides]:
-    """Return a function from a row to (baselines that the row beats, tested baselines that it does not beat).
-
-    Args:
-        signs: Signs of the tested pairs.
-        baselines: {key: text of the explainer} of baselines.
-    """
+    """Return a function from a row to (baselines that the row beats, tested baselines that it does not beat)."""
     sides: dict[str, dict[bool, set[str]]] = {}
     for (first, second), sign in signs.items():
         for key, other, own_sign in ((first, second, sign), (second, first, -sign)):
@@ -180,13 +171,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 def _standings(
     official: Sequence[BoardEntry], others: Sequence[Sequence[BoardEntry]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (signs of the tested pairs, {key: rank}) for the official rows, then with each submitter's rows added.
-
-    Args:
-        official: Rows that the board has run.
-        others: Rows of each submitter.
-        seed: Seed of the sign flips.
-    """
+    """Yield (signs of the tested pairs, {key: rank}) for the official rows, then with each submitter's rows added."""
     if not official:  # the first row of each submitter then provides the range of scores
         yield {}, {}
         for theirs in others:

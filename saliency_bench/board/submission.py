@@ -105,12 +105,6 @@ class Submission:
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
     """Create a submission from a finished run. It does not contain paths of local folders (`read.public_names`).
 
-    Args:
-        folder: Folder of the run.
-        submitter: Name of the account on the Hub.
-        note: Short note for readers.
-        link: URL (https) of the code or paper.
-
     Raises:
         UserError: The folder contains no finished run, or its files contradict each other.
     """

@@ -504,7 +504,7 @@ def submit(
         namespace: Namespace of the board.
         name: Name of your method, for precomputed maps.
         private: Whether to make a new repository private. Repositories are created only in your namespaces.
-        dry_run: Whether to compare without sending anything.
+        dry_run: Whether only to compare the run with the board, without sending anything.
         note: Short note for readers.
         link: URL (https) of the code or paper of your method.
         with_maps: Whether to publish the maps, so that anyone, including the owner of the board, can recompute the
@@ -545,7 +545,7 @@ def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Pa
             )
         return path
     if not path.exists():
-        raise UserError(f"{path} does not exist; specify a folder of a run or of maps")
+        raise UserError(f"{path} does not exist; specify a run folder or a folder of maps")
     if name is None:
         raise UserError(f"{path} is not a finished run; if it contains maps, name your method with --name NAME")
     from saliency_bench.board.template import score_maps  # imported only here, because it runs networks

@@ -34,7 +34,7 @@ class Cell:
         target: Range of the target's value, on which the ranges of some metrics depend.
         asked_for: {further input of the metric: hash of the input}.
         plan: Partners, that is, the samples that the metric compares each sample with. None if the metric needs no
-            partners, or before all samples are predicted.
+            partners, or before all samples are classified.
         retrained: Classes (N, P) that P retrained networks predict for the N samples of the run. None if the metric
             retrains no networks, or before they are trained.
     """
@@ -109,7 +109,7 @@ def cells_of(
         data: Samples of the run.
         model: Network of the run.
         pairs: Explainers with their metrics.
-        plans: {metric that needs partners: partner plan}; empty until all samples are predicted.
+        plans: {metric that needs partners: partner plan}; empty until all samples are classified.
 
     Raises:
         UserError: A metric needs groups of classes, but no groups are known for this model.

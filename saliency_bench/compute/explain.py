@@ -26,7 +26,7 @@ from saliency_bench.utils.untouched import untouched
 # Relative to the contrast of a map. The batch size changes only the last bits, 1e-5 of a map's norm. However, these
 # bits decide whether a ReLU passes values near zero, which changed the gradient of one photograph by 4e-3.
 BATCH_TOLERANCE, FAR = 1e-3, 0.1
-FLAT = 1e-2  # lower bound of the contrast, relative to the norm of a map
+FLAT = 1e-2  # lower bound on the contrast, relative to the norm of a map
 MIXING = 1e-4  # relative to the norm of the logits or gradient; the batch size changes less than 1e-5 of it in float32
 
 

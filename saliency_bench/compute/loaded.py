@@ -97,7 +97,7 @@ class RunQuestion:
 
 @dataclass(frozen=True)
 class Retraining:
-    """Data of retraining metrics; empty if a run has no retraining metrics.
+    """Data for retraining metrics; empty if the run has none.
 
     Attributes:
         rows: {split: rows} that networks are retrained on.

@@ -151,7 +151,7 @@ def _values(rows: pa.Table) -> int:
 def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[tuple[CellKey, pa.Table]]:
     """Yield (cell, its rows in all parts), sorted by the ids of explainer and cell.
 
-    Each pass over an explainer's rows collects as many cells as fit into `RECORDS_AT_ONCE`.
+    Each pass over an explainer's rows collects as many cells as fit in `RECORDS_AT_ONCE`.
     """
     by_ids = sorted(keys, key=lambda key: (key.explainer_id, key.cell_id))
     for explainer_id, of_explainer in groupby(by_ids, key=lambda key: key.explainer_id):
@@ -196,7 +196,7 @@ def _show(out: Path, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
 
 
 def _unread(parts: Parts) -> dict[int, str]:
-    """Return {position: why the sample could not be read or predicted} for samples that have records."""
+    """Return {position: reason} for the recorded samples that could not be read or classified."""
     predictions = parts.predictions[0]
     without = np.flatnonzero(parts.shown & ~predictions.is_readable).tolist()
     return {

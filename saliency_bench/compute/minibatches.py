@@ -133,8 +133,8 @@ def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.
     """
     if "mask" not in rows.features:
         raise UserError(
-            f"{name} has no column mask (it has: {', '.join(rows.column_names)}); rename the column with the masks to "
-            "mask, or add a column mask with None in every row if there are no masks"
+            f"{name} has no column `mask` (it has: {', '.join(rows.column_names)}); rename the column with masks to "
+            "`mask`, or add a column `mask` with None in every row if there are no masks"
         )
     if label_column not in rows.features:
         raise unknown(f"column of {name}", label_column, rows.column_names)

@@ -49,7 +49,7 @@ class PrecomputedMaps:
             content = _content(images[index], target[index])
             if self.seen.setdefault(seed, content) != content:
                 raise UserError(
-                    "precomputed maps exist only for the unchanged images; use a metric that needs no further maps"
+                    "precomputed maps exist only for the unchanged images; use a metric that needs one map per image"
                 )
             if (place := self.place.get(seed)) is not None:
                 if self.maps.shape[1:] != maps.shape[1:]:
@@ -114,7 +114,7 @@ def explainer_of(
 
 
 OF_TRAINING = "also needs maps of the training images"
-FURTHER = "needs further maps of the same explainer"
+FURTHER = "needs more maps of the same explainer"
 
 
 def refuse(metrics: Sequence[Metric], name: str) -> None:

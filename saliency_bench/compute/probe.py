@@ -54,7 +54,7 @@ class Probe:
 
     def __init__(self, classifier: Classifier, images: Images):
         self.classifier = classifier
-        # Half noise, because an all-black picture would hide a change of the network's input scale.
+        # Half noise, because an all-black picture would hide a change in the network's input scale.
         noise = torch.from_numpy(uniform(seed_of("probe"), images[0].numel())).view_as(images[:1]).to(images)
         self.candidates = [*((image + noise) / 2 for image in images.split(1)), *images.split(1)]
         self.settings = {name: read() for name, (read, _) in SETTINGS.items()}

@@ -298,7 +298,7 @@ def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> Py
 
 
 def _settings(classifier: Classifier) -> str:
-    """Return the settings that a classifier was loaded with, as code for further arguments of `load_classifier`."""
+    """Return the settings that a classifier was loaded with, as code for arguments of `load_classifier`."""
     precision = None if classifier.precision == "fp32" else classifier.precision
     given: dict[str, Any] = {
         "layer": classifier.layer,

@@ -412,7 +412,7 @@ def ahead(
     Args:
         read: Function that reads the batch at these positions.
         batches: Positions of each batch.
-        waited: Function called with the seconds that the caller waited for each batch.
+        waited: Function called with the time in seconds that the caller waited for each batch.
     """
     with ThreadPoolExecutor(max_workers=1) as reader:
         coming = deque(reader.submit(read, positions) for positions in batches[:1])

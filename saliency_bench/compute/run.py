@@ -187,7 +187,7 @@ def _share(batches: list[Item], accelerator: ProcessGroup) -> list[Item]:
 def _partner_plans(
     store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, accelerator: ProcessGroup
 ) -> dict[Metric, PartnerPlan]:
-    """Return the plans of the metrics that need partners; if there are any, all samples are predicted first."""
+    """Return the plans of the metrics that need partners; if there are any, all samples are classified first."""
     if all(metric.declaration.plan is None for metric in metrics_of(pairs)):
         return {}
 

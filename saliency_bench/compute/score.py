@@ -32,15 +32,7 @@ Scores = dict[str, tuple[ScoredBatch, int]]  # {cell id: (scores, number of imag
 def score(
     data: SplitTable, model: RunModel, samples: Samples, target: Target, explained: Explained, cells: Sequence[Cell]
 ) -> tuple[Scores, int]:
-    """Return the scores of an explainer's cells, and the number of times that a batch was halved for further maps.
-
-    Args:
-        data: Samples of the run.
-        model: Network of the run.
-        samples: Samples to score.
-        target: Weights (B, K) of the classes that the maps explain.
-        explained: Maps of the samples.
-        cells: Cells of the explainer.
+    """Return the scores of an explainer's cells, and how often a batch was halved while metrics requested more maps.
 
     Raises:
         UserError: The run is strict, and a score is missing for an unexpected reason.
@@ -70,7 +62,7 @@ def inputs_of(
 ) -> MetricInputs:
     """Return the inputs that metrics may need, except partners and retrained networks.
 
-    The arguments are the same as for `score`. Metrics that need further maps call `explainer`.
+    The arguments are the same as for `score`. Metrics that request more maps call `explainer`.
     """
     batch, seed, strict, other = samples.batch, data.spec.seed, data.spec.strict, model.other
     return MetricInputs(

@@ -164,7 +164,7 @@ def _one_row_per_image(rows: Dataset, source: FoundDataset) -> tuple[Dataset, li
     """Return (first row of each image, classes of each image); raise UserError if there is no column `labels`."""
     if "labels" not in rows.column_names:
         raise UserError(
-            f"{source.text} has no column labels with all classes of each image, which training with a sigmoid needs; "
+            f"{source.text} has no column `labels` with all classes of each image, which a sigmoid needs; add it or "
             "leave out --activation"
         )
     keys = zip(group_names(rows), sample_ids(rows), strict=True)

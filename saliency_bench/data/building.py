@@ -69,11 +69,12 @@ def build(
 
     Args:
         name: Name of the dataset, or of a layout of your own data ("folder", "coco-json", "yolo").
-        out: Folder to write.
+        out: Output folder.
         source: Folder with the raw data as downloaded, or None for datasets that need none. For your own data, this
             parameter can also be passed as `images`.
-        overwrite: Replace `out` if it is a dataset built before. Otherwise, an existing non-empty folder is rejected.
-        progress: Show a progress bar.
+        overwrite: Whether to replace `out` if it is a dataset that was built earlier. If False, a non-empty folder is
+            rejected.
+        progress: Whether to show a progress bar.
         seed: Seed for the split into train, validation and test, and for all random choices of the builder.
         workers: Number of threads (for some large sources: processes) that read and write images. None starts one per
             core.

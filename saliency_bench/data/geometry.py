@@ -77,7 +77,7 @@ class Geometry:
         return round(half) if self.rounding == "round" else int(half)
 
     def mask(self, mask: Image.Image) -> np.ndarray:
-        """Return a mask (mode L or 1, in the size of the image) in the prepared frame, Bool (H, W)."""
+        """Return a mask (mode L or 1, as large as the image) in the prepared frame, Bool (H, W)."""
         height, width = self.resized(mask.height, mask.width)
         resized = mask.resize((width, height), Image.Resampling.NEAREST)
         return np.asarray(resized.crop(self.box(height, width)).convert("L")) >= 128

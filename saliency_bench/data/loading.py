@@ -122,7 +122,7 @@ def is_text(kind: object) -> bool:
 
 @dataclass(frozen=True)
 class FoundDataset:
-    """A dataset that was found but not read yet: in memory, in a folder or file, or a commit on the Hub.
+    """A dataset that was found but not read yet: in memory, in a folder or file, or in a commit on the Hub.
 
     Attributes:
         text: Name that the user passed, for messages.

@@ -42,13 +42,6 @@ def check_tables(files: Iterable[Path], name: str) -> None:
 def prepare_in_child(folder: Path, config: str | None, files: Iterable[Path], cache: Path, copy: Path) -> None:
     """Write the cached copy of a folder in a child process, unless it exists or all tables are Parquet files.
 
-    Args:
-        folder: Folder of the dataset.
-        config: Configuration of the dataset.
-        files: Files of the dataset.
-        cache: Cache folder of `datasets`.
-        copy: Folder of the cached copy.
-
     Raises:
         UserError: The child process crashed or exceeded a limit. Other errors are ignored, because they occur again
             when this process reads the folder.

@@ -40,7 +40,7 @@ def check_published_alike(folder: Path, repo: str, hide: str | None) -> None:
 
 
 def note_published(folder: Path, repo: str, hide: str | None) -> None:
-    """Record in a folder that a repository was published from it.
+    """Record in a folder that this repository was published from it.
 
     The arguments are documented in `check_published_alike`.
     """

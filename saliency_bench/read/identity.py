@@ -23,7 +23,7 @@ class Identity(StrictModel):
     """All settings on which the scores of a run depend, except explainer and metric. They determine the cells' ids.
 
     Attributes:
-        fingerprint: Content of the dataset's split (`data.loading.fingerprint`).
+        fingerprint: Hash of the content of the dataset's split (`data.loading.fingerprint`).
         split: Name of the split.
         classifier: Digest of the weights, normalisation and structure.
         geometry: Resizing and cropping of the images.
@@ -35,13 +35,12 @@ class Identity(StrictModel):
         label_column: Column of the dataset with the labels; hashed in the same cases as `labels`.
         activation: Activation that turns logits into probabilities; "binary" is a sigmoid of a single logit, with two
             classes.
-        precision: Arithmetic, and the memory layout if it is not the default.
+        precision: Floating-point precision, plus the memory layout if it is not the default.
         seed: Seed of all random draws.
         groups: Hash of the groups of classes; hashed for metrics that need groups.
         mask_values: Mask values that mark the object, if the user chose them; hashed for metrics that need masks.
 
-    The additional inputs of a metric are in `asked_for` of its cells, as {name: hash}, and are hashed only for these
-    cells:
+    The additional inputs of a metric are passed as `asked_for`, {name: hash}, and enter the ids of its cells only:
 
     column NAME   content of this column of the dataset
     other model   the fields above for a run of the other model, and the content of its label column

@@ -22,7 +22,7 @@ TOLERANCE = 5e-4
 COARSE = 5e-2  # for weights in half precision; bfloat16 changed the logits of these networks by up to 2.2e-2
 HALF = ("bf16 weights", "fp16 weights")
 Role = Literal["model", "other model", "model of the targets"]
-FLAT = 1e-2  # lower bound of the range, as a share of the largest absolute logit
+FLAT = 1e-2  # lower bound on the range, as a share of the largest absolute logit
 
 
 PICTURES, MOST = 4, 1000  # largest number of images, and largest number of logits per image

@@ -139,7 +139,7 @@ class PartFolder:
     run: str
 
     def write(self, results: Sequence[StoredResult]) -> Path:
-        """Write results, which must have rows, to one file and return its path."""
+        """Write results to one file and return its path. The results must not be empty."""
         groups: dict[str, dict[str, pa.Table]] = {}
         for group in sorted({result.group for result in results}):
             tables: dict[str, list[pa.Table]] = {}

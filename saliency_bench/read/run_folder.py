@@ -65,7 +65,7 @@ class MetricColumn:
 
     @property
     def arrow(self) -> str:
-        """Return an arrow for the better direction of the metric."""
+        """Return an arrow that shows whether higher or lower is better."""
         return "↑" if self.higher_is_better else "↓"
 
     @property
@@ -162,7 +162,7 @@ class RunData:
         return {name: [by_id.get(image_id, {}).get(name) for image_id in self.ids] for name in columns}
 
     def takes_part(self, cell: CellResult) -> np.ndarray:
-        """Return bool (n,), whether each sample has a score in a cell or, for an aggregate, a part."""
+        """Return bool (n,): whether each sample has a score or, if the cell is an aggregate, at least one part."""
         columns = self.parts.get(cell.cell_id)
         if not cell.aggregate or columns is None:
             return np.isfinite(self.values[cell.cell_id])

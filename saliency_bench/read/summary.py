@@ -200,7 +200,7 @@ def _passes(
     """Return statistics from the notes of part files, summed over whole batches.
 
     Returns:
-        ({cell id: forward passes}, number of times a batch was halved to fit into memory, {explainer id: {"cells":
+        ({cell id: forward passes}, number of times a batch was halved to fit in memory, {explainer id: {"cells":
         (height, width) of the maps before upsampling or None, "negative": whether a map has negative values}}, batch
         sizes with which the scores were computed).
     """
@@ -302,10 +302,6 @@ def table(cells: Sequence[CellResult], used: int) -> str:
     from `used`, and the number C of clusters if samples depend on each other. A cell without a value shows a short
     reason. Lines below the table list explainers with failures or flat maps. Rows are sorted by the mean of the first
     metric, with baselines last.
-
-    Args:
-        cells: Cells of one run.
-        used: Number of samples that the run covers.
     """
     lines = [aligned(table_rows(cells, used))]
     if below := lines_below(cells):

@@ -338,7 +338,7 @@ class Annotating:
         return task
 
     def last_answer(self, person: str, unit: str) -> dict[str, Any]:
-        """Return kind, run lengths and reason of a person's last answer to a unit, or {} if there is none."""
+        """Return the payload and run lengths of a person's last answer to a unit, or {} if there is none."""
         answers = self.study.answers(person, unit)
         if not answers:
             return {}
@@ -346,7 +346,7 @@ class Annotating:
         return answers[0].payload | {"runs": None if pixels is None else runs_of(pixels)}
 
     def task_again(self, person: str, unit: str) -> dict[str, Any]:
-        """Return the data of an answered image, so that the person can correct the answer."""
+        """Return the data for an answered image, so that the person can correct the answer."""
         self._check_given(person, unit)
         return self._task(unit, person, self.places.sent_back(person).get(unit))
 
@@ -393,9 +393,10 @@ class Annotating:
     # for reviewers
 
     def to_review(self) -> list[Answer]:
-        """Return the last answers that need a review, oldest first, without masks.
+        """Return the answers that need a review, oldest first, without masks.
 
-        Honeypots, skips and answers of excluded people need no review.
+        Only the latest answer of each person to each unit counts. Honeypots, skips and answers of excluded people need
+        no review.
 
         An answer needs a review until it is sent back or `reviewers` people have accepted it. A correction counts as
         accepted by the reviewer who drew it.

@@ -82,11 +82,6 @@ def _after(table: Table, mark: int) -> Select[Any]:
 def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
     """Add rows that a SQLite store does not contain, in one transaction.
 
-    Args:
-        store: Store to which rows are added.
-        lines: Lines of other stores.
-        source: Name of the source in error messages.
-
     Raises:
         UserError: A line is not a row, or its study is missing or exists with different settings.
     """
@@ -152,11 +147,6 @@ def copy_without(store: Database, target: Database, people_left_out: Collection[
 
     This is the only way to erase people from an append-only store. Reviews and corrections of their answers and
     reviews written by them are not copied either.
-
-    Args:
-        store: Store to copy from.
-        target: Store to copy to.
-        people_left_out: Pseudonyms of the people to erase.
     """
     lines, _ = lines_after(store, {})
 

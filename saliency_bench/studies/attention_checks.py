@@ -61,14 +61,7 @@ def note(checks: Checks, answers: str, with_failed: bool, exclude: Iterable[str]
 
 
 def nothing(name: str, answers: str, without: Iterable[str], any_given: bool) -> UserError:
-    """Return the error for a study in which no answer counts.
-
-    Args:
-        name: Name of the study.
-        answers: Noun for the answers, such as "rating".
-        without: People whose answers are excluded.
-        any_given: Whether anyone has answered.
-    """
+    """Return the error for a study in which no answer counts."""
     if any_given and without:
         return UserError(
             f"study {name}: everyone who answered has failed an attention check or is excluded; include people who "

@@ -187,7 +187,7 @@ def _check_mask(images: StudyImages, unit: str, mask: np.ndarray) -> None:
     if mask.shape != (height, width):
         raise UserError(
             f"the mask has {mask.shape[1]} x {mask.shape[0]} pixels, but the image has {width} x {height}; export "
-            "masks in the size of the images"
+            "masks of the same size as the images"
         )
 
 

@@ -105,7 +105,7 @@ class StudyImages:
         return self.unshown
 
     def known_mask(self, unit: str, foreground: str = "") -> np.ndarray | None:
-        """Return the dataset's mask, bool (H, W), in the size of the image, or None.
+        """Return the dataset's mask, bool (H, W), of the same size as the image, or None.
 
         Args:
             unit: Unit of the study.

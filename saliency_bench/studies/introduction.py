@@ -64,7 +64,7 @@ class Introduction:
         return {name: picture for text in texts for name, picture in text.pictures.items()}
 
     def shown(self) -> dict[str, dict[str, str] | None]:
-        """Return the data of each text for the page."""
+        """Return {name: id and HTML of the text, or None} for the page."""
         texts = {"consent": self.consent, "instructions": self.instructions}
         return {name: None if text is None else {"id": text.id, "html": text.html} for name, text in texts.items()}
 

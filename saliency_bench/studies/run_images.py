@@ -94,7 +94,7 @@ class RunImages:
             return self.frames(image_id)
 
     def map(self, image_id: str, explainer: str) -> np.ndarray:
-        """Return a map, float32 (H, W), in the size of the frame. For the explainer `HUMAN`, return the mask.
+        """Return a map, float32 (H, W), of the same size as the frame. For the explainer `HUMAN`, return the mask.
 
         Raises:
             UserError: The map does not exist or has the wrong size.

@@ -64,7 +64,7 @@ class SegmentAnything:
         self._embedding = lru_cache(EMBEDDINGS_KEPT)(self._embed)
 
     def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
-        """Return the region, bool (H, W), in the size of the image."""
+        """Return the region, bool (H, W), of the same size as the image."""
         (width, height), outputs = self._embedding(file)
         scale = self._side / max(width, height)
         points = [(x * scale, y * scale, int(stroke.add)) for stroke in strokes for x, y in _along(stroke)]

@@ -42,7 +42,9 @@ def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
         raise UserError(f"strokes must be a list of 1 to {MOST_STROKES} strokes; start again from the marked region")
     strokes = [_stroke(entry, height, width) for entry in sent]
     if sum(len(stroke.points) for stroke in strokes) > MOST_POINTS:
-        raise UserError(f"strokes may have at most {MOST_POINTS} points together; start again from the marked region")
+        raise UserError(
+            f"all strokes together may have at most {MOST_POINTS} points; start again from the marked region"
+        )
     if not any(stroke.add for stroke in strokes):
         raise UserError("no stroke marks the region")
     return strokes
@@ -78,7 +80,7 @@ class GrabCut:
         self._cv2 = cv2
 
     def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
-        """Return the region, bool (H, W), in the size of the image. The result is deterministic."""
+        """Return the region, bool (H, W), of the same size as the image. The result is deterministic."""
         cv2 = self._cv2
         with Image.open(file) as opened:
             picture = opened.convert("RGB")

@@ -90,7 +90,7 @@ class Answer:
 
     @property
     def pixels(self) -> np.ndarray | None:
-        """The mask, bool (H, W), in the size of the image, or None."""
+        """The mask, bool (H, W), of the same size as the image, or None."""
         return None if self.mask is None else np.asarray(decode(self.mask).convert("L")) > 0
 
 
@@ -333,7 +333,7 @@ class Study:
             unit: What the answer is about.
             request: Id created by the page.
             payload: Content of the answer as JSON.
-            mask: Mask, bool (H, W), in the size of the image. It is stored as PNG.
+            mask: Mask, bool (H, W), of the same size as the image. It is stored as PNG.
             image_sha256: SHA-256 of the displayed image.
             seconds: Time spent in seconds, at most a day.
 
@@ -497,8 +497,8 @@ class Study:
 def _pseudonym(key: str, attempt: int = 0) -> str:
     """Return a pseudonym such as "p-7kq3xwab", which reveals neither the person nor the number of people.
 
-    The pseudonym is derived from the key, so two servers that a browser has joined use the same pseudonym. It contains
-    40 bits of a hash, which reveal nothing about the key.
+    The pseudonym is derived from the key, so a person who takes part on two servers with the same browser has the same
+    pseudonym on both. It contains 40 bits of a hash, which reveal nothing about the key.
     """
     letters = "abcdefghjkmnpqrstuvwxyz23456789"  # no characters that look alike
     number = seed_of(key, "pseudonym", attempt)

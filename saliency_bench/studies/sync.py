@@ -153,7 +153,7 @@ class Sync:
             self.problem = str(error) if isinstance(error, UserError) else self._reason(error)
             since = "the start" if self.synced is None else f"{self.synced:%H:%M:%S} UTC"
             then = "restart to copy them" if self._ending.is_set() else f"trying again in {self.minutes:g} min"
-            complain(f"NOT SYNCED, answers since {since} are in {self.path.name} only: {self.problem}; {then}")
+            complain(f"NOT SYNCED: answers since {since} exist only in {self.path.name} ({self.problem}); {then}")
 
     def _reason(self, error: Exception) -> str:
         """Describe in one line, without secrets, why a copy could not be committed."""

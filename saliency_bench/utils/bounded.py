@@ -6,7 +6,7 @@ with a one-line message.
 
     content = bounded(read_whole, str(path))  # read_whole: module-level function of JSON values that returns bytes
 
-A child process is started once (about two seconds, for its imports) and serves all further calls of this process. The
+A child process is started once (about two seconds, for its imports) and serves all later calls of this process. The
 child returns bytes, never pickled objects. It has no access to tokens, and writes no files unless a call sets a maximum
 file size. Memory is bounded on Linux only. Time, output and files are bounded on every POSIX system.
 """

@@ -12,7 +12,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.storage import cache_folder
 
-SETTLED = 2.0  # seconds after a change of a file; every later change gets a different time stamp
+SETTLED = 2.0  # seconds after a change to a file; every later change gets a different time stamp
 
 
 def hash_of(*parts: object) -> str:
@@ -33,7 +33,7 @@ def hash_of_text(text: str) -> str:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, or raise OSError if it is unreadable or not a regular file.
 
-    Reading a pipe might never end.
+    Pipes and the like are rejected, because reading from one might block forever.
     """
     if path.exists() and not path.is_file():
         raise OSError(EINVAL, "is not a regular file", str(path))
@@ -54,11 +54,6 @@ def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -
 
     A change may leave size and modification time the same, but it always updates the status change time (ctime), which
     programs cannot set. (Windows has no status change time.)
-
-    Args:
-        key: Name of the result in the cache.
-        files: Files that the result depends on.
-        compute: Function that reads the files.
     """
     state = _state(files)
     note = cache_folder() / "hashes" / f"{hash_of(key)}.json"

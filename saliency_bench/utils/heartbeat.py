@@ -39,7 +39,7 @@ def watch_others(rank: int, count: int) -> None:
 
 
 def _finish(store: "Store", rank: int) -> None:
-    """Mark a process as finished, so that other processes expect no more heartbeats from this process."""
+    """Mark a process as finished, so that the other processes expect no more heartbeats from it."""
     with suppress(Exception):
         store.set(f"{KEY}{rank}", DONE)
 

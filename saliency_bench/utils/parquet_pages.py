@@ -43,7 +43,7 @@ def check_pages(
         columns: Names of the columns that will be read, or None for all.
         most: Maximum unpacked bytes of a row group.
         at_once: Whether the limits apply to all row groups together.
-        repeated: Counter that receives {row group: upper bound of the bytes of its text and binary values, including
+        repeated: Counter that receives {row group: upper bound on the bytes of its text and binary values, including
             repeated values}.
 
     Returns:
@@ -124,7 +124,7 @@ def _check_overlap(path: Path, about: pq.FileMetaData) -> None:
 
 
 def _longest(headers: Iterable[dict]) -> int:
-    """Return an upper bound of the bytes of all values that are stored as indices into a dictionary."""
+    """Return an upper bound on the bytes of all values that are stored as indices into a dictionary."""
     sizes = [header[UNPACKED] for header in headers if not ENCODING.keys() & header.keys()]
     pages = [(header[kind], ENCODING[kind]) for header in headers for kind in ENCODING if kind in header]
     values = sum(page.get(VALUES, 0) for page, encoding in pages if page.get(encoding) in DICTIONARY)
@@ -146,7 +146,7 @@ def check_texts(columns: Iterable[pa.DictionaryArray], most: int | None = None) 
     most = LARGEST_ARRAYS if most is None else most
     sizes = (pc.binary_length(texts.dictionary).cast(pa.int64()).take(texts.indices) for texts in columns)
     if (length := sum(pc.sum(lengths).as_py() or 0 for lengths in sizes)) > most:
-        raise ValueError(f"its texts have {length:,} bytes, more than the limit of {most:,}")
+        raise ValueError(f"its strings take up {length:,} bytes, more than the limit of {most:,}")
 
 
 def _values(header: dict, column: pq.ColumnChunkMetaData) -> int:

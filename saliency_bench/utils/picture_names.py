@@ -171,6 +171,6 @@ class PictureNames:
     def _rank(self, given: str, picture: str) -> int:
         """Return how much a name differs from an image's path.
 
-        The result is 0 for an equal path, 1 for other folders or another extension, and 2 for any other difference.
+        The result is 0 for the same path, 1 if only the folders or the extension differ, and 2 otherwise.
         """
         return 0 if plain(given) == picture else 1 if picture in self.called(plain(given)) else 2

@@ -11,7 +11,7 @@
 
 Cameras may store a turned image and record its orientation in EXIF. Orientation 1 is upright, and 2 to 8 are mirrored
 or turned. Other values (0, or unreadable EXIF) are treated as upright. `read` turns the image upright. `turned` and
-`turned_box` turn masks and boxes that were drawn on the file as stored.
+`turned_box` turn masks and boxes that refer to the pixels as stored.
 """
 
 import warnings
@@ -79,7 +79,7 @@ class Picture:
 
     @property
     def stored(self) -> tuple[int, int]:
-        """Size (height, width) of the file as stored, before EXIF turned the image."""
+        """Size (height, width) as stored, before the EXIF orientation is applied."""
         return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
@@ -120,9 +120,9 @@ def turned(values: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def turned_box(box: list[float], orientation: int, height: int, width: int) -> list[float]:
-    """Turn a box [xmin, ymin, xmax, ymax] according to EXIF. The box must have been drawn on the file as stored.
+    """Apply the EXIF orientation to a box [xmin, ymin, xmax, ymax].
 
-    Pixels are counted from 1, and (height, width) is the size of the file as stored.
+    The box and (height, width) must refer to the image as stored. Pixels are counted from 1.
     """
     left, top, right, bottom = box
     rows, columns = FLIPS[orientation]
@@ -134,7 +134,7 @@ def turned_box(box: list[float], orientation: int, height: int, width: int) -> l
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turn an image according to EXIF. If EXIF is damaged, return the image as stored, as image viewers do."""
+    """Apply the EXIF orientation. If EXIF is damaged, return the image as stored, as image viewers do."""
     try:
         return ImageOps.exif_transpose(image)
     except Exception:  # damaged EXIF raises errors of many types

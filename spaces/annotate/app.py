@@ -85,7 +85,7 @@ class Pages:
         return about | state | ending(self.annotating.lease_hours, finished, self.completion)
 
     def again(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of an image that the person has annotated, so that the answer can be corrected."""
+        """Return the data for an image that the person has annotated, so that the answer can be corrected."""
         return self.annotating.task_again(person.name, str(sent.get("unit")))
 
     def image(self, person: Person, sent: dict[str, Any]) -> Response:
@@ -101,7 +101,7 @@ class Pages:
         """Return the number of each pixel's superpixel, as gzipped little-endian uint16 (H, W)."""
         unit = str(sent.get("unit"))
         if not self.assist or not self.annotating.may_see(person, unit):
-            return refusal(403, "pieces of this image are not available to you")
+            return refusal(403, "you cannot select pieces of this image")
         with self.computing:
             numbers = self.pieces(unit)
         return Response(numbers, media_type="application/octet-stream", headers=SAFE | {"Content-Encoding": "gzip"})
@@ -116,14 +116,14 @@ class Pages:
         """Find the region that strokes mark on an image, and return its run lengths."""
         unit = str(sent.get("unit"))
         if self.segmenter is None or not self.annotating.may_see(person, unit):
-            return refusal(403, "strokes on this image are not available to you")
+            return refusal(403, "you cannot mark regions on this image")
         strokes = strokes_of(sent.get("strokes"), *self.annotating.images.size(unit))
         with self.computing:
             region = self.segmenter(self.annotating.images.shown(unit).path, strokes)
         return {"runs": runs_of(region)}
 
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store an answer, and return the data of the next question."""
+        """Store an answer, and return the data for the next question."""
         if person.role != "annotator":
             raise UserError("reviewers cannot draw new masks, only corrections")
         stored = self.annotating.save(person.name, sent)
@@ -133,7 +133,7 @@ class Pages:
     def review(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Store a review, and return the next mask."""
         if person.role != "reviewer":
-            raise UserError("this is only possible with the link of a reviewer")
+            raise UserError("only a reviewer's link allows this")
         texts = [str(sent.get(name) or "") for name in ("verdict", "request", "comment")]
         self.study.review(sent.get("answer"), person.name, *texts)
         return self.state(person, {})
@@ -141,14 +141,14 @@ class Pages:
     def correct(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Store a reviewer's correction of a mask, and return the next mask."""
         if person.role != "reviewer":
-            raise UserError("this is only possible with the link of a reviewer")
+            raise UserError("only a reviewer's link allows this")
         self.annotating.correct(person.name, sent)
         return self.state(person, {})
 
     def others(self, person: Person, sent: dict[str, Any]) -> Any:
         """Return the consensus of the other people who annotated an image under review."""
         if person.role != "reviewer":
-            return refusal(403, "this is only possible with the link of a reviewer")
+            return refusal(403, "only a reviewer's link allows this")
         return self.annotating.others(whole_number(sent.get("answer")))
 
     def for_owner(self) -> dict[str, Any]:

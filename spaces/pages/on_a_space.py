@@ -51,7 +51,7 @@ def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
     try:
         options = shlex.split(given.get("STUDY_OPTIONS", ""))
     except ValueError as error:
-        raise UserError(f"STUDY_OPTIONS is not a command line: {error}") from error
+        raise UserError(f"STUDY_OPTIONS cannot be parsed as command-line options: {error}") from error
     return [*line, "--host", "0.0.0.0", "--port", variables.get("PORT", PORT), *options]
 
 

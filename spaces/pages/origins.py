@@ -60,7 +60,7 @@ class OwnHosts:
         self.app, self.is_checked = app, is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to requests to other names with 421."""
+        """Respond with 421 to requests for other host names."""
         if scope["type"] == "http" and self.is_checked and not _is_here(Headers(scope=scope).get("host", "")):
             refused = JSONResponse({"error": "this server does not accept requests to this host name"}, 421)
             await refused(scope, receive, send)

@@ -160,7 +160,7 @@ def _not_of_owner(method: Method) -> Method:
 
     def checked(person: Person, sent: dict[str, Any]) -> Any:
         if person.role == "owner":
-            return refusal(403, "this page is for participants; the page of the owner is /owner")
+            return refusal(403, "this page is for participants; the owner's page is /owner")
         return method(person, sent)
 
     return checked
@@ -228,7 +228,7 @@ def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None
 
 
 def stopping(stop: dict[str, Any], lease_hours: float, completion: dict[str, str] | None) -> dict[str, Any]:
-    """Return the data of `ending` for a person who was stopped; `stop` is the result of `owner_actions.stopped`."""
+    """Return `stop`, the result of `owner_actions.stopped`, together with the page data from `ending`."""
     return stop | ending(lease_hours, stop["stopped"] == "closed" and stop["done"] > 0, completion)
 
 

@@ -1,17 +1,20 @@
-"""Tests of the board: statuses, official ranks, and attacks, which must not change the rows of other users."""
+"""Tests of the board: statuses, official ranks, names, and attacks, which must not change rows of other users."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from refusals import refused
 from submissions import DIGEST, IDS, know, submission, vouch, write
 
 import saliency_bench as sb
@@ -21,8 +24,13 @@ from saliency_bench.board.hub_table import NO_RESULT, table_of
 from saliency_bench.board.known import KnownModel, write_known
 from saliency_bench.board.recorded import recorded
 from saliency_bench.board.standing import places
+from saliency_bench.board.submission_schema import read_result
 from saliency_bench.board.view.live import Live
+from saliency_bench.bound_explainer import as_explainer, list_explainers, load_explainer
+from saliency_bench.bound_metric import list_metrics, load_metric
+from saliency_bench.compute.maps.composing import absolute, blurred, over_layers, positive, smoothed
 from saliency_bench.errors import UserError
+from saliency_bench.read.public_names import COMPOSING, refused_label
 from saliency_bench.read.statistics.intervals import interval
 from saliency_bench.utils.storage import cache_folder
 
@@ -122,27 +130,6 @@ def test_maps_scored_by_the_board_have_no_official_rank(tmp_path):
     assert sb.load_results(tmp_path).table()["recomputed"][:] == [8, 8, 8]
 
 
-@pytest.mark.slow
-def test_many_methods_of_an_account_change_no_other_rank(tmp_path):
-    """Submit many methods from one account.
-
-    Without a limit, the correction for the number of methods would change the ranks of other methods.
-    """
-    know(tmp_path)
-    draw = np.random.default_rng(3)
-    vouch(tmp_path, write(tmp_path, {"gradcam": draw.normal(0.5, 0.1, 60).clip(0, 1), "random": BAD}))
-    write(tmp_path, {"honest@1": draw.normal(0.56, 0.1, 60).clip(0, 1)}, "bob")
-
-    def ranks():
-        rows = sb.load_results(tmp_path).rows
-        return {row.cell.explainer: (row.rank, row.rank_if_true) for row in rows if row.submitters != ("mallory",)}
-
-    before = ranks()
-    assert before["honest"] == (None, (1, 1))
-    write(tmp_path, {f"many{number}@1": draw.uniform(0, 1, 60) for number in range(30)}, "mallory")
-    assert ranks() == before
-
-
 def test_changed_submission_loses_its_status(tmp_path):
     know(tmp_path)
     folder = write(tmp_path, {"gradcam": GOOD, "random": BAD})
@@ -239,21 +226,26 @@ def test_submission_with_too_many_methods_is_refused(tmp_path, monkeypatch):
     assert "has 4 methods for saliency_miou, more than the limit of 3 per metric" in refused.line
 
 
-def test_checked_rows_beyond_the_limit_get_no_rank(tmp_path, monkeypatch):
-    """Submit many rows from one account.
+def test_many_checked_rows_of_an_account_change_no_other_rank(tmp_path, monkeypatch):
+    """Submit many rows from one account. The ranks of other rows do not depend on their number.
 
     Rows of accounts with few submissions are the first to get a provisional rank.
     """
-    monkeypatch.setattr(board_module, "MOST_CHECKED", 3)
-    draw = np.random.default_rng(0)
+    monkeypatch.setattr(board_module, "MOST_CHECKED", 21)
+    draw = np.random.default_rng(3)
     know(tmp_path)
-    vouch(tmp_path, write(tmp_path, {"gradcam": draw.uniform(0.5, 1, 60), "random": draw.uniform(0, 0.5, 60)}, "ada"))
-    alone = {row.cell.explainer: row.rank for row in sb.load_results(tmp_path).rows}
-    write(tmp_path, {"few@1": draw.uniform(0, 1, 60)}, "bob")
-    write(tmp_path, {f"many{number}@1": draw.uniform(0, 1, 60) for number in range(4)}, "mallory")
-    rows = {row.cell.explainer: row for row in sb.load_results(tmp_path).rows}
-    assert {name: rows[name].rank for name in alone} == alone == {"gradcam": (1, 1), "random": (2, 2)}
-    assert rows["few"].rank_if_true is not None
+    vouch(tmp_path, write(tmp_path, {"gradcam": draw.normal(0.5, 0.1, 60).clip(0, 1), "random": BAD}))
+    write(tmp_path, {"few@1": draw.normal(0.56, 0.1, 60).clip(0, 1)}, "bob")
+
+    def ranks():
+        rows = {row.cell.explainer: row for row in sb.load_results(tmp_path).rows}
+        return rows, {name: (rows[name].rank, rows[name].rank_if_true) for name in ("gradcam", "random", "few")}
+
+    _, before = ranks()
+    assert before == {"gradcam": ((1, 1), None), "random": ((2, 2), None), "few": (None, (1, 1))}
+    write(tmp_path, {f"many{number}@1": draw.uniform(0, 1, 60) for number in range(22)}, "mallory")
+    rows, after = ranks()
+    assert after == before
     left_out = [row for name, row in rows.items() if name.startswith("many") and row.rank_if_true is None]
     assert (len(left_out), {row.unranked for row in left_out}) == (2, {board_module.TOO_MANY})
 
@@ -418,16 +410,6 @@ def run_of_shapes(tmp_path_factory, shapes, resnet):
     return of_run(done.folder, "ada")
 
 
-def test_cached_checks_give_the_same_rows(tmp_path, monkeypatch):
-    know(tmp_path)
-    write(tmp_path, {"gradcam": GOOD, "random": [np.nan, *BAD[1:]]}, groups=["a", "b"] * 30)
-    know(tmp_path, groups=["a", "b"] * 30)
-    first = sb.load_results(tmp_path)
-    monkeypatch.setattr("saliency_bench.board.submission_cache.read_checked", None)  # not called again
-    assert sb.load_results(tmp_path).rows == first.rows
-    assert not first.refused
-
-
 def test_cache_removes_the_oldest_entry(tmp_path, monkeypatch):
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path / "cache"))
     write(tmp_path, {"gradcam": GOOD, "random": BAD})
@@ -444,9 +426,13 @@ def test_cache_removes_the_oldest_entry(tmp_path, monkeypatch):
 def test_ranks_are_cached_until_a_row_changes(tmp_path, monkeypatch):
     know(tmp_path)
     draw = np.random.default_rng(0)
-    first = write(tmp_path, {"gradcam": draw.normal(0.7, 0.1, 60).clip(0, 1), "random": draw.uniform(0, 0.5, 60)})
+    scores = {"gradcam": draw.normal(0.7, 0.1, 60).clip(0, 1), "random": [np.nan, *draw.uniform(0, 0.5, 59)]}
+    first = write(tmp_path, scores)
     before = sb.load_results(tmp_path)
     assert [(row.rank, row.rank_if_true) for row in before.rows] == [(None, (1, 1)), (None, (2, 2))]
+    with monkeypatch.context() as patch:
+        patch.setattr(submission_cache, "read_checked", None)  # not called again
+        assert sb.load_results(tmp_path).rows == before.rows
     calls = []
     monkeypatch.setattr(submission_cache, "places", lambda *given: calls.append(1) or places(*given))
     assert (sb.load_results(tmp_path).cells, calls) == (before.cells, [])
@@ -571,3 +557,54 @@ def test_index_of_another_version_is_ignored(indexed, monkeypatch):
     with pytest.raises(AttributeError):
         sb.load_results(indexed)
     assert len(reads) == 1
+
+
+def test_names_like_a_known_method_show_their_version(tmp_path):
+    names = ["GradCAM", "grad-cam", "Grad_CAM.", "gradcams"]
+    write(tmp_path, {f"{name}@0123456789abcdef": GOOD for name in names})
+    rows = sb.load_results(tmp_path).rows
+    assert all(row.own_method for row in rows)
+    shown = {row.cell.explainer_text for row in rows}
+    assert shown == {*(f"{name} (version 012345)" for name in names[:3]), "gradcams"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gradcam\u00a0", "gradc\u0430m", "gradcam@2", "\u115f", "gra\u0301\u0301\u0301dcam", "\uff47radcam", "a" * 101, "",
+     "gradcam(official)", "gradcam,rank1", "<b>",
+     "absolute(gradc\u0430m)", f"absolute({'a' * 400})", "@ada", "-1"],
+)  # fmt: skip
+def test_lookalike_and_invisible_names_are_refused(tmp_path, name):
+    path = write(tmp_path, {"mine@0123456789abcdef": GOOD, "gradcam": GOOD}) / "result.json"
+    content = json.loads(path.read_text())
+    content["cells"][0]["explainer"] = name
+    path.write_text(json.dumps(content))
+    assert refused(r"cells\.0\.explainer", read_result, path).isascii()
+    content["cells"][0]["explainer"] = "mine"
+    content["cells"][0]["metric"] = name
+    path.write_text(json.dumps(content))
+    refused(r"cells\.0\.metric", read_result, path)
+
+
+@pytest.mark.parametrize("chosen", [{"note": "gradc\u0430m"}, {"\u115f": 1}, {"note": "x" * 1500}, {"note": "a\x7f"}])
+def test_unreadable_options_are_refused(chosen):
+    assert "options that a board does not accept" in refused_label("mine", chosen)
+
+
+def test_names_of_honest_methods_are_accepted():
+    def my_method(classifier, images, target):
+        return images.mean(1)
+
+    class Own:
+        def __call__(self, classifier, images, target):
+            return images.mean(1)
+
+    nameless = lambda classifier, images, target: images.mean(1)  # noqa: E731
+    methods = [my_method, nameless, partial(my_method), Own(), absolute(my_method),
+               smoothed("gradient:reduction=sum", draws=3), positive(blurred("gradcam")),
+               over_layers("gradcam", ["layer3", "layer4.1"])]  # fmt: skip
+    for method in (*map(as_explainer, methods), *map(load_explainer, list_explainers())):
+        assert refused_label(method.name, dict(method.options)) == ""
+    assert {kind for method in methods for kind in re.findall(r"(\w+)\(", as_explainer(method).name)} == set(COMPOSING)
+    for name in list_metrics():
+        assert refused_label(name, dict(load_metric(name).options)) == ""

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,13 +23,15 @@ CHROMIUM = "/usr/bin/chromium"
 PETS = SCENES[0][0]
 
 
-@pytest.fixture(scope="module")
-def address(root):  # noqa: F811
+def free_port():
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    line = [sys.executable, "-m", "saliency_bench", "leaderboard", "--results", root, "--core", root / "core.yaml",
-            "--port", str(port), "--no-browser", "--quiet"]  # fmt: skip
-    server = subprocess.Popen([str(word) for word in line], env=os.environ | {"GRADIO_ANALYTICS_ENABLED": "False"})
+        return free.getsockname()[1]
+
+
+@contextmanager
+def running(line, port, **options):
+    """Run a command, and yield its address as soon as it accepts connections at this port."""
+    server = subprocess.Popen([str(word) for word in line], **options)
     try:
         for _ in range(600):
             with socket.socket() as asked:
@@ -41,6 +43,14 @@ def address(root):  # noqa: F811
     finally:
         server.terminate()
         server.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def address(root):  # noqa: F811
+    line = [sys.executable, "-m", "saliency_bench", "leaderboard", "--results", root, "--core", root / "core.yaml",
+            "--port", port := free_port(), "--no-browser", "--quiet"]  # fmt: skip
+    with running(line, port, env=os.environ | {"GRADIO_ANALYTICS_ENABLED": "False"}) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -165,13 +165,6 @@ def test_slow_requests_are_limited_in_memory_and_time(monkeypatch, name, value, 
     assert app.post("component_server", content=content) == (200, "read"), "the bytes are free again"
 
 
-@pytest.mark.parametrize("sent", [{}, [], 3, {"component_id": 4}, {"component_id": "3"}, {"component_id": [3]}])
-def test_calls_of_other_components_are_rejected(sent):
-    app = App()
-    assert app.post("component_server", json=sent) == (400, "the request does not call a function of this page")
-    assert app.bodies == []
-
-
 def test_invalid_content_length_is_rejected():
     assert App().post("component_server", content=b"x", headers={"content-length": "-5"})[0] == 400
     assert App().post("component_server", content=b"x", headers={"content-length": "9" * 30})[0] == 400
@@ -186,14 +179,16 @@ def test_uploads_are_limited_in_size(tmp_path, monkeypatch):
     assert upload(app, b"x" * 100)[0] == 200
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [{"data": [], "fn_index": 1}, {"data": [1, 2], "fn_index": 9}, {"data": 5, "fn_index": 1}, {"fn_index": 1}, [], 5,
-     {"data": [1, 2], "fn_index": [1]}],
-)  # fmt: skip
-def test_invalid_queue_calls_are_rejected(sent):
+@pytest.mark.parametrize(("path", "sent"), [
+    *(("queue/join", sent) for sent in (
+        {"data": [], "fn_index": 1}, {"data": [1, 2], "fn_index": 9}, {"data": 5, "fn_index": 1}, {"fn_index": 1}, [],
+        5, {"data": [1, 2], "fn_index": [1]})),
+    *(("component_server", sent) for sent in (
+        {}, [], 3, {"component_id": 4}, {"component_id": "3"}, {"component_id": [3]})),
+])  # fmt: skip
+def test_invalid_calls_are_rejected(path, sent):
     app = App(calls={1: 2})
-    assert app.post("queue/join", json=sent) == (400, "the request does not call a function of this page")
+    assert app.post(path, json=sent) == (400, "the request does not call a function of this page")
     assert app.bodies == []
 
 

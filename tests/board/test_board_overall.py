@@ -8,7 +8,7 @@ import pytest
 from refusals import refused
 from scipy import stats
 
-from saliency_bench.board.view.core import not_fixed, read_core
+from saliency_bench.board.view.core import read_core
 from saliency_bench.board.view.overall import Scored, overall
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import paired_difference
@@ -181,14 +181,6 @@ datasets:
 - {dataset: pets, fingerprint: null, model: net, digest: "%s", families: [alignment]}
 - {dataset: shapes, fingerprint: "%s", model: net, digest: "%s", families: [alignment, faithfulness]}
 """
-
-
-def test_unpublished_dataset_is_not_fixed(tmp_path):
-    (tmp_path / "core.yaml").write_text(CORE % ("a" * 32, "b" * 64, "c" * 32))
-    core = read_core(tmp_path / "core.yaml")
-    assert not_fixed(core.datasets) == ["dataset pets"]
-    assert [cell.fixed for cell in core.datasets] == [False, True]
-    assert [cell.dataset for cell in core.of_family("faithfulness")] == ["shapes"]
 
 
 @pytest.mark.parametrize(("text", "words"), [

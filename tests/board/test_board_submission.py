@@ -1,46 +1,72 @@
 """Browser tests of submissions on the leaderboard: signing in with the Hub, valid and invalid runs, and privacy."""
 
-import socket
 import subprocess
 import sys
-import time
 
 import httpx
 import pytest
 from local_hub import FOUNDER, VISITOR, openid
-from test_board_browser import chromium  # noqa: F401
-from test_board_uploads import BOARD, CARD, files_of, maps_of, packed, run  # noqa: F401
+from test_board_browser import chromium, free_port, running  # noqa: F401
+from test_board_uploads import BOARD, CARD, files_of, maps_of, packed
 
 pytestmark = pytest.mark.slow
 START = "from saliency_bench.spaces.leaderboard.app import main; main()"
 
 
-@pytest.fixture
-def space(hub, tmp_path):
-    """Run the leaderboard as a Space with the local Hub. Return its address and the file with its output."""
+@pytest.fixture(scope="module")
+def space(shared_hub, tmp_path_factory):
+    """Run the leaderboard as a Space with the local Hub, and return (address, folder).
+
+    The folder contains `printed.txt` with the output, and `tmp` with temporary files.
+    """
+    hub, folder, port = shared_hub, tmp_path_factory.mktemp("space"), free_port()
     hub.api(FOUNDER).create_repo(BOARD, repo_type="dataset")
     hub.api(FOUNDER).upload_file(path_or_fileobj=CARD, path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     environment = hub.env(None, **openid.environment(hub.url), SALIENCY_BENCH_RESULTS=BOARD) | {
-        "GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1", "TMPDIR": str(tmp_path / "tmp"),
+        "GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1", "TMPDIR": str(folder / "tmp"),
         "PYTHONUNBUFFERED": "1"}  # fmt: skip
-    (tmp_path / "tmp").mkdir()
-    printed = tmp_path / "printed.txt"
-    with printed.open("w") as file:
-        line = [sys.executable, "-c", START]
-        server = subprocess.Popen(line, env=environment, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        for _ in range(600):
-            with socket.socket() as asked:
-                if asked.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert server.poll() is None, printed.read_text()
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/", printed
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
+    (folder / "tmp").mkdir()
+    with (
+        (folder / "printed.txt").open("w") as file,
+        running(
+            [sys.executable, "-c", START], port, env=environment, cwd=folder, stdout=file, stderr=subprocess.STDOUT
+        ) as address,
+    ):
+        yield address, folder
+
+
+def test_hostile_requests_are_rejected_without_traceback(space):
+    address, folder = space
+    printed = folder / "printed.txt"
+    files = {"files": ("run.zip", b"PK" * 1000)}
+    before = printed.read_text().count("Traceback")
+
+    def post(path, **given):
+        answer = httpx.post(f"{address}gradio_api/{path}", **given)
+        return answer.status_code, answer.text.strip()
+
+    assert post("upload", files=files) == (403, "sign in first")
+    assert post("upload", files=files, headers={"origin": "https://evil.example"})[0] == 403
+    assert post("queue/join", json={"data": [], "fn_index": 1, "session_hash": "a"})[0] == 400
+    assert post("component_server", content=b" " * 1_000_001)[0] == 413
+    for asked in (None, "csv", ["csv"], {"kind": "../x", "query": ""}, {"kind": {}}, {"kind": None}):
+        about = {"component_id": board_of(address), "fn_name": "export_rows", "session_hash": "a", "data": asked}
+        assert post("component_server", json=about) == (
+            400,
+            '{"detail":"unknown export format; use one of csv, tex, bib"}',
+        )
+    assert printed.read_text().count("Traceback") == before
+    assert not [path for path in (folder / "tmp").rglob("*") if path.is_file() and path.stat().st_size]
+
+
+def board_of(address):
+    """Return the index of the component that contains the board."""
+    (found,) = (
+        one["id"]
+        for one in httpx.get(f"{address}config").json()["components"]
+        if one["props"].get("elem_id") == "board"
+    )
+    return found
 
 
 def check(page, path, words):
@@ -52,8 +78,8 @@ def check(page, path, words):
     page.locator(".lb-detail").filter(has_text=words).wait_for()
 
 
-def test_visitor_signs_in_and_submits(space, hub, run, chromium, tmp_path):  # noqa: F811
-    address, printed = space
+def test_visitor_signs_in_and_submits(space, shared_hub, run, chromium, tmp_path):  # noqa: F811
+    (address, folder), hub = space, shared_hub
     elsewhere = []
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
@@ -85,7 +111,7 @@ def test_visitor_signs_in_and_submits(space, hub, run, chromium, tmp_path):  # n
     page.get_by_label("Also publish the maps").check()
     check(page, packed(tmp_path / "bare.zip", files_of(run)), "contains no maps")
     check(page, good, "2 new rows by visitor")
-    assert len(unfolded_in(tmp_path)) == 1
+    assert len(unfolded_in(folder)) == 1
     page.get_by_role("button", name="Send as a pull request").click()
     page.get_by_text("The owner of the board will review the pull request").wait_for()
     pulls = hub.repo("datasets", BOARD).discussions
@@ -95,43 +121,10 @@ def test_visitor_signs_in_and_submits(space, hub, run, chromium, tmp_path):  # n
     assert [path.rpartition("/")[2] for path in sent if path.endswith(".npz")] == ["maps-00000.npz"]
     context.close()
     assert elsewhere == []
-    assert VISITOR.token not in printed.read_text()
-    assert unfolded_in(tmp_path) == []
+    assert VISITOR.token not in (folder / "printed.txt").read_text()
+    assert unfolded_in(folder) == []
 
 
-def unfolded_in(tmp_path):
-    uploads = (path for path in (tmp_path / "tmp").glob("saliency-bench-*") if "gradio" not in path.name)
+def unfolded_in(folder):
+    uploads = (path for path in (folder / "tmp").glob("saliency-bench-*") if "gradio" not in path.name)
     return [path for path in uploads if any(path.iterdir())]
-
-
-def test_hostile_requests_are_rejected_without_traceback(space, tmp_path):
-    address, printed = space
-    files = {"files": ("run.zip", b"PK" * 1000)}
-    before = printed.read_text().count("Traceback")
-
-    def post(path, **given):
-        answer = httpx.post(f"{address}gradio_api/{path}", **given)
-        return answer.status_code, answer.text.strip()
-
-    assert post("upload", files=files) == (403, "sign in first")
-    assert post("upload", files=files, headers={"origin": "https://evil.example"})[0] == 403
-    assert post("queue/join", json={"data": [], "fn_index": 1, "session_hash": "a"})[0] == 400
-    assert post("component_server", content=b" " * 1_000_001)[0] == 413
-    for asked in (None, "csv", ["csv"], {"kind": "../x", "query": ""}, {"kind": {}}, {"kind": None}):
-        about = {"component_id": board_of(address), "fn_name": "export_rows", "session_hash": "a", "data": asked}
-        assert post("component_server", json=about) == (
-            400,
-            '{"detail":"unknown export format; use one of csv, tex, bib"}',
-        )
-    assert printed.read_text().count("Traceback") == before
-    assert not [path for path in (tmp_path / "tmp").rglob("*") if path.is_file() and path.stat().st_size]
-
-
-def board_of(address):
-    """Return the index of the component that contains the board."""
-    (found,) = (
-        one["id"]
-        for one in httpx.get(f"{address}config").json()["components"]
-        if one["props"].get("elem_id") == "board"
-    )
-    return found

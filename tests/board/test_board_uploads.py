@@ -25,14 +25,6 @@ BOARD = "saliency-bench/results"
 CARD = b"---\nlicense: cc-by-4.0\n---\n# Board"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, shapes, resnet):
-    return sb.run(
-        dataset=str(shapes), model=str(resnet), explainers=["random", "centre"], metrics=["saliency_miou"],
-        batch_size=8, out=tmp_path_factory.mktemp("runs") / "first", device="cpu", progress=False,
-    ).folder  # fmt: skip
-
-
 def packed(path, files, compression=zipfile.ZIP_DEFLATED):
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in files.items():

@@ -33,23 +33,10 @@ from saliency_bench.utils.files import write_json
 BOARD = "saliency-bench/results"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, shapes, resnet):
-    return sb.run(
-        dataset=str(shapes), model=str(resnet), explainers=["random", "centre"], metrics=["saliency_miou"], limit=12,
-        batch_size=8, out=tmp_path_factory.mktemp("runs") / "first", device="cpu", progress=False,
-    ).folder  # fmt: skip
-
-
 @pytest.fixture
-def here(hub, tmp_path, monkeypatch):
+def here(here, tmp_path, monkeypatch):
     """Make this process a client of the Hub. Return a function that logs a user in."""
-    own = {
-        "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(tmp_path / "hf"), "HF_TOKEN_PATH": str(tmp_path / "no-token"), "HF_HUB_DISABLE_XET": True,
-    }  # fmt: skip
-    for name, value in own.items():
-        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
 
     def log_in(user):
         monkeypatch.setenv("HF_TOKEN", user.token) if user else monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -237,7 +224,7 @@ def test_local_board_from_submission_to_recomputing(run, shapes, resnet, tmp_pat
     ("submit RUN --to full", "full is not a board, because it has no schema.json; specify a new folder with --to"),
     ("submit RUN --to board --by ../x", "submitter"),
     ("review full", "full contains no submissions; add one with `saliency-bench submit RUN --to full`"),
-    ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
+    ("review full 3", "is a folder, which has no pull requests; remove NUMBER"),
     ("leaderboard --results ./nothing --json", "./nothing does not exist; specify a folder of results"),
     ("leaderboard --results full", "full contains no results"),
     ("leaderboard --results full --core full/x.txt", "x.txt cannot be read: "),

@@ -33,7 +33,7 @@ from saliency_bench.utils.seeds import seed_of
 # random draws, and a baseline with random draws.
 EXPLAINERS = ("gradient", "smoothgrad:samples=3", "gradcam", "rise:masks=16", "centre", "random")
 MASKS = ("saliency_miou", "saliency_pointing_game")
-CURVES = ("saliency_insertion", "saliency_deletion:reference=noise,steps=8")
+CURVES = ("saliency_insertion:steps=8", "saliency_deletion:reference=noise,steps=8")
 EXPLAIN = ("saliency_class_sensitivity", "saliency_max_sensitivity:draws=2", "saliency_ccs:reference=noise")
 METRICS = (*MASKS, *CURVES, *EXPLAIN)
 LIMIT, BATCH, SEED = 6, 4, 5
@@ -260,7 +260,7 @@ class Keeping:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("text", ["smoothgrad:samples=3", "gradient_shap:samples=3", "rise:masks=8", "random"])
-def test_explain_shows_the_very_map_of_a_run(text, shapes, resnet, tmp_path):
+def test_explain_shows_the_map_of_a_run(text, shapes, resnet, tmp_path):
     kept = Keeping(text)
     run = sb.run(dataset=str(shapes), model=str(resnet), explainers=[kept], metrics=["saliency_miou"], limit=3,
                  out=tmp_path / "run", target="predicted", seed=SEED, batch_size=1, progress=False,
@@ -279,7 +279,7 @@ def test_explain_shows_the_very_map_of_a_run(text, shapes, resnet, tmp_path):
     ({"image_ids": ["a"]}, "one image id for each of the 2 images"),
     ({"image_ids": "ab"}, "one image id for each of the 2 images"),
 ])  # fmt: skip
-def test_as_many_seeds_or_ids_as_images(given, words, resnet):
+def test_wrong_number_of_seeds_or_ids_is_rejected(given, words, resnet):
     images = torch.rand(2, 3, 32, 32)
     refused(words, score_samples, "saliency_max_sensitivity", images, resnet, "gradient", **given)
 

@@ -56,7 +56,7 @@ def whole(shapes, resnet, tmp_path_factory):
     return sb.run(**settings(shapes, resnet), out=tmp_path_factory.mktemp("columns") / "run")
 
 
-def test_pictures_are_prepared_as_the_images_and_classes_are_names_in_and_outside_a_run(whole, shapes, resnet):
+def test_columns_hold_prepared_pictures_and_class_names(whole, shapes, resnet):
     values, reasons = scores(whole)
     assert len(values) == LIMIT
     assert set(reasons.values()) == {None}
@@ -174,8 +174,8 @@ def test_invalid_column_declarations_are_rejected(shapes, resnet, tmp_path):
         return sb.metric(higher_is_better=True, columns=columns)(function)
 
     for function, columns, words in (
-        (lambda maps, columns: 0, (), r"has the input columns; declare them with @sb.metric\(columns=\["),
-        (lambda maps: 0, ("image_without_object",), "image_without_object.*has no parameter columns"),
+        (lambda maps, columns: 0, (), r"has the parameter `columns`; declare the columns with @sb.metric\(columns=\["),
+        (lambda maps: 0, ("image_without_object",), "image_without_object.*has no parameter `columns`"),
         (lambda maps, columns: 0, ("mask",), "the column mask; .* parameter masks"),
     ):
         refused(words, declared, function, *columns)

@@ -94,7 +94,7 @@ def says(load, name, line, **inputs):
     assert "\n" not in str(caught.value)
 
 
-def test_every_metric_is_tested_here():
+def test_lists_cover_every_metric():
     assert sorted(BOTH + ALONE + ASKING + TOGETHER + RETRAINING) == registry.names("metrics")
     assert set(CLASSED) | set(GROUPED) < set(ASKING)
 
@@ -385,7 +385,7 @@ def test_curve_metrics_reject_missing_or_invalid_inputs(load, name):
 # Descriptions and options of the modules, and batches that are added one by one
 
 
-def test_options_and_sweep(load):
+def test_module_accepts_options_and_sweeps(load):
     metric = load("saliency_miou")
     for options in ({"threshold": "mask_area"}, {"threshold": 0, "normalise": False}):
         result = metric.compute(predictions=MAPS, references=MASKS, **options)
@@ -413,7 +413,7 @@ def test_batches_and_single_maps_are_collected(load):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_combined_modules_collect_as_each_alone(load, named):
+def test_combined_modules_match_single_modules(load, named):
     names = ("saliency_miou", "saliency_energy", "saliency_pointing_game")
     combined = evaluate.combine([load(name) for name in names])
     for values, inside in zip(MAPS[:2], MASKS[:2], strict=True):
@@ -424,7 +424,7 @@ def test_combined_modules_collect_as_each_alone(load, named):
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_one_module_serves_map_size_after_map_size(load, in_memory):
+def test_module_accepts_different_map_sizes_in_turn(load, in_memory):
     metric = load("saliency_miou", keep_in_memory=in_memory)
     for size in (4, 11, 4):
         assert metric.compute(predictions=[np.eye(size)], references=[np.eye(size)]) == {"saliency_miou": 1.0}
@@ -433,7 +433,7 @@ def test_one_module_serves_map_size_after_map_size(load, in_memory):
 
 
 @pytest.mark.parametrize("name", registry.names("metrics"))
-def test_describes_itself_its_inputs_and_options(load, name):
+def test_module_describes_inputs_and_options(load, name):
     module, metric = load(name), load_metric(name)
     assert (module.name, module.citation) == (name, metric.declaration.paper)
     assert module.description.startswith(registry.summary(registry.score_file("metrics", name)))
@@ -445,7 +445,7 @@ def test_describes_itself_its_inputs_and_options(load, name):
     assert re.search(r"Returns:\n    {name: the mean over samples}. Per sample: \S+", text)
 
 
-def test_insertion_through_evaluate(load):
+def test_insertion_module_matches_function(load):
     expected, metric = directly("saliency_insertion"), load("saliency_insertion")
     for options in ({}, {"batch_size": 3}):
         found = metric.compute(**given("saliency_insertion", per_sample=True), **options)["scores"]
@@ -459,7 +459,7 @@ def test_insertion_through_evaluate(load):
     assert metric.compute(**given("saliency_insertion", labels=None), **options)["scores"] == pytest.approx(expected)
 
 
-def test_metrics_that_make_their_maps_through_evaluate(load):
+def test_module_that_computes_maps_accepts_single_images(load):
     given, metric = asking("saliency_ccs", reference="blur"), load("saliency_ccs")
     expected = scored("saliency_ccs", images(4), reference="blur")
     assert metric.compute(**given | {"batch_size": 3})["scores"] == pytest.approx(expected, abs=1e-6, nan_ok=True)
@@ -471,7 +471,7 @@ def test_metrics_that_make_their_maps_through_evaluate(load):
     assert found == pytest.approx(expected, nan_ok=True)
 
 
-def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
+def test_module_accepts_classes_or_target_weights(load):
     def brightness(classifier, images, target):
         return images.mean(dim=1) * target[:, :1, None]
 
@@ -521,7 +521,7 @@ class SaliencyCount(MapOnlyShell, evaluate.Metric):
 '''
 
 
-def test_a_metric_of_maps_alone_takes_no_references(load, tmp_path, monkeypatch):
+def test_map_only_metric_rejects_references(load, tmp_path, monkeypatch):
     file = tmp_path / "saliency_count" / "saliency_count.py"
     file.parent.mkdir()
     file.write_text(COUNT)

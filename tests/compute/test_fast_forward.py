@@ -154,7 +154,7 @@ KNOWN = {
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", KNOWN)
 @torch.no_grad()
-def test_every_batch_norm_of_known_networks_is_folded_and_logits_stay(name, channels_last):
+def test_known_networks_fold_every_batch_norm_and_keep_logits(name, channels_last):
     make, count = KNOWN[name]
     classifier = classifier_of(make(), channels_last=channels_last)
     images = torch.rand(3, 3, 64, 64)

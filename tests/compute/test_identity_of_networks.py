@@ -659,7 +659,7 @@ def test_run_rejects_same_digest_with_different_logits(start, tmp_path, factor, 
     assert again().summary == first.summary
 
 
-def test_a_model_that_names_the_classes_is_compared_too(start, resnet, tmp_path, factor):
+def test_run_rejects_changed_model_of_targets(start, resnet, tmp_path, factor):
     labels = sb.load_classifier(str(resnet)).labels
     named = start(classifier_of(factor, labels=labels), "named")
     target = f"predicted-by:{named.folder}"
@@ -686,7 +686,7 @@ def test_answers_are_reproducible_logits_of_fixed_pictures(factor):
     assert answers_of(classifier) == answers
 
 
-def test_arithmetic_does_not_make_another_network(factor):
+def test_answers_hardly_depend_on_arithmetic(factor):
     first = answers_of(classifier_of(factor, size=32))
     with torch.backends.mkldnn.flags(enabled=False):
         assert 0 <= first.distance(answers_of(classifier_of(factor, size=32, channels_last=True))) < 1e-5
@@ -723,7 +723,7 @@ class Scaled(nn.Module):
         return self.scale * self.tower(x)
 
 
-def test_what_differs_in_another_model_is_named(start):
+def test_error_names_differences_between_models(start):
     def run(mean=0.5, **settings):
         return start(classifier_of(Scaled(**settings), mean=mean))
 

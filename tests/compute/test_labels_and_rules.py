@@ -246,11 +246,11 @@ def test_fitting_label_map_is_selected():
     (targets.class_vs_group(0, [0, 1, 2], 4, reduction="mean"), [[1, -0.5, -0.5, 0]]),
     (targets.group_vs_group([0], [1, 2, 3, 4], 5, "mean"), [[1, -0.25, -0.25, -0.25, -0.25]]),
 ])  # fmt: skip
-def test_builders_by_hand(target, expected):
+def test_target_builders_match_hand_values(target, expected):
     assert (target.tolist(), target.dtype) == (expected, torch.float32)
 
 
-def test_score_on_logits_and_on_probabilities():
+def test_target_scores_match_hand_values():
     logits, shifted = torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[11.0, 12.0, 14.0]])
     target, p = targets.contrast([2], [0], 3), logits[0].exp()
     assert targets.score(logits, target).item() == 3
@@ -272,5 +272,5 @@ def test_score_on_logits_and_on_probabilities():
     (lambda: targets.expand(torch.ones(3), torch.zeros(3, 3, 4, 4)), "shape"),
     (lambda: targets.expand(torch.tensor([[1.0, float("nan")]]), torch.zeros(1, 3, 4, 4)), "finite"),
 ])  # fmt: skip
-def test_bad_targets_are_one_line(call, words):
+def test_invalid_targets_are_rejected(call, words):
     refused(words, call)

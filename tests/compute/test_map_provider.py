@@ -144,7 +144,7 @@ METRICS = ["saliency_ccs", "saliency_cgs", "saliency_class_sensitivity", "salien
 
 
 @pytest.mark.slow
-def test_a_run_with_all_of_them_counts_passes(shapes, resnet, tmp_path):
+def test_run_counts_passes_of_metrics_with_own_maps(shapes, resnet, tmp_path):
     result = run(dataset=shapes, model=resnet, explainers=[gradient, "random"], out=tmp_path / "run", limit=8,
                  metrics=METRICS, batch_size=4, device="cpu", progress=False)  # fmt: skip
     cells = {(cell["explainer"], cell["metric"]): cell for cell in result.summary["cells"]}

@@ -63,7 +63,7 @@ def grey(path, values):
 
 
 @pytest.mark.slow
-def test_every_form_of_maps_gives_the_same_cells(run, by_id, maps, tmp_path):
+def test_every_map_format_gives_the_same_cells(run, by_id, maps, tmp_path):
     ids = list(by_id)
     table = pa.table({"image_id": ids, "map": [values.ravel() for values in by_id.values()]})
     pq.write_table(table, tmp_path / "maps.parquet")
@@ -323,7 +323,7 @@ def test_invalid_maps_arguments_are_rejected_before_loading(entries, words, caps
 
 
 def test_maps_need_name_and_metric_without_further_maps(run, maps, shapes, resnet, tmp_path):
-    refused("saliency_max_sensitivity needs further maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
+    refused("saliency_max_sensitivity needs more maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
     refused("a template has no maps", sb.template, str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
     for given in (maps, [maps], 5):
         refused(r"maps must be a dict \{name: folder, file or array\}", run, given)
@@ -373,7 +373,7 @@ def test_stored_maps_match_explainer_within_float16(done, shapes, resnet):
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e6, 1e30, 0.0])
-def test_maps_of_any_size_keep_their_digits_and_none_stays_none(tmp_path, size):
+def test_stored_maps_keep_digits_at_any_scale(tmp_path, size):
     maps = [size * np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32), None, np.zeros((3, 5), np.float32)]
     pq.write_table(table_of([4, 5, 6], ["d", "e", "f"], maps), tmp_path / "000001-0.parquet")
     stored = StoredMaps(tmp_path)
@@ -412,7 +412,7 @@ def test_invalid_maps_are_not_stored_and_run_is_complete(shapes, resnet, tmp_pat
 
 
 @pytest.mark.slow
-def test_kept_maps_are_scored_again_like_those_they_were(done, shapes, resnet, tmp_path):
+def test_stored_maps_get_the_same_scores_again(done, shapes, resnet, tmp_path):
     """Pass the maps as a folder and as loaded arrays."""
     folder = done.folder / "maps" / done.cells[0].explainer_id
     line = f"run --dataset {shapes} --model {resnet} --maps mine={folder} --metrics saliency_miou --device cpu"
@@ -425,13 +425,13 @@ def test_kept_maps_are_scored_again_like_those_they_were(done, shapes, resnet, t
     assert list(sb.load_maps(own)) == ["mine"]
 
 
-def test_maps_that_are_not_there_are_answered_by_the_nearest(done, tmp_path):
+def test_unknown_stored_maps_suggest_nearest_name(done, tmp_path):
     assert "--keep-maps" in done.summary["command"]
     refused("'gradient2'; did you mean gradient", sb.load_maps(done).__getitem__, "gradient2")
     refused("not the folder of a finished run", sb.load_maps, tmp_path)
 
 
-def test_a_damaged_file_of_maps_is_named_and_made_again(done, shapes, resnet, tmp_path):
+def test_damaged_map_file_is_reported_and_rebuilt(done, shapes, resnet, tmp_path):
     folder = shutil.copytree(done.folder, tmp_path / "run")
     path = next(folder.glob("maps/*/*.parquet"))
     content = bytearray(path.read_bytes())
@@ -479,9 +479,9 @@ def long_ids(path):
     (column("map", [[1, 2, 3], [1, 2]]), "is not an array"), (column("map", []), "is not an array"),
     (column("map", None), "is not an array"), (column("map", "text"), "column map is not"),
     (column("scale", "text"), "column scale is not"), (pipe, "not a regular file"),
-    (gigabytes, "more than the limit"), (long_ids, "its texts have"),
+    (gigabytes, "more than the limit"), (long_ids, "its strings take up"),
 ])  # fmt: skip
-def test_spoilt_maps_of_a_stranger_are_named(tmp_path, monkeypatch, spoil, words):
+def test_malformed_stored_maps_are_rejected(tmp_path, monkeypatch, spoil, words):
     monkeypatch.setattr("saliency_bench.read.records.MOST_NUMBERS", 3 * 10**6)
     pq.write_table(table_of([0, 1], ["a", "b"], [np.ones((2, 3), np.float32)] * 2), tmp_path / "0.parquet")
     spoil(tmp_path / "0.parquet")

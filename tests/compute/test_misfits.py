@@ -21,17 +21,17 @@ def transformer():
 
 
 @pytest.fixture
-def run(transformer, tmp_path):
+def run(shapes, transformer, tmp_path):
     def started(*explainers, out="run", **further):
-        return sb.run(dataset="shapes-xai", model=transformer, explainers=list(explainers), metrics=["saliency_miou"],
+        return sb.run(dataset=shapes, model=transformer, explainers=list(explainers), metrics=["saliency_miou"],
                       limit=4, out=tmp_path / out, progress=False, **further)  # fmt: skip
 
     return started
 
 
 @pytest.mark.parametrize("by", ["rule", "file"])
-def test_weighted_explainer_rejects_contrast_targets(by, run, tmp_path):
-    rows = sb.load_dataset("shapes-xai")["image_id"]
+def test_weighted_explainer_rejects_contrast_targets(by, run, shapes, tmp_path):
+    rows = sb.load_dataset(shapes)["image_id"]
     contrasts, plain = tmp_path / "contrasts.csv", tmp_path / "plain.csv"
     contrasts.write_text("image_id,target,against\n" + "".join(f"{row},0,1\n" for row in rows))
     plain.write_text("image_id,target\n" + "".join(f"{row},0\n" for row in rows))
@@ -74,7 +74,7 @@ def test_unsuitable_explainer_stops_strict_or_empty_run(run, tmp_path, explainer
     assert not (tmp_path / "run").exists()
 
 
-def test_suite_table_reports_unsuitable_explainer(tmp_path, monkeypatch, capsys):
+def test_suite_table_reports_unsuitable_explainer(shapes, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net_of_suite.py").write_text(
         "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), "
@@ -82,7 +82,7 @@ def test_suite_table_reports_unsuitable_explainer(tmp_path, monkeypatch, capsys)
     )
     content = {
         "paper": "Own",
-        "datasets": {"shapes": {"name": "shapes-xai"}},
+        "datasets": {"shapes": {"name": str(shapes)}},
         "models": {"mine": {"name": "./net_of_suite.py:make:mean=0,std=1,size=32", "family": "resnet"}},
         "runs": {"all": {"datasets": ["shapes"], "models": ["mine"], "explainers": ["gae", "gradient", "random"]}},
         "tables": {"main": {"title": "Mine", "runs": ["all"], "rows": ["explainer"], "columns": ["value"],
@@ -102,8 +102,8 @@ def test_suite_table_reports_unsuitable_explainer(tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.slow
-def test_choose_reports_unsuitable_explainer(transformer, tmp_path):
-    settings = {"dataset": "shapes-xai", "model": transformer, "metrics": ["saliency_miou"], "limit": 12,
+def test_choose_reports_unsuitable_explainer(shapes, transformer, tmp_path):
+    settings = {"dataset": shapes, "model": transformer, "metrics": ["saliency_miou"], "limit": 12,
                 "within": "20s", "progress": False}  # fmt: skip
     choice = sb.choose(**settings, explainers=["gradcam", "gae"], out=tmp_path / "choice")
     assert list(choice.content["not_tried"]) == ["gradcam"]

@@ -59,7 +59,7 @@ def batch_of(shapes, classifier, ids):
     return classifier.prepare(rows[:]), rows["scene"]
 
 
-def test_its_maps_are_those_of_the_explainer_for_its_own_label_in_and_outside_a_run(done, shapes, resnet, scenes):
+def test_other_model_is_explained_for_its_own_label(done, shapes, resnet, scenes):
     found = values(done)
     own, other = (sb.load_classifier(path, device="cpu") for path in (resnet, scenes))
     batch, scene = batch_of(shapes, own, found)
@@ -127,7 +127,7 @@ def test_command_accepts_and_records_other_model(shapes, resnet, scenes, tmp_pat
 
 
 @pytest.mark.slow
-def test_its_content_is_part_of_the_ids_of_metrics_that_ask_for_it_alone(done, start, shapes, scenes, tmp_path):
+def test_other_model_changes_only_ids_of_its_metrics(done, start, shapes, scenes, tmp_path):
     def ids(name, **changes):
         run = start(tmp_path / name, metrics=["saliency_miou", shift], **changes)
         return run, {cell.metric: cell.cell_id for cell in run.cells}
@@ -148,7 +148,7 @@ def test_its_content_is_part_of_the_ids_of_metrics_that_ask_for_it_alone(done, s
 
 
 @pytest.mark.slow
-def test_it_can_be_added_to_a_run_and_then_belongs_to_it_and_a_lost_part_is_made_again(done, start, scenes, tmp_path):
+def test_other_model_is_added_to_run_and_lost_part_rebuilt(done, start, scenes, tmp_path):
     out = tmp_path / "run"
     start(out, **ALONE)
     added = start(out)

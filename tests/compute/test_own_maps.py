@@ -266,7 +266,7 @@ def test_invalid_or_taken_method_names_are_rejected(name, blank, maps):
 
 
 @pytest.mark.parametrize(("name", "line"), [
-    ("saliency_max_sensitivity", "saliency_max_sensitivity needs further maps"),
+    ("saliency_max_sensitivity", "saliency_max_sensitivity needs more maps"),
     ("saliency_roar", "saliency_roar also needs maps of the training images"),
     ("saliency_crowd_auc", "saliency_crowd_auc is computed from people's answers"),
 ])  # fmt: skip
@@ -289,7 +289,7 @@ def test_precomputed_explainer_rejects_further_maps(blank, maps, values):
         method(torch.nn.Identity(), images, target, seeds=seeds), np.stack(list(values.values())[:2])
     )
     for other in ((images.flip(3), target), (images, target.flip(0))):
-        refused("no further maps", method, torch.nn.Identity(), *other, seeds=seeds)
+        refused("one map per image", method, torch.nn.Identity(), *other, seeds=seeds)
 
 
 def test_template_of_other_dataset_or_model_is_rejected(blank, maps, tmp_path):

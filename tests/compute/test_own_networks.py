@@ -180,13 +180,13 @@ def test_unusable_hyper_parameters_of_checkpoint_are_ignored(own, stored):
     assert sb.load_classifier(f"{own[0]}:Trained:width=8,weights=strange.ckpt,{PLAIN}")(IMAGES).shape == (2, 8)
 
 
-def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
+def test_command_line_and_python_give_the_same_run(own, shapes, tmp_path, capsys):
     text = f"{own[0]}:make:{PLAIN},size=32"
-    settings = ["--dataset", "shapes-xai", "--explainers", "gradcam", "--metrics", "saliency_miou", "--limit", "4"]
+    settings = ["--dataset", str(shapes), "--explainers", "gradcam", "--metrics", "saliency_miou", "--limit", "4"]
     assert main(["run", *settings, "--model", text, "--out", "cli"]) == 0
     network = sb.load_classifier(own[1]["make"](), mean=0, std=1, size=32)
     runs = [
-        sb.run(dataset="shapes-xai", model=model, explainers=["gradcam"], metrics=["saliency_miou"], limit=4,
+        sb.run(dataset=shapes, model=model, explainers=["gradcam"], metrics=["saliency_miou"], limit=4,
                out=tmp_path / name, progress=False)
         for name, model in (("text", text), ("object", network))
     ]  # fmt: skip
@@ -200,9 +200,9 @@ def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
 @pytest.mark.parametrize(
     "text", ["./evil.py:make", "timm:resnet18:weights=a.pt", "torchvision:resnet18:weights=a.pt", "a.pt"]
 )
-def test_model_strings_from_other_people_are_never_loaded(own, tmp_path, text):
+def test_model_strings_from_other_people_are_never_loaded(own, shapes, tmp_path, text):
     refused("is never loaded by name; pass the network itself", refuse_own, text)
-    common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
+    common = {"dataset": str(shapes), "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
     with pytest.raises(UserError, match="by name; run it first with --model, then use --target predicted-by:"):
         sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)
     refused("is never loaded by name", load, RunSpec.read({**common, "model": text, "out": "run"}), {})

@@ -309,7 +309,7 @@ def test_models_without_base_weights_are_rejected(shapes, resnet, trained, tmp_p
 
 @pytest.mark.parametrize("given", ["[0.5]", "[0,0]", "[0.5,0.2]", "[0,0.4]", "[]"])
 def test_invalid_exposures_are_rejected(given):
-    words = r"exposures=.* must be two or more of 0, 0\.05, "
+    words = r"exposures must be two or more of 0, 0\.05, .*; got "
     refused(words, sb.load_metric, f"saliency_roar:exposures={given}")
 
 

@@ -317,7 +317,7 @@ def test_loss_matches_literal_formulas():
 
 def test_sigmoid_training_needs_labels_column(shapes, tmp_path):
     options = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "out": tmp_path / "out", "size": 32}
-    for activation, words in (("sigmoid", "has no column labels"), ("sigmoit", "did you mean sigmoid")):
+    for activation, words in (("sigmoid", "has no column `labels`"), ("sigmoit", "did you mean sigmoid")):
         refused(words, sb.train, **options, activation=activation, progress=False)
     assert not (tmp_path / "out").exists()
 
@@ -364,7 +364,7 @@ def pretrained(folder, name, size):
 @pytest.mark.slow
 @pytest.mark.sample(0, 2)
 @pytest.mark.parametrize("name", sorted(set(KNOWN) | set(TINY)))
-def test_it_is_trained_and_explained(name, shapes, tmp_path):
+def test_known_checkpoints_are_trained_and_explained(name, shapes, tmp_path):
     size = 96 if "inception" in name else 32
     start = pretrained(tmp_path / "start", name, size)
     out = sb.train(dataset=str(shapes), model=str(start), out=tmp_path / "trained", epochs=1, size=size, limit=8,

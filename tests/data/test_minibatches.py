@@ -162,7 +162,7 @@ def test_incompatible_sizes_labels_and_masks_are_rejected():
     _, masks, _ = next(iter(DataLoader(sb.torch_dataset(both, transform=v2.Resize((8, 8))), batch_size=4)))
     assert masks.shape == (4, 8, 8)
     without = coloured().remove_columns("mask")
-    refused(r"no column mask .*add a column mask with None", sb.torch_dataset, without)
+    refused(r"no column `mask` .*add a column `mask` with None", sb.torch_dataset, without)
     assert not any(mask.any() for _, mask, _ in sb.torch_dataset(without.add_column("mask", [None] * len(without))))
     missing = coloured().map(lambda row: {"label": None}, features=coloured().features)
     refused(r"picture 0.*label", sb.torch_dataset(missing).__getitem__, 0)

@@ -311,11 +311,11 @@ def test_training_rejects_a_single_split(rows, resnet, tmp_path):
     rows.to_parquet(tmp_path / "mine.parquet")
     rows.save_to_disk(tmp_path / "saved")
     for single in (rows, tmp_path / "mine.parquet", tmp_path / "saved"):
-        with pytest.raises(UserError, match="is one split, but training needs train, validation, test"):
-            sb.train(dataset=single, model=resnet, out=tmp_path / "out", epochs=1, size=32, progress=False)
-        with pytest.raises(UserError, match=r"needs the splits train and validation: .* is one split"):
-            sb.run(dataset=single, model=resnet, explainers=["random"], metrics=["saliency_roar"], out=tmp_path / "run",
-                   label_map={"cat": "disc", "dog": "square"}, progress=False)  # fmt: skip
+        refused("is one split, but training needs train, validation, test", sb.train, dataset=single, model=resnet,
+                out=tmp_path / "out", epochs=1, size=32, progress=False)  # fmt: skip
+        refused("needs the splits train and validation: .* is one split", sb.run, dataset=single, model=resnet,
+                explainers=["random"], metrics=["saliency_roar"], out=tmp_path / "run",
+                label_map={"cat": "disc", "dog": "square"}, progress=False)  # fmt: skip
 
 
 def trimaps(rows):

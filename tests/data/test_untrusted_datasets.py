@@ -158,7 +158,7 @@ def outside(path):
 
 
 TABLES = {
-    "repeated.parquet": (repeated, "its texts have 50,000,000 bytes"),
+    "repeated.parquet": (repeated, "its strings take up 50,000,000 bytes"),
     "deep.jsonl": (lambda path: path.write_text('{"a":' + "[" * 10**5 + "]" * 10**5 + "}"), "that read it crashed"),
     "packed.arrow": (lambda path: arrow(path, ["x" * 10**6] * 40, 5, compression="zstd"), "more than 33,554,432"),
     "outside.arrow": (outside, "outside.arrow of .* cannot be read"),

@@ -28,8 +28,8 @@ SWIN = {"embed_dim": 12, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 2, 4)}
 
 # name: (side, layer, (h, w))
 TORCHVISION = {
-    "alexnet": (224, "features.11", (13, 13)), "vgg11": (224, "features.19", (14, 14)),
     "squeezenet1_0": (224, "features", (13, 13)), "squeezenet1_1": (224, "features", (13, 13)),
+    "alexnet": (224, "features.11", (13, 13)), "vgg11": (224, "features.19", (14, 14)),
     "resnet18": (224, "layer4", (7, 7)), "densenet121": (224, "features", (7, 7)),
     "googlenet": (224, "inception5b", (7, 7)), "inception_v3": (299, "Mixed_7c", (8, 8)),
     "mobilenet_v2": (224, "features", (7, 7)), "mobilenet_v3_small": (224, "features", (7, 7)),
@@ -444,8 +444,8 @@ def test_cam_layer_rejects_misaligned_feature_maps(name):
 
 
 DEEP = {  # networks in which each position sees nearly the whole image
-    "resnet18": (lambda: models.resnet18(num_classes=4), 96),
     "mobilenet_v2": (lambda: models.mobilenet_v2(num_classes=4), 96),
+    "resnet18": (lambda: models.resnet18(num_classes=4), 96),
     "vgg11": (lambda: models.vgg11(num_classes=4).features, 64),
     "mobilevit_xxs": (lambda: timm.create_model("mobilevit_xxs", num_classes=4), 96),
     "poolformerv2_s12": (lambda: timm.create_model("poolformerv2_s12", num_classes=4), 96),

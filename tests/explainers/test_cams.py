@@ -25,7 +25,7 @@ def of_captum(peer, labels, **options):
     return F.interpolate(theirs, size=peer.images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
 
 
-def test_gradcam_agrees_with_captum_which_keeps_negatives_of_a_contrast(peer, error_of):
+def test_gradcam_matches_captum(peer, error_of):
     ours = load_explainer("gradcam")(peer.classifier, peer.images, peer.target)
     assert error_of(ours, of_captum(peer, [0, 3, 1], relu_attributions=True)) <= 1e-4
     ours = load_explainer("gradcam")(peer.classifier, peer.images, targets.contrast([0, 3, 1], [2, 1, 3], 4))
@@ -34,7 +34,7 @@ def test_gradcam_agrees_with_captum_which_keeps_negatives_of_a_contrast(peer, er
 
 
 @pytest.mark.parametrize(("name", "peers"), [("gradcam", GradCAM), ("gradcam_plus_plus", GradCAMPlusPlus)])
-def test_agrees_with_pytorch_grad_cam_which_scales_to_1(name, peers, peer):
+def test_gradcams_match_pytorch_grad_cam(name, peers, peer):
     ours = load_explainer(name)(peer.classifier, peer.images, peer.target).numpy()
     with peers(peer.model, [peer.model.get_submodule(peer.layer)]) as cam:
         theirs = cam(peer.inputs, [ClassifierOutputTarget(label) for label in peer.labels.tolist()])
@@ -107,7 +107,7 @@ def test_weighted_contrast_of_confident_network_is_not_flat():
 
 
 @pytest.mark.parametrize("contrast", [False, True])
-def test_gradcam_plus_plus_agrees_with_a_slow_second_writing_of_its_equation(peer, contrast):
+def test_gradcam_plus_plus_matches_literal_loop(peer, contrast):
     target = targets.contrast([0, 3, 1], [1, 2, 2], 4) if contrast else peer.target
     ours = load_explainer("gradcam_plus_plus")(peer.classifier, peer.images, target)
     kept = []
@@ -148,7 +148,7 @@ NETWORKS = {"small": (small, "3", 20), "branched": (Branched, "body", 20), "resn
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_scorecam_agrees_with_pytorch_grad_cam(name):
+def test_scorecam_matches_pytorch_grad_cam(name):
     """Apply what pytorch-grad-cam does to our small map: it applies min-max twice and enlarges with OpenCV."""
     make, layer, height = NETWORKS[name]
     model = make().eval()
@@ -170,7 +170,7 @@ def test_scorecam_agrees_with_pytorch_grad_cam(name):
 
 @pytest.mark.parametrize("on", ["logit", "probability"])
 @pytest.mark.parametrize("align_corners", [False, True])
-def test_scorecam_agrees_with_a_slow_second_writing_of_its_equation(on, align_corners):
+def test_scorecam_matches_literal_loop(on, align_corners):
     model = small()
     images, target = torch.rand(2, 3, 10, 14), targets.contrast([0, 2], [1, 3], 4)
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
@@ -215,7 +215,7 @@ def enlarged(values, height, width, align_corners):
     return out
 
 
-def test_contrast_with_itself_is_mean_of_channels():
+def test_scorecam_of_equal_classes_is_mean_of_channels():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 2))
     model[0].weight.data[0] = 0
     classifier = load_classifier(model, layer="0", device="cpu", mean=0, std=1)

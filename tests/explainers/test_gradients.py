@@ -23,7 +23,7 @@ KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)
 @pytest.mark.parametrize(("name", "method", "options"), [
     ("gradient", captum.attr.Saliency, {"abs": False}), ("guided_backprop", captum.attr.GuidedBackprop, {}),
 ])  # fmt: skip
-def test_gradients_agree_with_captum(name, method, options, peer, error_of):
+def test_gradients_match_captum(name, method, options, peer, error_of):
     theirs = method(peer.model).attribute(peer.inputs, target=peer.labels, **options)
     theirs = theirs / peer.classifier.std  # captum's gradient is for the normalised input
     for reduction, expected in (("max", theirs.abs().amax(dim=1)), ("sum", theirs.sum(dim=1))):
@@ -31,14 +31,14 @@ def test_gradients_agree_with_captum(name, method, options, peer, error_of):
         assert error_of(ours, expected) <= 1e-4
 
 
-def test_input_x_gradient_agrees_with_captum(peer, error_of):
+def test_input_x_gradient_matches_captum(peer, error_of):
     ours = load_explainer("input_x_gradient")(peer.classifier, peer.images, peer.target)
     theirs = captum.attr.InputXGradient(peer.model).attribute(peer.inputs, target=peer.labels).sum(dim=1)
     assert error_of(ours, theirs) <= 1e-4
 
 
 @KINKS
-def test_the_gradient_agrees_with_differences(peer):
+def test_gradient_matches_central_differences(peer):
     """Compare with central differences of a contrast's probability, with steps of 1e-6 in float64."""
     target = targets.contrast([0, 3, 1], [1, 2, 2], 4)
     ours = load_explainer("gradient", reduction="sum", on="probability")(peer.classifier, peer.images, target)
@@ -130,7 +130,7 @@ RELUS = {
 
 
 @pytest.mark.parametrize("relu", RELUS.values(), ids=RELUS)
-def test_every_form_of_relu_is_guided(relu, error_of):
+def test_guided_backprop_handles_every_form_of_relu(relu, error_of):
     images, target = torch.rand(3, 3, 9, 8), targets.one_hot([0, 1, 3], 4)
     guided, gradient = load_explainer("guided_backprop"), load_explainer("gradient")
     maps, modules = guided(written(relu), images, target), written(nn.ReLU())
@@ -139,7 +139,7 @@ def test_every_form_of_relu_is_guided(relu, error_of):
 
 
 @pytest.mark.parametrize("other", [nn.GELU(), nn.SiLU(), nn.LeakyReLU(), lambda x: x.clamp(min=-1), torch.tanh])
-def test_network_without_relu_is_rejected(other):
+def test_guided_backprop_rejects_network_without_relu(other):
     refused("guided_backprop.*gradient.*smoothgrad", load_explainer("guided_backprop"), written(other),
             torch.rand(1, 3, 9, 8), targets.one_hot([0], 4))  # fmt: skip
 
@@ -154,7 +154,7 @@ def smooth():
                   left=nn.Conv2d(3, 6, 3), right=nn.Conv2d(3, 6, 3), head=nn.Linear(6, 4))  # fmt: skip
 
 
-def test_integrated_gradients_agree_with_captum(peer, error_of):
+def test_integrated_gradients_match_captum(peer, error_of):
     """Use images without normalisation, so that both packages classify identical points.
 
     Otherwise, the last bits could change the sign of a ReLU input.
@@ -166,7 +166,7 @@ def test_integrated_gradients_agree_with_captum(peer, error_of):
 
 
 @pytest.mark.parametrize("make", [small, smooth])
-def test_integrated_gradients_agree_with_captum_at_its_defaults(make):
+def test_integrated_gradients_match_captum_at_its_defaults(make):
     model = make()
     images, labels = torch.rand(3, 3, 14, 18), torch.tensor([0, 3, 1])
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
@@ -198,7 +198,7 @@ def test_completeness_is_exact_on_linear_and_quadratic_networks(power, baseline)
 
 @KINKS
 @pytest.mark.parametrize("reduction", ["max", "sum"])
-def test_smoothgrad_agrees_with_a_slow_second_writing_of_its_equation(peer, reduction, error_of, stepped_up):
+def test_smoothgrad_matches_literal_loop(peer, reduction, error_of, stepped_up):
     target, seeds, samples, sigma = targets.contrast([0, 3, 1], [1, 2, 2], 4), [5, 6, 7], 5, 0.2
     explainer = load_explainer("smoothgrad", samples=samples, sigma=sigma, reduction=reduction)
     ours = explainer.made(peer.classifier, peer.images, target, seeds=seeds)
@@ -230,7 +230,7 @@ def drawn(seed, samples, baselines):
 
 @KINKS
 @pytest.mark.parametrize("baseline", ["noise", "black"])
-def test_gradient_shap_agrees_with_a_slow_second_writing_of_its_equation(peer, baseline, error_of, stepped_up):
+def test_gradient_shap_matches_literal_loop(peer, baseline, error_of, stepped_up):
     target, seeds, samples = targets.contrast([0, 3, 1], [1, 2, 2], 4), [5, 6, 7], 7
     explainer = load_explainer("gradient_shap", samples=samples, baselines=3, seed=9, baseline=baseline)
     ours = explainer.made(peer.classifier, peer.images, target, seeds=seeds)
@@ -251,7 +251,7 @@ def test_gradient_shap_agrees_with_a_slow_second_writing_of_its_equation(peer, b
 
 @KINKS
 @pytest.mark.parametrize("baseline", ["noise", "zero", "black", "white"])
-def test_gradient_shap_agrees_with_captum_on_one_baseline_and_its_five_draws(baseline, peer, error_of, monkeypatch):
+def test_gradient_shap_matches_captum_on_same_draws(baseline, peer, error_of, monkeypatch):
     """P3's code calls captum like this (zeros after normalisation). With our points, captum's maps must agree."""
     explainer = load_explainer("gradient_shap", baseline=baseline, baselines=1, samples=5)
     ours = explainer(peer.classifier, peer.images, peer.target, seeds=[5, 6, 7])
@@ -265,7 +265,7 @@ def test_gradient_shap_agrees_with_captum_on_one_baseline_and_its_five_draws(bas
     assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
 
 
-def test_the_bank_of_gradient_shap_is_normal_noise_after_normalisation_and_the_runs():
+def test_gradient_shap_bank_is_normal_noise_and_uses_run_seed():
     classifier = load_classifier(
         nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu"
     )

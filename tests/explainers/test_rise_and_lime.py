@@ -47,7 +47,7 @@ def literal_mask(grid, row, column, height, width, border="replicate"):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("border", ["replicate", "reflect"])
 @pytest.mark.parametrize(("height", "width", "cells"), [(13, 17, 4), (16, 16, 7), (6, 5, 7), (8, 8, 1)])
-def test_rise_agrees_with_a_slow_second_writing(height, width, cells, border, stepped_up):
+def test_rise_matches_literal_loop(height, width, cells, border, stepped_up):
     classifier = load_classifier(small_network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
     images, target, count, p = torch.rand(2, 3, height, width), targets.one_hot([0, 2], 3), 23, 0.4
     ours = load_explainer("rise", masks=count, cells=cells, p=p, seed=5, border=border).made(classifier, images, target)
@@ -105,7 +105,7 @@ def network():
 
 
 @pytest.mark.parametrize("on", ["logit", "probability"])
-def test_lime_agrees_with_a_slow_second_writing(on, stepped_up):
+def test_lime_matches_literal_loop(on, stepped_up):
     """Build the pictures one by one.
 
     Use the formula of the authors for the weights, and scikit-learn for the coefficients.
@@ -160,7 +160,7 @@ def test_batched_ridge_matches_scikit_learn(count, pieces, padding, ridge, seed)
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(("side", "kernel_size"), [(16, 1.0), (112, 2.0), (224, 4.0), (280, 4.0)])
+@pytest.mark.parametrize(("side", "kernel_size"), [(16, 1.0), (224, 4.0), (280, 4.0), (112, 2.0)])
 def test_superpixels_shrink_with_images_below_224(side, kernel_size):
     images = torch.rand(1, 3, side, side + 4)
     assert torch.equal(lime.superpixels(images, None, 50.0, 0.2), lime.superpixels(images, kernel_size, 50.0, 0.2))

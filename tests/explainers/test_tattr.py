@@ -147,7 +147,7 @@ QUICK = {"x * sigmoid(c x)": lambda x: x * torch.sigmoid(1.702 * x), "method": l
 
 
 @pytest.mark.parametrize("way", QUICK)
-def test_every_form_of_quick_gelu_is_supported(way, tiny):
+def test_tattr_supports_every_form_of_quick_gelu(way, tiny):
     """x * sigmoid(1.702 x) equals silu(1.702 x) / 1.702, and every step of it has a rule."""
     known = with_activation(tiny, lambda x: torch.nn.functional.silu(1.702 * x) / 1.702)
     maps = [load_explainer("tattr")(loaded(model), STEM_IMAGES, STEM_TARGET)

@@ -1,4 +1,4 @@
-"""Tests of the contract of all builders: constants, help, and equal bytes with any number of threads."""
+"""Tests of the contract of all builders: constants, help, equal bytes with any number of threads, and their page."""
 
 import io
 import json

@@ -85,7 +85,7 @@ def test_class_names_are_read_from_yaml_and_text(tmp_path):
     refused("line 2 is empty; each line must be the name of a class", names_in, tmp_path / "classes.txt")
     for content, message in (
         ("train: a\n", "has no list `names`"),
-        ("names: [a, a]\n", "gives two classes the same name"),
+        ("names: [a, a]\n", "lists two classes with the same name"),
         ("names: [a, [b]]\n", "class 1 needs a number and a name"),
         ("names: {x: a}\n", "class x needs a number and a name"),
         ("names: [", "is not YAML"),

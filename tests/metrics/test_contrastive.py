@@ -46,7 +46,7 @@ def literal_cauc(curve, chunks):
 @pytest.mark.parametrize("step", [1, 4, 16])
 @pytest.mark.parametrize(("threshold", "salient"), [(0.5, "range"), (0.1, "range"), (0.5, "maximum"), (0, "maximum")])
 @pytest.mark.parametrize("fill", ["mean", "black"])
-def test_cauc_by_loops(slow, step, threshold, salient, fill):
+def test_cauc_matches_literal_loop(slow, step, threshold, salient, fill):
     pairs = [({0}, {3}), ({1}, {2}), ({2}, {0})]
     curves = slow.curves(contrast([0, 1, 2], [3, 2, 0], K))
     scores = saliency_cauc(curves, step=step, threshold=threshold, salient=salient, reference=fill)
@@ -55,14 +55,14 @@ def test_cauc_by_loops(slow, step, threshold, salient, fill):
         assert scores[i] == pytest.approx(literal_cauc(*path), abs=1e-6)
 
 
-def test_class_probabilities_of_a_side_add_up(slow):
+def test_cauc_adds_class_probabilities_of_a_side(slow):
     scores = saliency_cauc(slow.curves(class_vs_group(0, [0, 1, 3], K)), step=2)
     for i, score in enumerate(scores):
         path = literal_path(slow, i, {0}, {1, 3}, 2, 0.5, "range", "mean")
         assert score == pytest.approx(literal_cauc(*path), abs=1e-6)
 
 
-def test_one_class_is_compared_with_the_most_probable_other_or_with_that_of_its_group(slow):
+def test_rival_is_most_probable_class_of_all_or_of_group(slow):
     """Class 1 is the only member of its group."""
     groups = ClassGroups("by hand", ((0, 2, 3), (1,)))
     of_all = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=2)
@@ -108,7 +108,7 @@ def literal_cdrop(slow, i, a, b, step, threshold):
     return (s[0] - end) / math.log2(1 + max(salient, tau) / tau), length
 
 
-def test_cdrop_by_loops(slow):
+def test_cdrop_matches_literal_loop(slow):
     lengths = set()
     for step in (1, 3, 5, 16):
         for threshold in (0.1, 0.5, 0.9):
@@ -121,7 +121,7 @@ def test_cdrop_by_loops(slow):
     assert lengths == {1, 2, 3, 4}
 
 
-def test_only_scored_points_are_classified(slow):
+def test_cdrop_classifies_only_scored_points(slow):
     """The whole image and the last three points of each path are classified; the paths have 1, 20 and 29 points."""
     slow.maps = np.zeros((3, H, W), np.float32)
     slow.maps[0, 0, 0], slow.maps[1, :4], slow.maps[2] = 1, 1, np.arange(1, 31).reshape(H, W)

@@ -25,7 +25,7 @@ H, W, K = 6, 5, 4  # of the fixture `slow`
 
 @pytest.mark.parametrize("fill", ["black", "mean"])
 @pytest.mark.parametrize("members", [{1}, {0, 2}])
-def test_cds_is_the_mean_shift_by_loops(slow, fill, members):
+def test_cds_matches_literal_loop(slow, fill, members):
     scores = saliency_cds(slow.curves(group(members, K)), reference=fill)
     for i, score in enumerate(scores):
         whole = sum(slow.rest(i, 0, fill)[k] for k in members)
@@ -34,7 +34,7 @@ def test_cds_is_the_mean_shift_by_loops(slow, fill, members):
         assert score == pytest.approx(area / 0.8, abs=1e-6)
 
 
-def test_cds_looks_at_the_target_class_alone(slow):
+def test_cds_ignores_the_contrast_class(slow):
     alone = saliency_cds(slow.curves(one_hot([0, 1, 2], K)))
     against = saliency_cds(slow.curves(contrast([0, 1, 2], [3, 3, 3], K)))
     assert (alone == against).all()
@@ -42,7 +42,7 @@ def test_cds_looks_at_the_target_class_alone(slow):
 
 @pytest.mark.parametrize("fill", ["black", "mean"])
 @pytest.mark.parametrize(("steps", "counts"), [(None, range(0, 31, 5)), (3, (0, 10, 20, 30))])
-def test_deletion_is_the_area_by_a_loop_over_the_curve(slow, fill, steps, counts):
+def test_deletion_matches_literal_loop(slow, fill, steps, counts):
     target = contrast([0, 1, 2], [3, 3, 3], K)
     scores = saliency_deletion(slow.curves(target), reference=fill, steps=steps)
     for i, score in enumerate(scores):
@@ -62,7 +62,7 @@ class Grey(nn.Module):
         return self.network(images.expand(-1, 3, -1, -1))
 
 
-def test_every_point_of_deletion_but_the_whole_image_is_that_of_quantus_pixel_flipping(slow):
+def test_deletion_matches_quantus_pixel_flipping(slow):
     quantus = pytest.importorskip("quantus")
     images, labels = slow.images.mean(dim=1, keepdim=True), np.arange(3)
     images[:, 0, 0, 0] = 0  # black in Quantus is the smallest value of the images
@@ -105,7 +105,7 @@ def corner():
     return weights
 
 
-def test_insertion_by_hand():
+def test_insertion_matches_hand_computation():
     maps = np.arange(16, 0, -1).reshape(1, SIZE, SIZE)  # the first row first
     images = torch.ones(1, 3, SIZE, SIZE)
     assert insertion(Additive(corner()), images, maps) == pytest.approx([0.875])
@@ -119,7 +119,7 @@ def test_insertion_by_hand():
 
 @pytest.mark.parametrize("start", ["auto", "subtract", "keep"])
 @pytest.mark.parametrize("reference", ["black", "mean", "blur"])
-def test_insertion_is_the_area_by_a_loop_over_the_curve(reference, start):
+def test_insertion_matches_literal_loop(reference, start):
     rng = np.random.default_rng(0)
     classifier = Additive(rng.dirichlet(np.ones(16)).reshape(SIZE, SIZE), mean=0.4)
     images = torch.from_numpy(rng.random((3, 3, SIZE, SIZE))).float()
@@ -330,7 +330,7 @@ def picture(slow, i, gone):
 
 
 @pytest.mark.parametrize("order", ["morf", "lerf"])
-def test_road_is_the_accuracy_at_each_exposure_by_loops(slow, order):
+def test_road_matches_literal_loop(slow, order):
     metric = load_metric("saliency_road", order=order)
     scores, parts = metric.with_parts(slow.curves(one_hot([0, 1, 2], K)), table(LABELS))
     seen = set()
@@ -348,7 +348,7 @@ def test_road_is_the_accuracy_at_each_exposure_by_loops(slow, order):
 
 
 @pytest.mark.parametrize(("order", "same"), [("morf", "saliency_roae"), ("lerf", "saliency_kae")])
-def test_road_is_roae_or_kae_with_that_reference_and_shares_their_pictures(slow, order, same):
+def test_road_equals_roae_or_kae_and_shares_their_passes(slow, order, same):
     curves = slow.curves(one_hot([0, 1, 2], K))
     road, other = load_metric("saliency_road", order=order), load_metric(same, reference="linear")
     np.testing.assert_array_equal(road(curves, table(LABELS)), other(curves, table(LABELS)))

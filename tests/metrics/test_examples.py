@@ -71,7 +71,7 @@ def test_module_and_card_have_same_example(name):
 page = site_page("metrics")
 
 
-def test_a_page_has_the_scores_of_each_map():
+def test_page_shows_scores_of_each_map():
     records = pd.DataFrame([
         ("coffee", "gradcam", 0.25), ("coffee", "random", 0.5), ("shape-7", "gradcam", 1.0), ("coffee", "centre", None),
     ], columns=["image_id", "explainer", "value"])  # fmt: skip

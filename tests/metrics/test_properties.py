@@ -207,7 +207,7 @@ def masks():
 
 
 @pytest.mark.parametrize("name", ALIGNMENT)
-def test_the_planted_truth_is_ranked_rightly(masks, name):
+def test_damaged_masks_are_ranked_correctly(masks, name):
     metric, maps = load_metric(name), script.planted(masks)
     scores = {kind: metric(maps[kind], masks).mean() for kind in script.ORDER}
     goodness = [score if metric.higher_is_better else -score for score in scores.values()]
@@ -218,7 +218,7 @@ def test_the_planted_truth_is_ranked_rightly(masks, name):
     assert goodness[0] > goodness[1] or name == "saliency_pointing_game"
 
 
-def test_the_page_marks_what_is_out_of_order():
+def test_page_of_damaged_masks_marks_wrong_orders():
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     lines = {line.split()[1]: line for line in page.splitlines() if line.startswith("| saliency_")}
     assert {"saliency_miou", "saliency_deletion"} <= set(lines) <= {metric.name for metric in METRICS}

@@ -160,7 +160,7 @@ def test_scores_match_literal_loop(name, published):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_defined_sample_costs_one_map_and_nine_passes(name):
+def test_defined_samples_cost_one_map_and_nine_passes(name):
     asked = []
 
     def watching(classifier, images, target):

@@ -81,7 +81,7 @@ def test_scores_match_literal_loop(given_inputs, radius, draws, relative, unit):
         assert scores[index] == pytest.approx(highest, rel=1e-4)
 
 
-def test_the_noise_of_every_draw_fills_the_ball_of_the_normalised_image(given_inputs):
+def test_noise_of_every_draw_is_uniform_within_radius(given_inputs):
     seen = []
 
     def watching(classifier, images, target):

@@ -73,7 +73,7 @@ def test_layers_with_weights_are_listed_from_logits_down(made):
         assert load_metric("saliency_randomisation", **options).parts(made[0]) == tuple(names.split())
 
 
-def test_each_step_randomises_only_one_more_layer(made):
+def test_cascade_randomises_one_more_layer_per_step(made):
     classifier, _ = made
     before = {key: value.clone() for key, value in classifier.state_dict().items()}
     lost = [["head"], ["head", "second"], ["head", "second", "first", "norm"]]

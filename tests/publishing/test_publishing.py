@@ -82,6 +82,8 @@ def test_dataset_is_published_once_as_planned(hub, pets, workspace):
     there = hub.files("datasets", "saliency-bench/pet-xai")
     for path in pets.rglob("*.parquet"):
         assert there[path.relative_to(pets).as_posix()] == path.read_bytes()
+    with pytest.raises(HfHubHTTPError, match="403"):  # as the public Hub
+        hub.api(VISITOR).delete_file("README.md", "saliency-bench/pet-xai", repo_type="dataset")
     asked = len(hub.asked)
     again = publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api(VISITOR))
     assert (again.changed, again.commit) == (False, done.commit)
@@ -675,10 +677,7 @@ def test_images_are_published_under_the_given_licence(closed, workspace):
 
 
 @pytest.fixture
-def line(hub, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-    address = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+def line(here, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     return lambda *words: cli.main([str(word) for word in words])
 

@@ -40,21 +40,23 @@ LINES = {
         file.txt | file.txt; file.txt/run | file.txt; shapes | shapes; net | net; full | full; . | another --out;
         / | another --out; /proc/nothing | /proc/nothing""",
     "run --dataset _ --model net --out X": """
-        nope | no folder of this name either; ./nowhere | ./nowhere; a/b/c | a/b/c; file.txt | file.txt;
-        '' | dataset""",
+        nope | no folder of this name either; pets | did you mean pet-xai; shapes-xia | did you mean shapes-xai;
+        ./nowhere | ./nowhere; a/b/c | a/b/c; file.txt | file.txt; '' | dataset""",
     "run --dataset shapes --model _ --out X": """
         ./nowhere | ./nowhere; a/b/c | a/b/c; file.txt | file.txt; full | full;
         torchvision:resnet17 | did you mean resnet18; '' | model""",
     "run --model net --explainers _ --out X": """
-        gradcam,random | gradcam random; gradcam, random | separated by spaces; '' | explainer;
+        gradcan | did you mean gradcam; GradCAM | did you mean gradcam; gradcam,random | gradcam random;
+        gradcam, random | separated by spaces; '' | explainer; ig | did you mean integrated_gradients;
         saliency_miou | saliency_miou is a metric; rise:mask=3 | did you mean masks; rise:masks | masks;
         rise:masks=many | many; rise:masks=0 | masks; rise:p=2 | 0 < p; gradcam:layer=3 | layer;
         gradcam:on=Logit | logit; random:steps=3 | random; integrated_gradients:steps=0 | steps;
         integrated_gradients:steps=2.5 | steps; occlusion:window=0 | window; centre:sigma=-1 | above 0;
         random --explainers centre | --explainers""",
     "run --model net --metrics _ --out X": """
-        saliency_miou --metrics saliency_iosr | --metrics; gradcam | gradcam is an explainer;
-        saliency_miou,saliency_iosr | saliency_miou saliency_iosr;
+        saliency_miou --metrics saliency_iosr | --metrics; miou | did you mean saliency_miou;
+        saliency_miou,saliency_iosr | saliency_miou saliency_iosr; Saliency_mIoU | did you mean saliency_miou;
+        PG | did you mean saliency_pointing_game; gradcam | gradcam is an explainer;
         saliency_miou:threshold=2 | threshold; saliency_miou:thresh=0.3 | did you mean threshold;
         saliency_insertion:steps=2.5 | steps; saliency_pointing_game:ties=all | ties;
         saliency_miou:threshold=high | threshold""",
@@ -104,7 +106,7 @@ LINES = {
         --count 0 | count; --count -5 | count; --count few | --count; --size 0 | size; --colour red | --colour;
         --workers 0 | workers; --source nowhere | source""",
     "build _": """
-        nope --out X | nope; shapes-xai | --out;
+        nope --out X | nope; shapes --out X | did you mean shapes-xai; shapes-xai | --out;
         shapes-xai --out full | full; shapes-xai --out file.txt | file.txt;
         shapes-xai --out file.txt/data | file.txt; pet-xai --out X | --source;
         pet-xai --source nowhere --out X | nowhere; pet-xai --source file.txt --out X | file.txt;
@@ -112,8 +114,8 @@ LINES = {
     "new _": """
         banana mine | banana; explainer | NAME; explainer Mine-Is | Mine-Is; explainer mine | checkout;
         metric mine | saliency_mine; explainer mine --asks masks | --asks""",
-    "list _": "banana | banana",
-    "install-metrics _": "saliency_miou nope | nope",
+    "list _": "banana | banana; explainers metric | unknown explainer 'metric'",
+    "install-metrics _": "miou | did you mean saliency_miou; saliency_miou nope | nope",
     "demo _": """
         --limit 0 --out X | limit; --batch-size 0 --out X | batch_size; --device banana --out X | banana;
         --out file.txt | file.txt; --out file.txt/demo | file.txt; extra | extra""",

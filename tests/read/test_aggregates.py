@@ -136,7 +136,7 @@ def test_merged_runs_compare_aggregates_of_all_explainers(done, shapes, model, t
     assert pairs["gradient", "edges"].difference == pytest.approx(found)
 
 
-def test_two_runs_differ_by_their_aggregates_which_are_not_called_too_few(done, shapes, model, tmp_path):
+def test_run_differences_include_untested_aggregates(done, shapes, model, tmp_path):
     predicted = run(shapes, model, tmp_path / "other", ["gradient", "random"], target="predicted")
     own = [one for one in differences(done.folder, predicted.folder) if one["metric"] == "saliency_kae"]
     (found,) = [one for one in own if one["explainer"] == "gradient"]

@@ -448,11 +448,11 @@ def test_gradient_depends_on_weights_and_edges_do_not(done):
     ((0.6, 0.9), 0.5, "does not depend"), ((0.5, 0.9), 0.5, "undecided"), ((0.1, 0.5), 0.5, "undecided"),
     ((0.1, 0.4), 0.5, "depends"), ((0.6, 0.9), 0.7, "undecided"), ((None, None), 0.5, "too few samples"),
 ])  # fmt: skip
-def test_the_criterion_by_hand(ends, bound, word):
+def test_randomisation_verdict_matches_hand_values(ends, bound, word):
     assert verdict(PartResult(value=0.5, low=ends[0], high=ends[1], n=30, clusters=30), bound) == word
 
 
-def test_the_command_writes_json_tables_and_a_plot(done, tmp_path, capsys):
+def test_randomisation_command_writes_json_tables_and_plot(done, tmp_path, capsys):
     assert main(["analyse", str(done.folder), "--what", "randomisation", "--bound", "0.9", "--out", str(tmp_path)]) == 0
     assert json.loads((tmp_path / "randomisation.json").read_text())["bound"] == 0.9
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -461,7 +461,7 @@ def test_the_command_writes_json_tables_and_a_plot(done, tmp_path, capsys):
     assert "above 0.9" in capsys.readouterr().out
 
 
-def test_what_cannot_be_judged_is_one_line(done, shapes, tmp_path):
+def test_randomisation_rejects_other_runs_and_bounds(done, shapes, tmp_path):
     refused("between -1 and 1; got 1", sb.analyse, done, "randomisation", bound=1.0)
     other = sb.run(dataset=str(shapes), model=sb.load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(3072, 8)),
                    mean=0, std=1), split="train", explainers=["edges"], metrics=["saliency_miou"], limit=12,

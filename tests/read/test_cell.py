@@ -98,7 +98,7 @@ def test_warnings_name_leaking_and_batch_dependent_explainers():
     assert "7 scores of leaky" in found[1]
 
 
-def test_two_functions_of_one_name_have_a_row_each_and_two_releases_of_a_metric_a_column_each():
+def test_table_separates_functions_and_metric_releases():
     functions = [RESULT | {"explainer_id": key * 16, "explainer_version": key * 8} for key in "ab"]
     releases = [RESULT | {"metric_version": f"1 of their-package {release}"} for release in ("1.2.0", "1.3.0")]
     *_, first, second = table(read_cells(functions), 4).splitlines()

@@ -290,7 +290,7 @@ def content_of(folder):
 
 
 @pytest.mark.slow
-def test_the_page_of_all_samples_holds_what_the_records_say(sampled):
+def test_page_of_all_samples_matches_records(sampled):
     content = content_of(sampled)
     assert [one[0] for one in content["samples"]] == [f"<i>{number}" for number in range(90)]
     rows = {(row["image_id"], row["explainer"], row["metric"]): row
@@ -331,7 +331,7 @@ def test_samples_page_reports_missing_maps_and_wrong_dataset(folder, tmp_path):
 
 @pytest.mark.slow
 @browser
-def test_all_samples_are_filtered_and_sorted_in_a_browser(sampled):
+def test_page_of_all_samples_filters_and_sorts(sampled):
     sync_api = pytest.importorskip("playwright.sync_api")
     content, faults = content_of(sampled), []
     methods = [index for index, (_, is_baseline, _) in enumerate(content["explainers"]) if not is_baseline]

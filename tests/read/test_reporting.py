@@ -674,7 +674,7 @@ def test_missing_scores_and_different_means_are_conflicts(folder, copied):
     assert (mean.samples, mean.largest) == (0, None)
 
 
-def test_faults_are_told_near_the_scores_and_forgotten_metrics_and_passed_functions_described(copied):
+def test_page_reports_faults_unknown_metrics_and_functions(copied):
     def faulty(summary):
         summary.update(faults={"cannot be read: <torn>": 6, "rise raised OverflowError": 1}, halved_chunks=3)
         summary["dataset"].update(samples=300)

@@ -293,15 +293,14 @@ def test_cards_contain_lines_of_baseline_table(table):
 def test_verdict_names_baselines_with_best_score():
     means = {"random": 0.9, "centre": 0.2, "edges": None, "gradcam": 0.9, "upside_down": 0.1, "mask": None}
     higher, lower = (baselines.verdict(sb.load_metric(f"saliency_{name}"), means) for name in ("miou", "deletion"))
-    assert (
-        higher
-        == "`random` reaches the best score on the drawings, so the metric does not measure whether a map is right."
+    assert higher == (
+        "On the drawings, the baseline `random` has the best score, so a good score does not show that a map is right."
     )
-    assert lower == "No baseline reaches the best score on the drawings."
+    assert lower == "On the drawings, no baseline has the best score."
     both = baselines.verdict(
         sb.load_metric("saliency_deletion"), means | {"random": 0.1, "centre": 0.05, "edges": 0.05}
     )
-    assert both.startswith("`centre` and `edges` reach the best score")
+    assert both.startswith("On the drawings, the baselines `centre` and `edges` have the best score, so")
 
 
 @pytest.mark.slow

@@ -100,13 +100,6 @@ def test_beaten_candidates_are_dropped_and_best_remains():
     assert narrowing.budget.spent < 4 * contest.images
 
 
-def test_race_ends_when_candidates_are_within_margin():
-    narrowing, _ = narrowed({"a": 0.8, "b": 0.8, "random": 0.1}, ["random"], noise=0.01)
-    assert narrowing.contests[METRIC].ended == rounds.ALIKE
-    assert narrowing.contests[METRIC].images < 200
-    assert set(narrowing.contests[METRIC].race.left) == {"a", "b"}
-
-
 def test_method_surviving_random_weights_is_excluded():
     narrowing, laboratory = narrowed({"edges_like": 0.95, "good": 0.7, "random": 0.1}, ["random"],
                                      unchanged=frozenset({"edges_like"}))  # fmt: skip
@@ -132,25 +125,28 @@ def test_candidates_with_same_maps_count_once():
     assert "good:again and good have the same maps here and are counted once, as good." in text
 
 
-def test_hopeless_race_ends_early():
-    narrowing, _ = narrowed({"a": 0.8, "b": 0.78, "random": 0.1}, ["random"], noise=0.3)
+CLOSE = {"a": 0.52, "b": 0.5, "c": 0.48, "random": 0.5}
+
+
+@pytest.mark.parametrize(("means", "settings", "ended", "most", "left"), [
+    ({"a": 0.8, "b": 0.8, "random": 0.1}, {"noise": 0.01}, rounds.ALIKE, 199, "ab"),
+    ({"a": 0.8, "b": 0.78, "random": 0.1}, {"noise": 0.3}, rounds.HOPELESS, 99, "ab"),
+    ({"a": 0.8, "b": 0.6, "random": 0.1}, {"noise": 0.3}, rounds.ONE_LEFT, 200, "a"),  # enough images to decide
+    (CLOSE, {"images": 16}, rounds.NO_IMAGES, 16, CLOSE),
+])  # fmt: skip
+def test_race_ends_for_the_right_reason(means, settings, ended, most, left):
+    narrowing, _ = narrowed(means, ["random"], **settings)
     contest = narrowing.contests[METRIC]
-    assert contest.ended == rounds.HOPELESS
-    assert contest.images < 100
-    assert set(contest.race.left) == {"a", "b"}
-    assert "random" in contest.race.dropped
-    more, _ = narrowed({"a": 0.8, "b": 0.6, "random": 0.1}, ["random"], noise=0.3)  # enough images to decide
-    assert more.contests[METRIC].ended == rounds.ONE_LEFT
+    assert (contest.ended, set(contest.race.left)) == (ended, set(left))
+    assert contest.images <= most
+    assert narrowing.rounds[-1].images == contest.images
 
 
 def test_time_limit_ends_race_and_reserves_held_out_images():
-    means = {"a": 0.52, "b": 0.5, "c": 0.48, "random": 0.5}
-    narrowing, _ = narrowed(means, ["random"], limit=200.0)
+    narrowing, _ = narrowed(CLOSE, ["random"], limit=200.0)
     assert narrowing.contests[METRIC].ended == rounds.NO_TIME
     images = narrowing.rounds[-1].images
     assert narrowing.budget.spent + 3 * images <= 200  # two finalists and a baseline, on the same number of images
-    narrowing, _ = narrowed(means, ["random"], images=16)
-    assert (narrowing.contests[METRIC].ended, narrowing.rounds[-1].images) == (rounds.NO_IMAGES, 16)
 
 
 @dataclass

@@ -370,7 +370,7 @@ def test_invalid_keys_and_values_are_rejected_by_location(tmp_path, keys, said):
     ([[1, 2], [3]], "tables.scores.figures has 2 rows of 1 or 2 numbers, but the table shows"),
     ([[1, 2], [3, 4]], "has 2 rows of 2 numbers, but the table shows 6 rows of 6"),
 ])  # fmt: skip
-def test_figures_of_another_shape_are_refused_before_anything_starts(tmp_path, figures, said):
+def test_figures_of_another_shape_are_rejected_before_start(tmp_path, figures, said):
     path = changed(tmp_path / "own.yaml", tables={"scores": {"figures": figures, "show": None}})
     refused(said, suite, str(path), out=tmp_path / "out", data=tmp_path, progress=False)
     assert not (tmp_path / "out").exists()

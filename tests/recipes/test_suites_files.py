@@ -135,7 +135,10 @@ def test_explainers_and_metrics_load_with_smoke_options(suite):
 
 
 @every_suite
-def test_named_parts_exist_in_their_metrics(suite):
+def test_named_parts_and_transforms_exist(suite):
+    for table in suite.tables.values():
+        for value, variant in product(table.values.values(), table.variants.values() or [{}]):
+            assert schema.fill(value.transform, variant) in ("", *TRANSFORMS)
     for text, part in parts_of(suite):
         metric = sb.load_metric(text)
         fitting = schema.matching_parts(part, metric.declaration.parts(dict(metric.options), None))
@@ -143,7 +146,10 @@ def test_named_parts_exist_in_their_metrics(suite):
 
 
 @every_suite
-def test_datasets_are_known_and_build_commands_are_valid(suite):
+def test_datasets_and_models_are_known_and_can_be_built(suite):
+    """Test that models are known, checkpoints of timm, or trained from a config."""
+    others = [model for model in suite.models.values() if model.name not in KNOWN]
+    assert all(model.name.startswith("timm/") or model.train for model in others)
     for name, dataset in suite.datasets.items():
         assert dataset.name in sb.list_datasets()
         words = shlex.split(dataset.build)
@@ -151,13 +157,6 @@ def test_datasets_are_known_and_build_commands_are_valid(suite):
         taken = inspect.signature(registry.load("hub_builders", dataset.name).samples).parameters
         flags = {word.removeprefix("--").replace("-", "_") for word in words[3:] if word.startswith("--")}
         assert flags <= taken.keys()
-
-
-@every_suite
-def test_models_are_known_or_from_timm_or_trained(suite):
-    """Test that other models are checkpoints of timm, or trained from a config."""
-    others = [model for model in suite.models.values() if model.name not in KNOWN]
-    assert all(model.name.startswith("timm/") or model.train for model in others)
 
 
 @every_suite
@@ -326,14 +325,6 @@ def test_p4_distances_are_positive_and_copies_are_noted():
     truncated = {key: f"{value:.7f}"[:8] for key, value in printed.items()}
     copies = {key for key, value in truncated.items() if list(truncated.values()).count(value) > 1}
     assert copies == set(product(note.where["value"], note.where["explainer"]))
-
-
-@every_suite
-def test_transforms_exist_in_saliency_consistency(suite):
-    for table in suite.tables.values():
-        for value in table.values.values():
-            for variant in table.variants.values() or [{}]:
-                assert schema.fill(value.transform, variant) in ("", *TRANSFORMS)
 
 
 def test_value_is_computed_only_by_its_run(tmp_path):

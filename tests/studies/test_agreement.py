@@ -69,7 +69,7 @@ def test_study_agreement_averages_pairs_then_images():
     assert image_agreement([LEFT, TOP, EMPTY])["IoU"] == pytest.approx((1 / 4 + 0 + 0) / 3)
     few = agreement.study_agreement([[LEFT, TOP], [TOP, TOP], [LEFT]])
     assert (few["IoU"].value, few["IoU"].n) == (5 / 8, 2)
-    assert np.isnan(few["IoU"].low), "of two images there is no interval"
+    assert np.isnan(few["IoU"].low), "two images give no interval"
     many = agreement.study_agreement([[TOP, TOP]] * 6 + [[EMPTY, TOP]] * 6)["IoU"]
     assert (many.low, many.high) == pytest.approx(wilson(0.5, 12, 1.959964))
     assert np.isnan(agreement.study_agreement([])["Dice"].value)

@@ -248,7 +248,7 @@ def test_killed_server_and_closed_tab_lose_no_answer(browser, served, tmp_path):
     count(first, "3 of 14")
     saved(first)
     stored = Store(tmp_path / "study.db").find().answers(last=False)
-    assert len(stored) == 6, "nothing lost, nothing doubled"
+    assert len(stored) == 6, "no answer is lost or repeated"
     assert {one.revision for one in stored} == {1}
     assert sorted(one.pixels.tobytes() for one in stored) == sorted(mask.tobytes() for mask in masks)
     for context in contexts:

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from commands import said
 from pages import BOX, client_of
 from PIL import Image
 
@@ -44,10 +45,10 @@ def test_invitation_link_admits_one_person_only(annotating, client):
     )
     assert join(client, None).status_code == 403
     half = client.post("/api/join", content=json.dumps({"request": "\ud800" * 20}))
-    assert half.status_code == 403, "half a pair of Unicode is no error of the server"
-    assert client.get("/api/state", headers=before).status_code == 200, "who was there stays"
+    assert half.status_code == 403, "a lone surrogate is no error of the server"
+    assert client.get("/api/state", headers=before).status_code == 200, "earlier people keep access"
     assert len(annotating.study.people()) == 3
-    assert first not in annotating.study.store.path.read_bytes().decode("latin-1"), "the store holds hashes alone"
+    assert first not in annotating.study.store.path.read_bytes().decode("latin-1"), "the store contains only hashes"
 
 
 def test_completion_code_is_shown_only_after_finishing(annotating, client):
@@ -99,6 +100,8 @@ def test_annotate_writes_payment_and_parameter_tables(tmp_path, capsys, shapes):
     (tmp_path / "masks").mkdir()
     Image.new("L", (8, 8), 255).save(tmp_path / "masks/of no image.png")
     assert (main([*line, "--import", str(tmp_path / "masks"), "--person", "ada"]), main(words)) == (0, 0)
+    assert "masks of 0 images" in capsys.readouterr().out
+    assert "has no masks to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
     with (tmp_path / "p.csv").open() as file:
         assert next(csv.reader(file)) == list(PAYMENTS)
     assert (tmp_path / "q.csv").read_text().strip() == "person"
@@ -126,4 +129,4 @@ def test_erase_copies_the_store_without_a_person(annotating, client, tmp_path, c
     assert [review.reviewer for review in less.reviews().values()] == ["rita"]
     np.testing.assert_array_equal(less.answers()[0].pixels, BOX)
     assert ada.encode() not in (tmp_path / "less.db").read_bytes()
-    assert main([*words, bob]) == 2, "the file is there"
+    assert main([*words, bob]) == 2, "the file exists"

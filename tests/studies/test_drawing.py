@@ -220,7 +220,7 @@ def test_redo_restores_strokes_and_regions(browser, annotating):
             click(page, 35.5, 30.5)
         page.wait_for_function("() => document.querySelector('#note').hidden")
         answer = stored(page, annotating)
-    assert asked == [1, 2, 3], "the strokes that came back are among those of the next region"
+    assert asked == [1, 2, 3], "restored strokes count for the next region"
     expected = np.zeros((60, 80), bool)
     for x in (20, 50, 35):
         expected[26:34, x - 4 : x + 4] = True

@@ -75,7 +75,7 @@ def answers(annotating):
 @pytest.mark.parametrize("format", FORMATS)
 def test_round_trip_restores_every_answer(annotated, other, tmp_path, format):
     assert export(annotated, tmp_path / "out", format) == 6
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "the folder contains pseudonyms"
     for person in PEOPLE:
         import_masks(other, tmp_path / "out", format, person)
     assert answers(other) == answers(annotated)
@@ -119,7 +119,7 @@ def test_import_rejects_invalid_pseudonyms(annotated, other, tmp_path, person):
 def test_export_rejects_person_names_that_are_paths(annotated, tmp_path, format, person):
     annotated.study.record(person, "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
     before = sorted(tmp_path.rglob("*"))
-    words = r"name .* of a person cannot be a folder name; export as coco, label-studio"
+    words = r"name .* of a person cannot be a folder name; export as coco or label-studio"
     refused(words, export, annotated, tmp_path / "out", format)
     assert sorted(tmp_path.rglob("*")) == before
     export(annotated, tmp_path / "out", format, people=False)
@@ -143,7 +143,7 @@ def test_png_export_replaces_slashes_and_rejects_collisions(tmp_path, units, nam
         export(annotating, tmp_path / "out", "png")
         assert sorted(path.name for path in (tmp_path / "out/masks/p-a").iterdir()) == names
     else:
-        refused("export as coco, label-studio or cvat", export, annotating, tmp_path / "out", "png")
+        refused("export as cvat, coco or label-studio", export, annotating, tmp_path / "out", "png")
         assert export(annotating, tmp_path / "out", "cvat") == 2
 
 
@@ -182,7 +182,7 @@ def test_imported_masks_are_stored_once(annotated, tmp_path, format):
     one, consensus = PLACES[format]
     if consensus is not None:
         agreed = module_of(format).read(tmp_path / "out" / consensus, "p-a")
-        np.testing.assert_array_equal(agreed["image-004"], mask_by(0, 4) | mask_by(1, 4), "half of two is one")
+        np.testing.assert_array_equal(agreed["image-004"], mask_by(0, 4) | mask_by(1, 4), "one of two people is half")
     few = study_of(tmp_path / "few", dataset(2))
     for _ in range(2):
         count, strange = import_masks(few, tmp_path / "out" / one, format, "p-a")

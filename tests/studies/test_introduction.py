@@ -95,7 +95,7 @@ def test_joining_requires_consent(client, annotating, introduction):
     (consent,) = events_of(annotating.study, "consent")
     assert (consent.person, consent.payload) == (person, {"id": introduction.consent.id})
     key = {"X-Key": joined.json()["key"]}
-    assert client.get("/api/state", headers=key).status_code == 200, "agreed once, on every device"
+    assert client.get("/api/state", headers=key).status_code == 200, "one consent is enough for all devices"
     assert join(client, introduction.consent.id).json() == joined.json()
     assert len(events_of(annotating.study, "consent")) == 1
     reviewer = annotating.study.join(role="reviewer")  # is not asked
@@ -143,5 +143,5 @@ def test_person_consents_and_starts_in_a_browser(annotating, browser, introducti
         page.wait_for_selector("#save:not([disabled])")
         page.reload()
         page.wait_for_selector("#save:not([disabled])")
-        assert page.locator("dialog[open]").count() == 0, "neither is shown again"
+        assert page.locator("dialog[open]").count() == 0, "no dialog is shown again"
         assert len(events_of(annotating.study, "consent")) == 1

@@ -85,7 +85,7 @@ def crowd(place, words, act, expected, people=PEOPLE):
         for share, stop in ((1 / 5, "kill"), (2 / 5, "disconnect"), (3 / 5, "kill")):
             while stored(place) < share * expected and not all(one.done() for one in working):
                 time.sleep(0.05)
-            assert not all(one.done() for one in working), "too late to disturb anybody"
+            assert not all(one.done() for one in working), "everybody has finished before the disturbance"
             if stop == "disconnect":
                 disconnect(place)
             else:

@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from local_hub.hub import VISITOR
-from pages import dataset
+from pages import Command, dataset
 from refusals import refused
 
 import saliency_bench as sb
@@ -30,10 +29,10 @@ MASK = np.arange(60 * 80).reshape(60, 80) % 7 == 0
 OPTIONS = "--json --sync-every 0.01"
 
 
-class Space:
+class Space(Command):
     """Start a published Space like the Hub: `python app.py` in a separate folder with its environment variables."""
 
-    def __init__(self, hub, name, folder, *, refused=False, **variables):
+    def __init__(self, hub, name, folder, **variables):
         for path, content in hub.files("spaces", f"visitor/{name}").items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
@@ -43,16 +42,9 @@ class Space:
             [sys.executable, "app.py"], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=self.log
         )
         self.links = json.loads(self.process.stdout.readline() or "{}")
-        self.address = self.links.get("page") or self.links.get("annotate")
-        if self.address is None and not refused:
+        self.url = self.links.get("page") or self.links.get("annotate")
+        if self.url is None:
             pytest.fail(self.end()[1])
-
-    def call(self, path, key="", body=None):
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + path, data, {"X-Key": key})
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            content = reply.read()
-        return json.loads(content) if "json" in reply.headers["content-type"] else content.decode()
 
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)
@@ -104,7 +96,7 @@ def test_published_spaces_have_card_and_files(here):
         files = here.files("spaces", f"visitor/{name}")
         card = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
         assert (card["sdk"], card["app_port"], card["license"]) == ("docker", 7860, "apache-2.0")
-        assert len(card["short_description"]) <= 60, "the Hub refuses longer ones"
+        assert len(card["short_description"]) <= 60, "the Hub refuses longer descriptions"
         assert here.api(VISITOR).space_info(f"visitor/{name}").sdk == "docker"
         assert b'CMD ["python", "app.py"]' in files["Dockerfile"]
         assert f"saliency_bench/spaces/{name}/page.html" in files
@@ -118,10 +110,10 @@ def test_space_resumes_after_losing_its_disk(here, tmp_path):
     variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/drawn", "STUDY_OPTIONS": OPTIONS}
     first = Space(here, "annotate", tmp_path / "first", **variables)
     assert draw(first, "ada") == 3
-    wait_for(lambda: "answers since then: 0" in first.call("sync"), first)
+    wait_for(lambda: b"answers since then: 0" in first.call("sync"), first)
     code, log = first.end(signal.SIGKILL)
     second = Space(here, "annotate", tmp_path / "second", **variables)
-    assert draw(second, "ada") == 0, "what was copied is there, and the browser is known"
+    assert draw(second, "ada") == 0, "copied answers and keys are restored"
     assert draw(second, "bob") == 3
     code, log = second.end(signal.SIGTERM)  # ends at once, as when a Space is restarted
     assert code == 143, log
@@ -164,7 +156,7 @@ def test_shutdown_without_hub_reports_uncopied_answers(here, tmp_path):
     finally:
         here.heal()
     assert re.search(
-        r"NOT SYNCED, answers since [\d:]+ UTC are in annotate.db only: .*500.*; restart to copy them", log
+        r"NOT SYNCED: answers since [\d:]+ UTC exist only in annotate.db \(.*500.*\); restart to copy them", log
     )
     assert "Traceback" not in log
     assert len(Store(tmp_path / "space/annotate.db", create=False).find().answers()) == 3

@@ -43,7 +43,7 @@ def crowd(annotating):
     return [*people, draw(annotating, OTHER, 2, "c")]
 
 
-def test_people_and_images_to_look_at_come_first_and_the_owner_sees_what_was_marked(annotating, client, owner):
+def test_overview_lists_suspicious_people_and_images_first(annotating, client, owner):
     votes = [f"/api/votes?unit={unit}" for unit in (annotating.units[0], "nothing")]
     unmarked = client.get(votes[0], headers=owner).content
     good, other, careless = crowd(annotating)
@@ -54,9 +54,9 @@ def test_people_and_images_to_look_at_come_first_and_the_owner_sees_what_was_mar
     assert (seen["people"][0]["person"], people[careless]["marks"]) == (careless, ["quick", "careless"])
     assert people[good]["marks"] == people[other]["marks"] == people[idle]["marks"] == []
     assert (people[good]["checks right"], people[careless]["checks right"], people[good]["checks"]) == (1, 0, 1)
-    assert people[good]["agreement"] == pytest.approx(0.5), "1 with the other good one, 0 with the careless one"
+    assert people[good]["agreement"] == pytest.approx(0.5), "1 with the other good person, 0 with the careless person"
     assert people[careless]["agreement"] == 0
-    assert (seen["done"], seen["wanted"], seen["last day"]) == (12, 12, 12), "honeypots bring no end nearer"
+    assert (seen["done"], seen["wanted"], seen["last day"]) == (12, 12, 12), "honeypots do not count"
     assert sum(seen["by day"].values()) == 12
     assert [(row["people"], row["iou"]) for row in seen["images"]] == [(3, pytest.approx(1 / 3))] * 4
     assert all(row["marks"] == ["low agreement"] for row in seen["images"])
@@ -82,7 +82,7 @@ def test_excluded_person_is_not_counted_until_readmitted(annotating, client, own
     assert client.post("/api/act", json=body, headers=owner).json() == {}
     assert excluded(annotating.study) == {careless: "scribbles"}
     seen = AnnotationOverview(annotating)()
-    assert (seen["done"], seen["last day"], seen["days left"]) == (8, 8, 0.5), "the speed is that of who counts"
+    assert (seen["done"], seen["last day"], seen["days left"]) == (8, 8, 0.5), "excluded people do not count"
     assert sum(seen["by day"].values()) == 8
     report = annotation_report(annotating)
     assert (report["left out"], report["agreement"]["IoU"]["value"]) == ({careless: "scribbles"}, 1)
@@ -90,7 +90,7 @@ def test_excluded_person_is_not_counted_until_readmitted(annotating, client, own
     assert [f"left out: {careless}", "scribbles"] in report_rows(report)
     assert all(len(answers) == 2 for answers in annotating.counted().values())
     assert all(len(answers) == 3 for answers in annotating.counted(AnswerChoice(with_excluded=True)).values())
-    assert len(annotating.state(annotating.study.join("n" * 32).name)["tasks"]) == 2, "their images go to others"
+    assert len(annotating.state(annotating.study.join("n" * 32).name)["tasks"]) == 2, "their images are reassigned"
     state = client.get("/api/state", headers={"X-Key": annotating.study.join("c" * 32).key}).json()
     assert (state["stopped"], state["tasks"], state["completion"]) == ("excluded", [], None)
     client.post("/api/act", json=body | {"action": "include", "request": "second"}, headers=owner)
@@ -163,7 +163,7 @@ def test_peekaboom_reassigns_judgements_of_excluded_people(tmp_path):
     assert before["done"] == before["wanted"] == 2 * 6 * 4
     act(peekaboom.study, "exclude", "a request", people[-1])
     found = results(peekaboom.study)
-    assert found.data["crowd"] == by_name.data["crowd"], "with everyone in the last column"
+    assert found.data["crowd"] == by_name.data["crowd"], "as when excluded by name"
     assert f"Excluded by name: {people[-1]}." in found.notes
     missing = before["done"] - client.get("/api/overview", headers=owner).json()["done"]
     assert missing == 6

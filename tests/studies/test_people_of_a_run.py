@@ -21,7 +21,7 @@ from saliency_bench.studies.run_images import HUMAN, run_images
 from .conftest import EXPLAINERS
 
 
-def test_frames_are_those_the_network_saw_and_human_masks_are_those_that_metrics_read(done, shapes, resnet):
+def test_frames_and_masks_match_input_of_network_and_metrics(done, shapes, resnet):
     images = run_images(done, ["gradient"], with_masks=True)
     rows = sb.load_dataset(str(shapes), split="train")
     by_id = {str(row["image_id"]): row for row in rows}
@@ -40,7 +40,7 @@ def test_frames_are_those_the_network_saw_and_human_masks_are_those_that_metrics
     assert run_images(done, ["gradient"]).masks is None
 
 
-def test_frames_are_resized_and_cropped_by_the_same_box_and_classes_are_those_that_maps_explain(shapes, tmp_path):
+def test_frames_are_cropped_and_labelled_like_the_run(shapes, tmp_path):
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     torch.manual_seed(0)
     rows = sb.load_dataset(str(shapes), split="train")
@@ -134,7 +134,7 @@ def test_assess_runs_from_serve_to_table(done, tmp_path, capsys):
     assert main(["assess", "results", "--store", str(store)]) == 2
     assert "is excluded; include people who failed with --with-failed" in capsys.readouterr().err
     assert main(["assess", "results", "--store", str(store), "--out", str(tmp_path / "out"), "--with-failed"]) == 0
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "the folder contains pseudonyms"
     assert "2.000" in capsys.readouterr().out
     data = json.loads((tmp_path / "out/assess.json").read_text())
     assert {row["explainer"]: (row["mean"], row["ratings"]) for row in data["ratings"]} == dict.fromkeys(

@@ -36,7 +36,7 @@ def test_practice_comes_first_and_shows_the_known_mask(annotating, client):
     feedback = person.draw(HALF)
     expected = {"unit": first, "iou": 0.5, "needed": 0.6, "passed": False, "again": True, "runs": runs_of(BOX)}
     assert feedback == expected
-    assert person.state["tasks"][0]["runs"] == runs_of(HALF), "what was drawn is there to be corrected"
+    assert person.state["tasks"][0]["runs"] == runs_of(HALF), "the drawing can be corrected"
     feedback = person.draw(BOX)
     assert (feedback["iou"], feedback["passed"], feedback["again"]) == (1.0, True, False)
     assert person.state["tasks"][0]["unit"] == annotating.practice[1]

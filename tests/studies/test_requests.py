@@ -76,7 +76,7 @@ def test_total_size_of_pending_bodies_is_limited(server, app):
     for connection in connections:
         connection.sendall(head("/api/answer", LARGEST, key) + bytes(LARGEST - 1))
     statuses = [reply(connection) for connection in connections]
-    assert sorted(statuses) == [408, 408, 503], "two wait for their last byte; the third is too much"
+    assert sorted(statuses) == [408, 408, 503], "two bodies fit; the third exceeds the limit"
     body = json.dumps(KEY).encode()
     with socket.create_connection(server) as connection:
         connection.sendall(head("/api/join", len(body)) + body)
@@ -166,7 +166,7 @@ def test_locked_store_returns_503_and_loses_no_answer(annotating, app, tmp_path)
         other.execute("BEGIN IMMEDIATE")
         start = time.monotonic()
         assert set(pool.map(send, sent)) == {503}
-        assert time.monotonic() - start < 4, "they wait side by side, not one after the other"
+        assert time.monotonic() - start < 4, "requests wait in parallel"
     assert ({send(body) for body in sent}, len(annotating.study.answers(last=False))) == ({200}, len(sent))
 
 
@@ -182,7 +182,7 @@ def test_stores_and_tables_are_readable_by_owner_only(tmp_path):
         store.study("annotate", "study")
         copies = [store.backup(tmp_path / "copy.db")]
         files = [*tmp_path.glob("study.db*"), *copies]
-        assert len(files) == 4, "with the two that SQLite puts beside it"
+        assert len(files) == 4, "with two files of SQLite"
         assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
         store.close()
     finally:

@@ -50,7 +50,7 @@ def test_mask_is_accepted_by_a_second_review(annotating):
     rita, saul = (annotating.study.join(letter * 32, "reviewer").name for letter in "rs")
     (first, _) = held(annotating, rita)
     annotating.study.review(first, rita, "accept", "first opinion of rita")
-    assert first not in held(annotating, rita), "nobody reviews an answer twice"
+    assert first not in held(annotating, rita), "an answer is not reviewed twice by one person"
     assert annotating.counted(AnswerChoice(accepted=True)) == {}
     assert first in held(annotating, saul)
     annotating.study.review(first, saul, "accept", "second opinion of saul")
@@ -67,13 +67,13 @@ def test_answers_of_excluded_people_are_not_reviewed(annotating):
     assert [answer.id for answer in annotating.to_review()] == waiting
 
 
-def test_what_one_reviewer_sent_back_goes_to_others_once_its_author_is_gone(annotating):
+def test_rejected_image_is_reassigned_when_its_author_leaves(annotating):
     person, unit = draw(annotating, "a"), annotating.study.answers()[1].unit
     annotating.study.review(2, "rita", "reject", "an opinion of rita", "too small")
     assert 2 not in [answer.id for answer in annotating.to_review()]
     assert [task["comment"] for task in annotating.state(person)["tasks"]] == ["too small"]
     other = annotating.study.join("b" * 32).name
-    assert annotating.state(other)["tasks"] == [], "its author is at work"
+    assert annotating.state(other)["tasks"] == [], "its author still has the image"
     later = replace(annotating, lease_hours=0.0)
     assert [task["unit"] for task in later.state(other)["tasks"]] == [unit]
 
@@ -84,7 +84,7 @@ def test_explicit_options_override_the_protocol(tmp_path, shapes):
     (tmp_path / "masks/of no image.png").write_bytes(png(BOX))
     assert main([*words, "p0", "--import", str(tmp_path / "masks"), "--person", "ada", "--annotators", "4"]) == 0
     settings = Store(tmp_path / "s.db").find().configuration["settings"]
-    assert (settings["annotators"], settings["reviewers"]) == (4, 2), "what is given counts"
+    assert (settings["annotators"], settings["reviewers"]) == (4, 2), "explicit options count"
 
 
 def test_correction_replaces_the_mask_and_names_its_source(annotating):
@@ -101,12 +101,12 @@ def test_correction_replaces_the_mask_and_names_its_source(annotating):
     np.testing.assert_array_equal(annotating.pixels(counted), BOX)
     (drawn,) = annotating.counted(AnswerChoice(as_drawn=True))[unit]
     assert (drawn.corrected_by, annotating.pixels(drawn).any()) == (None, False)
-    assert [task["unit"] for task in annotating.state(person)["tasks"]] == [], "nothing goes back"
+    assert [task["unit"] for task in annotating.state(person)["tasks"]] == [], "the answer is not sent back"
 
     assert 1 not in held(annotating, rita)
     (task,) = [task for task in annotating.review_state(saul)["tasks"] if task["answer"] == 1]
     assert (task["corrected"], task["runs"]) == (True, runs_of(BOX))
-    assert annotating.counted(AnswerChoice(accepted=True)) == {}, "its author's opinion is one of two"
+    assert annotating.counted(AnswerChoice(accepted=True)) == {}, "a correction is one of two opinions"
     annotating.study.review(1, saul, "accept", "second opinion of saul")
     assert list(annotating.counted(AnswerChoice(accepted=True))) == [unit]
 
@@ -117,7 +117,7 @@ def test_reviews_of_a_mask_do_not_accept_its_correction(annotating):
     annotating.study.review(1, rita, "accept", "first opinion of rita")
     corrected(annotating, saul, 1)
     assert annotating.counted(AnswerChoice(accepted=True)) == {}
-    assert 1 in held(annotating, rita), "who accepted the mask is asked about the correction"
+    assert 1 in held(annotating, rita), "the correction needs a new review"
     assert annotating.review_state(saul)["done"] == 1
     annotating.study.review(1, rita, "accept", "another opinion of rita")
     assert [answers[0].id for answers in annotating.counted(AnswerChoice(accepted=True)).values()] == [1]

@@ -55,7 +55,7 @@ def test_unusual_images_become_upright_rgb_files(data, size, lossless, monkeypat
     with Image.open(made.path) as image:
         assert (image.mode, image.size, len(image.getexif())) == ("RGB", (size[1], size[0]), 0)
         assert image.format == ("PNG" if lossless > 1500 else "JPEG")
-    assert (made.height, made.width) == size == size_of(data), "the header says the size of what is shown"
+    assert (made.height, made.width) == size == size_of(data), "the size follows from the header"
     assert made.sha256 == checksum({"bytes": data})
 
 
@@ -129,4 +129,4 @@ def test_matching_etag_returns_304(rows, tmp_path):
     )
     assert (again.status_code, again.content) == (304, b"")
     other = client.get("/api/image", params={"unit": "phone.jpg"}, headers={"If-None-Match": first.headers["etag"]})
-    assert other.status_code == 401, "what is cached tells nobody without a key that it is there"
+    assert other.status_code == 401, "a cached image needs a key, too"

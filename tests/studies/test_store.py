@@ -97,12 +97,12 @@ def test_database_rejects_updates_and_deletes(store, table, study):
 
 def test_store_keeps_only_a_hash_of_a_key(store, study):
     person = study.join(ASKED.format(1))
-    assert study.join(ASKED.format(1)) == person, "a repeated request is the same person"
+    assert study.join(ASKED.format(1)) == person, "a repeated request returns the same person"
     other = study.join(ASKED.format(2))
     assert other.name != person.name
     assert study.person(person.key).name == person.name
     assert study.person("no such key") is None
-    assert store.study("assess", "other").person(person.key) is None, "a key is of one study"
+    assert store.study("assess", "other").person(person.key) is None, "a key is valid for one study"
     assert study.people() == [person.name, other.name]
     reviewer = study.join(role="reviewer")
     assert study.people("reviewer") == [reviewer.name]
@@ -111,7 +111,7 @@ def test_store_keeps_only_a_hash_of_a_key(store, study):
     assert row["key_sha256"] == sha256(person.key.encode()).hexdigest()
     assert person.key not in repr(person)
     assert person.key not in str(dict(row))
-    assert ASKED.format(1) not in str(dict(row)), "of which the key is made"
+    assert ASKED.format(1) not in str(dict(row)), "the key is made from this request"
     refused("16 characters", study.join, "short")
 
 
@@ -324,7 +324,7 @@ def test_concurrent_saves_store_each_answer_once(study):
     rows = study.answers(last=False, masks=False)
     assert len(rows) == len(wanted) == len(set(ids))
     of_one = [row.revision for row in rows if (row.person, row.unit) == ("p-0", UNITS[0])]
-    assert of_one == list(range(1, len(of_one) + 1)), "no revision twice, none left out"
+    assert of_one == list(range(1, len(of_one) + 1)), "revisions are consecutive"
 
 
 def test_concurrent_draws_never_exceed_the_quota(study):
@@ -357,7 +357,7 @@ def test_confirmed_answers_survive_a_kill(place):
     study = made(Store(place))
     stored = [one.payload for one in study.answers()]
     assert stored[: len(confirmed)] == confirmed
-    assert len(stored) <= len(confirmed) + 1, "at most the one that was being confirmed"
+    assert len(stored) <= len(confirmed) + 1, "at most one answer was not confirmed yet"
     if len(stored) > len(confirmed):  # the page repeats requests that were not confirmed
         last = stored[-1]
         assert study.record("p-a", f"image-{last}", f"r{last}", last).revision == 1

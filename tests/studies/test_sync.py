@@ -250,7 +250,7 @@ def test_failing_hub_does_not_stop_the_study(hub, tmp_path, capsys):
         answer(study, "bob")
     assert by(copied(hub, tmp_path / "copy.db")) == ["ada", "bob"], "the last answers are copied at the end"
     errors = capsys.readouterr().err
-    assert "NOT SYNCED, answers since" in errors
+    assert "NOT SYNCED: answers since" in errors
     assert VISITOR.token not in errors
 
 

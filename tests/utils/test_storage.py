@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import socket
 import sqlite3
 import stat
@@ -16,7 +17,6 @@ from refusals import refused
 import saliency_bench as sb
 from saliency_bench.compute.training import train
 from saliency_bench.data.building import build
-from saliency_bench.errors import UserError
 from saliency_bench.push_scripts.demo import small_resnet
 from saliency_bench.utils import storage
 from saliency_bench.utils.files import new_array, write_text, write_with
@@ -90,8 +90,6 @@ def odd(kind: str, path: Path) -> None:
     elif kind == "socket":
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(path))
-    elif kind == "folder":
-        path.mkdir()
     else:
         try:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -207,15 +205,6 @@ def test_report_command_names_full_disk(run, small_disk, capsys):
     assert list(disk.iterdir()) == []
 
 
-def loading(folder, variable, resnet, tmp_path, dataset):
-    """Execute `run` in a separate process, with a cache in another folder."""
-    words = ["--dataset", str(dataset), "--model", str(resnet), "--explainers", "random", "--limit", "4",
-             "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
-    environment = os.environ | {variable: str(folder), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "saliency_bench", "run", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("variable", ["HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE"])
 @pytest.mark.parametrize("kind", ["full", "a file", "read-only"])
@@ -229,7 +218,11 @@ def test_unwritable_cache_is_reported(kind, variable, shapes, resnet, small_disk
         if kind == "read-only":
             subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
     dataset = shapes if variable == "HF_DATASETS_CACHE" else "shapes-xai"
-    done = loading(folder, variable, resnet, tmp_path, dataset)
+    words = ["--dataset", str(dataset), "--model", str(resnet), "--explainers", "random", "--limit", "4",
+             "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
+    environment = os.environ | {variable: str(folder), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "saliency_bench", "run", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     why = {"full": "No space left on device", "a file": "Not a directory", "read-only": "Read-only file system"}[kind]
     does_without = variable == "HF_DATASETS_CACHE" and kind != "full"  # a folder of data is read without a cache
     assert done.returncode == (0 if does_without else 2), done.stderr
@@ -258,11 +251,8 @@ def test_storage_errors_are_recognised(error, words, tmp_path, monkeypatch):
     outer = KeyError("outer")
     outer.__cause__ = error
     found = storage_error(outer)
-    if words is None:
-        assert found is None
-    else:
-        with pytest.raises(UserError, match=words):
-            raise found
+    assert (found is None) == (words is None)
+    assert words is None or re.search(words, str(found))
 
 
 def test_full_cache_folder_is_identified(monkeypatch, tmp_path):
@@ -271,8 +261,7 @@ def test_full_cache_folder_is_identified(monkeypatch, tmp_path):
     monkeypatch.setattr(storage.shutil, "disk_usage",
                         lambda path: real(path)._replace(free=0 if Path(path) == tmp_path else 2**30))  # fmt: skip
     words = f"the cache folder {tmp_path / 'not there yet'}: No space left on device; .* set HF_DATASETS_CACHE"
-    with pytest.raises(UserError, match=words):
-        raise storage_error(OSError(errno.ENOSPC, "x"))
+    assert re.search(words, str(storage_error(OSError(errno.ENOSPC, "x"))))
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room")
@@ -285,5 +274,5 @@ def test_mapped_array_reserves_disk_space_first(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(UserError, match=r"cannot write .*array\.npy: No space left on device; free some space"):
-        write_with(tmp_path / "array.npy", lambda path: new_array(path, "uint8", (1000, 1000)))
+    refused(r"cannot write .*array\.npy: No space left on device; free some space", write_with,
+            tmp_path / "array.npy", lambda path: new_array(path, "uint8", (1000, 1000)))  # fmt: skip

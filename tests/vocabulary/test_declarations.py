@@ -30,7 +30,7 @@ REFUSED = [({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you m
            ({"aggregate_if": bool}, "add aggregate"), ({"mark": "dim"}, "mark .*require each other"),
            ({"marked": max}, "mark .*require each other"), ({"plan": max}, "partners and plan"),
            ({"columns": "scene"}, r'columns must be a list of names, not a string: \("scene",\)'),
-           ({"columns": ("scene",)}, "scene.*no parameter columns"),
+           ({"columns": ("scene",)}, "scene.*no parameter `columns`"),
            ({"keeps": "bottom"}, "keeps must be top or rest; got 'bottom'"),
            ({"also_called": "mean"}, r'also_called .*\("mean",\)'),
            ({"range": lambda options, target: (0, 1)}, "its range depends .*curves, or target and classifier"),

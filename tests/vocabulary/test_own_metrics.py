@@ -1,8 +1,6 @@
 """Tests of errors in users' metrics: one line that names the metric, without tracebacks or silent failures."""
 
 import asyncio
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +14,6 @@ import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.compute.scoring.inputs import MetricInputs
-from saliency_bench.errors import UserError
 from saliency_bench.target_weights import one_hot
 
 B = 3
@@ -89,8 +86,7 @@ def test_faulty_declared_functions_are_rejected():
         ({"parts": lambda options, classifier: sys.exit(0)}, "parts raised SystemExit"),
     ):
         refused(f"saliency_mine.*{words}", inputs().score, giving(np.zeros((B, 2)), **(two | changes)))
-    with pytest.raises(UserError, match=r"saliency_mine.*marked.*each of 3 samples"):
-        inputs().score(giving(np.zeros(B), marked=lambda maps: True))
+    refused("saliency_mine.*marked.*each of 3 samples", inputs().score, giving(np.zeros(B), marked=lambda maps: True))
     for question in (lambda *given: [()], lambda *given: 3, fails):
         refused("saliency_mine: question", giving(np.zeros(B), question=question).questions, np.zeros((B, 3)), None)
 
@@ -141,9 +137,8 @@ def test_exit_in_metric_or_explainer_counts_as_error(leave, words, shapes, resne
     for name in ("saliency_miou", "saliency_mine"):
         assert cells["leaving", name]["left_out"] == {f"the explainer raised {words}": 4}
     assert cells["random", "saliency_mine"]["left_out"] == {f"the metric raised {words}": 4}
-    with pytest.raises(UserError, match=f"leaving.*{words}"):
-        sb.run(dataset=str(shapes), model=str(resnet), explainers=[leaving], metrics=["saliency_miou"], limit=4,
-               out=tmp_path / "strict", device="cpu", progress=False, strict=True)  # fmt: skip
+    refused(f"leaving.*{words}", sb.run, dataset=str(shapes), model=str(resnet), explainers=[leaving], limit=4,
+            metrics=["saliency_miou"], out=tmp_path / "strict", device="cpu", progress=False, strict=True)  # fmt: skip
 
 
 def test_keyboard_interrupt_is_not_swallowed():
@@ -163,14 +158,3 @@ def test_exit_during_plugin_import_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(plugins, "__path__", [*plugins.__path__, str(tmp_path)])
     monkeypatch.setattr(registry, "folders", lambda kind: [tmp_path])
     refused(r"leaving.*sys.exit\(0\).*imported", registry.load, "explainers", "leaving")
-
-
-@pytest.mark.thorough
-def test_exit_in_explainer_does_not_set_exit_code(shapes, resnet, tmp_path):
-    code = (
-        "import sys, saliency_bench as sb\n"
-        "def leaving(classifier, images, target):\n    sys.exit(0)\n"
-        f"sb.run(dataset={str(shapes)!r}, model={str(resnet)!r}, explainers=[leaving], metrics=['saliency_miou'],\n"
-        f"       limit=4, out={str(tmp_path / 'run')!r}, device='cpu', progress=False)\nsys.exit(3)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 3

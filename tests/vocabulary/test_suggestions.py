@@ -9,7 +9,7 @@ from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench import registry
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import unknown
 from saliency_bench.registry import aliases
 
 EXPLAINERS = {
@@ -81,6 +81,5 @@ def test_common_command_mistakes_get_a_correct_hint(line, message, tmp_path, mon
 
 def test_unlabelled_picture_folder_suggests_build_command(tmp_path, resnet):
     Image.new("RGB", (32, 32)).save(tmp_path / "1.png")
-    with pytest.raises(UserError, match="build folder --images DIR"):
-        sb.run(dataset=tmp_path, model=str(resnet), explainers=["centre"], metrics=["saliency_insertion"],
-               device="cpu", out=tmp_path.parent / "x")  # fmt: skip
+    refused("build folder --images DIR", sb.run, dataset=tmp_path, model=str(resnet), explainers=["centre"],
+            metrics=["saliency_insertion"], device="cpu", out=tmp_path.parent / "x")  # fmt: skip

@@ -174,11 +174,6 @@ def by_explainer(rows: Iterable[ShownRow], metric: str) -> dict[str, ShownRow]:
 def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
     """Plot two metrics of the same explainers against each other.
 
-    Args:
-        rows: Rows of one dataset and model.
-        x: Metric of the horizontal axis.
-        y: Metric of the vertical axis.
-
     Returns:
         The plot, or None if no explainer has both scores.
     """

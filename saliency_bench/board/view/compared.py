@@ -66,7 +66,7 @@ def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
 
 
 def _spread(archive: Archive, shown: ShownRow, scored: Scored) -> tuple[np.ndarray, np.ndarray]:
-    """Return (lowest, highest) score of each sample of a row among all comparable rows."""
+    """Return the lowest and the highest score that any comparable row has for each sample of a row."""
     low = high = scored.scores
     rivals = [
         row

@@ -54,7 +54,7 @@ class Core(StrictModel):
 
 
 def read_core(path: str | Path) -> Core:
-    """Read a core. The UserError for an invalid file names the file and the field."""
+    """Read a core file. The UserError for an invalid file names the file and the field."""
     try:
         content = parse_yaml(read_bytes(Path(path), LARGEST), aliases=False)
         return Core.model_validate(content)
@@ -76,7 +76,7 @@ def core_of_board(source: BoardSource) -> Core | None:
 
 
 def core_as_json(path: str) -> bytes:
-    """Read a core and return it as JSON."""
+    """Return the content of a core file as JSON bytes."""
     return read_core(path).model_dump_json().encode()
 
 

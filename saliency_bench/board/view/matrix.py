@@ -113,7 +113,7 @@ def _metrics(rows: Sequence[ShownRow]) -> list[str]:
 
 
 def _of_question(rows: Sequence[ShownRow]) -> list[ShownRow]:
-    """Return the rows of the question with the most rows, best first."""
+    """Return the largest set of comparable rows, best first."""
     counts = Counter(row.question for row in rows)
     question = min(counts, key=lambda question: (-counts[question], question))
     return sorted((row for row in rows if row.question == question), key=lambda row: (-_oriented(row), row.explainer))
@@ -126,7 +126,7 @@ def _oriented(row: ShownRow) -> float:
 
 
 def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
-    """Return {explainer: cell} for the rows of one question.
+    """Return {explainer: cell} for comparable rows.
 
     If an explainer has several rows, the first row with the best status is used.
     """

@@ -136,15 +136,6 @@ def proposal(
 ) -> SubmissionPlan:
     """Plan the submission of an unpacked run to a board, and check it as in a review.
 
-    Args:
-        run: Folder of the run.
-        repo: Repository of the board.
-        api: API of the account that submits.
-        owners: Facts that the owner of the board vouches for.
-        note: Short note for readers.
-        link: Link to the code or paper.
-        with_maps: Whether to publish maps, as for `unfold`.
-
     Raises:
         UserError: The submission is invalid, or the Hub rejects it.
     """

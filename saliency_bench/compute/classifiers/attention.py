@@ -272,7 +272,7 @@ def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorde
     assert sequence is not None
     if _gradient(_mixed(sequence), image) is None:
         raise UserError(
-            f"the gradient is cut inside {classifier.id}, between the image and its first attention, so its tokens "
+            f"the gradient is cut inside {classifier.id}, between the image and the first attention layer, so tokens "
             f"cannot be matched to patches; {FIX_WITHOUT_GRADIENTS}"
         )
     patches = _patches(sequence, image)

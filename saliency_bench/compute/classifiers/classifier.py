@@ -210,7 +210,7 @@ class Classifier(nn.Module):
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
-        """Raise UserError if the network returns probabilities. Do not check again after it has returned logits.
+        """Raise UserError if the network returns probabilities. A network that returned logits is not checked again.
 
         Logits may sum to 1 by chance, so an output that looks like probabilities is compared with the output for noise.
         """

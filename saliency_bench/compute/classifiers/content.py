@@ -568,7 +568,7 @@ def _has_plain_state(kind: type) -> bool:
 
 
 def _refuse_hidden_state(value: object) -> None:
-    """Raise UnhashableError for an object with state outside its attributes, such as an object of a C class."""
+    """Raise UnhashableError for an object with state outside its attributes, such as one implemented in C."""
     try:
         object.__reduce_ex__(value, 4)
     except TypeError as error:

@@ -132,12 +132,12 @@ _named: WeakSet[Classifier] = WeakSet()  # classifiers whose message was printed
 
 
 def check_gradient(classifier: Classifier, images: Images, module: nn.Module | None = None) -> None:
-    """Print a message, once per network, if gradients miss a part of the network.
+    """Print a message, once per network, if the gradient bypasses part of the network.
 
     Args:
         classifier: The network.
         images: Images (B, 3, H, W).
-        module: Module at whose last output the gradients are taken; None for the images.
+        module: Module with respect to whose last output the gradients are computed; None: with respect to the images.
     """
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)
@@ -148,7 +148,7 @@ def check_gradient(classifier: Classifier, images: Images, module: nn.Module | N
 
 
 def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module | None = None) -> bool:
-    """Return whether the gradient misses a part that is computed without gradients; False if there is no gradient.
+    """Return whether the gradient bypasses part of the network. False if there is no gradient at all.
 
     The result is cached per image size and module.
 

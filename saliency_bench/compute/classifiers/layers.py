@@ -117,12 +117,6 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
 
     If the layer runs once and another branch bypasses it (as inside a residual block), only a message is printed.
 
-    Args:
-        classifier: The network.
-        images: Images (B, 3, H, W).
-        layer: Name of the layer.
-        outputs: The layer's outputs for the images.
-
     Raises:
         UserError: The layer runs several times and its last output does not contain all evidence, the layer runs on
             several views of an image, or its map is not aligned with the image.

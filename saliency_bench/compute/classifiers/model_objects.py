@@ -201,7 +201,7 @@ def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
     """Return the geometry and frame function that squash images to a size; an int means a square."""
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2:
-        raise UserError(f"size={size} must be a number of pixels, or (height, width)")
+        raise UserError(f"size must be a number of pixels, or (height, width); got {size}")
     check_sides("size=", sides)
     height, width = sides
 
@@ -294,5 +294,5 @@ def _unknown_normalisation(model: nn.Module, name: str) -> str:
     if not isinstance(origin, str):
         return line
     return f"{line}, or the folder or Hub id of its checkpoint" + (
-        f"; no image processor of {origin} was found here" if origin else ""
+        f"; no image processor for {origin} was found on this machine" if origin else ""
     )

@@ -95,11 +95,6 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
 def _other_model(objects: Objects, data: SplitTable, model: RunModel) -> RunModel:
     """Return the other network, which predicts another label column of the same samples.
 
-    Args:
-        objects: The Python objects that the spec refers to.
-        data: The samples.
-        model: The network of the run.
-
     Raises:
         UserError: The model prepares images differently, or its classes differ from the classes of the column.
     """

@@ -65,7 +65,7 @@ def _positions(model: Classifier, names: list[str]) -> str:
     if model.activation == BINARY:
         which = f"a positive logit is assumed to mean {names[1]}, a negative one {names[0]}"
     else:
-        which = f"its logits are assumed to be {', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+        which = f"its logits are assumed to stand for {', '.join(names[:3])}{', ...' * (len(names) > 3)}"
     return (
         f"{model.id} has no class names: {which}, in the order of the dataset; if that is wrong, use "
         "load_classifier(model, labels=[...]) or --label-map FILE"
@@ -91,7 +91,7 @@ def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
         shown = ", ".join(sorted({names[label] for label in wanted})[:3])
         raise UserError(f"no sample shows a class of the model (labels: {shown}); use --target predicted")
     if count := sum(label in without for label in wanted):
-        complain(f"{count} of {len(labels)} samples show no class of the model: they are predicted, not explained")
+        complain(f"{count} of {len(labels)} samples show no class of the model: they are classified, but have no maps")
     return replace(table.selection or Selection(False, False, {}, table.names), without=without)
 
 

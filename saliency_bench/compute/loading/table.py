@@ -170,13 +170,7 @@ def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
 
 
 def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -> list[str]:
-    """Return the columns that metrics need and that exist; print a message for each missing column.
-
-    Args:
-        rows: Rows of the dataset.
-        metrics: Metrics that may need columns.
-        name: Name of the dataset.
-    """
+    """Return the columns that metrics need and that exist; print a message for each missing column."""
     asking: dict[str, list[str]] = {}
     for metric in metrics:
         for column in metric.declaration.columns:

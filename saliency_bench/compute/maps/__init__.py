@@ -1,1 +1,1 @@
-"""Provide maps from composed explainers, for further images and targets, for one picture, and from files."""
+"""Provide maps from composed explainers, for metrics that request more maps, for one picture, and from files."""

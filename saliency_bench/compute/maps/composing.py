@@ -92,8 +92,8 @@ def noisy_copies(
     """Return a function that draws noisy copies of images.
 
     The function takes `samples`, Int (n,) or (1,), and `numbers`, Int (n,). It returns copies, Float (n, 3, H, W). The
-    i-th result is the copy with the number numbers[i], below `draws`, of the image samples[i]. The noise is normal,
-    with a standard deviation of sigma times (max - min) of the normalised image, drawn with each sample's seed.
+    i-th result is copy number numbers[i], below `draws`, of image samples[i]. The noise is normal, with a standard
+    deviation of sigma times (max - min) of the normalised image, drawn with each sample's seed.
     """
     normalised = ((images - classifier.mean) / classifier.std).flatten(1)
     span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)

@@ -115,8 +115,8 @@ def explain(
         against: Class or group to contrast with the target. If the group contains the target, only its other members
             are used.
         groups: Argument of `load_groups`. Groups of ImageNet, pets, VOC and shapes are bundled.
-        image_id: Id of the image in a run, which reproduces the map of that run exactly, including random draws. If it
-            is None, `seed` is the seed of the sample.
+        image_id: Id of the image in a run. With it, the map equals the map of that run exactly, including random draws.
+            If None, `seed` is the seed of the sample.
         seed: Seed of the run, or of the sample.
         device: Device to compute on.
         **options: Options of the explainer.

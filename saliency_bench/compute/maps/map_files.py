@@ -208,7 +208,7 @@ def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size)
 
 
 def _picture(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return a grey PNG of 1, 8 or 16 bits; its size is checked before it is decoded."""
+    """Decode a grey PNG of 1, 8 or 16 bits, after checking its size."""
     try:
         with Image.open(BytesIO(read_bytes(path)), formats=["PNG"]) as image:
             if image.mode not in GREY:

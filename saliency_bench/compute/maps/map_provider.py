@@ -1,7 +1,7 @@
-"""Provide further maps of the scored explainer: for another target, a changed picture, or another classifier.
+"""Provide more maps of the scored explainer: for a different target, a changed picture, or a different classifier.
 
-A metric that needs further maps calls `explain(images, target) -> maps`. Seeds, run seed and options are the same as
-for the scored maps, so that maps differ only because of the change that the metric makes.
+A metric that needs more than one map per image calls `explain(images, target) -> maps`. Seeds, run seed and options are
+the same as for the scored maps, so that maps differ only because of the change that the metric makes.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class ExplainerRaisedError(RuntimeError):
 
 @dataclass
 class MapProvider:
-    """Provider of further maps of the samples 0 to B-1 of a batch: explain(images, target, samples, classifier=None).
+    """Provider of more maps for samples 0 to B-1 of a batch: explain(images, target, samples, classifier=None).
 
     Attributes:
         explainer: Explainer that computes the maps.

@@ -266,7 +266,7 @@ def _check_options(owner: str, functions: list[Callable], options: dict[str, Any
 
     Args:
         owner: Name of the peer, for messages.
-        functions: Functions that accept the options together.
+        functions: Functions that together accept all options.
         options: Options of the peer.
         given: Arguments that the run passes.
 

@@ -53,7 +53,7 @@ class RetrainingPictures:
 
     @classmethod
     def read(cls, folder: Path) -> "RetrainingPictures":
-        """Open the files of a folder."""
+        """Load the pictures that `gather_pictures` wrote to a folder."""
         content = read_json(folder / "images.json")
         predicted = {name: np.array(classes, np.int64) for name, classes in content["predicted"].items()}
         stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in predicted}
@@ -81,13 +81,7 @@ def gather_pictures(setup: Setup, splits: Splits, folder: Path, shown: bool) -> 
 def _gather(
     setup: Setup, split: RetrainingSplit, folder: Path, advance: Callable[[], object]
 ) -> tuple[np.ndarray, str | None, list[float]]:
-    """Write the images of a split.
-
-    Args:
-        setup: The setup of the run.
-        split: The split.
-        folder: Folder of SPLIT.npy.
-        advance: Function called after each batch.
+    """Write the images of a split to SPLIT.npy in `folder`. `advance` is called after each batch.
 
     Returns:
         The predicted classes, -1 for unreadable images; the scale of the stored images; and their mean colour.

@@ -42,13 +42,6 @@ def retrain_for(
 ) -> dict[str, np.ndarray]:
     """Train all networks that the retraining metrics of these cells need and that have no stored outcome.
 
-    Args:
-        cells: Cells of the run.
-        out: Folder of the run.
-        data: Samples of the run.
-        model: Network of the run.
-        accelerator: Processes that share the work.
-
     Returns:
         {cell id: (N, P) classes that the retrained networks predict for the samples}.
 

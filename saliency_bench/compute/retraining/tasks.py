@@ -142,15 +142,9 @@ class Changed:
 def retrain(
     setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, task: Task, advance: Callable[[], object]
 ) -> None:
-    """Train a network, or resume after the last complete epoch, and write the outcome.
+    """Train a network, or resume after the last complete epoch, and write the outcome to `folder`.
 
-    Args:
-        setup: Setup of the run.
-        splits: Images to train and test on.
-        pictures: The prepared images.
-        folder: Folder of states and outcomes.
-        task: The training task.
-        advance: Function called for each batch of an epoch.
+    `advance` is called for each batch of an epoch.
 
     Raises:
         UserError: The loss is not finite.

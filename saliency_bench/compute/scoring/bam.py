@@ -1,7 +1,7 @@
 """Helpers for the false-positive metrics, which compare an object classifier and a scene classifier on the same images.
 
-Maps of both classifiers are scaled as in BAM: the positive part is clipped at its 99th percentile, then scaled to [0,
-1].
+Maps of both classifiers are scaled as in BAM (Yang and Kim, 2019): the positive part is clipped at its 99th percentile,
+then scaled to [0, 1].
 """
 
 from collections.abc import Sequence

@@ -103,8 +103,8 @@ def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarr
 def check_deletion(*, step: int, threshold: float, salient: str, **others: object) -> None:
     """Raise UserError for an option out of range."""
     if step < 1:
-        raise UserError(f"step={step} must be at least 1 pixel")
+        raise UserError(f"step must be at least 1 pixel; got {step}")
     if not 0 <= threshold <= 1:
-        raise UserError(f"threshold={threshold} must be in [0, 1]")
+        raise UserError(f"threshold must be in [0, 1]; got {threshold}")
     if salient not in SALIENT:
         raise UserError(f"salient='{salient}' is neither 'range' nor 'maximum'")

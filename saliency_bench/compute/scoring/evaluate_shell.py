@@ -213,7 +213,7 @@ class SweepShell(MapShell):
     sweep: Callable[..., np.ndarray]
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return all options of the function; thresholds may be a list."""
+        """Return all options of the function. `threshold` may be a list of thresholds."""
         thresholds = options.get("threshold")
         if not isinstance(thresholds, list | tuple):
             return super().read_options(options)
@@ -321,7 +321,7 @@ class ExplainerShell(_InstalledShell):
         target: Any = None,
         **options: Any,
     ) -> np.ndarray:
-        """Score the explainer's maps of images with the metric and the classifier."""
+        """Compute the explainer's maps for the images and score them with the metric."""
         name = self.name
         try:
             from saliency_bench.compute.scoring.samples import score_samples
@@ -494,10 +494,7 @@ class AreaShell(_InstalledShell):
 
 
 def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
-    """Return the area under the accuracies (N,) at exposures (N,), divided by the range of the exposures.
-
-    Returns:
-        A number in [0, 1].
+    """Return the area under the accuracies (N,) at exposures (N,), divided by the range of the exposures, in [0, 1].
 
     Raises:
         ValueError: There is only one exposure.

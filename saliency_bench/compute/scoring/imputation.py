@@ -36,7 +36,7 @@ def slight_noise(images: Images, seeds: Sequence[int]) -> Images:
 
 
 def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return an image (C, H, W) as float64, with all pixels imputed that are not `kept`, Bool (H, W)."""
+    """Return an image (C, H, W) as float64, in which all pixels outside `kept`, Bool (H, W), are imputed."""
     missing = ~kept
     filled = np.where(kept, image, 0)
     if kept.any() and missing.any():
@@ -69,7 +69,7 @@ def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(height: int, width: int) -> Iterator[tuple[int, tuple[slice, slice], tuple[slice, slice]]]:
-    """Yield (weight, slices of the pixels that have this neighbour, slices of the neighbours)."""
+    """For each direction, yield (weight, slices of the pixels with a neighbour there, slices of these neighbours)."""
     for (down, right), weight in NEIGHBOURS.items():
         (rows, below), (columns, beside) = _shifted(down, height), _shifted(right, width)
         yield weight, (rows, columns), (below, beside)

@@ -92,7 +92,7 @@ class OtherModel:
         return torch.from_numpy(self.labels).float()
 
     def part(self, kept: Sequence[int]) -> "OtherModel":
-        """Return the inputs of the other classifier for some of the samples only."""
+        """Return the data for these samples only."""
         lacking = [self.lacking[sample] for sample in kept]
         return OtherModel(self.classifier, self.logits[kept], self.labels[kept], lacking)
 
@@ -113,12 +113,12 @@ class MetricInputs:
         unusable: Reason for a sample without a usable mask, else None.
         groups: Groups of classes.
         labels: Correct classes of each image, Bool (B, K), all False for an image without a label.
-        columns: {name: further column of the dataset}.
+        columns: {name: additional column of the dataset}.
         other: Second classifier.
         partners: Source of the samples' partners, for metrics with a plan.
         faults: {sample: reason why no metric can score it}.
         map_faults: {sample: error in its map}; ignored by metrics that request all their maps themselves.
-        halved: Number of times that a batch did not fit in memory when further maps were computed.
+        halved: Number of times that a batch did not fit in memory while maps for metrics were computed.
         run_seed: Seed of random draws that all samples share.
         retrained: {retraining metric: classes (B, P) that its networks predict for the images}.
     """
@@ -211,7 +211,7 @@ class MetricInputs:
         return result
 
     def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
-        """Yield a list for each column and the other classifier: why each sample lacks this input, or None."""
+        """For each column and the other classifier, yield a list: why each sample lacks this input, or None."""
         for name in metric.declaration.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
         if "other" in metric.inputs and self.other is not None:
@@ -271,7 +271,7 @@ class MetricInputs:
         return bool(self.flat[sample])
 
     def _provider(self, kept: list[int], asks_of_target: bool) -> MapProvider:
-        """Return the provider of further maps of samples; it reuses maps of unchanged images."""
+        """Return the provider of more maps for samples. It reuses the maps of unchanged images."""
         seeds = self._seeds("explain")
         first = None
         if self.maps is not None and (asks_of_target or not self.map_faults.keys() & set(kept)):

@@ -74,7 +74,7 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
 
 @dataclass(frozen=True)
 class PartnerSamples:
-    """Data of partner samples: ids, images (N, 3, H, W), correct classes (bool (N, K)), and seeds of their maps."""
+    """Partner samples: ids, images (N, 3, H, W), correct classes (bool (N, K)), and seeds of their maps."""
 
     ids: Sequence[str]
     images: Images
@@ -91,7 +91,7 @@ class Partners:
         images: Images (N, 3, H, W).
         right: Correct classes of the partners, Bool (N, K).
         places: Indices of the partners of each sample of the batch, in the order of the plan.
-        explain: Provider of further maps of partners: explain(images, target, places).
+        explain: Provider of maps of partners: explain(images, target, places).
         at_once: Number of partners that are explained together.
         made: Cache of computed maps, by target.
         faulty: {sample of the batch: error for a picture that the metric created from the sample and its partners}.

@@ -112,13 +112,8 @@ class Curves:
     ) -> np.ndarray:
         """Return 1 if the classifier is correct (`target.recognised`), else 0, as float64 (B, len(counts)).
 
-        The value is NaN if p is NaN.
-
-        Args:
-            labels: Correct classes of each sample, Bool (B, K), independent of the target.
-            keep: As in `probabilities`.
-            reference: As in `probabilities`.
-            counts: As in `probabilities`.
+        The value is NaN if p is NaN. `labels`, Bool (B, K), contains the correct classes, independent of the target;
+        the other arguments are as in `probabilities`.
         """
         p = self.probabilities(keep, reference, counts)
         hits = recognised(p, np.asarray(labels, dtype=bool)[:, None], self.activation)
@@ -197,7 +192,7 @@ class Curves:
         return values
 
     def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
-        """Return sum_k w_k logit_k, float64 (B, count), for `count` further pictures of each image.
+        """Return sum_k w_k logit_k, float64 (B, count), for `count` pictures that `draw` makes of each image.
 
         The value is NaN if the logit is not a number.
 
@@ -318,7 +313,7 @@ def per_image(target: Tensor, count: int) -> Tensor:
 def check_batch_size(batch_size: object) -> None:
     """Raise UserError unless the batch size is a whole number of 1 or more."""
     if not isinstance(batch_size, int) or batch_size < 1:
-        raise UserError(f"batch_size={batch_size} must be 1 or more")
+        raise UserError(f"batch_size must be a whole number of 1 or more; got {batch_size}")
 
 
 def read_images(images: Any) -> Images:
@@ -346,7 +341,7 @@ def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
     if steps is None:
         return np.arange(height + 1) * width
     if not 1 <= steps <= height * width:
-        raise UserError(f"steps={steps} must be between 1 and the {height * width} pixels of an image")
+        raise UserError(f"steps must be between 1 and the number of pixels ({height * width}); got {steps}")
     return np.rint(np.arange(steps + 1) * (height * width / steps)).astype(np.int64)
 
 
@@ -504,4 +499,4 @@ def check_steps(*, steps: int | None, **others: object) -> None:
 def check_exposure(*, exposure: float | None, **others: object) -> None:
     """Raise UserError for an exposure outside [0, 1]."""
     if exposure is not None and not 0 <= exposure <= 1:
-        raise UserError(f"exposure={exposure} must be in [0, 1]")
+        raise UserError(f"exposure must be in [0, 1]; got {exposure}")

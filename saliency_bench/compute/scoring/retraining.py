@@ -98,12 +98,12 @@ def check_protocol(**options: Any) -> None:
         if options[name] is not None and options[name] < 1:
             raise UserError(f"{name}={options[name]} is too small; it must be at least 1")
     if not 0 < options["learning_rate"] < float("inf"):
-        raise UserError(f"learning_rate={options['learning_rate']} must be above 0 and finite")
+        raise UserError(f"learning_rate must be above 0 and finite; got {options['learning_rate']}")
     if (given := options["exposures"]) is not None:
         places = [EXPOSURES.index(exposure) if exposure in EXPOSURES else -1 for exposure in given]
         if len(places) < 2 or places != sorted(set(places) - {-1}):
             known = ", ".join(f"{exposure:g}" for exposure in EXPOSURES)
-            raise UserError(f"exposures={list(given)} must be two or more of {known}, in increasing order")
+            raise UserError(f"exposures must be two or more of {known}, in increasing order; got {list(given)}")
 
 
 def first_exposures(maps: np.ndarray) -> np.ndarray:

@@ -66,7 +66,7 @@ def score_samples(
         labels: Correct class of each image (B,), or bool (B, K), for metrics that need accuracy.
         groups: Argument of `load_groups`.
         masks: Masks (B, H, W), bool or with values 0 and one other number, for metrics that need masks.
-        columns: Further columns of a dataset: {name: pictures (B, 3, H, W) in [0, 1], or list of values}.
+        columns: Additional columns of the dataset: {name: pictures (B, 3, H, W) in [0, 1], or list of values}.
         other: Second classifier, for metrics that compare two classifiers.
         other_labels: Correct class of each image for the second classifier.
         seeds: Seed of each image's random draws; None for 0 to B-1.
@@ -195,7 +195,7 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
 
 
 def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[str, Column]:
-    """Return the checked further columns.
+    """Return the checked additional columns.
 
     Raises:
         UserError: A column that the metric needs does not have one value per image, or the metric does not use a
@@ -210,7 +210,7 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
 
 
 def _column(name: str, given: Any, images: Images) -> Column:
-    """Return a checked further column: pictures or values."""
+    """Return a checked additional column: pictures or values."""
     if len(given) != len(images):
         raise UserError(f"the column {name} has {len(given)} values for {len(images)} images; pass one for each")
     if np.ndim(given) == 4:

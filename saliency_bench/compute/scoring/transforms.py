@@ -15,7 +15,10 @@ Choice = Literal["all", "right", "left", "down", "up", "rotate-15", "rotate-10",
 
 @dataclass(frozen=True)
 class Transform:
-    """Change of pictures, Float (B, C, H, W): `there`, and its inverse `back`. Pixels from outside the frame are 0."""
+    """Invertible transform of pictures, Float (B, C, H, W): `there` applies it and `back` undoes it.
+
+    Pixels from outside the frame are 0.
+    """
 
     there: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
@@ -26,7 +29,7 @@ class Transform:
 
 
 def shifted(pictures: Tensor, down: float, right: float) -> Tensor:
-    """Return pictures shifted by a share of height and width, rounded to whole pixels."""
+    """Return pictures shifted by fractions of their height and width, rounded to whole pixels."""
     rows, columns = round(down * pictures.shape[2]), round(right * pictures.shape[3])
     # Negative padding crops.
     return F.pad(pictures, (columns, -columns, rows, -rows))

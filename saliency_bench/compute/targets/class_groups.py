@@ -63,7 +63,7 @@ class ClassGroups:
         return max(others, key=lambda member: scores[member], default=None)
 
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
-        """Return the disjoint group with the highest mean score (the first if tied), or () if there is none.
+        """Return the group, disjoint from the group of `label`, with the highest mean score (the first if tied), or ().
 
         A merged group is never the rival, because it does not stand for a single concept.
         """

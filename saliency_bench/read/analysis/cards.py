@@ -96,9 +96,7 @@ def worse(verdict: Verdict) -> list[Worse]:
 def worse_lines(verdict: Verdict, title: Callable[[str], str]) -> list[str]:
     """Return `worse` as sentences. More than `MOST_LINES` are merged into one sentence per baseline.
 
-    Args:
-        verdict: Verdict on the run.
-        title: Function from the name of a metric to its name on the page.
+    `title` returns the name of a metric on the page.
     """
     entries = worse(verdict)
     if len(entries) <= MOST_LINES:

@@ -35,7 +35,7 @@ class MergedRuns:
 
     @property
     def shared(self) -> int:
-        """Return the number of cells that several of the runs have."""
+        """Return the number of cells that occur in more than one run."""
         return sum(times > 1 for times in Counter(cell_id for run in self.runs for cell_id in run.cell_ids).values())
 
     @property

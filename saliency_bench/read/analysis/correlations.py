@@ -27,7 +27,7 @@ FEWEST = 3  # points; with fewer, no correlation is reported
 
 
 def correlation(runs: Sequence[RunData]) -> Findings:
-    """Correlate every two metrics per explainer over samples, and over datasets if there are at least three."""
+    """Correlate every two metrics for each explainer: over samples, and over datasets if there are at least three."""
     rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
     tables = [Table(SAMPLES, rows)]
     if means := list(_over_datasets(runs)):

@@ -48,12 +48,12 @@ class SampleDifference:
 
 @dataclass(frozen=True)
 class RunPair:
-    """Scores of one explainer on one metric in two runs, for the samples that both runs have scored.
+    """Scores of one explainer on one metric in two runs, for the samples that have a score in both runs.
 
     Attributes:
         first: Scores in the first run; NaN for aggregates.
         second: Scores in the second run; NaN for aggregates.
-        unpaired: Number of samples that only one of the two runs has scored.
+        unpaired: Number of samples that have a score in only one of the two runs.
         effective: Number of clusters of equal size that would be as informative as `clusters`.
         low: Lower end of the 95 % interval of the mean difference, not corrected for multiple comparisons.
         high: Upper end of the interval.
@@ -227,7 +227,7 @@ def _other_versions(first: RunData, second: RunData) -> str:
 
 
 def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return (ids of the common samples in the order of the first run, positions in the first, in the second)."""
+    """Return (ids of the common samples in the order of the first run, indices in the first, indices in the second)."""
     ids = [image_id for image_id in first.ids if image_id in second.position]
     in_first = np.array([first.position[image_id] for image_id in ids], dtype=int)
     in_second = np.array([second.position[image_id] for image_id in ids], dtype=int)
@@ -254,12 +254,9 @@ def pairs(first: RunData, second: RunData) -> list[RunPair]:
 def compared(
     first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]
 ) -> list[RunPair]:
-    """Compare cells of two runs on the samples that both have scored. The p-values are adjusted over all pairs.
+    """Compare cells of two runs on the samples that have both scores. The p-values are adjusted over all pairs.
 
-    Args:
-        first: A run.
-        second: Another run.
-        cells: Tuples (cell of the first run, cell of the second run, name of the explainer, name of the metric).
+    `cells` are tuples (cell of the first run, cell of the second run, name of the explainer, name of the metric).
     """
     ids, in_first, in_second = _shared_samples(first, second)
     pairs_found, rows = [], []
@@ -307,9 +304,7 @@ def _of_aggregates(
 def _tested(pairs_and_rows: list[tuple[RunPair, np.ndarray]], codes: np.ndarray) -> list[RunPair]:
     """Return the pairs with intervals and p-values. The p-values are adjusted over all pairs of the two runs.
 
-    Args:
-        pairs_and_rows: Each pair with the mask of its samples, bool (n,).
-        codes: Cluster (n,) of each sample.
+    Each pair comes with the mask of its samples, bool (n,).
     """
     if not pairs_and_rows:
         return []
@@ -352,7 +347,7 @@ class Conflict:
 
     @property
     def cell_id(self) -> str:
-        """Return the id that both share."""
+        """Return the id that both cells share."""
         return self.cells[0].cell_id
 
     @property
@@ -400,7 +395,7 @@ def conflicts(first: RunData, second: RunData) -> list[Conflict]:
 def _parts_differ(
     cell: CellResult, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
-    """Return bool (n,), whether any part of each sample differs; False for cells that are not aggregates."""
+    """Return bool (n,): whether any part of a sample's score differs; False for cells that are not aggregates."""
     parts = [run.parts.get(cell.cell_id) for run in (first, second)]
     if parts[0] is None or parts[1] is None:
         return np.zeros(len(positions[0]), bool)

@@ -74,7 +74,7 @@ class Answers:
         return self.by_dataset[names[0]] if names else Answers({}, self.sha256)
 
     def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (judgements of each image (n,), how many of them are correct at or before each exposure (n, R))."""
+        """Return (number of judgements of each image (n,), number correct at or before each exposure (n, R))."""
         firsts = self.firsts(explainer, ids)
         right = [right_by(first_exposures, exposures).sum(axis=0) for first_exposures in firsts]
         return np.array([len(first_exposures) for first_exposures in firsts], float), np.array(right, float).reshape(

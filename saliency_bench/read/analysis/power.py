@@ -9,7 +9,7 @@ differences (`read/statistics/intervals.py`). The power of a two-sided t-test at
 differences are tested together, alpha is 0.05 / k (Bonferroni). The step-down test needs at most as many clusters as
 this correction. Fewer than 50 effective clusters are never enough, because reports then do not rank explainers.
 
-A difference must also stay significant if rare failures are allowed for (`intervals.p_of_failures`). For a given
+A difference must also stay significant if explainers rarely fail (`intervals.p_of_failures`). For a given
 standard error and number of clusters, this requires a minimum mean difference, so the power is at most the probability
 of reaching this minimum.
 """
@@ -44,7 +44,7 @@ CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # multiples of the needed number of cl
 
 @dataclass(frozen=True)
 class Failures:
-    """Rare failures that the samples may have missed, and that must not make a difference insignificant.
+    """Rare failures that the samples may have missed. A difference must stay significant even if they occur.
 
     Attributes:
         reach: Greatest absolute difference on a sample where one of two explainers fails; 0 for unbounded scores.
@@ -57,7 +57,7 @@ class Failures:
     evenness: float = 1.0
 
     def outlasted(self, mean: float, clusters: int, spread: float) -> bool:
-        """Return whether a mean difference over so many clusters stays significant if rare failures are allowed for."""
+        """Return whether a mean difference over this many clusters stays significant even if rare failures occur."""
         if not self.reach:
             return True
         if mean <= 0:
@@ -71,7 +71,7 @@ class Failures:
         return outlasting_failures(0.0, p, self.columns) < ALPHA
 
     def chance(self, clusters: int, spread: float, wanted: float) -> float:
-        """Return the probability that a true difference stays significant if rare failures are allowed for."""
+        """Return the probability that a true difference stays significant even if rare failures occur."""
         if not self.reach:
             return 1.0
         low, high = 0.0, 2 * self.reach + abs(wanted)  # bounds of the smallest mean difference that stays significant
@@ -98,7 +98,7 @@ class Needed:
         images: Number of images in these clusters.
         observed: Difference in the run; None if the spread was assumed.
         seen: Number of clusters in the run.
-        failures: Rare failures that must not make the difference insignificant.
+        failures: Rare failures to guard against: the difference must stay significant even if they occur.
     """
 
     metric: str
@@ -121,7 +121,7 @@ class Needed:
 def power_at(
     clusters: int, spread: float, wanted: float, alpha: float = ALPHA, failures: Failures = NO_FAILURES
 ) -> float:
-    """Return the probability that a paired t-test finds a true difference, even if rare failures are allowed for.
+    """Return the power of a paired t-test, with an allowance for rare failures.
 
     Args:
         clusters: Number of independent differences, at least 2.

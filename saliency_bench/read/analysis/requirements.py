@@ -11,7 +11,7 @@ interval in a table.
 
 Holm's method (1979) corrects for the number of requirements of a call. First, all m requirements are judged with
 intervals of level 1 - .05 / m. The decided requirements are removed, and the remaining k are judged with intervals of
-level 1 - .05 / k. These steps are repeated until no further requirement is decided. All verdicts of a call are
+level 1 - .05 / k. These steps are repeated until no other requirement is decided. All verdicts of a call are
 therefore correct together in 95 % of calls, and true requirements fail by chance in 2.5 % of calls. With an earlier
 run, the rate is 5 %: the paired test adds 2.5 %, because it is two-sided and only one side fails a requirement. If
 scores are 0 or 1 and samples are independent, the intervals are exact and guarantee these rates. For other scores, the
@@ -287,11 +287,6 @@ def check(
 
     All requirements of one call are judged jointly (Holm), and the p-values of the paired test are adjusted over all
     pairs of the call.
-
-    Args:
-        run: Run to check.
-        requirements: Requirements of the run.
-        against: Earlier run over the same samples.
 
     Raises:
         UserError: A requirement refers to no cell, a cell has no interval, or the runs cannot be compared.

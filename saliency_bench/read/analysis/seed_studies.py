@@ -1,10 +1,10 @@
 """Seed studies: results of the same explainers and metrics on networks that differ only in training, as one table.
 
-Let x_it be the score of image i with network t, over the images that all T networks have scored. The mean is over all
-x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval allows for
-the variation between images and between training runs (`read/statistics/trainings.py`), with se^2 = se_C^2 + s_T^2 / T.
-A study of two networks has no interval. In simulations, an interval for two networks contained the mean in only 88 % of
-cases, and an interval for at least three networks in 93 % or more.
+Let x_it be the score of image i with network t, over the images that are scored for all T networks. The mean is over
+all x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval allows
+for the variation between images and between training runs (`read/statistics/trainings.py`), with
+se^2 = se_C^2 + s_T^2 / T. A study of two networks has no interval. In simulations, an interval for two networks
+contained the mean in only 88 % of cases, and an interval for at least three networks in 93 % or more.
 
 With at least five networks, two explainers are compared by their differences on the same images and networks:
 t = d / se, corrected for all pairs of a metric (Holm). The degrees of freedom are (T - 1) se^2 / (s_T^2 / T), but not
@@ -45,7 +45,7 @@ class NetworkMean:
         cell: Cell of the first run.
         explainer: Name of the explainer.
         metric: Name of the metric.
-        estimate: Mean and interval, over the images that all networks have scored.
+        estimate: Mean and interval, over the images that are scored for all networks.
         means: Mean of each network.
         used: Number of images that the runs cover.
         rank: Possible ranks among all explainers of the metric, according to the test; None if there is no test.
@@ -64,7 +64,7 @@ class NetworkMean:
 
     @property
     def spread(self) -> float:
-        """Return the standard deviation of the means of networks."""
+        """Return the standard deviation of the networks' mean scores."""
         return float(np.std(self.means, ddof=1))
 
 

@@ -58,7 +58,7 @@ class Dropped:
         name: Name of the candidate.
         clusters: Number of clusters seen when the candidate was dropped.
         wealth: Logarithm of the wealth, which is the evidence against the candidate.
-        behind: Lower bound of the distance behind the best candidate, in units of the score; 0 if only the sign is
+        behind: Lower bound on the distance behind the best candidate, in units of the score; 0 if only the sign is
             certain.
         leader: Opponent in the last look.
     """
@@ -213,7 +213,7 @@ class Race:
         return clusters_needed(scaled, self.threshold)
 
     def behind(self, name: str) -> float:
-        """Return a lower bound of the distance of a candidate behind the best; 0 if it is unknown."""
+        """Return a lower bound on how far a candidate is behind the best, or 0 if unknown."""
         enough = log(len(self.names) / self.level)
         low, high = 0.0, self.span
         if self.wealth(name, low) < enough:

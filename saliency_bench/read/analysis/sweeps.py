@@ -16,7 +16,7 @@ def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
 
     Args:
         runs: Runs with a metric at several values of an option.
-        option: Name of the option; by default all options.
+        option: Name of the option. By default, every option with several values is tabulated.
     """
     rows: list[tuple[Value, ...]] = []
     for run in runs:

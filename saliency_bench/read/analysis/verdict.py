@@ -22,7 +22,7 @@ CONTROLLED = (
     "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
 )
 # Results of simulations (docs/numbers.md), as (explainers, independent samples, error rate). Runs with more explainers
-# and fewer samples than these contain a false difference at this rate, in percent. In all other runs, it is about 7 %.
+# and fewer samples than these contain a false difference at this rate (%). In all other runs, it is about 7 %.
 MANY_SHAPES = ((40, 500, 12), (10, 200, 12), (40, inf, 8))
 BEST = {
     True: "Best (better than every baseline, and not significantly worse than any other explainer)",

@@ -205,7 +205,7 @@ def _save(strip: Image.Image, path: Path) -> None:
 
 
 def _content(run: RunData, pictures: SamplePictures, sizes: dict[str, tuple[int, int]], folder: str) -> dict[str, Any]:
-    """Return the data of the page: explainers, metrics, classes, and a list for each sample.
+    """Return the data for the page: explainers, metrics, classes, and a list for each sample.
 
     The list is [id, index of the label, index of the prediction, confidence, whether the prediction is correct, scores
     by explainer and metric, (width, height) of a tile or 0]. Scores are rounded; missing scores are null.

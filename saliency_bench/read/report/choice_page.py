@@ -177,7 +177,7 @@ def _best_shown(answer: dict[str, Any], names: set[str]) -> str:
 
 
 def _behind(answer: dict[str, Any]) -> str:
-    """Return text with the number of dropped candidates and a lower bound of their distance behind the best."""
+    """Return text with the number of dropped candidates and a lower bound on their distance behind the best."""
     behind = [dropped["behind"] for dropped in answer["dropped"]]
     if not behind:
         return ""
@@ -229,7 +229,7 @@ def _rounded(images: int, there: int) -> str:
 
 
 def rounded(images: int) -> str:
-    """Return a number of images rounded to two digits, because more digits would not be significant."""
+    """Return a number of images rounded to two digits, because more digits would not be meaningful."""
     return count(int(float(f"{images:.2g}")))
 
 
@@ -295,12 +295,7 @@ def _passes(name: str, content: dict[str, Any]) -> str:
 
 
 def page_text(content: dict[str, Any], run: RunData) -> str:
-    """Return the page of `choose` as HTML.
-
-    Args:
-        content: Content of choice.json.
-        run: Run with the scores and photographs.
-    """
+    """Return the page of `choose` as HTML."""
     winners = [question["recommended"] for question in content["questions"] if question["recommended"]]
     return render(
         "choice.html.j2",

@@ -68,11 +68,9 @@ NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "p
 
 
 def svg_text(figure: Figure, tight: bool = True) -> str:
-    """Return a figure as the text of an SVG file. Equal figures give equal text.
+    """Return a figure as the text of an SVG file, cropped to its contents if `tight`. Equal figures give equal text.
 
-    Args:
-        figure: Figure that was created inside `rc_context(STYLE)`; call this function inside the same context.
-        tight: Whether to crop the figure to its contents; otherwise the figure keeps its size.
+    Create the figure and call this function inside the same `rc_context(STYLE)`.
     """
     text = StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -83,10 +81,7 @@ def svg_text(figure: Figure, tight: bool = True) -> str:
 def save_figure(figure: Figure, folder: Path, name: str) -> str:
     """Write a figure for a paper as NAME.pdf, NAME.svg and NAME.png, and return the SVG.
 
-    Args:
-        figure: Figure that was created inside `rc_context(STYLE)`; call this function inside the same context.
-        folder: Folder of the files.
-        name: Name of the files, without suffix.
+    Create the figure and call this function inside the same `rc_context(STYLE)`.
     """
     for form in FORMS:
         write_figure(figure, folder / f"{name}{form}")
@@ -96,10 +91,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
 def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
     """Write a figure as PDF, SVG or PNG, according to the suffix of the path.
 
-    Args:
-        figure: Figure that was created inside `rc_context(STYLE)`; call this function inside the same context.
-        path: Path of the file.
-        tight: As in `svg_text`.
+    Create the figure and call this function inside the same `rc_context(STYLE)`.
 
     Raises:
         UserError: The suffix is not supported.
@@ -125,7 +117,7 @@ def seed_plot(rows: Sequence[NetworkMean], path: Path, labels: Mapping[str, str]
 
     Args:
         rows: Rows of all metrics, in the order of the figure.
-        path: Path of the file; the suffix determines the format.
+        path: File to write; the suffix determines the format.
         labels: {name of an explainer or metric: label to print instead}.
     """
     metrics = list(dict.fromkeys(row.metric for row in rows))

@@ -20,7 +20,7 @@ def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: f
     """Draw a curve for each entry, and write the figure to a PDF, SVG or PNG file.
 
     Args:
-        path: Path of the file.
+        path: File to write.
         needed: Tuples (name, result of `power`, number of differences that are tested together).
         power: Power at which a horizontal line is drawn.
 

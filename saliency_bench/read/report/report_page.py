@@ -36,9 +36,10 @@ NAME = "report.html"
 def report(folders: Any, out: str | Path | None = None, *, samples: bool = False, data: object = None) -> Path:
     """Write the page of one run, or of several runs side by side, and return the path of the page.
 
-    Neither the model nor the dataset is needed, and equal folders give equal bytes. Runs with the same settings are
-    merged, and all their explainers are ranked together. If cells of two runs conflict, the runs are not merged and the
-    page lists the conflicts. The first run is compared with every run that is not merged with it, sample by sample.
+    Neither the model nor the dataset is needed, and the same folders always give the same bytes. Runs with the same
+    settings are merged, and all their explainers are ranked together. If cells of two runs conflict, the runs are not
+    merged and the page lists the conflicts. The first run is compared with every run that is not merged with it, sample
+    by sample.
 
     Args:
         folders: One or several runs, as folders or results of `run`.

@@ -51,10 +51,10 @@ class SeedStudy(PaperTables):
     def to_pandas(self) -> "pd.DataFrame":
         """Return a data frame with one row per explainer and metric.
 
-        `value` is the mean over all `networks` and the `n` images that all networks have scored. `spread` is the
-        standard deviation of the networks' means. `low` to `high` is the 95 % interval, which allows for the variation
-        between images and between training runs. The mean of each network is in the column named after the folder of
-        its run. Unknown numbers are NaN.
+        `value` is the mean over all `networks` and the `n` images that have a score in every network's run. `spread` is
+        the standard deviation of the networks' means. `low` to `high` is the 95 % interval, which allows for the
+        variation between images and between training runs. The mean of each network is in the column named after the
+        folder of its run. Unknown numbers are NaN.
         """
         import pandas as pd
 
@@ -151,7 +151,7 @@ def _entry(row: NetworkMean | None) -> TableEntry:
         return TableEntry(notes=("no image has a score for every network",))
     ends = None if low is None or high is None else (low, high)
     notes = ["an aggregate, without an interval that allows for the variation between images"] * row.cell.aggregate
-    notes += [f"over {row.estimate.n:,} of {row.used:,} images, which every network has scored"] * (
+    notes += [f"over {row.estimate.n:,} of {row.used:,} images: those with a score for every network"] * (
         row.estimate.n != row.used and not row.cell.aggregate
     )
     return TableEntry(value, ends, row.spread, rank_text(row.rank), row.best, tuple(notes))

@@ -21,10 +21,7 @@ FILTERS = (words.number, words.interval, words.percent, words.percent_interval, 
 def render(name: str, *, styles: tuple[str, ...] = ("report.css",), **variables: Any) -> str:
     """Return a page as the text of a single file that loads no other files.
 
-    Args:
-        name: File name of the template.
-        styles: File names of style sheets.
-        **variables: Variables of the template.
+    `name` and `styles` are file names of the template and of style sheets.
     """
     style = Markup("".join(source(sheet) for sheet in styles))
     return _environment().get_template(name).render(style=style, version=__version__, **variables)

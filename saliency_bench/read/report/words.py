@@ -67,12 +67,12 @@ def p_value(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share in percent."""
+    """Format a fraction as a percentage."""
     return NONE if value is None or value != value else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
 
 def percent_interval(result: Interval) -> str:
-    """Return the interval of a share in percent."""
+    """Format the interval of a fraction as percentages."""
     if result.ends is None:
         return ""
     low, high = result.ends
@@ -92,7 +92,7 @@ def seconds(value: float | None) -> str:
 
 
 def memory(count: int | None, gpu: bool) -> str:
-    """Return a number of bytes as "1.2 GB of the process" or as memory of the GPU."""
+    """Return a number of bytes as "1.2 GB of the process" or "1.2 GB of the GPU"."""
     return NONE if count is None else f"{count / 1e9:.1f} GB of the {'GPU' if gpu else 'process'}"
 
 
@@ -250,7 +250,7 @@ def part_of(share: float, whole: float | None) -> str:
 
 
 def class_groups(summary: dict) -> str:
-    """Return the name and digest of the groups of classes. The digest distinguishes groups with equal names."""
+    """Return the name and digest of the groups of classes. The digest distinguishes groups with the same name."""
     groups = summary.get("groups")
     return f"{groups['name']}, digest {groups['identity'][:8]}" if groups else "none"
 

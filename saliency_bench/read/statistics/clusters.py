@@ -27,7 +27,7 @@ def cluster_codes(ids: Sequence[str], groups: Sequence[str | None]) -> np.ndarra
 def summable(columns: np.ndarray, terms: int) -> np.ndarray:
     """Round columns (n, k) without NaN so that the sum of up to `terms` values of a column is exact.
 
-    Sums of multiples of one power of two are exact as long as they fit into 53 bits. The rounding is below 1e-10 of the
+    Sums of multiples of one power of two are exact as long as they fit in 53 bits. The rounding is below 1e-10 of the
     column's greatest magnitude for up to 100,000 terms.
     """
     greatest = np.abs(columns).max(axis=0, initial=0)
@@ -88,7 +88,7 @@ class Matched:
         self._common: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
 
     def pair(self, first: int, second: int) -> tuple[int, int, np.ndarray]:
-        """Return (index of the first's sums in `columns`, of the second's sums, common samples in each cluster)."""
+        """Return (index of the first's sums in `columns`, index of the second's, common samples per cluster)."""
         key, common = self._samples(first, second)
         return self._index(first, key, common), self._index(second, key, common), self.counts(first, second)
 

@@ -22,7 +22,7 @@ def area(values: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndar
 
 
 def right_by(first_right: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Return bool (B, N), whether each judgement was correct at or before each exposure.
+    """Return bool (B, N): whether each judgement was correct at or before each exposure.
 
     A judgement whose `first_right` is NaN was never correct.
     """
@@ -30,7 +30,7 @@ def right_by(first_right: np.ndarray, exposures: Sequence[float] | np.ndarray) -
 
 
 def judgement_areas(first_right: np.ndarray, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return float64 (B,), each judgement's area under a(r), which is 1 from its first correct exposure on, else 0.
+    """Return float64 (B,): each judgement's area under a(r), which is 1 from its first correct exposure on, else 0.
 
     The mean over judgements is the area under people's accuracy, because the area of a mean is the mean of areas.
 

@@ -261,7 +261,7 @@ def _tails_of(estimate: Estimate) -> float:
 
 
 def _moved_ends(estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (ends moved for k times the tail, for each end whether its move shows that the scores are narrow)."""
+    """Return (widened ends for k times the tail, whether the shift of each end shows that the scores are narrow)."""
     ordinary = np.array([estimate.low, estimate.high])
     moved = _rare_bounds(ends, far, estimate.effective, _tails_of(estimate) * tail)
     return moved, np.abs(moved - ordinary) > NARROW * np.abs(ordinary - estimate.value)
@@ -299,10 +299,6 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
     dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their size,
     and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a share p /
     D of failures among C D clusters.
-
-    Args:
-        estimates: Means of the datasets.
-        errors: Standard errors of these means.
     """
     count = len(estimates)
     error = float(np.sqrt(sum(error**2 for error in errors))) / count
@@ -327,9 +323,9 @@ def widened_over_datasets(pooled: Estimate, error: float, far: tuple[float, floa
 def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[float, float]:
     """Return (standard error of a mean over clusters, its degrees of freedom).
 
-    se^2 = (C - 1) / C sum_c d_c^2, where d_c = (S_c - m n_c) / (n - n_c) is the change of the mean if cluster c is left
-    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. The degrees of
-    freedom are few if most of the sum comes from a few clusters that are large or have a very different score.
+    se^2 = (C - 1) / C sum_c d_c^2, where d_c = (S_c - m n_c) / (n - n_c) is the change in the mean if cluster c is left
+    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. They are
+    few if most of sum d^2 comes from a few clusters that are large or whose scores are far from the mean.
 
     Args:
         sums: Sum S_c (C,) of the scores of each cluster.
@@ -412,11 +408,6 @@ def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, f
     Each explainer may have undetected failures, which make all its differences wrong together. The second p is
     therefore corrected for the number of columns of a family (Bonferroni), not for the number of pairs. Both p-values
     are 0 if the interval cannot be widened.
-
-    Args:
-        matched: The scores.
-        first: First column of the pair.
-        second: Second column of the pair.
     """
     estimate = difference(matched, first, second)
     if not _may_be_widened(matched, first, second, estimate):

@@ -16,8 +16,8 @@ cluster contradicts the difference and is as large as the largest observed clust
 this cluster like all others.
 
 An explainer may also fail on rare images that the samples miss. If the scores vary little, these failures can explain a
-difference of any size. A difference must therefore stay significant if rare failures are allowed for, as in its
-interval (`outlasting_failures`).
+difference of any size. A difference must therefore stay significant even if such failures occur, as for
+its interval (`outlasting_failures`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -147,9 +147,9 @@ def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
     Args:
         sums: Cluster sums D (C,).
         may_be: Smallest size of the additional cluster. Callers pass more than 0 if one of the two scores is nearly
-            always at an end of its range and not both are 0/1 scores. They then pass the width of the range times the
-            samples of an average cluster, because a few rare events show neither how frequent nor how large rare events
-            are.
+            always at an end of its range, unless both are 0/1 scores. They then pass the width of the range times the
+            mean number of samples in a cluster, because a few rare events show neither how frequent nor how large such
+            events are.
     """
     largest = max(float(np.abs(sums).max(initial=0)), may_be)
     return -largest if sums.sum() > 0 else largest

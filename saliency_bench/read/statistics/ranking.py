@@ -237,13 +237,7 @@ def _with_enough(group: Sequence[CellKey], matched: Matched, pairs: Iterable[Pai
 
 
 def _signs(keys: Sequence[CellKey], matched: Matched, adjusted: Mapping[Pair, float]) -> dict[tuple[str, str], int]:
-    """Return {cell ids of a pair: 1 if the first is significantly better, -1 if it is worse, else 0}.
-
-    Args:
-        keys: Cells of a metric.
-        matched: Scores of these cells.
-        adjusted: {pair: adjusted p}.
-    """
+    """Return {cell ids of a pair: 1 if the first is significantly better, -1 if it is worse, else 0}."""
     signs = {}
     for pair, p in adjusted.items():
         first, second, _ = matched.pair(*pair)
@@ -374,11 +368,7 @@ def _standings(
 ) -> dict[str, Standing]:
     """Return {cell id: standing} for the cells of one metric.
 
-    Args:
-        group: Cells of the metric.
-        known: Bool (n, k), whether each sample has a score in each cell.
-        codes: Cluster (n,) of each sample.
-        signs: {cell ids of a pair: 1 if the first is significantly better, -1 if it is worse, else 0}.
+    `known`, Bool (n, k), says whether each sample has a score in each cell, and `signs` is the result of `_signs`.
     """
     clusters = [effective_clusters(np.bincount(codes[scored])) for scored in known.T]
     shares = scored_shares(list(known.T))
@@ -429,11 +419,7 @@ def rank_sets(names: Sequence[str], decided: Iterable[tuple[str, str]]) -> dict[
     """Return {name: (best possible rank, worst possible rank)} of k names; {} for fewer than two names.
 
     The best possible rank is 1 plus the number of significantly better names. The worst is k minus the number of
-    significantly worse names.
-
-    Args:
-        names: The k names.
-        decided: (better, worse) names of each significant pair.
+    significantly worse names. `decided` contains the (better, worse) names of each significant pair.
     """
     if len(names) < 2:
         return {}

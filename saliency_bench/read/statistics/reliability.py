@@ -59,7 +59,7 @@ class Reliability(StrictModel):
 
 
 def rounded(count: int) -> int:
-    """Return a number of draws rounded up to two digits, because the median is not known more precisely."""
+    """Return a number of draws rounded up to two significant digits, because the median is not known more precisely."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 

@@ -28,10 +28,9 @@ NAME = re.compile(r"(?P<exposure>[\d.e-]+) training (?P<number>\d+)")
 
 
 def areas_by_training(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Return the area over the exposures for each image and training run, (n, T); None for parts with other names.
+    """Return the area over the exposures for each image and training run, (n, T), from {name of a part: values (n,)}.
 
-    Args:
-        parts: {name: values (n,)}.
+    The result is None if a part does not belong to a training run.
     """
     named = [NAME.fullmatch(name) for name in parts]
     if not named or None in named:

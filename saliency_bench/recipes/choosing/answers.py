@@ -66,11 +66,6 @@ def question_answer(
 
     A metric is decisive if at least one method beats every baseline on it. A method is recommended only if it beats
     every baseline on all decisive metrics.
-
-    Args:
-        question: The question.
-        answers: The results of the question's metrics.
-        others: All questions of the choice.
     """
     methods = [answer for answer in answers if answer["outcome"] == METHOD]
     speaking = [answer for answer in answers if answer["outcome"] in (METHOD, OPEN)]
@@ -96,7 +91,7 @@ def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], 
     Args:
         left: Remaining candidates, best first.
         unbeaten: Remaining baselines.
-        beat: Remaining methods that beat every baseline significantly, in the race or by separate bets.
+        beat: Remaining methods that beat every baseline significantly, in the race or in separate bets.
         baselines: Candidates that ignore the network.
     """
     if not left:

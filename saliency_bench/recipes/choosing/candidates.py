@@ -73,11 +73,6 @@ def costs(
     """Return ({candidate: passes per map}, {(candidate, metric): passes per score}) for an image.
 
     A pass with gradients counts as three passes. A user-defined function counts as 0 unless it declares its passes.
-
-    Args:
-        chosen: The candidates.
-        metrics: Metrics that score the candidates' maps.
-        side: Side of the image.
     """
     maps, scoring = {}, {}
     for candidate in chosen:

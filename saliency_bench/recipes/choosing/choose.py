@@ -49,8 +49,8 @@ FORMAT = 1
 CHOICE, COSTS, PAGE = "choice.json", "costs.json", "choice.html"
 WITHIN, MARGIN = "30m", 0.02
 LATER = 64, 200  # minimum (if available) and maximum number of held-out images
-# A candidate is included if its first two rounds fit into a quarter of the time. If this excludes every explainer,
-# explainers are included if their first round fits into half of the time.
+# A candidate is included if its first two rounds fit within a quarter of the time. If this excludes every explainer,
+# explainers are included if their first round fits within half of the time.
 ROUNDS_FOR_ALL, SHARE = 2, 0.25
 ROUNDS_AT_LEAST, SHARE_AT_MOST = 1, 0.5
 SAME_ON = 2  # number of images for which the maps of candidates with equal scores are compared
@@ -182,7 +182,7 @@ class _Field:
     """The candidates and their costs.
 
     Attributes:
-        chosen: Candidates whose first rounds fit into the time limit.
+        chosen: Candidates whose first rounds fit within the time limit.
         not_tried: {other candidate: reason}.
         too_slow: Candidates whose first rounds take too long.
         within_for_all: Seconds needed to try all candidates.
@@ -404,7 +404,7 @@ def _predicted(classifier: Classifier, images: Images) -> Target:
 def _affordable(
     chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int, seconds_of_pass: float
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (candidates whose first rounds fit into the time limit, {name of any other candidate: its cost}).
+    """Return (candidates whose first rounds fit within the time limit, {name of any other candidate: its cost}).
 
     Raises:
         UserError: There is not enough time for any explainer except the baselines.
@@ -439,7 +439,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQuestion]) -> dict[str, list[str]]:
-    """Return {metric: candidates}. Baselines are left out of a metric on which they are best by design."""
+    """Return {metric: candidates}. If baselines are best by design on a metric, its candidates include no baselines."""
     with_baselines = {metric: any(metric in metrics_of([q]) and q.baselines for q in questions)
                       for metric in metrics_of(questions)}  # fmt: skip
     return {

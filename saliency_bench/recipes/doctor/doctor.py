@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 WITHIN = "2m"
 WIDTH = 100  # characters per line of a finding
 BATCH = 8
-PREDICTING, MAPPING = 0.5, 0.9  # no images are predicted, no maps started, after these shares of the time
+PREDICTING, MAPPING = 0.5, 0.9  # no images are classified, no maps started, after these shares of the time
 FORMAT = 1
 
 
@@ -114,7 +114,7 @@ def doctor(
 
         sb.doctor(dataset="./photos", model="./net.py:make").passed
 
-    Dataset and network are loaded as in `run`. The images are predicted with the declared preprocessing and with
+    Dataset and network are loaded as in `run`. The images are classified with the declared preprocessing and with
     alternatives. A paired test compares the declared preprocessing with the alternatives, and the declared order of the
     classes with other orders. Judging accuracy requires 20 images. With fewer images or too little time, a check is
     undecided.

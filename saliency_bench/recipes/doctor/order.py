@@ -2,8 +2,8 @@
 
 An assignment with free parameters is fitted on one half of the images and evaluated on the other half, and vice versa,
 so that fitting is no advantage. The assignment must be better than the declared assignment. It must also be better than
-always predicting the most common class, because otherwise an assignment that does so would seem better for a network
-whose predictions are constant.
+always predicting the most common class. For a network with constant predictions, an assignment could otherwise seem
+better by mapping the predicted logit to the most common class.
 """
 
 from collections import Counter

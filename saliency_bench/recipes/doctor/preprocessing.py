@@ -14,7 +14,7 @@ KINDS = ("channel order", "normalisation", "size")
 
 
 def check_preprocessing(examined: Examined) -> list[Check]:
-    """Return one check each for channel order, normalisation and size, adjusted for all alternatives."""
+    """Return one check each for channel order, normalisation and size. P-values are adjusted for all alternatives."""
     judged = judge(examined)
     return [_check(kind, examined, {v: gain for v, gain in judged.items() if v.kind == kind}) for kind in KINDS]
 

@@ -1,4 +1,4 @@
-"""Score the right map and damaged maps with every metric, and count the images for which the right map scores higher.
+"""Score correct and damaged maps with every metric, and count the images for which the correct map scores higher.
 
 Each kind of evidence has its own run, so an interrupted check can be resumed. The counts of all runs are written to a
 small CSV file, which is the source of the page and the figure. Interventions verify that the network uses the intended
@@ -46,7 +46,7 @@ NOT_CHECKED = {
     "saliency_kar": "retrains networks on the marked pixels, and the evidence of a retrained network is unknown",
     "saliency_roar": "retrains networks without the marked pixels, and the evidence of a retrained network is unknown",
     "saliency_crowd_auc": "needs people's answers",
-    "saliency_correctness": "has one score for all images and no score for a single image",
+    "saliency_correctness": "has one score for all images and no scores of individual images",
 }
 # Removed pixels are replaced by the grey of the scene instead of black.
 ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mean")
@@ -62,13 +62,13 @@ FLIPS = {
 
 @dataclass(frozen=True)
 class Count:
-    """Number of images for which the right map scores higher than a damaged map.
+    """Number of images for which the correct map scores higher than a damaged map.
 
     Attributes:
         kind: Name of the kind of evidence.
         metric: Name of the metric with its non-default options, or "intervention" for changes to the picture.
         damage: Name of the damage to the map, or of the change to the picture.
-        ahead: Number of images for which the right map has the better score, or the decision changes.
+        ahead: Number of images for which the correct map has the better score, or the decision changes.
         ties: Number of images for which both maps have the same score.
         behind: Number of images for which the damaged map has the better score.
         left_out: Number of images for which at least one of the two maps has no score.
@@ -102,7 +102,7 @@ class Count:
 
     @property
     def sees(self) -> bool:
-        """Return whether the right map has the better score for significantly more images."""
+        """Return whether the correct map has the better score for significantly more images."""
         return self.verdict == 1
 
     @property

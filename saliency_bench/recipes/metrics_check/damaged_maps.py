@@ -1,4 +1,4 @@
-"""Explainers that return the right map of a network with known evidence, and damaged versions of this map."""
+"""Explainers that return the correct map of a network with known evidence, and damaged versions of this map."""
 
 from typing import Any
 
@@ -21,18 +21,18 @@ def right_map(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def shifted(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map shifted four pixels to the right, so that it misses half of the evidence."""
+    """Return the correct map shifted four pixels to the right, so that it misses half of the evidence."""
     return right_map(classifier, images, target).roll(SHIFT, dims=2)
 
 
 def blurred(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map, blurred with a Gaussian with a standard deviation of three pixels."""
+    """Return the correct map, blurred with a Gaussian with a standard deviation of three pixels."""
     size = 2 * round(3 * SIGMA) + 1
     return gaussian_blur(right_map(classifier, images, target), [size, size], [SIGMA, SIGMA])
 
 
 def half_wrong(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map with its right half moved to another part of the picture."""
+    """Return the correct map with its right half moved to another part of the picture."""
     maps = right_map(classifier, images, target)
     columns = torch.arange(maps.shape[2], device=maps.device)
     weight = maps.abs().sum(1)
@@ -42,18 +42,18 @@ def half_wrong(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def sign_flipped(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map times -1."""
+    """Return the correct map times -1."""
     return -right_map(classifier, images, target)
 
 
 def peaked(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return only the strongest pixel of the right map."""
+    """Return only the strongest pixel of the correct map."""
     maps = right_map(classifier, images, target)
     return maps * (maps.abs() == maps.abs().amax((1, 2), keepdim=True))
 
 
 def other_class(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map of the most likely class that is not in the target."""
+    """Return the correct map of the most likely class that is not in the target."""
     logits = classifier(images).masked_fill(target > 0, -torch.inf)
     return right_map(classifier, images, functional.one_hot(logits.argmax(1), logits.shape[1]).float())
 
@@ -73,12 +73,12 @@ def _evidence(classifier: Classifier, images: Images) -> Tensor:
 
 
 DAMAGED = {
-    "shifted": "the right map, moved four pixels to the right",
-    "blurred": "the right map, blurred by a Gaussian with a standard deviation of three pixels",
-    "half wrong": "the right map, with its right half moved elsewhere",
-    "sign flipped": "the right map times -1",
-    "peaked": "only the strongest pixel of the right map",
-    "other class": "the right map of the runner-up",
+    "shifted": "the correct map, moved four pixels to the right",
+    "blurred": "the correct map, blurred by a Gaussian with a standard deviation of three pixels",
+    "half wrong": "the correct map, with its right half moved elsewhere",
+    "sign flipped": "the correct map times -1",
+    "peaked": "only the strongest pixel of the correct map",
+    "other class": "the correct map of the runner-up",
     "whole object": "1 on the objects (detected by their brightness) and 0 elsewhere",
     "centre": "a Gaussian spot in the middle of the picture",
     "random": "random noise",

@@ -12,12 +12,12 @@ from saliency_bench.recipes.metrics_check.check import Count
 from saliency_bench.recipes.metrics_check.damaged_maps import DAMAGED
 
 WIDTH, ROW = 3.75, 0.19  # inches; at this width, the figure fits a phone screen of 375 pixels
-# Colours from "prefers the damaged map" through "no preference" to "prefers the right map".
+# Colours from "prefers the damaged map" through "no preference" to "prefers the correct map".
 MAP = LinearSegmentedColormap.from_list("detection", ["#b3541e", "#fdfdfb", COLOURS["accent"]])
 
 
 def draw_figure(rates: Sequence[tuple[str, Sequence[Count | None]]], path: Path) -> None:
-    """Draw a heat map of rates in percent. Each row is (name of a metric, count for each kind of damage)."""
+    """Draw a heat map of rates as percentages. Each row is (name of a metric, count for each kind of damage)."""
     with rc_context(STYLE | {"font.size": 7}):
         figure = Figure(figsize=(WIDTH, ROW * len(rates) + 0.95), layout="constrained")
         axes = figure.subplots()

@@ -5,7 +5,7 @@
 
 `features` detects colours or textures, `head` weights each feature for each class, and `gate` weights each position.
 The contribution of a feature at a position is divided among the pixels in the filter's receptive field, in proportion
-to the magnitudes of the filter's weights w. e_k is the right map of class k. A colour filter reads a single pixel.
+to the magnitudes of the filter's weights w. e_k is the correct map of class k. A colour filter reads a single pixel.
 """
 
 from dataclasses import dataclass

@@ -18,11 +18,12 @@ from saliency_bench.recipes.metrics_check.damaged_maps import DAMAGED
 from saliency_bench.recipes.metrics_check.figure import draw_figure
 from saliency_bench.recipes.metrics_check.known_networks import KINDS
 from saliency_bench.utils.files import write_text
+from saliency_bench.utils.messages import counted
 
 # {question: kinds of damage that a metric must detect to answer the question}
 QUESTIONS = {
     "Is the whole map at the position of the evidence?": ("shifted", "half wrong"),
-    "Is the map sharp, without the surroundings of the evidence?": ("blurred",),
+    "Is the map sharp, or does it include the surroundings of the evidence?": ("blurred",),
     "Is the map complete, rather than a single peak?": ("peaked",),
     "Does the map have the right sign?": ("sign flipped",),
     "Does the map explain this class rather than the runner-up?": ("other class",),
@@ -41,33 +42,36 @@ PAGE = """# Which metric can be trusted for which question
 {smoke}\
 A metric should score a correct saliency map higher than a damaged map. This page tests every metric on networks for
 which the correct map is known: small convolutional networks with hand-written weights. For these networks, the
-contribution of each pixel to each logit is known. These contributions are the *right map*. A metric *detects* a type of
-damage if the right map has the better score significantly more often than the damaged map. A type of damage *misleads*
-a metric if the damaged map has the better score significantly more often. The test is an exact sign test on the
-pictures in which the two maps have different scores, at a level of 5 %, corrected by Holm's method for all
+contribution of each pixel to each logit is known. These contributions are the *correct map*. A metric *detects* a type
+of damage if the correct map has the better score significantly more often than the damaged map. A type of damage
+*misleads* a metric if the damaged map has the better score significantly more often. The test is an exact sign test on
+the pictures in which the two maps have different scores, at a level of 5 %, corrected by Holm's method for all
 {comparisons:,} comparisons on this page. The [networks](#networks-and-interventions) and the [types of
 damage](#damaged-maps) are described below. A metric that is not misled here may be misled by a different type of damage
 or with a different network.
 
-*Alignment* metrics compare a map with a mask of the object. None of the networks uses the whole object: the right map
+*Alignment* metrics compare a map with a mask of the object. None of the networks uses the whole object: the correct map
 covers only a part of the mask or lies outside the mask. The choice of the mask can therefore mislead these metrics. As
 a *control*, the colour network is also tested with a mask of the region that it uses.
+
+The page lists metrics without the prefix `saliency_`; the [metric cards](metric_cards.md) describe them.
 
 ## Summary
 
 {short}
 
-![Share of pictures in which a metric scores the right map higher than a damaged map]({picture})
+![Share of pictures in which a metric scores the correct map higher than a damaged map]({picture})
 
-The figure shows the percentage of pictures in which the right map has the better score, over all networks that a metric
-was tested with. A tie counts as half. In blue cells, the metric prefers the right map. In brown cells, the metric
+The figure shows the percentage of pictures in which the correct map has the better score, over all networks with which
+a metric was tested. A tie counts as half. In blue cells, the metric prefers the correct map. In brown cells, the metric
 prefers the damaged map. In white cells, there is no preference.
 
 ## Which metric for which question
 
 Each question corresponds to one or two types of damage. The second column lists the metrics that detect this damage
-with every network they were tested on. The third column lists the metrics that detect the damage with some networks and
-are never misled by it. The last column lists the metrics that the damage misleads with at least one network.
+with every network with which they were tested. The third column lists the metrics that detect the damage with some
+networks and are never misled by it. The last column lists the metrics that the damage misleads with at least one
+network.
 
 {questions}
 
@@ -77,13 +81,14 @@ are never misled by it. The last column lists the metrics that the damage mislea
 
 ## Which damage misleads which metrics, and why
 
-The list names the networks of each result in brackets. *Most tie* means that the two maps have equal scores in more
-than half of the pictures. Every picture contains the evidence for the class that the network predicts, and weaker
+This list shows, for each metric, the [damaged maps](#damaged-maps) (in bold) that mislead it, and those for which there
+is no significant difference. The networks are in brackets. *Mostly ties* means that the two maps have equal scores in
+more than half of the pictures. Every picture contains the evidence for the class that the network predicts, and weaker
 evidence for a second class, the *rival*.
 
-The explanations follow from the definitions of the metrics. Only two of them were tested by an experiment: the control
-tests the effect of the mask, and replacing removed pixels by the grey of the scene, instead of black, tests the effect
-of the replacement.
+The explanations follow from the definitions of the metrics. Only two of them were tested experimentally: the control
+shows the effect of the mask, and filling removed pixels with the grey of the scene instead of black shows the effect of
+the fill colour.
 
 {misled}
 
@@ -93,13 +98,14 @@ of the replacement.
 
 {flips}
 
-`evidence()` in `saliency_bench.recipes.metrics_check.known_networks` computes the right map. Networks that detect
-colours read single pixels, so removing a pixel removes only the evidence of that pixel. This favours metrics that
-remove pixels. In a trained network, pixels interact, and there may be no single right map. Networks that detect
-textures (stripes) read neighbourhoods of 5 x 5 pixels, like trained networks, so removing scattered pixels creates new
-textures. For each position of the filter, the contribution of a texture is known, but how it is divided among the 25
-pixels is a choice; here, it is divided in proportion to the filter's weights. A blurred map differs from the right map
-mostly within these neighbourhoods, so the results for blurred maps are less conclusive for textures than for colours.
+`evidence()` in `saliency_bench.recipes.metrics_check.known_networks` computes the correct map. Networks that detect
+colours use individual pixels, so removing a pixel removes only the evidence of that pixel. This favours metrics that
+remove pixels. In a trained network, pixels interact, and there may be no single correct map. Networks that detect
+textures (stripes) use neighbourhoods of 5 x 5 pixels, like trained networks, so removing scattered pixels creates new
+textures. For each position of the filter, the contribution of a texture is known, but there is no unique way to divide
+it among the 25 pixels; here, it is divided in proportion to the filter's weights. A blurred map differs from the
+correct map mostly within these neighbourhoods, so the results for blurred maps are less conclusive for textures than
+for colours.
 
 ## Damaged maps
 
@@ -108,11 +114,11 @@ mostly within these neighbourhoods, so the results for blurred maps are less con
 ## All numbers
 
 Each cell shows the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the share
-of pictures in which the right map has the better score. A tie counts as half. n is {n} pictures, or fewer if a metric
+of pictures in which the correct map has the better score. A tie counts as half. n is {n} pictures, or fewer if a metric
 has no score for some pictures. **Bold** means that the metric detects the damage, *italic* that the damage misleads the
 metric, both according to the corrected sign test. The interval may disagree with the sign test, because it is not
-corrected for multiple testing, and is wider than necessary if many pictures tie. Colour, position, context and control
-use the same pictures.
+corrected for multiple testing, and is wider than necessary if many scores are tied. The colour, position, context and
+control networks use the same pictures.
 
 {tables}
 
@@ -144,23 +150,28 @@ REASONS = (
     (("cauc",), ("peaked", "other class"),
      "the metric removes only pixels above half of a map's range. If few pixels are removed, the area under the curve "
      "is small, whichever pixels they are. The metric therefore prefers maps with a small region above half of their "
-     "range. For the same reason, it prefers the right map to a blurred map"),
+     "range. For the same reason, it prefers the correct map to a blurred map"),
     (("insertion", "kae", "roae", "confidence"), ("blurred",),
-     "the texture network reads 5 x 5 pixels. If the evidence is cut out and placed on black or on a different "
-     "picture, the cut has edges, and edges are textures too. A blurred map also keeps some of the surroundings, and "
-     "so avoids these edges"),
+     "the texture network uses neighbourhoods of 5 x 5 pixels. If the evidence is cut out and placed on black or on a "
+     "different picture, the cut has edges, and edges are textures too. A blurred map also keeps some of the "
+     "surroundings, and so avoids these edges"),
     (("ccs",), ("blurred",),
-     "the metric removes pixels in the order of a map that contrasts two classes of the same group. Where neither "
-     "class has evidence, the right map is constant, so these pixels are removed in random order. With a blurred map, "
-     "pixels far from the evidence of the two classes are removed first. They include the evidence of the rival, which "
-     "the contrastive map does not contain"),
-    (("class sensitivity",), ("peaked", "blurred"),
-     "the metric compares the maps of the most likely and the least likely class, and checks only whether they differ"),
+     "the metric removes pixels in the order of a map that contrasts a second class with the predicted class of the "
+     "same group. The score increases with the probability of the predicted class. If the rival belongs "
+     "to the other group, the correct map is constant outside the evidence of the predicted class, so the evidence of "
+     "the rival is removed in random order with all other pixels. A blurred map has a slope there, so it removes the "
+     "pixels farthest from the evidence of the predicted class first, and these usually include the evidence of the "
+     "rival. Without the rival, the predicted class is more probable"),
+    (("class sensitivity",), ("blurred",),
+     "the metric computes the correlation between the maps of the most likely and the least likely class; lower is "
+     "better. The two correct maps have opposite signs at the evidence of the predicted class, and the same sign at "
+     "the evidence of the rival. The evidence of the rival is smaller, so blurring weakens it more, and the "
+     "correlation falls"),
     (("consistency",), ("sign flipped",),
      "the metric scales maps to a sum of 1, which makes flipped maps nearly constant and therefore similar"),
     (("max sensitivity",), ("blurred", "whole object", "centre", "random"),
-     "the metric adds noise to the picture. The noise is itself evidence, so the right map changes. Blurring averages "
-     "these changes, and a map that ignores the network may change less"),
+     "the metric adds noise to the picture. The noise is itself evidence, so the correct map changes. Blurring "
+     "averages these changes, and a map that ignores the network may change less"),
     (("randomisation",), ("other class", "shifted", "blurred"),
      "the metric only checks how much a map changes when the weights are randomised, and a wrong map may change more"),
     (("mcs",), ("blurred",),
@@ -169,7 +180,7 @@ REASONS = (
 ABOUT = {
     "Alignment": "These metrics compare a map with a mask and do not use the network. Except in the control, the "
     "evidence is a part of the mask or outside the mask, so a wrong map can agree with the mask just as well as the "
-    "right map, or better",
+    "correct map, or better",
     "Faithfulness": "These metrics rank or select pixels by the map, and measure how the output of the network changes "
     "when pixels are removed",
     "Contrast of classes": "These metrics remove pixels in the order of a contrastive map of two classes, and measure "
@@ -242,8 +253,8 @@ def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str
     """Sort metrics by whether they detect these kinds of damage.
 
     Returns:
-        Three lists: metrics that detect all kinds with every network they were tested on, other metrics that detect at
-        least one kind with some network, and metrics that are misled at least once.
+        Three lists: metrics that detect all kinds with every network they were tested with, other metrics that detect
+        at least one kind with some network, and metrics that are misled at least once.
     """
     sees, partly, wrong = [], [], []
     for metric in metrics_of(counts):
@@ -260,7 +271,8 @@ def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str
 def questions(counts: Sequence[Count]) -> str:
     """Return the table of questions."""
     lines = [
-        "| question about the map | detected with every network | with some networks | misled with at least one |",
+        "| question about the map | detect the damage with every network | detect it with some networks | are misled "
+        "with at least one network |",
         "|---|---|---|---|",
     ]
     for question, wanted in QUESTIONS.items():
@@ -277,7 +289,7 @@ def short(counts: Sequence[Count]) -> str:
     never = [name for name in metrics_of(counts) if not any(count.misled for count in counts if count.metric == name)]
     count = len(metrics_of(counts))
     lines = [
-        f"- {len(every)} of {count} metrics detect all types of damage with every network they were tested on"
+        f"- {len(every)} of {count} metrics detect all types of damage with every network with which they were tested"
         + (f": {listed(map(with_one, every))}." if every else "."),
         f"- {len(never)} of {count} metrics are never misled on these networks: {listed(map(with_one, never))}.",
     ]
@@ -285,10 +297,12 @@ def short(counts: Sequence[Count]) -> str:
         sees, _, wrong = sorted_out(control, list(DAMAGED))
         of_control = metrics_of(control)
         lines.append(
-            f"- The results of alignment metrics depend on the mask. With masks of the object or its cell, "
-            f"{misled_by_object(counts)} of {len(of_control)} are misled by at least one type of damage. In the "
-            f"control, whose mask is the evidence, {len(wrong)} of {len(of_control)} are misled, and {len(sees)} "
-            "detect all types of damage" + (f" ({listed(sees)})." if sees else ".")
+            f"- The results of alignment metrics depend on the mask. If the mask covers the whole object (or, for the "
+            f"grid network, the cell that contains the evidence), {misled_by_object(counts)} of {len(of_control)} are "
+            f"misled by at least one type of damage. In the control, whose mask covers exactly the evidence, "
+            f"{f'{len(wrong)} of' if wrong else 'none of'} the {len(of_control)} "
+            f"{'is' if len(wrong) < 2 else 'are'} misled, and {len(sees)} detect all types of damage"
+            + (f" ({listed(sees)})." if sees else ".")
         )
     for damage in DAMAGED:
         wrong = sorted_out(counts, [damage])[2]
@@ -310,13 +324,13 @@ def misled_by_object(counts: Sequence[Count]) -> int:
 
 
 def alignment(counts: Sequence[Count]) -> str:
-    """Return the section that compares a map of the whole object with the right map."""
+    """Return the section that compares a map of the whole object with the correct map."""
     names = [name for name in metrics_of(counts) if family_of(name) == "Alignment"]
     shown = {(count.kind, count.metric): count for count in counts if count.damage == "whole object"}
     cells = {metric: count for (kind, metric), count in shown.items() if kind == "context"}
     lines = ["The context network bases its decision on stripes beside the object and ignores the object, so its "
-             "right map is outside the mask. The colour network reads a part of the object. The control is the colour "
-             "network with a mask of this part. The table shows the share of pictures in which the right map scores "
+             "correct map is outside the mask. The colour network uses a part of the object. The control is the colour "
+             "network with a mask of this part. The table shows the share of pictures in which the correct map scores "
              "higher than a map of the whole object, in the same format as [all numbers](#all-numbers). Except in the "
              "control, the map of the whole object marks nearly the same pixels as the mask.", "",
              "| metric | context | colour | control |", "|---|---|---|---|"]  # fmt: skip
@@ -334,13 +348,13 @@ def alignment(counts: Sequence[Count]) -> str:
     if tied:
         lines.append(f"{listed(tied).capitalize()} have no preference.")
     if control := [name for name in names if ("control", name) in shown and shown["control", name].sees]:
-        lines.append(f"In the control, {len(control)} of {len(names)} prefer the right map: "
+        lines.append(f"In the control, {len(control)} of {len(names)} prefer the correct map: "
                      f"{listed(map(name_of, control))}. The control and the colour network have the same weights, "
                      "pictures and maps, so the difference is due to the mask.")  # fmt: skip
     by_network = [name_of(count.metric) for count in counts if count.kind == "context"
                   and count.damage == "whole object"
                   and family_of(count.metric) == "Faithfulness" and count.sees]  # fmt: skip
-    lines.append(f"With the context network, these faithfulness metrics prefer the right map: {listed(by_network)}.")
+    lines.append(f"With the context network, these faithfulness metrics prefer the correct map: {listed(by_network)}.")
     return "\n".join(lines)
 
 
@@ -356,7 +370,7 @@ def misled(counts: Sequence[Count]) -> str:
             ]
             if wrong or blind:
                 texts = [f"misled by {by_damage(wrong)}"] * bool(wrong) + [
-                    f"no significant difference between the right map and {by_damage(blind, True)}"
+                    f"no significant difference between the correct map and {by_damage(blind, True)}"
                 ] * bool(blind)
                 lines.append(f"- {name_of(name)}: {'; '.join(texts)}.")
         lines += because(counts, family)
@@ -374,9 +388,8 @@ def because(counts: Sequence[Count], family: str) -> list[str]:
         by = [damage for damage in wanted
               if any(count.misled for count in counts if count.metric in here and count.damage == damage)]  # fmt: skip
         if wrong:
-            lines.append(
-                f"- Why {listed(wrong)} {'is' if len(wrong) == 1 else 'are'} misled by {either(by)}: {reason}."
-            )
+            lines.append(f"- Why {listed(wrong)} {'is' if len(wrong) == 1 else 'are'} misled by "
+                         f"{either([f'**{damage}**' for damage in by])}: {reason}.")  # fmt: skip
     return lines + on_grey(counts) * (family == "Faithfulness")
 
 
@@ -398,20 +411,20 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
             count.kind for count in counts if count.metric == black and count.damage == "blurred" and count.misled
         ):
             if (grey, kind) in rates:
-                lines.append("- Test of this explanation: if removed pixels are replaced by black, "
-                             f"{name_of(black)} scores the right map higher than the blurred map in a share of "
-                             f"{cell(rates[black, kind])} of the pictures of the {kind} network; if they are replaced "
-                             f"by the grey of the scene, in {cell(rates[grey, kind])}.")  # fmt: skip
+                lines.append(f"- Test of this explanation, with {name_of(black)} and the {kind} network: if removed "
+                             "pixels are black, the correct map scores higher than the blurred map for "
+                             f"{percent(rates[black, kind])} of the pictures; if they have the grey of the scene, for "
+                             f"{percent(rates[grey, kind])}. A tie counts as half.")  # fmt: skip
     return lines
 
 
 def by_damage(cells: Sequence[Count], ties: bool = False) -> str:
-    """Format kinds of damage with their networks, with a note if most images tie."""
+    """Format kinds of damage with their networks, with a note if most images are ties."""
     texts = []
     for damage in dict.fromkeys(count.damage for count in cells):
         here = [count for count in cells if count.damage == damage]
         equal = ties and all(2 * count.ties > count.n for count in here)
-        texts.append(f"{damage} ({', '.join(count.kind for count in here)}{': most tie' if equal else ''})")
+        texts.append(f"**{damage}** ({', '.join(count.kind for count in here)}{': mostly ties' if equal else ''})")
     return ", ".join(texts)
 
 
@@ -419,7 +432,8 @@ def networks() -> str:
     """Return the table of networks."""
     lines = ["| network | bases its decision on | mask |", "|---|---|---|"]
     for name, kind in KINDS.items():
-        mask = "the patch" if kind.mask == "evidence" else "its cell" if kind.layout == "grid" else "the object"
+        on_object = "the cell with the patch" if kind.layout == "grid" else "the object"
+        mask = "the patch" if kind.mask == "evidence" else on_object
         lines.append(f"| {name} | {kind.about} | {mask} |")
     return "\n".join(lines)
 
@@ -453,7 +467,13 @@ def cell(count: Count) -> str:
     low, high = count.interval
     text = f"{count.rate:.2f} [{low:.2f}, {high:.2f}]"
     text = f"**{text}**" if count.sees else f"*{text}*" if count.misled else text
-    return text + f", {count.ties} tie" * bool(count.ties)
+    return text + (f", {counted(count.ties, 'tie')}" if count.ties else "")
+
+
+def percent(count: Count) -> str:
+    """Format the rate and the interval of a count in percent."""
+    low, high = count.interval
+    return f"{100 * count.rate:.0f} % [{100 * low:.0f} %, {100 * high:.0f} %]"
 
 
 def tables(counts: Sequence[Count]) -> str:

@@ -75,7 +75,7 @@ def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, se
 
 
 def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
-    """Count the images or people whose mean exposure of correct answers is in (low, high]."""
+    """Count the images or people whose mean exposure at the first correct answer is in (low, high]."""
     low, high = map(float, value.bin.split())
     means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
     if not means:

@@ -66,11 +66,6 @@ class Panel:
 def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[str]]:
     """Write a picture of a suite as PDF, SVG and PNG.
 
-    Args:
-        results: The runs of the suite.
-        name: Name of the picture.
-        folder: Output folder.
-
     Returns:
         The SVG, or "" if there is nothing to draw, and the notes below the picture.
 

@@ -114,18 +114,18 @@ class Value(Strict):
 
     Attributes:
         metric: Show the mean score of this metric.
-        part: Show this part of the metric instead of the score. With *, as in `0.05 training *`, show the mean of all
+        part: Instead of the score, show this part of the metric. With *, as in `0.05 training *`, show the mean of all
             matching parts.
         against: Show the correlation of `metric` with this second metric, or with `crowd`, over the axes in `over`.
         correlation: Type of correlation coefficient.
-        clever_hans: Show the share of samples that `analyse --what clever-hans` selects instead of the correlation.
+        clever_hans: Instead of the correlation, show the share of samples that `analyse --what clever-hans` selects.
             `metric` is then the localisation metric and `against` the faithfulness metric.
-        accuracy: Show the accuracy of the classifier instead of a metric.
-        crowd: Show the area under people's accuracy instead of a metric, from the answers in --answers.
-        exposure: Show people's accuracy at this exposure instead of the area.
+        accuracy: Instead of a metric, show the accuracy of the classifier.
+        crowd: Instead of a metric, show the area under people's accuracy, computed from the answers in --answers.
+        exposure: Instead of the area, show people's accuracy at this exposure.
         judgements: Compute the area from this number of judgements per image, drawn at random from all judgements.
-        count: Show the number of images or people whose mean exposure of correct answers lies in `bin`, instead of the
-            area.
+        count: Instead of the area, show the number of images or people whose mean exposure at the first correct answer
+            lies in `bin`.
         bin: Lower and upper bound of the mean exposure, such as "0.1 0.2". The lower bound is excluded.
         size: Show the number of classes, images or masks in the dataset, or the number of images of its rarest or
             commonest class, over all splits. A table with only sizes and texts needs no run.
@@ -279,7 +279,7 @@ class ViewSpec(Strict):
     """Content of a cell of a picture, for one image.
 
     Attributes:
-        kind: `picture`: the image. `mask`: the image inside its mask. `map`: the map. `top`: the share of the pixels
+        kind: `picture`: the image. `mask`: the image inside its mask. `map`: the map. `top`: only the pixels
             with the highest map values. `rest`: the image without these pixels. `region`: the salient region, above
             half of the map's range. `pasted`: the image with the region of its partner pasted in, for the pairs of
             saliency_correctness and saliency_confidence. `inverse`: the image with all but this region of its partner
@@ -313,7 +313,7 @@ class ViewSpec(Strict):
 
 
 class Images(Strict):
-    """The images of a picture, by id, by file or by rule.
+    """The images of a picture, listed by id or in a file, or selected by a rule.
 
     Attributes:
         ids: Ids of the images.
@@ -589,7 +589,7 @@ def _keys_at(steps: Iterable[str]) -> list[str]:
 
 
 def fill(text: str, variant: dict[str, Scalar]) -> str:
-    """Replace `{name}` in text by the variant's value. Raise UserError if the variant does not define the name."""
+    """Replace `{name}` in text with the variant's value. Raise UserError if the variant does not define the name."""
 
     def value(match: re.Match) -> str:
         if match[1] not in variant:

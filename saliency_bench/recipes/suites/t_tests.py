@@ -23,10 +23,6 @@ COLUMNS = ("dataset", "model", "quantity", "explainer", "other", "n", "differenc
 def t_tests(results: Results, name: str) -> pd.DataFrame:
     """Compare each explainer with the table's `t_test` explainer, and return a row per run, metric and explainer.
 
-    Args:
-        results: The runs of the suite.
-        name: The table.
-
     Returns:
         A frame with the columns `COLUMNS`. p is NaN if there are too few samples, and `p_paired_test` is NaN if the run
         has no paired test of the two explainers.

@@ -26,7 +26,7 @@ EXPORT = ("image_id", "explainer", "person", "question", "rating", "place")
 
 @dataclass(frozen=True)
 class Rated:
-    """The last ratings of each person and map.
+    """Each person's last rating of each map.
 
     Attributes:
         ratings: A row per rating: image_id, explainer, person, place, seconds, created, and a column per question.

@@ -83,14 +83,14 @@ def anywhere(names: Iterable[str]) -> dict[str, ImagePlace]:
 
 @dataclass
 class PersonRegions:
-    """Assignment of a person's regions to units. All other regions are only counted.
+    """Assigns a person's regions to units. Regions of other people, and regions that match no unit, are only counted.
 
     Attributes:
         places: {name in the file: `ImagePlace`} for names that match an image of the dataset.
         label: Label of the regions to import. If "", regions whose label is the class of the image are imported.
-        check: Function that raises UserError if a mask does not match its unit. If None, a damaged region is an error
-            for the whole file.
-        drawn: Number of regions in masks.
+        check: Function that raises UserError if a mask does not match its unit. If None, a region that cannot be drawn
+            makes the whole file invalid; otherwise only its image is left out.
+        drawn: Number of regions that became part of a mask.
         skipped: {reason: number of regions}.
         passed: {type: number} of entries that are not regions, such as predictions.
         strange: Names that match no image.
@@ -108,11 +108,6 @@ class PersonRegions:
 
     def masks(self, regions: Iterable[Region], person: str, where: str) -> dict[str, np.ndarray]:
         """Return {unit: mask}, where a mask is the union of the person's regions.
-
-        Args:
-            regions: Regions in a file.
-            person: Person whose regions are imported.
-            where: Name of the file.
 
         Raises:
             UserError: Labels are ambiguous, or no mask can be drawn.
@@ -335,7 +330,7 @@ def masks_of(
 
 
 def _chosen(people: Iterable[str], person: str, path: str) -> str:
-    """Return the name in the file of the person whose masks are imported.
+    """Return the name, as written in the file, of the person whose masks are imported.
 
     Raises:
         UserError: The file does not contain this person.

@@ -36,11 +36,6 @@ def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
     """Return a sheet of pairs that were assigned to people who left before judging them.
 
     Images with the most missing judgements come first, each paired with the explainer that lacks the most judgements.
-
-    Args:
-        missing: {pair: number of missing judgements}.
-        pairs: Maximum number of pairs.
-        seed: Seed that determines the order of ties.
     """
     by_image: dict[str, dict[str, int]] = {}
     for (image, explainer), count in missing.items():

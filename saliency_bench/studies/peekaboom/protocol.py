@@ -48,7 +48,8 @@ def configuration(
 ) -> dict[str, Any]:
     """Return the configuration of a study for the store.
 
-    Attention checks use images that are not judged. If all images would be judged, images are reserved for the checks.
+    Attention checks use images that are not judged. If `limit` is None, all images are judged except those
+    reserved for the checks.
 
     Args:
         images: Images of a run.
