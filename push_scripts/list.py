@@ -39,7 +39,7 @@ METRICS = {  # {heading: property}; the first matching heading is used
     "behaviour of the explainer, which is run several times": "explain",
     "salient regions pasted into other images": "partners",
     "networks retrained on changed images": "retrained",
-    "answers of people": "first_right",
+    "people's answers": "first_right",
 }
 HEADINGS = {
     "datasets": (OWN, DRAWN),

@@ -306,7 +306,7 @@ def check_without_people(metric: Metric) -> None:
     """Raise UserError for a metric that is computed from people's answers, because a run has no such answers."""
     if OF_PEOPLE & set(metric.inputs):
         raise UserError(
-            f"{metric.name} is computed from the answers of people, which a run does not have; remove this metric, and "
+            f"{metric.name} is computed from people's answers, which a run does not have; remove this metric, and "
             f"pass the answers to `saliency-bench analyse RUN --what agreement --answers FILE` or to evaluate"
         )
 

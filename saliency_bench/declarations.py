@@ -43,7 +43,7 @@ INPUTS = {
     "retrained": "numpy int (B, P), the classes predicted by networks trained on changed pictures; -1: none",
     "first_right": "numpy (B,), the exposure of the first correct answer of each judgement of a person; NaN: none",
 }
-# Inputs that depend on the explainer or on answers of people. A metric needs at least one of them.
+# Inputs that depend on the explainer or on people's answers. A metric needs at least one of them.
 SCORED = frozenset({"maps", "curves", "explain", "partners", "retrained", "first_right"})
 # {column of a dataset: name of the input that contains it}.
 OWN_COLUMNS = {"image": "images", "mask": "masks", "label": "labels"}

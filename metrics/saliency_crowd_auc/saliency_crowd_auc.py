@@ -27,7 +27,7 @@ class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
 
     INPUTS = """predictions: the exposure (N,) at which each judgement was first correct: a share of the pixels above 0
         and at most 1. None for a judgement that ended without a correct answer."""
-    ALONE = "uses only the answers of people"
+    ALONE = "uses only people's answers"
     function = staticmethod(saliency_crowd_auc)
 
     def _info(self) -> evaluate.MetricInfo:

@@ -268,7 +268,7 @@ def test_invalid_or_taken_method_names_are_rejected(name, blank, maps):
 @pytest.mark.parametrize(("name", "line"), [
     ("saliency_max_sensitivity", "saliency_max_sensitivity needs more maps"),
     ("saliency_roar", "saliency_roar also needs maps of the training images"),
-    ("saliency_crowd_auc", "saliency_crowd_auc is computed from the answers of people"),
+    ("saliency_crowd_auc", "saliency_crowd_auc is computed from people's answers"),
 ])  # fmt: skip
 def test_metrics_that_need_more_than_maps_are_rejected(blank, maps, name, line):
     refused(line, score, blank, maps, metrics=[name])

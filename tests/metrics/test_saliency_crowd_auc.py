@@ -82,7 +82,7 @@ def test_module_accepts_none_for_never_correct_answers(module):
 
 
 @pytest.mark.parametrize(("given", "line"), [
-    ({"predictions": [0.5], "references": [1]}, "uses only the answers of people; remove references="),
+    ({"predictions": [0.5], "references": [1]}, "uses only people's answers; remove references="),
     ({"predictions": [50]}, "at most 1; got 50"),
     ({"predictions": [0.5], "exposures": [0.5, 0.2]}, "increasing shares"),
     ({"predictions": [0.5], "exposure": 0.5}, "exposure"),
@@ -95,7 +95,7 @@ def test_module_rejects_invalid_input_in_one_line(module, given, line):
 
 
 def test_run_rejects_crowd_auc(shapes, resnet, tmp_path):
-    with pytest.raises(UserError, match=r"answers of people.*--what agreement --answers FILE"):
+    with pytest.raises(UserError, match=r"people's answers.*--what agreement --answers FILE"):
         sb.run(dataset=str(shapes), model=str(resnet), explainers=["edges"], out=tmp_path / "run",
                metrics=["saliency_miou", "saliency_crowd_auc"], progress=False)  # fmt: skip
     assert not (tmp_path / "run").exists()

@@ -221,7 +221,7 @@ def test_invalid_answers_are_rejected(tmp_path, text, line):
 
 
 def test_missing_or_unrelated_answers_are_rejected(done, answers, tmp_path):
-    refused("with the answers of people", sb.analyse, done, "agreement")
+    refused("with people's answers", sb.analyse, done, "agreement")
     refused("cannot be read", sb.analyse, done, "agreement", answers=tmp_path / "none.csv")
     other = tmp_path / "other.csv"
     other.write_text(answers.read_text().replace("gradient", "mine").replace("edges", "theirs"))

@@ -104,7 +104,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
     """
     if answers is None:
         raise UserError(
-            f"agreement needs a CSV or Parquet file with the answers of people and the columns {', '.join(COLUMNS)}; "
+            f"agreement needs a CSV or Parquet file with people's answers and the columns {', '.join(COLUMNS)}; "
             "pass it as answers (--answers)"
         )
     answers_read = read_answers(Path(answers))
