@@ -233,9 +233,12 @@ def test_space_host_is_an_allowed_origin_behind_a_proxy(annotating, host, monkey
 
 
 @pytest.mark.slow
-def test_command_checks_host_and_origin(tmp_path):
+def test_command_checks_host_and_origin_and_links_a_reviewer(tmp_path):
+    pytest.importorskip("skimage", reason="needs scikit-image")
     dataset(2).save_to_disk(tmp_path / "data")
-    with Served(tmp_path / "data", tmp_path / "study.db") as served:
+    with Served(tmp_path / "data", tmp_path / "study.db", "--reviewer", "--assist") as served:
+        state = served.call("api/state", served.links["review"].partition("#key=")[2])
+        assert (state["role"], state["assist"]) == ("reviewer", True)
         for headers, status in (
             ({"Host": "evil.example"}, 421),
             ({"Origin": "https://evil.example"}, 403),
