@@ -152,10 +152,7 @@ def speed_key(job: SuiteJob) -> Key:
 
 
 def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
-    """Return a run's network, or an untrained network of the same structure.
-
-    Return None if the model is not on this machine.
-    """
+    """Return a run's network or an untrained network of the same structure; None if neither is on this machine."""
     starts = {str(network.out): network.start for network in job.networks}
     name = str(job.spec.model)
     while name in starts and not (Path(name) / "model.safetensors").is_file():
