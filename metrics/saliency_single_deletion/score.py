@@ -111,7 +111,7 @@ def _patches(curves: Curves, grid: int) -> np.ndarray:
 
 
 def _sums(curves: Curves, patches: np.ndarray, grid: int) -> np.ndarray:
-    """Return the `levels` of the sum of each map over each patch, int (B, grid^2)."""
+    """Return the sum of each map over each patch as `levels`, int (B, grid^2)."""
     maps = curves.maps.reshape(len(curves.maps), -1).astype(np.float64)
     sums, sizes = (
         np.stack([np.bincount(patches.ravel(), values, grid**2) for values in numbers])

@@ -97,7 +97,7 @@ def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
 def cost_of_score(of_map: Cost, name: str, side: int = SIDE) -> Cost:
     """Return the cost of scoring a map with a metric.
 
-    `of_map` is the cost of each further map that the metric requests.
+    `of_map` is the cost of each additional map that the metric requests.
     """
     metric = as_metric(name)
     pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
