@@ -80,7 +80,7 @@ def lime(
         batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Signed maps of shape (B, H, W) of all pictures, the even-numbered pictures and the odd-numbered pictures,
+        Signed maps of shape (B, H, W): of all pictures, of the even-numbered and of the odd-numbered pictures;
         constant on each superpixel.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Occlusion (Zeiler and Fergus, 2014): drop of the score when a window of the image is covered.
+"""Occlusion (Zeiler and Fergus, 2014): drop in the score when a window of the image is covered.
 
     map(pixel) = mean over the windows k that cover the pixel of  score(x) - score(x with window k covered)
 
@@ -55,7 +55,7 @@ def occlusion(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Return the mean drop of the score over the windows that cover each pixel.
+    """Return the mean drop in the score over the windows that cover each pixel.
 
     Args:
         classifier: Network to explain.

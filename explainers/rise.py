@@ -74,7 +74,7 @@ def rise(
         batch_size: Number of masks in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps of shape (B, H, W) of all masks, the even-numbered masks and the odd-numbered masks, non-negative if all
+        Maps of shape (B, H, W): of all masks, of the even-numbered and of the odd-numbered masks; non-negative if all
         scores are non-negative.
 
     Raises:

@@ -69,7 +69,7 @@ def smoothgrad(
         batch_size: Number of noisy images per batch. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps of shape (B, H, W) of all copies, the even-numbered copies and the odd-numbered copies, non-negative for
+        Maps of shape (B, H, W): of all copies, of the even-numbered and of the odd-numbered copies; non-negative for
         reduction "max" and signed for "sum".
 
     Raises:

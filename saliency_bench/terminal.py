@@ -113,7 +113,7 @@ def fitted(text: str, width: int | None = None) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
-    """Yield (paragraph, list item or table row in one line; indent of further lines, or None to keep it unchanged)."""
+    """Yield (paragraph, list item or table row in one line; indent of the next lines, or None to keep it unchanged)."""
     block, hanging, example = "", 0, False
     for line in lines:
         example = bool(line) and (example or line == "example:")

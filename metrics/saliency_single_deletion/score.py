@@ -38,7 +38,7 @@ def check(*, grid: int, **others: object) -> None:
     also_called=("IDSDS", "in-domain single deletion score", "single deletion"),
 )
 def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
-    """Return the Spearman correlation, over patches, between a map's sum and the drop of the logit without the patch.
+    """Return the Spearman correlation, over patches, between a map's sum and the drop in the logit without the patch.
 
         score = spearman(sum over patch of map,  z(image) - z(image without patch)),    z = sum_k w_k logit_k
 
@@ -111,7 +111,7 @@ def _patches(curves: Curves, grid: int) -> np.ndarray:
 
 
 def _sums(curves: Curves, patches: np.ndarray, grid: int) -> np.ndarray:
-    """Return the `levels` of the sum of each map over each patch, int (B, grid^2)."""
+    """Return the sum of each map over each patch as `levels`, int (B, grid^2)."""
     maps = curves.maps.reshape(len(curves.maps), -1).astype(np.float64)
     sums, sizes = (
         np.stack([np.bincount(patches.ravel(), values, grid**2) for values in numbers])

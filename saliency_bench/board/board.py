@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SHOWN = 30  # rows displayed in a notebook
-MOST_CHECKED = 100  # maximum number of unverified rows per question that get a rank "if true"
-TOO_MANY = f"the board ranks at most {MOST_CHECKED} rows per question whose explainers it has not run"
+MOST_CHECKED = 100  # maximum number of comparable unverified rows that get a rank "if true"
+TOO_MANY = f"the board ranks at most {MOST_CHECKED} comparable rows whose explainers it has not run"
 
 
 class Refused(NamedTuple):
@@ -193,7 +193,7 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 def _add_group(
     board: Board, group: Iterable[tuple[str, Future[tuple[str, CheckedSubmission]]]], owners: Known
 ) -> list[list[BoardEntry]]:
-    """Add the submissions for one dataset and model to the board, and return their rows grouped by question.
+    """Add the submissions for one dataset and model to the board, and return them in groups of comparable rows.
 
     The scores stay in memory only until the rows are ranked, so memory use does not grow with the board.
     """

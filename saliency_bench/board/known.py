@@ -143,7 +143,7 @@ class Status(StrictModel):
 
 
 class Known:
-    """All facts that the owner vouches for: datasets by (fingerprint, split), models by digest, statuses by content."""
+    """Everything that the owner vouches for: datasets, models, and the statuses of submissions."""
 
     def __init__(self, datasets: Iterable[KnownDataset] = (), models: Iterable[KnownModel] = (),
                  statuses: Iterable[Status] = ()):  # fmt: skip

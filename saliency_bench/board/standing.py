@@ -1,9 +1,9 @@
-"""Ranks on a board: the rows of all submissions for a question, compared with the test of `read.statistics.ranking`.
+"""Ranks on a board: comparable rows of all submissions, ranked with the test of `read.statistics.ranking`.
 
-Rows belong to the same question if everything that determines their scores, except the explainer, is the same: dataset,
-model, target, seed and metric. Official ranks compare rows whose explainers the board has run. The rank "if true" of
-another row is the rank among the official rows, assuming that all rows of its submitter are true. Submissions of other
-people change neither rank.
+Rows are comparable ("for the same question") if everything that determines their scores, except the explainer, is the
+same: dataset, model, target, seed and metric. Official ranks compare rows whose explainers the board has run. The rank
+"if true" of another row is the rank among the official rows, assuming that all rows of its submitter are true.
+Submissions of other people change neither rank.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

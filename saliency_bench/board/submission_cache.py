@@ -1,4 +1,4 @@
-"""Cache for reading a board: checked submissions, and the ranks within a question.
+"""Cache for reading a board: checked submissions, and the ranks of comparable rows.
 
 The name of a file is a hash of everything that determines its content, including the package's code, so files are never
 out of date. An unreadable file is recomputed.

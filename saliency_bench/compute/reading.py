@@ -165,7 +165,7 @@ def read_batch(data: SplitRows, classifier: Classifier, positions: Sequence[int]
 
 
 def _check_usable(batch: Batch, strict: bool) -> None:
-    """Raise UserError in a strict run if a mask or an entry of a further column is unusable."""
+    """Raise UserError in a strict run if a mask or an entry of an additional column is unusable."""
     for reasons in (batch.left_out, *(column.lacking for column in batch.columns.values())) if strict else ():
         for image_id, reason in zip(batch.ids, reasons, strict=True):
             if reason is not None and not is_expected(reason):

@@ -62,7 +62,7 @@ class OnlyFacts(Facts):
 
 
 class MaskFacts(Facts):
-    """The masks of a run."""
+    """Facts about the masks of a run."""
 
     usable: Count
     mean_share: float | None

@@ -145,8 +145,8 @@ def _missing(
 def copy_without(store: Database, target: Database, people_left_out: Collection[str]) -> Added:
     """Copy all rows except the rows of some people to an empty SQLite store.
 
-    This is the only way to erase people from an append-only store. Reviews and corrections of their answers and
-    reviews written by them are not copied either.
+    This is the only way to erase people from an append-only store. Reviews and corrections of their answers, and
+    reviews written by them, are not copied either.
     """
     lines, _ = lines_after(store, {})
 

@@ -222,7 +222,7 @@ def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str
 def _tracks(group: RowGroup) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
     """Return the positions of low, value and high of each row on the group's axis, or None for a row without a value.
 
-    If the list is sorted by a column other than the score, its rows belong to different questions and have no axis.
+    If the list is sorted by a column other than the score, its rows are not comparable and have no axis.
     """
     everyone = [*group.rows, *group.baselines]
     if len({row.question for row in everyone}) != 1:

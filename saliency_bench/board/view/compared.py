@@ -97,7 +97,7 @@ class Pairwise:
 
 
 def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
-    """Compare two rows of the same question."""
+    """Compare two comparable rows sample by sample."""
     ours = archive.sampled(first)
     paired = archive.sampled(second).over(ours.ids)
     matched = Matched([ours.scores, paired], cluster_codes(ours.ids, ours.groups), first.cell.limits)

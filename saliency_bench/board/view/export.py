@@ -40,7 +40,7 @@ def _plain(value: object) -> object:
 
 
 def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
-    """Return a LaTeX table (requires booktabs) with a section per question, in the displayed order."""
+    """Return a LaTeX table (requires booktabs) with a section per set of comparable rows, in the displayed order."""
     lines = [
         r"% \usepackage{booktabs}",
         *([f"% {_comment(address)}"] if address else []),

@@ -78,7 +78,7 @@ def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
 
 
 def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
-    """Unpack the maps of the run at the path `place` in a zip into the new folder `folder`, and check them."""
+    """Unpack a run's maps from the folder `place` of a zip into the new folder `folder`, and check them."""
     inside = f"{place}/{PUBLISHED}".lstrip("/")
     named = [(entry, *entry.filename.rpartition("/")[::2]) for entry in packed.infolist()]
     entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]

@@ -28,7 +28,7 @@ class ShownRow:
 
     Attributes:
         key: Key of the row in URLs.
-        asks: Description of non-default settings of the question (target, seed), or "".
+        asks: Description of settings, such as target and seed, that differ from the defaults, or "".
         family: Family of the metric, one of FAMILIES.
         few: Whether the interval is based on few samples.
         approximate: Whether the interval is only approximate, because the score is unbounded and there are few
@@ -125,7 +125,7 @@ def key_of(row: "Row") -> str:
 
 
 def _asks(row: "Row") -> str:
-    """Describe the non-default settings of a row's question."""
+    """Describe a row's settings, such as target and seed, that differ from the defaults."""
     setting = row.result.setting
     rule, _, content = setting.target.partition(" ")
     if rule == PREDICTED_BY.rstrip(":"):

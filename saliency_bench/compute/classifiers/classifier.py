@@ -528,7 +528,7 @@ class Classifier(nn.Module):
         Args:
             rows: Dicts with `image` and, if available, `mask`, `label` and `image_id`; or a slice of a dataset (a dict
                 of lists).
-            columns: Names of further columns; pictures in them are prepared like the images.
+            columns: Names of additional columns; pictures in them are prepared like the images.
             mask_values: Which pixels of a mask are the object, as one or several choices: a value (1), a value and all
                 above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default a mask must contain 0 and one
                 other value. Any other mask is left out, and `left_out` of the batch contains the reason.

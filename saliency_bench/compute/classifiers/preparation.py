@@ -42,7 +42,7 @@ def prepared_batch(
         geometry: Geometry of that preparation, applied to masks.
         model: Id of the classifier, for messages.
         device: Device of the images.
-        columns: Names of further columns.
+        columns: Names of additional columns.
         foreground: Which pixels of a mask are the object, in the form that `read_mask` accepts.
     """
     rows = _as_rows(rows)
@@ -65,7 +65,7 @@ def prepared_batch(
 
 
 def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Frame, device: torch.device) -> Column:
-    """Return a further column, with pictures prepared like images. `sizes`: (width, height) of the stored images."""
+    """Return an additional column, its pictures prepared like images. `sizes`: (width, height) of the stored images."""
     if all(value is None or isinstance(value, str | int | float) for value in values):
         return Column(values, [lacks(name) if value is None else None for value in values])
     pairs = [_further_picture(name, value, size) for value, size in zip(values, sizes, strict=True)]

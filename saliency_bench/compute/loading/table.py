@@ -42,7 +42,7 @@ class SplitTable:
     Attributes:
         spec: Settings, with the name of the loaded split.
         source: The dataset, with the name or path that it was loaded from.
-        published: Rows as loaded. If further columns contain pictures, these columns are decoded as pictures.
+        published: Rows as loaded. Additional columns that contain pictures are decoded as pictures.
         labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None if it has no labels.
         further: Names of the existing further columns that metrics need.

@@ -28,7 +28,7 @@ def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
 
 
 def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str | None]:
-    """Return (name of an explainer, reason, layer that it reads or None) for a network with a full gradient."""
+    """Return (name of an explainer, reason, layer that it reads or None) for a network whose gradient is complete."""
     if layer := classifier.layer:
         if is_cut(classifier, images, layer):
             return "gradcam", f"it was loaded with layer={layer}", layer

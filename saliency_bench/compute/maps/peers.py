@@ -40,7 +40,7 @@ LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
 
 
 class PeerExplainer:
-    """Object or function of another package as a function (classifier, images, target) -> maps.
+    """Makes an object or function of another package a function (classifier, images, target) -> maps.
 
     Attributes:
         peer: The object or function.

@@ -46,8 +46,7 @@ class Curves:
     of samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples whose
     results are NaN because a picture has no probabilities (`compute.targets.no_probabilities`).
 
-    Raises: UserError if the maps differ in size from the images, or the target from the classifier in the
-        number of classes.
+    Raises: UserError if maps and images differ in size, or target and classifier in the number of classes.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ def _normalisations(classifier: Classifier, images: Images) -> Iterator[Variant]
 
 
 def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, int]]) -> Iterator[Variant]:
-    """Yield variants of other sizes: half to double the side, 224 or 256, the stored size, with or without cropping."""
+    """Yield variants with a different size: half to double the side, 224, 256 or the stored size, cropped or not."""
     height, width = images.shape[2:]
     short = min(height, width)
     pixels = float(height * width)

@@ -97,7 +97,7 @@ def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
 def cost_of_score(of_map: Cost, name: str, side: int = SIDE) -> Cost:
     """Return the cost of scoring a map with a metric.
 
-    `of_map` is the cost of each further map that the metric requests.
+    `of_map` is the cost of each additional map that the metric requests.
     """
     metric = as_metric(name)
     pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
@@ -152,10 +152,7 @@ def speed_key(job: SuiteJob) -> Key:
 
 
 def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
-    """Return a run's network, or an untrained network of the same structure.
-
-    Return None if the model is not on this machine.
-    """
+    """Return a run's network or an untrained network of the same structure; None if neither is on this machine."""
     starts = {str(network.out): network.start for network in job.networks}
     name = str(job.spec.model)
     while name in starts and not (Path(name) / "model.safetensors").is_file():

@@ -27,7 +27,7 @@ def guessing_accuracy(choices: int, exposures: Sequence[float], strike: bool) ->
 
 
 def guessing_area(choices: int, exposures: Sequence[float], strike: bool) -> float:
-    """Return G, the area of a blind clicker."""
+    """Return G, the area under the accuracy of a blind clicker."""
     # Average over the exposures at which judgements end. Judgements that are never correct have an area of 0.
     ends = np.diff(guessing_accuracy(choices, exposures, strike), prepend=0.0)
     return float(ends @ judgement_areas(np.array(exposures), exposures))
