@@ -283,7 +283,7 @@ def with_value(value):
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_modules_reject_invalid_maps(load, name):
+def test_invalid_maps_and_mismatched_inputs_are_rejected(load, name):
     """Pass the maps to the module and to the function."""
     shape = r"maps must have shape \(B, H, W\)"
     for maps, line in (
@@ -299,11 +299,6 @@ def test_modules_reject_invalid_maps(load, name):
         assert "\n" not in str(caught.value)
     says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
     says(load, name, r"got \(0,\)", **given(name) | {"predictions": [], "references": []})
-    assert load(name).compute(**given(name))[name] == pytest.approx(directly(name).mean(), abs=1e-6)  # still usable
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_mismatched_counts_and_sizes_are_rejected(load, name):
     if name in ALIGNMENT:
         says(load, name, r"\(4, 6, 7\) but masks \(3, 6, 7\)", **given(name, masks=MASKS[:3]))
         says(load, name, r"\(4, 6, 7\) but masks \(4, 6, 6\)", **given(name, masks=MASKS[:, :, :6]))
@@ -311,6 +306,7 @@ def test_mismatched_counts_and_sizes_are_rejected(load, name):
         says(load, name, "one class .* for each of the 4 maps", **given(name, labels=[0, 1, 2]))
         says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(3)))
         says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(4)[..., :5]))
+    assert load(name).compute(**given(name))[name] == pytest.approx(directly(name).mean(), abs=1e-6)  # still usable
 
 
 @pytest.mark.sample(14)

@@ -80,7 +80,7 @@ def test_logits_match_processor_and_model(folder):
         assert (ours - theirs).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize(("height", "width"), [(200, 300), (300, 200), (97, 61), (63, 111)])
+@pytest.mark.parametrize(("height", "width"), [(200, 300), (97, 61)])
 def test_mask_stays_aligned_with_image(folder, height, width):
     mask = np.zeros((height, width), dtype=np.uint8)
     mask[height // 5 : height // 2, width // 3 : width * 3 // 4] = 255
@@ -193,7 +193,7 @@ def test_enlarged_map_is_flat_inside_and_at_border():
     assert large[:7].unique().tolist() == large[:, -7:].unique().tolist() == [0]
 
 
-@pytest.mark.parametrize("side", [4, 8, 12, 16, 20, 32])
+@pytest.mark.parametrize("side", [4, 12, 32])
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic", "lanczos", "nearest", "box"])
 def test_probe_rejects_wrong_resizing_of_small_images(side, resample):
     kind = Image.Resampling[resample.upper()]

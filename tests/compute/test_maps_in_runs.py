@@ -18,6 +18,7 @@ from run_order import in_run_order
 import saliency_bench as sb
 from saliency_bench.board.submission import of_run
 from saliency_bench.cli import main
+from saliency_bench.compute.maps import map_files
 from saliency_bench.compute.maps.map_files import read_maps_of
 from saliency_bench.compute.scoring.inputs import MetricInputs
 from saliency_bench.errors import UserError
@@ -125,7 +126,7 @@ class OfAKind(torch.Tensor):
     (lambda: torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
     (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared frame is 2 x 3"),
     (lambda: torch.full((2, 3), torch.nan), "the map contains NaN"),
-    (lambda: torch.zeros(2**26 + 1), "but the limit is 268,435,456"),
+    (lambda: torch.zeros(2**18 + 1), "but the limit is 1,048,576"),
     *((lambda content=content: content, "is not the zip archive that torch.save writes")
       for content in (b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR.")),
 ])  # fmt: skip
@@ -138,7 +139,9 @@ def test_torch_files_with_other_content_are_rejected(content, words, tmp_path, m
 
 
 def check_refused(folder, words):
-    caught = refused(re.escape(words), dict, read_maps_of(folder / "maps", "mine", ONE, (2, 3)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(map_files, "LARGEST_TENSOR", 2**20)
+        caught = refused(re.escape(words), dict, read_maps_of(folder / "maps", "mine", ONE, (2, 3)))
     assert "a.pt" in caught
     assert not (folder / "opened").exists()
 
@@ -160,8 +163,8 @@ def of_pickle(change):
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(("change", "options", "words"), [
-    (lambda name, content: content + bytes(2**29) * name.endswith("/0"), {"kind": zipfile.ZIP_DEFLATED},
-     "unpack to more than 268,435,456 bytes"),
+    (lambda name, content: content + bytes(2**21) * name.endswith("/0"), {"kind": zipfile.ZIP_DEFLATED},
+     "unpack to more than 1,048,576 bytes"),
     (lambda name, content: content, {"again": ("data.pkl",)}, "2 members named 'a/data.pkl'"),
     (lambda name, content: content, {"again": ("0",)}, "2 members named 'a/data/0'"),
     (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description states"),

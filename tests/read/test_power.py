@@ -41,8 +41,8 @@ def test_paired_test_reaches_stated_power(mean, spread, wanted):
     assert list(points.values()) == sorted(points.values())
 
 
-@pytest.mark.parametrize("clusters", [12, 25, 50, 75, 100, 300, 1000])
-@pytest.mark.parametrize("comparisons", [1, 45, 5000])
+@pytest.mark.parametrize("clusters", [12, 75, 1000])
+@pytest.mark.parametrize("comparisons", [1, 5000])
 def test_power_matches_numerical_integral(clusters, comparisons):
     """Compare with SciPy's adaptive quadrature, and with its non-central t distribution where its value is not NaN."""
     freedom, alpha = clusters - 1, 0.05 / comparisons
