@@ -470,7 +470,7 @@ three baselines, out of the cases in which it was tested.
 The numbers below the diagonal are Spearman's correlations between the rankings of the explainers, including baselines,
 according to two metrics. The rows are sorted so that metrics that agree are neighbours. The numbers above the diagonal
 are the intervals of the correlations, which cover every ranking that is compatible with the images. Correlations are
-bold if the interval excludes 0. All intervals on this page show how much a single correlation may change with different
+bold if the interval excludes 0. All intervals on this page show how much each correlation may change with different
 images, but with the same explainers.
 
 In the list, metrics have one of three types: *masks* (agreement with a mask), *faithfulness* (insertion and deletion)
@@ -528,8 +528,8 @@ python benchmarks/reference.py --sources raw --data data --work reference --limi
 
 The command uses at most {limit} photographs of each dataset for Lite1 and Lite2. To save time, explainers and metrics
 have the options `SMALL` in `benchmarks/reference.py`, which are far below the defaults. The scores of Lite0 are from
-the runs of the page [Findings](findings.md). The scores of single images are in `benchmarks/reference.parquet`; a test
-renders this page from them.
+the runs of the page [Findings](findings.md). The scores of individual images are in `benchmarks/reference.parquet`; a
+test renders this page from them.
 
 For the larger study, run the whole suite `reference`, with built datasets in `--data`, and checkpoints from `--data` or
 from the Hub:

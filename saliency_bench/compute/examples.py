@@ -45,7 +45,7 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     """Return [(image id, category)] of the best, worst and most disputed samples.
 
     Samples are ranked by the first metric's mean score over explainers, and by how much the explainers differ.
-    Baselines are ignored. If no metric scores single samples, the first scored samples are returned.
+    Baselines are ignored. If no metric scores individual samples, the first scored samples are returned.
     """
     scoring = of_samples(cells)
     if not scoring:

@@ -288,7 +288,7 @@ def by_metric(keys: Iterable[Key]) -> list[list[Key]]:
 
 
 def of_samples(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells of the first metric that scores single samples, or [].
+    """Return the cells of the first metric that scores individual samples, or [].
 
     This metric selects the example images.
     """

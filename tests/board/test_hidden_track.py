@@ -508,9 +508,9 @@ def test_hidden_ranks_follow_from_intervals(tmp_path):
     opened = page.show(f"row={shown[0].key}")["body"]
     assert "ranks are based on intervals" in opened
     assert "user0 has used 2 attempts with these masks" in " ".join(opened.split())
-    assert "Scores of single samples with hidden masks are not published" in opened
+    assert "Scores of individual samples with hidden masks are not published" in opened
     assert "compare-" not in opened
-    assert "has no scores for single samples" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
+    assert "has no scores for individual samples" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
     table = " ".join(page.show("as_list=yes")["body"].split())
     assert '<span class="lb-value">0.80</span> <span class="lb-interval">[0.74, 0.86]</span>' in table
     assert "scored by the board, hidden masks; 2 attempts</span>" in table

@@ -1,4 +1,4 @@
-"""Data for the page of a board: its rows, and the scores and maps of single samples, which are read on demand."""
+"""Data for the page of a board: its rows, and the scores and maps of individual samples, which are read on demand."""
 
 import json
 from collections.abc import Collection, Sequence

@@ -188,7 +188,7 @@ class Page:
             why = "only rows with the same dataset, model, target and metric can be compared"
             return {"problem": f"{other.explainer} and {shown.explainer} are not comparable: {why}"}
         if not (shown.has_samples and other.has_samples):
-            return {"problem": f"{other.explainer} or {shown.explainer} has no scores for single samples"}
+            return {"problem": f"{other.explainer} or {shown.explainer} has no scores for individual samples"}
         result = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
         plot = board_plots.pairs(result.dots.tolist(), shown.explainer, other.explainer)
         return {"other": other, "pair": result, "plot": plot}

@@ -37,7 +37,7 @@ class ComparedSample:
 
 
 def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
-    """Return {"best", "worst", "most disputed": samples} of a row, or {} if its metric does not score single samples.
+    """Return {"best", "worst", "most disputed": samples} of a row, or {} if its metric scores no individual samples.
 
     The most disputed samples have the largest spread of scores among comparable rows.
     """

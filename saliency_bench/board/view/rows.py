@@ -89,7 +89,7 @@ class ShownRow:
 
     @property
     def has_samples(self) -> bool:
-        """Return whether the row has scores of single samples, which a comparison with another row needs."""
+        """Return whether the row has scores of individual samples, which a comparison with another row needs."""
         return self.attempts is None and self.n > 0
 
 

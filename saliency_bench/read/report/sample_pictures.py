@@ -66,7 +66,7 @@ def _sample(run: RunData, index: int) -> dict:
 
 
 def _scores(run: RunData, row: ExplainerRow, image_id: str) -> list[tuple[str, str]]:
-    """Return [(metric, score)] for the metrics that score single samples."""
+    """Return [(metric, score)] for the metrics that score individual samples."""
     index = run.position.get(image_id)
     return [
         (column.name, number(None if index is None else run.values[cell.cell_id][index]))
