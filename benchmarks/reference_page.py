@@ -471,7 +471,7 @@ three baselines, out of the cases in which it was tested.
 The numbers below the diagonal are Spearman's correlations between the rankings of the explainers, including baselines,
 according to two metrics. The rows are sorted so that metrics that agree are neighbours. The numbers above the diagonal
 are the intervals of the correlations, which cover every ranking that is compatible with the images. Correlations are
-bold if the interval excludes 0. All intervals on this page show how much a single correlation may change with different
+bold if the interval excludes 0. All intervals on this page show how much each correlation may change with different
 images, but with the same explainers.
 
 In the list, metrics have one of three types: *masks* (agreement with a mask), *faithfulness* (insertion and deletion)

@@ -53,20 +53,20 @@ LAWS = {
 }
 # {design: (function from a number of clusters to their sizes, intra-class correlation)}
 DESIGNS = {
-    "independent samples": (lambda count: np.ones(count, int), 0.0),
+    "unclustered samples": (lambda count: np.ones(count, int), 0.0),
     "clusters of 6, ICC .3": (lambda count: np.full(count, 6), 0.3),
-    "a fifth of 20, the rest of 2, ICC .3": (lambda count: np.where(np.arange(count) < count / 5, 20, 2), 0.3),
+    "sizes 20 (a fifth) and 2, ICC .3": (lambda count: np.where(np.arange(count) < count / 5, 20, 2), 0.3),
     "log-normal sizes, ICC .5": (lambda count: np.maximum(np.round(4 * _log_normal(count)), 1).astype(int), 0.5),
 }
 EFFECTIVE = (20, 50, 100)
 ENOUGH = 0.93
 # Scores with equal means and unequal shapes, within [0, 1].
 UNEQUAL = {
-    "0/1 of share .05, smooth": (LAWS["0/1, share .05"], laws.beta(2, 38).ppf(GRID)),
-    "0/1 of share .02, constant": ((GRID > 0.98) * 1.0, np.full(len(GRID), 0.02)),
-    "0/1 of share .98, smooth": (LAWS["0/1, share .98"], laws.beta(49, 1).ppf(GRID)),
+    "0/1 with share .05, smooth": (LAWS["0/1, share .05"], laws.beta(2, 38).ppf(GRID)),
+    "0/1 with share .02, constant": ((GRID > 0.98) * 1.0, np.full(len(GRID), 0.02)),
+    "0/1 with share .98, smooth": (LAWS["0/1, share .98"], laws.beta(49, 1).ppf(GRID)),
     "95 % zeros, smooth": (LAWS["95 % zeros"], laws.beta(2, 98).ppf(GRID)),
-    "two 0/1 of share .05, three smooth": (
+    "two 0/1 with share .05, three smooth": (
         LAWS["0/1, share .05"], LAWS["0/1, share .05"],
         *(laws.beta(a, 19 * a).ppf(GRID) for a in (1, 2, 20)),
     ),
@@ -90,10 +90,14 @@ UNEQUAL = {
 }  # fmt: skip
 # Scores with unequal means.
 APART = {
-    "5 IoUs of means .35 to .5": [laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 5)],
-    "40 IoUs of means .35 to .5": [laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 40)],
-    "40 of 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
-    "5 of 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
+    "5 IoUs with means of .35 to .5": [
+        laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 5)
+    ],
+    "40 IoUs with means of .35 to .5": [
+        laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 40)
+    ],
+    "40 scores with 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
+    "5 scores with 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
 }
 # {mean and spread: distribution of scores}. A few of the scores fail: they are replaced by 0.
 NARROW = {
@@ -173,7 +177,7 @@ def scores_with_failures(
     `whole` tells whether whole clusters fail.
     """
     rng = np.random.default_rng([6, len(sizes), times, int(1000 * share)])
-    design = next((name for name, (_, of) in DESIGNS.items() if of == correlation), "independent samples")
+    design = next((name for name, (_, of) in DESIGNS.items() if of == correlation), "unclustered samples")
     scores, codes = drawn(law, rng, design, sizes, times), np.repeat(np.arange(len(sizes)), sizes)
     failed = rng.random((len(sizes), times))[codes] < share if whole else rng.random(scores.shape) < share
     mean = float((LAWS[law] if isinstance(law, str) else law).mean())
@@ -317,7 +321,7 @@ def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
     def judged(mean: float, count: int) -> list[package.Estimate]:
         # To lower the mean, 0/1 scores get more zeros; other scores are drawn from a beta distribution.
         moved = (1 - mean < GRID) * 1.0 if hits else moved_to(quantiles, mean)
-        estimates = intervals(drawn(moved, rng, "independent samples", np.ones(n, int), count), codes, UNIT)
+        estimates = intervals(drawn(moved, rng, "unclustered samples", np.ones(n, int), count), codes, UNIT)
         return [package.clopper_pearson(estimate) for estimate in estimates] if hits else estimates
 
     def violation(estimate: package.Estimate) -> float | None:
@@ -509,7 +513,7 @@ def show_rare(times: int) -> None:
         (name, [value for size in (1, 6) for count in counts for value in widths(law, count, times // 4, size)])
         for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()
     ]
-    heads = [f"{kind}: {count}, {which}" for kind in ("independent samples", "clusters of 6") for count in counts
+    heads = [f"{kind}: {count}, {which}" for kind in ("unclustered samples", "clusters of 6") for count in counts
              for which in ("shown", "gate")]  # fmt: skip
     show("Width with the wider bounds, % of the width without them", heads, rows)
     heads = [f"{count}: {kind}" for count in counts for kind in both_kinds]

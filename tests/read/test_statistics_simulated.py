@@ -10,7 +10,7 @@ def at_least(share, times):
 
 
 @pytest.mark.sample(2, 4)
-@pytest.mark.parametrize("design", ["independent samples", "clusters of 6, ICC .3", "log-normal sizes, ICC .5"])
+@pytest.mark.parametrize("design", ["unclustered samples", "clusters of 6, ICC .3", "log-normal sizes, ICC .5"])
 @pytest.mark.parametrize("law", ["95 % zeros", "70 % zeros", "IoU (beta .7, 1.3)", "narrow (beta 30, 30)"])
 def test_intervals_cover_means_of_bounded_scores(law, design):
     covered = [simulation.coverage(law, design, effective, times=200) for effective in (20, 50)]
@@ -73,7 +73,7 @@ def test_paired_test_limits_false_findings(explainers, times, settings):
 @pytest.mark.parametrize(
     ("shapes", "clusters"),
     [
-        ("0/1 of share .05, smooth", 50), ("0/1 of share .02, constant", 50), ("0/1 of share .02, constant", 200),
+        ("0/1 with share .05, smooth", 50), ("0/1 with share .02, constant", 50), ("0/1 with share .02, constant", 200),
         ("95 % zeros, smooth", 50), ("few large events, more small ones", 100),
     ],
 )  # fmt: skip

@@ -184,7 +184,7 @@ def bounded(
     Let m be the mean of u = (x - low) / (high - low). n_e = m (1 - m) / se^2 is the number of 0/1 samples whose mean
     would have the same standard error; `cluster_error` returns se and its degrees of freedom. n_e is at least n if each
     sample is its own cluster, and C if all scores are equal. z is the quantile of Student's t, or 1.96 for 0/1 scores
-    of independent samples. The interval is Wilson's for m, n_e and z, mapped back to the limits.
+    of unclustered samples. The interval is Wilson's for m, n_e and z, mapped back to the limits.
     """
     counts = np.bincount(codes)
     if len(values) == 0:
