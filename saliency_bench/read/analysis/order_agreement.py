@@ -50,7 +50,7 @@ Judgements = dict[str, dict[str, list[float]]]
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers of people.
+    """People's answers.
 
     Attributes:
         judgements: {explainer: {image id: exposure of the first correct answer of each judgement, NaN if none is
